@@ -43,7 +43,7 @@ class Setup:
     """Where and how parts are run.
 
     Args:
-        keep: folder for what a study leaves behind; None to keep nothing.
+        keep: folder for what a study leaves behind, and what it said when; None to keep nothing.
         tune_s, blocks: budget of each tune, runs of each arm of a table, in place of the usual ones.
     """
 
@@ -160,6 +160,8 @@ def tuned(words: Sequence[str], program: Program, folder: Path, setup: Setup, li
         ours = [*words, "--output", str(recipe), "--json", str(study), "--report", str(report)]
         moments = Moments()
         ran = _dynotune(ours, program, folder, setup, limit_s, hear=moments.hear)
+        if setup.keep is not None:
+            (setup.keep / f"{name or program.name}-output.txt").write_text(moments.log)
         if not study.is_file():
             return ran
         if setup.keep is not None:
@@ -185,10 +187,12 @@ class Moments:
     _BEGINS: ClassVar = {"in_process": "Within one process,", "recipe": "Recipe:", "report": "Report:"}
 
     def __init__(self) -> None:
+        self.log = ""
         self._at_s: dict[str, float] = {}
         self._is_next = False
 
     def hear(self, at_s: float, line: str) -> None:
+        self.log += f"{at_s:6.1f} {line}\n"
         if self._is_next and not line.startswith("warning:"):
             # The verdict of the diagnosis has no beginning of its own to be told by.
             self._at_s.setdefault("diagnosis", round(at_s, 1))

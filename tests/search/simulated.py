@@ -222,8 +222,8 @@ class SimulatedBench:
         running = [one for one in arms if self.table.end(one) == "measured"]
         return [self._switched(one, num) for one in running] if num >= FEWEST_SWITCH_BLOCKS else []
 
-    def test(self, arm: Arm, plan: Comparison, error: float, limit_s: float) -> Tested:
-        """Blocks as those of `switch`, one arm's alone."""
+    def test(self, arm: Arm, plan: Comparison, error: float, limit_s: float, first_s: float = math.inf) -> Tested:
+        """Blocks as those of `switch`, one arm's alone; an arm that takes longer the first time does so before them."""
         if self._switch_sd is None:
             return Tested(reason="nothing can be switched")
         self.tested.append(arm.key)
@@ -231,6 +231,12 @@ class SimulatedBench:
             blamed = tuple(one.knob for one in arm.settings if self.table.end(Arm((one,))) == ended)
             return Tested(reason="a call failed with it", blamed=blamed, ended_program=not blamed)
         block_s, pairs = self.table.window_s / SWITCH_BLOCKS, list[Pair]()
+        cold_s = self._cold_s.get(arm.key, 0.0)
+        if cold_s + block_s > min(first_s, limit_s):
+            self.clock_s += min(first_s, limit_s)
+            return Tested(reason="it had no block in the time")
+        self.clock_s += cold_s
+        limit_s -= cold_s
         while len(pairs) < min(plan.max_pairs, int(limit_s / block_s)):
             # Heavy tails, of variance 1.
             log = self.table.gain(arm) + self._switch_sd * self._rng.standard_t(3) / math.sqrt(3)

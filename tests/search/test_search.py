@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from dynotune.schema import document
+from dynotune.schema.comparison import MAX_PAIRS
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Unknown
 from dynotune.schema.study import Study
@@ -82,6 +83,7 @@ def test_if_no_setting_can_gain_the_margin_nothing_runs_but_the_pilot() -> None:
 
 
 QUICK = [candidate(f"quick{at}=1", in_process=True) for at in range(3)]
+COMPILED = [candidate("compile.mode=default", in_process=True)]
 
 
 def test_what_does_nothing_within_one_process_has_no_run_of_its_own() -> None:
@@ -118,9 +120,9 @@ def test_the_live_run_goes_before_any_other() -> None:
             order.append(phase)
             return super().run(arm, phase, block)
 
-        def test(self, arm, plan, error, limit_s):
+        def test(self, arm, plan, error, limit_s, first_s):
             order.append("test")
-            return super().test(arm, plan, error, limit_s)
+            return super().test(arm, plan, error, limit_s, first_s)
 
         def switch(self, arms, limit_s):
             order.append("switch")
@@ -154,6 +156,28 @@ def test_a_bundle_that_holds_what_does_nothing_stands_if_there_is_no_time_to_pru
     table = Table({"quick0=1": 0.4}, start_s=40.0, window_s=60.0)
     study, bench, _ = within(table, QUICK, switch_sd=0.01)
     assert recipe(study) == {"quick0=1", "quick1=1", "quick2=1"} and len(bench.tested) == 1
+
+
+def test_what_compiles_comes_after_what_is_proved_without_it() -> None:
+    candidates = [*QUICK, *COMPILED]
+    table = Table({"quick0=1": 0.4, "compile.mode=default": 0.3}, **SLOW_START)
+    study, bench, _ = within(table, candidates, switch_sd=0.01)
+    assert [("compile.mode" in key) for key in bench.tested] == [False, True]
+    assert recipe(study) == {"quick0=1", "quick1=1", "quick2=1", "compile.mode=default"}
+
+
+def test_what_compiles_for_too_long_takes_nothing_from_what_was_proved_without_it() -> None:
+    whole = arm([*(one.setting for one in QUICK), COMPILED[0].setting])
+    table = Table({"quick0=1": 0.4, "compile.mode=default": 0.3}, **SLOW_START)
+    study, _, _ = within(table, [*QUICK, *COMPILED], switch_sd=0.01, cold_s={whole.key: 500.0})
+    assert "quick0=1" in recipe(study) and "compile.mode=default" not in recipe(study)
+    assert kinds(study)["compile.mode=default"] != "proved"
+
+
+def test_a_bundle_goes_on_until_it_is_decided_or_the_time_is_up() -> None:
+    table = Table({"quick0=1": 0.1}, start_s=20.0, window_s=48.0)
+    study, _, _ = within(table, QUICK, switch_sd=0.5)
+    assert study.within[0].num_pairs == MAX_PAIRS
 
 
 def test_what_a_call_fails_with_is_left_out_and_the_rest_is_proved() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
@@ -76,12 +77,13 @@ class Bench(Protocol):
         """
         ...
 
-    def test(self, arm: Arm, plan: Comparison, error: float, limit_s: float) -> Tested:
+    def test(self, arm: Arm, plan: Comparison, error: float, limit_s: float, first_s: float = math.inf) -> Tested:
         """Compare one arm with the baseline in blocks within one process, until that is decided.
 
         Args:
             plan: what is compared; `max_pairs` blocks at most.
             error: of calling what does nothing `faster` or `slower`.
+            first_s: most time until the first block is whole.
         """
         ...
 

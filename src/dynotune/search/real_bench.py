@@ -153,7 +153,7 @@ class RealBench:
             self._watcher.say(f"Within one process nothing could be compared: {why}. Fresh runs tell.")
         return found.estimates
 
-    def test(self, arm: Arm, plan: Comparison, error: float, limit_s: float) -> Tested:
+    def test(self, arm: Arm, plan: Comparison, error: float, limit_s: float, first_s: float = math.inf) -> Tested:
         """As `Bench.test`."""
         if self._study.run.objective != "throughput":
             return Tested(reason=f"the objective is {self._study.run.objective}, and one run has one value of it")
@@ -166,15 +166,21 @@ class RealBench:
             )  # fmt: skip
 
         earlier: list[switching.Block] = []
+        began_s = time.monotonic()
+
+        def is_late(blocks: Sequence[switching.Block]) -> bool:
+            return not blocks and time.monotonic() - began_s > first_s
 
         def enough(blocks: Mapping[str, list[switching.Block]]) -> bool:
             so_far = [*earlier, *blocks[arm.key]][: plan.max_pairs]
+            if is_late(so_far):
+                return True
             judgement = judged(so_far, ended=False)
             known = words.so_far(judgement.speedup, judgement.ci, self.left_s())
             self._watcher.running(f"{arm.key} within one process, block {len(so_far) + 1}; {known}")
             return judgement.finished
 
-        until_s, found = time.monotonic() + limit_s, switching.SwitchedArms()
+        until_s, found = began_s + limit_s, switching.SwitchedArms()
         # A program that ends before enough blocks came goes through its steps again.
         while (rest_s := until_s - time.monotonic()) > switching.LEAST_S:
             now = self._tested_once(arm, plan, rest_s, enough)
@@ -185,6 +191,11 @@ class RealBench:
         if (event := found.results.get(arm.key)) and (guarded := self._guards.seen(arm, event)) is not None:
             self._study = msgspec.structs.replace(self._study, guarded=[*self._study.guarded, guarded])
         blocks = found.blocks.get(arm.key, [])[: plan.max_pairs]
+        if is_late(blocks) and not found.blamed.get(arm.key):
+            found.given_up[arm.key] = f"no block of it was whole in {first_s:.0f} s"
+            if self._runner is not None and self._runner.goes_on and not self._runner.makes_steps():
+                # It compiles, and the next arm would wait until that is done.
+                self._end_live_run()
         if blocks:
             # The first one may compile.
             self._block_s = statistics.median(block.end_s - block.begin_s for block in blocks)

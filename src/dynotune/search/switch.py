@@ -18,7 +18,6 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Estimate, OutcomeKind, Study
 from dynotune.search import words
 from dynotune.search.bench import BASELINE, Arm, Tested, arm
-from dynotune.search.bounds import bound_log
 from dynotune.search.needs import complete
 from dynotune.search.running import Search, alone, in_predicted_order
 
@@ -33,7 +32,7 @@ FEWEST_BLOCKS = 3
 FRESH_RUNS = 1 + 2 * TELLING_PAIRS
 """Of the command, that fresh pairs take to prove a recipe, a look at results aside."""
 FOR_THE_NEXT = 0.4
-"""Of the time of the first test: what is left for another arm, if nothing comes of one."""
+"""Of the time left: what is kept for another arm, as long as one has no block."""
 LAUNCH_SHARE = 0.25
 """Of the time left, at most, for a start with what was proved within one process."""
 
@@ -94,19 +93,17 @@ def proved_within(study: Study) -> Comparison | None:
 
 
 def _test_first(work: Search, quick: Sequence[Candidate], until_s: float) -> None:
-    """Test the bundle; with what compiles, or first without it, by what promises more."""
+    """Test the bundle: first without what compiles, which takes seconds and is an answer already; then with it."""
     bundle = complete(_bundle(quick), quick)
     compiling = _compiling(quick)
-    eager = complete([one for one in bundle if one not in compiling], quick)
-    gains = {one.setting: bound_log(one) for one in quick}
-    most = [max((gains[one] for one in part), default=-math.inf) for part in (compiling & {*bundle}, eager)]
-    milder = list(arm([*bundle, *_milder(quick, bundle)]).settings)
-    in_turn = [bundle, milder, eager] if most[0] >= most[1] else [eager, bundle, milder]
-    arms = [one for one in dict.fromkeys(map(arm, in_turn)) if one.settings]
+    eager = arm(complete([one for one in bundle if one not in compiling], quick))
+    compiled = [arm(bundle), arm([*bundle, *_milder(quick, bundle)])] if compiling else []
+    arms = [one for one in dict.fromkeys([eager, *compiled]) if one.settings]
     for number, one in enumerate(arms, 1):
         # Compiling may take all of the time, or end the program: something is left for what comes after.
-        spare_s = 0.0 if number == len(arms) else FOR_THE_NEXT * (work.bench.left_s() - until_s)
-        if _tested(work, one.settings, until_s + spare_s).comparison is not None:
+        left_s = work.bench.left_s() - until_s
+        first_s = left_s * (1.0 if number == len(arms) else 1 - FOR_THE_NEXT)
+        if _tested(work, one.settings, until_s, first_s).comparison is not None and one != eager:
             return
 
 
@@ -127,8 +124,12 @@ def _in_turns(work: Search, quick: Sequence[Candidate], until_s: float, num_late
     work.estimate(work.bench.switch(arms[:num_arms], left_s - num_later * block_s))
 
 
-def _tested(work: Search, settings: Sequence[Setting], until_s: float) -> Tested:
-    """Test an arm within the live run; again without a setting that calls of the program fail with."""
+def _tested(work: Search, settings: Sequence[Setting], until_s: float, first_s: float = math.inf) -> Tested:
+    """Test an arm within the live run; again without a setting that calls of the program fail with.
+
+    Args:
+        first_s: most time until its first block is whole.
+    """
     study, left = work.study, list(settings)
     while left:
         one = arm(left)
@@ -143,7 +144,7 @@ def _tested(work: Search, settings: Sequence[Setting], until_s: float) -> Tested
             within=True,
         )
         work.watcher.running(f"{one.key} within one process")
-        found = work.bench.test(one, plan, PART_ERROR / MOST_TESTS, work.bench.left_s() - until_s)
+        found = work.bench.test(one, plan, PART_ERROR / MOST_TESTS, work.bench.left_s() - until_s, first_s)
         if found.comparison is not None:
             work.update(within=[*work.study.within, found.comparison])
             work.watcher.say(_as_tested(work.study, found.comparison))

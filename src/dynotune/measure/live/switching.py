@@ -40,7 +40,6 @@ CONFIDENCE = 0.95
 # A process that is pushed off its core is away for some milliseconds; a short stretch holds that, or does not.
 STRETCH_S = 0.15
 FEWEST_STEPS = 4
-BATCHES_OF_A_WORKER = 2
 # Of epochs up to so many stretches long, a stretch holds whole ones.
 MOST_STRETCHES_AN_EPOCH = 4
 # An arm that ends the program with an error takes the others' turns with it: they begin anew without it.
@@ -413,14 +412,9 @@ def _planned(arm: Arm, folder: Path, facts: Facts) -> list[PlannedSetting]:
 def _stretch_steps(records: Sequence[Record], stretch_s: float, arms: Sequence[Arm]) -> int:
     """Steps of a stretch that is long enough to time, and of whole epochs where they are short.
 
-    Workers make batches side by side, so that they come several at a time: a stretch holds some of each worker's.
+    Workers make batches side by side, so that they come several at a time: a stretch holds one of each worker's.
     """
-    workers = [
-        BATCHES_OF_A_WORKER * int(str(one.value))
-        for arm in arms
-        for one in arm.settings
-        if one.knob == "loader.num_workers"
-    ]
+    workers = [int(str(one.value)) for arm in arms for one in arm.settings if one.knob == "loader.num_workers"]
     num_steps = max(FEWEST_STEPS, math.ceil(stretch_s / recent_step_s(records[0])), *workers)
     epoch = epoch_steps(records)
     if epoch is not None and epoch <= MOST_STRETCHES_AN_EPOCH * num_steps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -12,13 +13,14 @@ from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
 from dynotune.measure.live.live_run import PLANNED, Answer, Enough, LiveRun, has_answered
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.pilot import UntilStep, steady_steps
-from dynotune.measure.live.placement import is_steady
+from dynotune.measure.live.placement import is_steady, recent_step_s
 from dynotune.measure.live.request import Watcher
 from dynotune.schema.facts import Facts
 from dynotune.schema.run import Purpose, RunSpec
 from dynotune.schema.task import Task
 
 LIMIT_S = 900.0
+SILENT_S, SILENT_STEPS = 3.0, 4
 
 Place = Callable[[Sequence[Record]], Task]
 """Makes the task of the records of a program whose steps are steady."""
@@ -72,6 +74,17 @@ class TaskRunner:
     def goes_on(self) -> bool:
         """Whether a live run is there that may take a further task."""
         return self.live is not None and not self.live.is_over
+
+    def makes_steps(self) -> bool:
+        """Whether a step ends within the time of several; one that compiles may make none for minutes."""
+        assert self.live is not None
+        records = self.live.records()
+        if not records or not records[0].steps:
+            return False
+        num_steps = len(records[0].steps)
+        until_s = time.monotonic() + max(SILENT_S, SILENT_STEPS * recent_step_s(records[0]))
+        self.live.until(lambda found: len(found[0].steps) > num_steps or time.monotonic() > until_s)
+        return len(self.live.records()[0].steps) > num_steps
 
     def start(self, tasks: Sequence[Task] = ()) -> LiveRun:
         """Start the command anew; `tasks` are at steps that are known."""

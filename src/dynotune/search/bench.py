@@ -36,12 +36,14 @@ class Tested(msgspec.Struct, frozen=True, kw_only=True):
         comparison: with its answer, which may be `undecided`; None if there are no blocks to judge.
         reason: why there is none, in words.
         blamed: knobs that a call of the program failed with, and went well without.
+        unsuited: knobs that cannot be switched in this program.
         ended_program: the program ended with an error while the arm was on.
     """
 
     comparison: Comparison | None = None
     reason: str = ""
     blamed: tuple[str, ...] = ()
+    unsuited: tuple[str, ...] = ()
     ended_program: bool = False
 
 

@@ -191,7 +191,7 @@ class RealBench:
         if (event := found.results.get(arm.key)) and (guarded := self._guards.seen(arm, event)) is not None:
             self._study = msgspec.structs.replace(self._study, guarded=[*self._study.guarded, guarded])
         blocks = found.blocks.get(arm.key, [])[: plan.max_pairs]
-        if is_late(blocks) and not found.blamed.get(arm.key):
+        if is_late(blocks) and not found.blamed.get(arm.key) and not found.unsuited.get(arm.key):
             found.given_up[arm.key] = f"no block of it was whole in {first_s:.0f} s"
             if self._runner is not None and self._runner.goes_on and not self._runner.makes_steps():
                 # It compiles, and the next arm would wait until that is done.
@@ -202,8 +202,8 @@ class RealBench:
         judgement = judged(blocks, ended=True)
         if arm.key in found.given_up or len(blocks) < MIN_PAIRS:
             reason = found.given_up.get(arm.key) or found.reason or "too few blocks were whole"
-            blamed = tuple(found.blamed.get(arm.key, ()))
-            return Tested(reason=reason, blamed=blamed, ended_program=found.ended_program)
+            blamed, unsuited = (tuple(by_arm.get(arm.key, ())) for by_arm in (found.blamed, found.unsuited))
+            return Tested(reason=reason, blamed=blamed, unsuited=unsuited, ended_program=found.ended_program)
         comparison = in_process.concluded(plan, found, blocks, in_process.pairs_of(blocks), judgement)
         return Tested(comparison=comparison)
 

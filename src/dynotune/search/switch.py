@@ -99,11 +99,14 @@ def _test_first(work: Search, quick: Sequence[Candidate], until_s: float) -> Non
     eager = arm(complete([one for one in bundle if one not in compiling], quick))
     compiled = [arm(bundle), arm([*bundle, *_milder(quick, bundle)])] if compiling else []
     arms = [one for one in dict.fromkeys([eager, *compiled]) if one.settings]
-    for number, one in enumerate(arms, 1):
+    for number, planned in enumerate(arms, 1):
+        one = arm(setting for setting in planned.settings if str(setting) not in work.study.outcomes)
+        if not one.settings or work.bench.left_s() <= until_s:
+            continue
         # Compiling may take all of the time, or end the program: something is left for what comes after.
         left_s = work.bench.left_s() - until_s
         first_s = left_s * (1.0 if number == len(arms) else 1 - FOR_THE_NEXT)
-        if _tested(work, one.settings, until_s, first_s).comparison is not None and one != eager:
+        if _tested(work, one.settings, until_s, first_s).comparison is not None and planned != eager:
             return
 
 
@@ -151,12 +154,13 @@ def _tested(work: Search, settings: Sequence[Setting], until_s: float, first_s: 
             return found
         work.watcher.say(f"Within one process nothing was decided of {one.key}: {found.reason.rstrip('.')}.")
         blamed = [setting for setting in left if setting.knob in found.blamed]
-        if not blamed or len(blamed) == len(settings) > 1:
+        out = [*blamed, *(setting for setting in left if setting.knob in found.unsuited)]
+        if not out or len(blamed) == len(settings) > 1:
             return found
         work.settle(
             {str(setting): CandidateOutcome("failed", f"{_upper(found.reason.rstrip('.'))}.") for setting in blamed}
         )
-        left = complete([setting for setting in left if setting not in blamed], study.candidates)
+        left = complete([setting for setting in left if setting not in out], study.candidates)
     return Tested(reason="no setting of it runs")
 
 

@@ -14,6 +14,11 @@ from .fake_program import fake_program
 
 FAST = {"knob": "fast", "site": {"type": "attr", "path": "torch.fast"}, "value": True}
 SLOW = {"knob": "slow", "site": {"type": "attr", "path": "torch.slow"}, "value": True}
+WORKERS = {
+    "knob": "loader.num_workers",
+    "site": {"type": "constructor", "targets": ["torch.utils.data.DataLoader"], "argument": "num_workers"},
+    "value": 2,
+}
 FIRST_STEP, STRETCH_STEPS = 10, 6
 
 
@@ -272,6 +277,21 @@ def test_begins_of_epochs_that_a_stretch_holds_whole_are_part_of_it(program):
     assert ran.ratios(0) == pytest.approx([(0.03 + 0.03) / (0.015 + 0.03)] * 2)
 
 
+def test_a_loader_is_not_switched_where_a_stretch_holds_the_begin_of_an_epoch(program):
+    """Its own workers and those of the second loader would both be started in each."""
+
+    def before(ran, number):
+        if number % 3 == 0:
+            ran.begin_epoch()
+
+    ran = program([FAST], [FAST, WORKERS], num_blocks=2, before=before)
+    ran.program.loaders = SimpleNamespace(draw_through=lambda around: None)
+    (given_up,) = ran.run().named("arm_given_up")
+    assert (given_up["arm"], given_up["unsuited"], given_up["blamed"]) == (1, ["loader.num_workers"], [])
+    assert "epochs are shorter than a stretch" in given_up["reason"]
+    assert len(ran.ratios(0)) == 2
+
+
 def test_an_arm_whose_setting_the_program_changes_is_given_up_and_the_others_go_on(program):
     def before(ran, number):
         if number == 60:
@@ -327,9 +347,11 @@ def test_a_program_that_allocates_in_every_step_is_compared_all_the_same(program
     def before(ran, number):
         ran.torch.cuda.num_allocations += 1
 
-    ran = program([FAST], num_blocks=2, before=before)
+    ran = program([FAST], num_blocks=8, before=before)
     ran.torch.cuda.initialized = True
-    assert ran.run().ratios(0) == pytest.approx([2.0] * 2)
+    assert ran.run().ratios(0) == pytest.approx([2.0] * 8)
+    # That it is never quiet shows once: later switches do not wait for it.
+    assert len(ran.values) < 8 * 4 * (STRETCH_STEPS + 11) + 40
 
 
 def test_ranks_switch_at_the_same_steps_whatever_their_steps_hold(program):

@@ -208,9 +208,9 @@ def test_stretches_are_long_enough_and_hold_whole_epochs_where_these_are_short(s
     assert switching._stretch_steps([record_of(step_s, epoch)], 0.15, []) == num_steps
 
 
-def test_a_stretch_holds_batches_of_each_worker():
+def test_a_stretch_holds_a_batch_of_each_worker():
     arms = [arm_of("loader.num_workers=24", "loader.pin_memory=true"), arm_of("loader.num_workers=2")]
-    assert switching._stretch_steps([record_of(2.0, 0)], 0.15, arms) == 48
+    assert switching._stretch_steps([record_of(2.0, 0)], 0.15, arms) == 24
 
 
 # Real runs
@@ -373,7 +373,7 @@ import collections, os, torch
 from torch.utils.data import DataLoader, Dataset
 class Data(Dataset):
     def __len__(self):
-        return 400
+        return 800
     def __getitem__(self, index):
         return torch.full((16,), float(index)), os.getpid()
 torch.manual_seed(0)
@@ -391,7 +391,7 @@ for epoch in range(100_000):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    assert sorted(indices.elements()) == list(range(400)), indices.most_common(3)
+    assert sorted(indices.elements()) == list(range(800)), indices.most_common(3)
     with open(FILE + ".new", "w") as file:
         file.write("%d %d" % (len(pids - {os.getpid()}), epoch + 1))
     os.replace(FILE + ".new", FILE)
@@ -417,7 +417,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 class Stream(IterableDataset):
     def __iter__(self):
-        return iter([torch.randn(16) for _ in range(100)])
+        return (torch.randn(16) for _ in range(10_000))
 model = torch.nn.Linear(16, 1)
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 while True:

@@ -58,6 +58,11 @@ class Arm:
         return all(switch.suits_ranks for switch in self._switches)
 
     @property
+    def unsuited_to_short_epochs(self) -> list[str]:
+        """Knobs whose switch costs more where an epoch begins."""
+        return [one["knob"] for switch in self._switches if not switch.suits_short_epochs for one in switch.planned]
+
+    @property
     def num_queued(self) -> int:
         return max([0, *(switch.num_queued for switch in self._switches)])
 

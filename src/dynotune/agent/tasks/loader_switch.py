@@ -28,6 +28,8 @@ _FROM_WORKERS = ("prefetch_factor", "in_order", "multiprocessing_context")
 class LoaderSwitch(Switch):
     """`loader.*` settings of all loaders that the steps draw from."""
 
+    suits_short_epochs = False  # each begin starts the workers of two loaders in place of one
+
     def __init__(self, planned: list[Planned], program: Program) -> None:
         super().__init__(planned, program)
         self._options: Options = tuple(sorted((one["site"]["argument"], one["value"]) for one in planned))

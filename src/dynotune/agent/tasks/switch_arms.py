@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 # After a switch: at least so many steps, the last of them quiet; a program that allocates in every step is never quiet.
 WASH_OUT_STEPS, QUIET_STEPS, MOST_RESTLESS_STEPS = 3, 2, 30
-# Steps that ranks leave out after each switch, whatever they hold.
-STEPS_OF_RANKS = 8
+# Steps that are left out after each switch, whatever they hold, by ranks and by a program that is never quiet.
+STEPS_LEFT_OUT = 8
 # A stretch with the begin of an epoch in it, a new allocation, or steps that took so many times as long as usual, is
 # timed again, so often.
 MOST_REPEATS = 2
@@ -52,6 +52,7 @@ ODD = 2.0
 HOPELESS = 2.5
 # Blocks in which the program itself compiled something, before its arm is given up.
 MOST_SPOILT = 3
+SHORT_EPOCHS = "epochs are shorter than a stretch, and each would start the workers of two loaders in place of one"
 # A compiled program keeps few variants of its code; each arm that it compiles anew for takes one of them.
 MOST_RECOMPILED = 2
 
@@ -82,6 +83,7 @@ class SwitchArms(Task):
         self._usual: dict[Arm | None, list[float]] = {None: [float(order.get("step_s") or 0.0)]}
         self._results: dict[Arm, ResultsWithin] = {}
         self._has_ranks = False
+        self._is_restless = False  # it allocates in every step
         self._on: Arm | None = None
         self._thread: int | None = None  # in which steps end
         self._work: Steps | None = None
@@ -187,6 +189,9 @@ class SwitchArms(Task):
             # Arms that compile take long the first time: the others have their first blocks before.
             turns.sort(key=lambda at: self._arms[at].compiles and not self._arms[at].has_been_on)
             for at in turns:
+                if unsuited := self._has_short_epochs and self._arms[at].unsuited_to_short_epochs:
+                    self._say_dropped(at, SHORT_EPOCHS, unsuited=unsuited)
+                    continue
                 try:
                     yield from self._block(at, number)
                 except NotSwitched as error:
@@ -202,10 +207,21 @@ class SwitchArms(Task):
         self._switch_off(at)
         yield from self._wash_out(None)
 
-    def _say_dropped(self, at: int, reason: str, blamed: Sequence[str] = ()) -> None:
-        """`blamed`: the knobs without which a call went well that had failed."""
+    def _say_dropped(self, at: int, reason: str, blamed: Sequence[str] = (), unsuited: Sequence[str] = ()) -> None:
+        """Give an arm up.
+
+        Args:
+            blamed: the knobs without which a call went well that had failed.
+            unsuited: the knobs that cannot be switched in this program.
+        """
         self._alive.remove(at)
-        self.program.event({"event": "arm_given_up", "arm": at, "reason": reason, "blamed": list(blamed)})
+        knobs = {"blamed": list(blamed), "unsuited": list(unsuited)}
+        self.program.event({"event": "arm_given_up", "arm": at, "reason": reason, **knobs})
+
+    @property
+    def _has_short_epochs(self) -> bool:
+        epoch_steps = self.program.steps.epoch_steps
+        return epoch_steps is not None and epoch_steps <= self._stretch_steps
 
     def _block(self, at: int, number: int) -> Steps:
         """One block of the arm; one that was spoilt is begun anew.
@@ -276,7 +292,7 @@ class SwitchArms(Task):
     def _wash_out(self, arm: Arm | None) -> Steps:
         queued = max(self.program.num_queued, arm.num_queued if arm is not None else 0)
         if self._has_ranks:
-            yield WASH_OUT_STEPS + queued + STEPS_OF_RANKS
+            yield WASH_OUT_STEPS + queued + STEPS_LEFT_OUT
             return
         router, quiet, before = self.program.loader_router, 0, self._counters()
         # Until workers that are not drawn from have ended their work: how many steps that takes, they say.
@@ -293,8 +309,11 @@ class SwitchArms(Task):
                 is_settled, num_ready = router.waiting()
                 least = max(least, number + num_ready)
             quiet, before = (quiet + 1 if now == before else 0), now
-            if is_settled and number >= least and quiet >= QUIET_STEPS:
-                return
+            if is_settled and number >= least + self._is_restless * STEPS_LEFT_OUT:
+                if self._is_restless or quiet >= QUIET_STEPS:
+                    return
+        # Where nothing has been switched on, it is the program's own way.
+        self._is_restless |= arm is None or not arm.has_been_on
 
     def _stretch(self, arm: Arm) -> Steps:
         """Wall time of some steps, their samples or None, and how many they are."""
@@ -314,7 +333,8 @@ class SwitchArms(Task):
             # Stretches of whole epochs hold as many begins each; of longer epochs they would differ.
             has_begin = steps.num_epochs != num_epochs and (steps.epoch_steps is None or steps.epoch_steps > length)
             is_odd = self._is_odd(arm, duration_s / (steps.num_steps - num_steps))
-            if self._has_ranks or not (repeats_left and (has_begin or is_odd or now != before)):
+            is_quiet = now == before or (self._is_restless and now[0] == before[0])
+            if self._has_ranks or not (repeats_left and (has_begin or is_odd or not is_quiet)):
                 break
         if not has_begin:
             self._refuse_hopeless(arm, duration_s / (steps.num_steps - num_steps))

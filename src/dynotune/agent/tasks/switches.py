@@ -56,6 +56,8 @@ class Switch:
     """The first steps after it is switched on compile."""
     suits_ranks = True
     """Ranks that share a model can switch it, all at one step."""
+    suits_short_epochs = True
+    """What it changes is no dearer while an epoch begins."""
     num_queued = 0
     """Batches that may lie ready from before the last switch."""
 

@@ -98,6 +98,7 @@ class SwitchedArms(msgspec.Struct, frozen=True, kw_only=True):
         blocks: of each arm, by its key.
         given_up: keys of arms that have no estimate, with the reason.
         blamed: of an arm in which a call failed, the knobs without which it went well.
+        unsuited: of an arm that was given up, the knobs that cannot be switched in this program.
         results: of each arm, what calls gave without it and with it; the agent's events.
         reason: why it ended before all arms had all their blocks; empty if they had.
         ended_program: the program ended with an error while an arm was on.
@@ -111,6 +112,7 @@ class SwitchedArms(msgspec.Struct, frozen=True, kw_only=True):
     blocks: dict[str, list[Block]] = {}
     given_up: dict[str, str] = {}
     blamed: dict[str, list[str]] = {}
+    unsuited: dict[str, list[str]] = {}
     results: dict[str, dict[str, Any]] = {}
     reason: str = ""
     ended_program: bool = False
@@ -272,7 +274,7 @@ def _why_not(arm: Arm) -> str:
     return "; ".join(f"{setting}: {reason}" for setting, reason in reasons if reason)
 
 
-_BY_ARM = ("blocks", "given_up", "blamed", "results")
+_BY_ARM = ("blocks", "given_up", "blamed", "unsuited", "results")
 
 
 def _merged(before: SwitchedArms, after: SwitchedArms) -> SwitchedArms:
@@ -354,10 +356,11 @@ class _Switched:
     def _said(self, record: Record | None) -> SwitchedArms:
         """What the agent has said of this task's arms so far; what is damaged in a record says nothing."""
         keys = self._keys
-        found = SwitchedArms(blocks={key: [] for key in keys}, given_up={}, blamed={}, results={})
+        found = SwitchedArms(blocks={key: [] for key in keys}, given_up={}, blamed={}, unsuited={}, results={})
         for at, event in self._events(record, "arm_given_up"):
             found.given_up[keys[at]] = str(event.get("reason", ""))
             found.blamed[keys[at]] = [str(knob) for knob in event.get("blamed") or ()]
+            found.unsuited[keys[at]] = [str(knob) for knob in event.get("unsuited") or ()]
         for at, event in self._events(record, "arm_results"):
             found.results[keys[at]] = event
         for at, event in self._events(record, "arm_block"):
@@ -393,6 +396,7 @@ class _Switched:
             blocks=blocks,
             given_up=given_up,
             blamed=said.blamed,
+            unsuited=said.unsuited,
             results=said.results,
             reason=self._answer.reason,
             ended_program=self.crashed is not None,

@@ -309,9 +309,9 @@ class SwitchArms(Task):
                 is_settled, num_ready = router.waiting()
                 least = max(least, number + num_ready)
             quiet, before = (quiet + 1 if now == before else 0), now
-            if is_settled and number >= least + self._is_restless * STEPS_LEFT_OUT:
-                if self._is_restless or quiet >= QUIET_STEPS:
-                    return
+            is_quiet = self._is_restless or quiet >= QUIET_STEPS
+            if is_settled and is_quiet and number >= least + self._is_restless * STEPS_LEFT_OUT:
+                return
         # Where nothing has been switched on, it is the program's own way.
         self._is_restless |= arm is None or not arm.has_been_on
 

@@ -98,12 +98,13 @@ with torch.no_grad():
 LOADS = """
 import torch
 from torch.utils.data import DataLoader
-net = torch.nn.Linear(8, 8)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+net = torch.nn.Linear(8, 8).to(device)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 up()
 while True:
     for batch in DataLoader(torch.zeros(512, 8), batch_size=4, num_workers=int(sys.argv[1])):
-        net(batch).sum().backward()
+        net(batch.to(device)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
         time.sleep(0.002)
@@ -169,6 +170,8 @@ RECORDED = Scene("diagnose with workers", _RECORDED, UP + LOADS, ("2", "copy"), 
 # The short draw is of the first six; programs with torch come at the end, and once in a while.
 _TINY = (RUN, COMPARE, STARTUP, DIAGNOSE, TERMINAL, COMPARE, TUNE)
 SCENES = (*_TINY, RUN, RANKED, *_TINY, COMPARE, WITHIN, *_TINY, RUN, RECORDED)
+if Path("/dev/nvidiactl").exists():
+    SCENES = (WITHIN, RUN, RECORDED, *SCENES)
 
 
 class World:
@@ -188,6 +191,7 @@ class World:
             "PYTHONPATH": f"{folder / 'site'}:{SOURCE}",
             "OMP_NUM_THREADS": "1",
             "DYNOTUNE_ATTACK": self.mark,
+            **{name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ},
         }
         self.terminal: int | None = None
 

@@ -171,7 +171,7 @@ RECORDED = Scene("diagnose with workers", _RECORDED, UP + LOADS, ("2", "copy"), 
 _TINY = (RUN, COMPARE, STARTUP, DIAGNOSE, TERMINAL, COMPARE, TUNE)
 SCENES = (*_TINY, RUN, RANKED, *_TINY, COMPARE, WITHIN, *_TINY, RUN, RECORDED)
 if Path("/dev/nvidiactl").exists():
-    SCENES = (WITHIN, RUN, RECORDED, *SCENES)
+    SCENES = (RUN, WITHIN, RECORDED, *SCENES)
 
 
 class World:

@@ -290,9 +290,11 @@ def of_comparison(comparison: Row) -> Row:
         return {"failed": without_places(f"the {failed['arm']}: " + " | ".join(failed["last_lines"][-4:]))}
     if comparison["speedup"] is None:
         return {"failed": comparison["reason"] or "there were too few pairs"}
+    # The window is the run's.
+    known = {**comparison["run"], **comparison}
     kept = ("verdict", "speedup", "ci", "num_pairs", "reason", "warmup_steps", "window_steps", "run_s")
     pairs = [[pair["baseline_s"], pair["candidate_s"]] for pair in comparison["pairs"]]
-    return {**{key: comparison[key] for key in kept}, "voided": len(comparison["voided"]), "pairs": pairs}
+    return {**{key: known.get(key) for key in kept}, "voided": len(comparison["voided"]), "pairs": pairs}
 
 
 def _peer(tool: str, program: Program, folder: Path, setup: Setup, limit_s: float) -> Row:

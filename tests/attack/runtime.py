@@ -163,7 +163,7 @@ def _at_once(*works: Callable[[], None]) -> None:
 
 
 def _engine(**more: Any) -> Engine:
-    return Engine(Refusing().to(DEVICE).eval(), [(4, 3), (1, 3)], pad="batch", **more)
+    return Engine(Refusing().to(DEVICE).eval(), [(4, 3), (1, 3)], pad="batch", device=DEVICE, **more)
 
 
 def _ask(engine: Engine, random: Random, *, bad: bool = False) -> None:

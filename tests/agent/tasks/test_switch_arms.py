@@ -292,6 +292,19 @@ def test_a_loader_is_not_switched_where_a_stretch_holds_the_begin_of_an_epoch(pr
     assert len(ran.ratios(0)) == 2
 
 
+def test_the_begins_of_short_epochs_are_no_reason_to_find_an_arm_hopeless(program):
+    """A step takes 10 ms mostly, and 0.3 s where an epoch begins: half a stretch of whole epochs."""
+
+    def before(ran, number):
+        if number % 3 == 0:
+            ran.begin_epoch()
+
+    ran = program([FAST], num_blocks=4, before=before, cost_s=lambda ran, number: 0.3 * (number % 3 == 0))
+    ran.task.order.update(step_s=0.01, give_up_slow=True)
+    ran.task = SwitchArms(ran.program, ran.task.order)
+    assert ran.run().named("arm_given_up") == [] and len(ran.ratios(0)) == 4
+
+
 def test_an_arm_whose_setting_the_program_changes_is_given_up_and_the_others_go_on(program):
     def before(ran, number):
         if number == 60:

@@ -99,6 +99,9 @@ class SwitchArms(Task):
             self.give_up("it replays captured CUDA graphs, which no switch reaches")
             return num_steps
         self._has_ranks = program.ranks().get("world_size", 1) > 1
+        if self._has_short_epochs:
+            # What is usual of a step leaves the begin of an epoch out, and a stretch holds it.
+            self._usual[None] = []
         self._arms = [Arm(planned, program) for planned in self._planned]
         if not self._has_ranks:
             wanted = self.order.get("num_results", 0)

@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from dynotune import knobs
+from dynotune.launch import last_lines
 from dynotune.launch.caches import contents
 from dynotune.launch.process import environment
 from dynotune.launch.records import Record
@@ -380,7 +381,8 @@ class _Switched:
         said = self._said(self._record)
         given_up, blocks = dict(said.given_up), {}
         if self.crashed is not None:
-            given_up[self._keys[self.crashed]] = "the program ended with an error while it was on"
+            line = "".join(f": {line.strip()}" for line in last_lines(self._outcome.folder, 1))
+            given_up[self._keys[self.crashed]] = f"the program ended with an error while it was on{line}"
         for key in (key for key in self._keys if key not in given_up):
             whole = said.blocks[key]
             if reason := why_left_behind(whole):

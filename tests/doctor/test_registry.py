@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import textwrap
 from pathlib import Path
 from types import ModuleType
 
@@ -111,7 +112,7 @@ def test_every_rule_tells_what_it_sees_costs_and_when_it_is_wrong():
 
 def test_every_setting_that_stands_in_a_rule_is_declared_by_it():
     for each in all_rules().values():
-        for call in ast.walk(ast.parse(inspect.getsource(each.judge))):
+        for call in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(each.judge)))):
             if isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("Setting", "unset"):
                 first = call.args[0]
                 if isinstance(first, ast.Constant):

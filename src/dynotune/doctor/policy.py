@@ -185,6 +185,9 @@ MANY_SHORT_KERNELS = 300
 """Short kernels a step. With fewer, they make up no step of more than some milliseconds."""
 SPARED_OF_HOST = 0.5
 """Part of the device's waits for the host's own work. No single change removes all of them."""
+MOSTLY_LAUNCHES = 0.7
+"""Part of the host's own work that is inside torch's modules, backward passes and optimizers. Less is where the program
+has work of its own to do between them."""
 MUCH_PYTHON = 0.25
 """Share of a step of a program without a device. Between operators of usual size, Python takes 10 to 20%."""
 MUCH_WAITING_IN_QUEUE = 0.10

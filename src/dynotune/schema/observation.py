@@ -46,6 +46,7 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
         pin_s: mean time in which one was copied to page-locked memory; None where nothing was pinned.
         decoders: those that were called.
         items, collate: where the data set's items and the collate function are written.
+        lines: at which workers were seen while they made batches; [] without workers, and where nobody looked.
         num_distinct: values among the first 4,096 of one plane of the batch's largest floating-point tensor.
         num_objects: Python objects that the data set holds in lists and dicts, estimated.
         splits_by_worker: an IterableDataset asks which worker it is in.
@@ -64,6 +65,7 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
     decoders: list[str] = []
     items: Place = Place()
     collate: Place = Place()
+    lines: list[Line] = []
     num_distinct: int | None = None
     num_objects: int | None = None
     splits_by_worker: bool | None = None
@@ -242,6 +244,45 @@ class Collections(msgspec.Struct, frozen=True, kw_only=True, tag="collections"):
     num_objects: int | None = None
 
 
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the user's own at which a thread was seen.
+
+    Args:
+        function: with file and line, `train.py(31): step`; a package's where nothing on the stack is the user's.
+        text: the line as it is written, without secrets; "" where there is no such file.
+        callee: the function of a library that the line calls; "" where it runs itself, or calls what is written in C.
+        leaf: the function that ran, where it is another than `function`.
+        inside: "loader": a DataLoader asked for it; "event-loop": the loop waits, and the line is where a task awaits.
+        num: times that it was seen.
+        cpu_s: processor time of the thread meanwhile; None where it was not asked.
+    """
+
+    function: str
+    text: str = ""
+    callee: str = ""
+    leaf: str = ""
+    inside: str = ""
+    num: int
+    cpu_s: float | None = None
+
+
+class Thread(msgspec.Struct, frozen=True, kw_only=True):
+    """A thread that was looked at within the window.
+
+    Args:
+        of_steps: it makes the steps.
+        num: times that it was looked at.
+        cpu_s: processor time that it took meanwhile.
+        lines: those at which it was seen most.
+    """
+
+    name: str = ""
+    of_steps: bool = False
+    num: int
+    cpu_s: float
+    lines: list[Line] = []
+
+
 class SlowStep(msgspec.Struct, frozen=True, kw_only=True):
     """A step among the slowest hundredth. `causes`: what happened in it."""
 
@@ -292,6 +333,7 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
         rss_growth_bytes: of the process's resident memory within the window, without files and shared memory.
         workers_rss_growth_bytes: of its loader's workers, of what each has to itself.
         rss_levels_bytes: of the process, at ends of steps spread evenly over the window; [] where not followed.
+        threads: that ran code of the user's own within the window, that of the steps first; [] where nobody looked.
         graph_nodes_growth: nodes of autograd's graph that its tensors hold on to at the window's end, beyond those at
             its begin; None where they are too many to count, and in older records.
     """
@@ -308,6 +350,7 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     allocators: list[Allocator] = []
     compilation: Compilation | Unknown = Unknown("torch.compile was not used")
     collections: Collections | Unknown = Unknown("not asked")
+    threads: list[Thread] = []
     peak_rss_bytes: int | None = None
     rss_growth_bytes: int | None = None
     workers_rss_growth_bytes: int | None = None

@@ -9,11 +9,19 @@ import sysconfig
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import CodeType, FrameType
+    from typing import Any
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STANDARD = tuple({os.path.dirname(os.__file__) + os.sep, sysconfig.get_path("stdlib") + os.sep})
 _INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 _MOST_FRAMES = 200
+WHOSE_USER, WHOSE_TORCH, WHOSE_INSTALLED, WHOSE_STANDARD, WHOSE_AGENT = (
+    "user",
+    "torch",
+    "installed",
+    "standard",
+    "agent",
+)
 
 
 def place() -> str:
@@ -33,25 +41,31 @@ def function(code: CodeType, line: int | None = None) -> str:
     return "%s(%d): %s" % (_short(code.co_filename), line or code.co_firstlineno, code.co_name)
 
 
+def whose(code: CodeType, module: dict[str, Any]) -> str:
+    """Whose code it is, in a module with these globals: one of the constants above."""
+    file = code.co_filename
+    if file.startswith((_OWN, "<frozen")):
+        return WHOSE_AGENT
+    if str(module.get("__name__")).partition(".")[0] == "torch":
+        return WHOSE_TORCH
+    if any(folder in file for folder in _INSTALLED):
+        return WHOSE_INSTALLED
+    return WHOSE_STANDARD if file.startswith(_STANDARD) else WHOSE_USER
+
+
 def _frame() -> FrameType | None:
     frame: FrameType | None = sys._getframe(2)
     installed: FrameType | None = None
     for _ in range(_MOST_FRAMES):
         if frame is None:
             break
-        file = frame.f_code.co_filename
-        if not file.startswith((_OWN, "<frozen")) and not _is_torchs(frame):
-            if not any(folder in file for folder in _INSTALLED):
-                if not file.startswith(_STANDARD):
-                    return frame
-            elif installed is None:
-                installed = frame
+        owner = whose(frame.f_code, frame.f_globals)
+        if owner == WHOSE_USER:
+            return frame
+        if owner == WHOSE_INSTALLED and installed is None:
+            installed = frame
         frame = frame.f_back
     return installed
-
-
-def _is_torchs(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).partition(".")[0] == "torch"
 
 
 def _short(file: str) -> str:

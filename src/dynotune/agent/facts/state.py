@@ -11,6 +11,7 @@ from . import live as state_torch
 from .calls import Calls
 from .compile import Compilations
 from .graph import Graphs
+from .lines import Lines
 from .loaders import Loaders
 from .memory import Garbage, Memory
 from .models import Models
@@ -45,6 +46,7 @@ class State:
         self._graphs = Graphs()
         self._memory = Memory()
         self._threads = Threads()
+        self._lines = Lines()
         self._failed: dict[str, str] = {}
 
     def torch_is_here(self, torch: Any, profiler: Any) -> None:
@@ -74,6 +76,7 @@ class State:
         self.garbage.reset()
         # Last: what looks at the program here keeps a core busy by itself.
         self._try("threads", self._threads.begin)
+        self._try("lines", self._lines.begin)
 
     def level(self) -> None:
         """Within the window, at a few of its steps."""
@@ -89,6 +92,7 @@ class State:
         """Of the event `state`; what is absent, failed: see `failed`."""
         found: dict[str, Any] = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
         # First what the rest would change.
+        lines = self._try("lines", self._lines.facts)
         threads = self._try("threads", self._threads.facts) or {}
         collections = self._try("collections", self.garbage.facts)
         memory = self._try("memory", self._memory.facts) or {}
@@ -96,6 +100,7 @@ class State:
         optimizers = self._try("optimizers", self.optimizers.facts)
         models = self._try("models", self.models.facts, bool(optimizers))
         parts = {
+            "threads": lines,
             "collections": collections,
             **memory,
             **graphs,

@@ -16,6 +16,7 @@ from threading import get_ident
 from time import perf_counter, process_time, thread_time
 
 from . import datasets
+from .lines import Lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _MAX_WORKERS = 4
 _SHORT_LIFE_S = 0.1
 # Reading what is private walks all pages of the process: it may take so much of a core.
 _PRIVATE_SHARE = 0.01
+_MOST_LINES = 10
 # Module, then what of it decodes; or resizes and converts, as data stored at the size that is used would not need.
 _DECODERS = {
     "PIL.ImageFile": ("ImageFile.load",),
@@ -66,6 +68,7 @@ class Fetching:
         self._event, self._log = event, log
         self._counts: dict[tuple[int, int, int], Counts] = {}
         self._inside: dict[int, Counts] = {}  # by thread: it makes a batch
+        self._lines: Lines | None = None  # of a worker
         self._decoding: set[int] = set()
         self._pinning: set[int] = set()
         self._pin_num, self._pin_s, self._pin_said_s = 0, 0.0, perf_counter()
@@ -106,6 +109,8 @@ class Fetching:
             clock = thread_time if worker is None else process_time
             counts = self._counts[key] = Counts(datasets.facts_of(torch, dataset, collate), worker, clock)
             if worker is not None:
+                self._lines = Lines(among=self._inside)
+                self._lines.begin()
                 Finalize(None, functools.partial(self._worker_ends, counts), exitpriority=100)
         fetcher.collate_fn = self._timed_collate(collate, counts)
         fetcher.fetch = self._timed_fetch(torch, fetcher, counts)
@@ -227,6 +232,7 @@ class Fetching:
                 "longest_s": counts.longest_s,
                 "decoders": sorted(counts.decoders),
                 "private_bytes": counts.private_bytes,
+                "lines": [] if self._lines is None else self._lines.so_far(_MOST_LINES),
                 **counts.facts,
             }
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from dynotune.doctor import policy
 from dynotune.doctor.declaration import rule
+from dynotune.doctor.hot_lines import known, of_loader, place
 from dynotune.doctor.loaders import are_behind, loading_of, main_loader, more_workers, steady_wait, taken_by_workers
 from dynotune.doctor.observation_view import ObservationView
 from dynotune.schema.diagnosis import Finding
@@ -39,7 +40,7 @@ def collate_heavy(view: ObservationView) -> Iterator[Finding]:
         claim=f"{loading.collate_s / loading.fetch_s:.0%} of making a batch goes into collating it.",
         share=share,
         evidence=[_part(loading, loading.collate_s, "in the collate function"), f"collate_fn: {loader.collate}"],
-        where=loading.collate if loading.collate.function else loader.place,
+        where=place(known(of_loader, view), loading.collate if loading.collate.function else loader.place),
         candidates=_workers(view, loader),
         remedy=(
             "Allocate one tensor for each batch and write samples into it, or let the data set return whole batches "
@@ -75,7 +76,7 @@ def decode_bound(view: ObservationView) -> Iterator[Finding]:
         claim=f"{loading.decode_s / loading.fetch_s:.0%} of making a batch goes into decoding{resizing}.",
         share=share,
         evidence=[_part(loading, loading.decode_s, f"in {', '.join(loading.decoders)}")],
-        where=loading.items if loading.items.function else loader.place,
+        where=place(known(of_loader, view), loading.items if loading.items.function else loader.place),
         candidates=_workers(view, loader),
         remedy="Store the data decoded, at its final size; or decode with a faster library or on the GPU.",
     )

@@ -15,6 +15,7 @@ from dynotune.doctor.bounds import (
     waits_for_host,
 )
 from dynotune.doctor.declaration import rule
+from dynotune.doctor.hot_lines import asleep, is_torchs, known, of_python, place, steps_thread, told
 from dynotune.doctor.machine import fact_or_none, number_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.schema.diagnosis import Finding
@@ -38,7 +39,8 @@ _SMALL_NAMES = frozenset(f"aten::{name}" for name in _SMALL.split())
     title="Kernels take less time than their launch.",
     sees="the device is idle for short times, again and again, between kernels of less than 10 µs. Or: a step runs "
     "hundreds of such kernels, they are three quarters of all kernels or more, and with the pauses before them they "
-    "take a tenth of the step, whether they are queued in time or not.",
+    "take a tenth of the step, whether they are queued in time or not. Or: the device waits for the host, which a "
+    "sampler saw in torch's modules, backward passes and optimizers.",
     costs="these pauses, and the longer pauses that the host causes if those are the smaller part. Only fewer launches "
     "help (larger batches, fused kernels, CUDA graphs); faster kernels do not. If the device is kept busy, the cost "
     "includes the time of the short kernels. No graph spares that time: most of it is what any kernel takes to begin "
@@ -50,26 +52,30 @@ _SMALL_NAMES = frozenset(f"aten::{name}" for name in _SMALL.split())
 def launch_bound(view: ObservationView) -> Iterator[Finding]:
     if not view.uses_cuda:
         return
-    losses = view.losses("launch-bound")
+    losses, launches = view.losses("launch-bound"), _mostly_launches(view)
     pauses = sum(loss.share for loss in losses)
     others = view.lost("host-bound")
     late = min(view.lost("launch-latency"), view.attribution.shares.host)
-    share = min(pauses + (others if others <= pauses else 0.0) + late, view.attribution.shares.host)
+    counted = others if others <= pauses or launches else 0.0
+    share = min(pauses + counted + late, view.attribution.shares.host)
     share -= after_waits(view)
-    if not losses:
+    if not losses and not (launches and others):
         yield from _many_short_kernels(view)
         return
     if share < policy.LEAST_SHARE:
         return
     # If other kernels are long, the mean says nothing about the short ones.
     took = f"{mean_s * 1e6:.2g} µs on average, " if (mean_s := view.kernels.mean_s or 1.0) < SHORT_KERNEL_S else ""
+    claim = f"Kernels take {took}less than launching them: the device waits for {share:.0%} of a step."
+    if others > pauses:
+        claim = f"The device waits for {share:.0%} of a step while the host launches its kernels."
     candidates = [] if any(model.compiled for model in view.models) else [Setting("compile.mode", "reduce-overhead")]
     yield Finding(
         id="launch-bound",
         severity=policy.severity(share),
-        claim=f"Kernels take {took}less than launching them: the device waits for {share:.0%} of a step.",
+        claim=claim,
         share=share,
-        evidence=evidence_of(losses),
+        evidence=evidence_of([*losses, *view.losses("host-bound")] if counted else losses),
         where=place_of(losses, main_model(view)),
         candidates=candidates,
         remedy="Launch fewer kernels: larger batches, torch.compile with CUDA graphs (reduce-overhead), fused "
@@ -108,7 +114,8 @@ def _many_short_kernels(view: ObservationView) -> Iterator[Finding]:
     "program",
     title="The device waits for the host's own work.",
     sees="the device is idle while the host runs Python or operators of its own, and no more specific rule explains "
-    "it. If kernels are short and most pauses are, `launch-bound` counts the time. Host work that could run beside the "
+    "it. If kernels are short and most pauses are, or if the host was seen in torch's modules, backward passes and "
+    "optimizers for most of its time, `launch-bound` counts the time. Host work that could run beside the "
     "device's work if the host did not wait for the device counts for those waits. Without a device: Python between "
     "operators takes a quarter of a step or more.",
     costs="all of this time.",
@@ -120,18 +127,30 @@ def host_bound(view: ObservationView) -> Iterator[Finding]:
         return
     losses = view.losses("host-bound")
     share = min(sum(loss.share for loss in losses), view.attribution.shares.host) - after_waits(view)
-    if share < policy.LEAST_SHARE or share <= view.lost("launch-bound"):
+    if share < policy.LEAST_SHARE or share <= view.lost("launch-bound") or _mostly_launches(view):
         return
+    lines = known(of_python, view)
     yield Finding(
         id="host-bound",
         severity=policy.severity(policy.SPARED_OF_HOST * share),
         claim=f"The device waits for the host's own work for {share:.0%} of a step.",
         share=share,
-        evidence=evidence_of(losses),
-        where=place_of(losses, main_model(view)),
+        evidence=[*told(lines), *evidence_of(losses)],
+        where=place(lines, place_of(losses, main_model(view))),
         remedy="The GPU waits while Python runs: do this work less often, on the GPU, or in a thread or process "
         "beside the loop.",
     )
+
+
+def _mostly_launches(view: ObservationView) -> bool:
+    """Tell whether the host's own work is torch's: modules, backward passes and optimizers that queue kernels."""
+    try:
+        thread = steps_thread(view)
+    except Missing:
+        return False
+    working = [line for line in thread.lines if not line.inside]
+    num = sum(line.num for line in working)
+    return num > 0 and sum(line.num for line in working if is_torchs(line)) >= policy.MOSTLY_LAUNCHES * num
 
 
 def _between_operators_of_optimizer(view: ObservationView) -> float:
@@ -141,7 +160,8 @@ def _between_operators_of_optimizer(view: ObservationView) -> float:
 
 
 def _python_bound(view: ObservationView) -> Iterator[Finding]:
-    share = waits_for_host(view) - _between_operators_of_optimizer(view)
+    lines, sleeps = known(of_python, view), known(asleep, view)
+    share = waits_for_host(view) - _between_operators_of_optimizer(view) - sum(part for _, part in sleeps)
     if view.attribution.busy_share is not None or share < policy.MUCH_PYTHON:
         return
     yield Finding(
@@ -149,8 +169,11 @@ def _python_bound(view: ObservationView) -> Iterator[Finding]:
         severity=policy.severity(share),
         claim=f"Python runs between operators for {share:.0%} of a step.",
         share=share,
-        evidence=[f"{view.timing.step_s * share * 1e3:.3g} ms a step in no operator and not in the loader"],
-        where=place_of([], main_model(view)),
+        evidence=[
+            f"{view.timing.step_s * share * 1e3:.3g} ms a step in no operator and not in the loader",
+            *told(lines),
+        ],
+        where=place(lines, place_of([], main_model(view))),
         remedy="Move this work out of the loop, or into operators on whole tensors.",
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import delay_of_device
 from dynotune.doctor.declaration import rule
+from dynotune.doctor.hot_lines import known, of_loader, place, told
 from dynotune.doctor.loaders import (
     are_behind,
     epoch_starts,
@@ -59,7 +60,8 @@ def loader_bound(view: ObservationView) -> Iterator[Finding]:
     # Work that the host queues after a late batch would be queued already.
     late = delay_of_device(view, "loader-bound") * share / max(share, view.attribution.shares.input)
     losses = view.losses("loader-bound")
-    evidence = evidence_of(losses)
+    lines = known(of_loader, view)
+    evidence = [*told(lines), *evidence_of(losses)]
     candidates: list[Setting] = []
     remedy = "Make batches cheaper to load, or load them ahead."
     if loader is not None:
@@ -88,7 +90,7 @@ def loader_bound(view: ObservationView) -> Iterator[Finding]:
         claim=f"A step waits {share:.0%} of its time for the data loader{then}.",
         share=min(1.0, share + late),
         evidence=evidence,
-        where=losses[0].where if losses else loader.place if loader is not None else Place(),
+        where=place(lines, losses[0].where if losses else loader.place if loader is not None else Place()),
         candidates=candidates,
         remedy=remedy,
     )
@@ -150,7 +152,7 @@ def num_workers_zero(view: ObservationView) -> Iterator[Finding]:
     share = min(wait, _hidden_by_workers(view, loader, wait))
     if share < policy.LEAST_SHARE:
         return
-    losses = view.losses("loader-bound")
+    losses, lines = view.losses("loader-bound"), known(of_loader, view)
     remedy = "Let workers make batches beside the training process."
     if gives_all_to_each(loader):
         remedy = f"{SPLIT_FIRST}, then use workers."
@@ -159,8 +161,8 @@ def num_workers_zero(view: ObservationView) -> Iterator[Finding]:
         severity=policy.severity(share),
         claim=f"Batches are made in the training process, which waits {wait:.0%} of a step for them.",
         share=share,
-        evidence=[*evidence_of(losses), _in_words(loader), *_making(loader)],
-        where=losses[0].where if losses else loader.place,
+        evidence=[*told(lines), *evidence_of(losses), _in_words(loader), *_making(loader)],
+        where=place(lines, losses[0].where if losses else loader.place),
         candidates=more_workers(view, loader),
         remedy=remedy,
     )

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from dynotune.launch.records.record import Record
+from dynotune.schema import document
 from dynotune.schema.errors import CONTRADICTIONS, RecordError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Loader, Loading
+from dynotune.schema.observation import Line, Loader, Loading
 from dynotune.schema.trace_summary import Place
 
 _UNSETTLED_S = 1.0
@@ -103,6 +104,7 @@ def _loading(makers: Sequence[_Events], begin_s: float, end_s: float) -> Loading
         else None,
         decoders=sorted({name for events in makers for name in events[-1]["decoders"]}),
         items=Place(facts["items_at"]),
+        lines=_lines(makers),
         collate=Place(facts["collate_at"]),
         num_distinct=next((events[-1]["num_distinct"] for events in makers if "num_distinct" in events[-1]), None),
         num_objects=facts["num_objects"],
@@ -127,6 +129,17 @@ def _grown(events: _Events, begin_s: float, end_s: float) -> dict[str, float]:
     since_s = first["at_s"] if first else last["begin_s"]
     spent = [event["longest_s"] for event in within if event["at_s"] <= last["at_s"]]
     return {**grown, "longest_s": max(spent), "over_s": max(last["at_s"] - since_s, 1e-9)}
+
+
+def _lines(makers: Sequence[_Events]) -> list[Line]:
+    """The lines of all makers together, since their begin."""
+    summed: dict[Line, int] = {}
+    for events in makers:
+        for line in document.convert(events[-1].get("lines", []), list[Line]):
+            key = msgspec.structs.replace(line, num=0, cpu_s=None)
+            summed[key] = summed.get(key, 0) + line.num
+    lines = [msgspec.structs.replace(line, num=num) for line, num in summed.items()]
+    return sorted(lines, key=lambda line: -line.num)
 
 
 _COUNTS = ("num", "fetch_s", "collate_s", "decode_s", "cpu_s")

@@ -22,6 +22,7 @@ from dynotune.schema.observation import (
     Optimizer,
     ProcessState,
     SlowStep,
+    Thread,
     Timing,
     Why,
 )
@@ -43,6 +44,7 @@ _PARTS: dict[str, Any] = {
     "optimizers": list[Optimizer],
     "allocators": list[Allocator],
     "collections": Collections,
+    "threads": list[Thread],
     "compilation": Compilation,
     "peak_rss_bytes": int,
     "rss_growth_bytes": int,

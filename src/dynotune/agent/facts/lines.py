@@ -1,0 +1,238 @@
+"""Which lines of the program its threads are at: a thread looks some eighty times a second, and nothing else changes.
+
+It looks when it has the interpreter's lock: when an operator or a call of the system releases it, and else when the
+switch interval is over, which is 5 ms and more than many lines take. So it is lowered meanwhile, in a program whose
+threads do not fight for the lock themselves.
+"""
+
+from __future__ import annotations
+
+import _thread
+import linecache
+import os
+import sys
+import time
+
+from ..core.source_location import WHOSE_AGENT, WHOSE_INSTALLED, WHOSE_USER, function, whose
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Container
+    from types import CodeType, FrameType
+    from typing import Any
+
+    Key = tuple[int, int, int, int, str]  # the first, third and fourth are identities of code, 0 for none
+
+INTERVAL_S = 0.012
+SWITCH_S = 0.0001
+MOST_FRAMES = 200
+MOST_THREADS = 16
+# Of one thread: what is rarer is a line that nobody asks for.
+MOST_LINES, MOST_TEXT = 30, 160
+_LOADER = os.sep + os.path.join("torch", "utils", "data", "dataloader.py")
+_SELECTORS = os.sep + "selectors.py"
+LOADER, EVENT_LOOP = "loader", "event-loop"
+
+
+class Seen:
+    """Of one thread: how often it was at each place, and its processor time meanwhile, nanoseconds."""
+
+    def __init__(self) -> None:
+        self.num, self.cpu_ns = 0, 0
+        self.at: dict[Key, list[int]] = {}
+
+    def add(self, key: Key, cpu_ns: int) -> None:
+        self.num += 1
+        self.cpu_ns += cpu_ns
+        found = self.at.setdefault(key, [0, 0])
+        found[0] += 1
+        found[1] += cpu_ns
+
+
+class Lines:
+    """Looks from `begin` until `facts`. The thread that calls `begin` is the one that makes the steps.
+
+    Args:
+        among: looks at the threads in it alone, which are few and change; None for all.
+    """
+
+    def __init__(self, among: Container[int] | None = None) -> None:
+        self._among = among
+        self._seen: dict[int, Seen] = {}
+        # Whose it is, by identity: code is equal by value, which takes long to compare.
+        self._known: dict[int, tuple[str, CodeType]] = {}
+        self._of_steps = 0
+        self._turn = 0  # a thread of an earlier one ends by itself
+        self._cpu_ns = 0
+        self._ran_ns: dict[int, int] = {}
+        self._switch_s: float | None = None  # the program's own interval, where it was lowered
+
+    def begin(self) -> None:
+        self._seen, self._of_steps = {}, _thread.get_ident()
+        self._ran_ns = {ident: ran_ns for ident, (_, ran_ns) in _threads().items()}
+        self._clock = time.pthread_getcpuclockid(self._of_steps)
+        self._cpu_ns = time.clock_gettime_ns(self._clock)
+        self._turn += 1
+        if not _has_threads_of_its_own(self._of_steps) and sys.getswitchinterval() > SWITCH_S:
+            self._switch_s = sys.getswitchinterval()
+            sys.setswitchinterval(SWITCH_S)
+        # No thread of the threading module: the program finds none that it did not start.
+        _thread.start_new_thread(self._look, (self._turn, os.getpid()))
+
+    def facts(self) -> list[dict[str, Any]]:
+        """Of each thread that ran code of the user's own, that of the steps first."""
+        if not self._turn:
+            return []
+        self._turn += 1
+        if self._switch_s is not None and abs(sys.getswitchinterval() - SWITCH_S) < 1e-6:
+            sys.setswitchinterval(self._switch_s)
+        self._switch_s = None
+        threads, found = _threads(), []
+        for ident, seen in list(self._seen.items()):
+            lines = self._lines(ident, seen)
+            if not lines and ident != self._of_steps:
+                continue
+            name, ran_ns = threads.get(ident, ("", 0))
+            of_steps = ident == self._of_steps
+            found.append(
+                {
+                    "name": name,
+                    "of_steps": of_steps,
+                    "num": seen.num,
+                    "cpu_s": (seen.cpu_ns if of_steps else ran_ns - self._ran_ns.get(ident, 0)) * 1e-9,
+                    "lines": lines[:MOST_LINES],
+                }
+            )
+        found = [thread for thread in found if thread["of_steps"]] + [
+            thread for thread in _most_first(found) if not thread["of_steps"]
+        ]
+        self._seen = {}
+        return found[:MOST_THREADS]
+
+    def so_far(self, most: int) -> list[dict[str, Any]]:
+        """The lines of all threads, as `facts` has them; looking goes on."""
+        lines = [line for ident, seen in list(self._seen.items()) for line in self._lines(ident, seen)]
+        return _most_first(lines)[:most]
+
+    def _lines(self, ident: int, seen: Seen) -> list[dict[str, Any]]:
+        lines = [self._line(key, num, cpu_ns, ident) for key, (num, cpu_ns) in list(seen.at.items()) if key[0]]
+        return _most_first(lines)
+
+    def _line(self, key: Key, num: int, cpu_ns: int, ident: int) -> dict[str, Any]:
+        own, line, callee, leaf, inside = key
+        return {
+            "function": function(self._known[own][1], line),
+            "text": linecache.getline(self._known[own][1].co_filename, line).strip()[:MOST_TEXT],
+            "callee": function(self._known[callee][1]) if callee else "",
+            "leaf": function(self._known[leaf][1]) if leaf != own else "",
+            "inside": inside,
+            "num": num,
+            "cpu_s": cpu_ns * 1e-9 if ident == self._of_steps else None,
+        }
+
+    def _look(self, turn: int, pid: int) -> None:
+        me = _thread.get_ident()
+        while True:
+            time.sleep(INTERVAL_S)
+            if self._turn != turn or os.getpid() != pid:
+                return
+            for ident, frame in sys._current_frames().items():
+                if ident != me and (self._among is None or ident in self._among):
+                    self._see(ident, frame)
+
+    def _see(self, ident: int, frame: FrameType) -> None:
+        if ident not in self._seen:
+            if len(self._seen) >= 4 * MOST_THREADS:
+                return
+            self._seen[ident] = Seen()
+        cpu_ns = 0
+        if ident == self._of_steps:
+            now_ns = time.clock_gettime_ns(self._clock)
+            cpu_ns, self._cpu_ns = now_ns - self._cpu_ns, now_ns
+        self._seen[ident].add(self._key(frame), cpu_ns)
+
+    def _key(self, frame: FrameType) -> Key:
+        """The innermost line of the user's own, what it calls, what runs, and what all that is inside of.
+
+        Where nothing is the user's own, as in a command that a package installs, the innermost line of a package but
+        torch's.
+        """
+        own = line = callee = leaf = 0
+        installed = (0, 0, 0)
+        inside = ""
+        each: FrameType | None = frame
+        for _ in range(MOST_FRAMES):
+            if each is None:
+                break
+            code = each.f_code
+            owner = self._owner(each)
+            if owner != WHOSE_AGENT:
+                leaf = leaf or id(code)
+                if not inside and code.co_filename.endswith(_LOADER):
+                    inside = LOADER
+                elif leaf == id(code) and code.co_filename.endswith(_SELECTORS):
+                    inside = EVENT_LOOP
+                if owner == WHOSE_USER and not own:
+                    own, line = id(code), each.f_lineno
+                elif not own:
+                    if owner == WHOSE_INSTALLED and not installed[0]:
+                        installed = id(code), each.f_lineno, callee
+                    callee = id(code)
+            each = each.f_back
+        if inside == EVENT_LOOP and (awaiting := self._suspended()) is not None:
+            own, line, callee = awaiting
+        elif not own:
+            own, line, callee = installed
+        return own, line, callee, leaf, inside
+
+    def _owner(self, frame: FrameType) -> str:
+        code = frame.f_code
+        found = self._known.get(id(code))
+        if found is None:
+            found = self._known[id(code)] = whose(code, frame.f_globals), code
+        return found[0]
+
+    def _suspended(self) -> tuple[int, int, int] | None:
+        """Where the first of the event loop's tasks waits, of those in code of the user's own; what it awaits there."""
+        tasks: Any = sys.modules.get("asyncio.tasks")
+        try:
+            for task in list(getattr(tasks, "_scheduled_tasks", None) or tasks._all_tasks):
+                found, awaited, coroutine = None, 0, task.get_coro()
+                while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+                    if self._owner(frame) == WHOSE_USER:
+                        found, awaited = frame, 0
+                    else:
+                        awaited = awaited or id(frame.f_code)
+                    coroutine = coroutine.cr_await
+                if found is not None:
+                    return id(found.f_code), found.f_lineno, awaited
+        except Exception:  # the loop changes its tasks meanwhile
+            return None
+        return None
+
+
+def _most_first(seen: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(seen, key=lambda each: -int(each["num"]))
+
+
+def _has_threads_of_its_own(of_steps: int) -> bool:
+    """Whether there is a thread besides those of torch's loaders and of queues between processes."""
+    for ident, thread in list(getattr(sys.modules.get("threading"), "_active", {}).items()):
+        module = str(getattr(getattr(thread, "_target", None), "__module__", ""))
+        if ident != of_steps and not module.startswith(("torch.", "multiprocessing.")):
+            return True
+    return False
+
+
+def _threads() -> dict[int, tuple[str, int]]:
+    """By identity: name, and how long it ran, nanoseconds."""
+    found = {}
+    active = getattr(sys.modules.get("threading"), "_active", {})
+    for ident, thread in list(active.items()):
+        try:
+            with open("/proc/self/task/%d/schedstat" % thread.native_id, encoding="ascii") as file:
+                ran_ns = int(file.read().split()[0])
+        except (OSError, ValueError, TypeError, IndexError):
+            ran_ns = 0
+        found[ident] = str(thread.name), ran_ns
+    return found

@@ -1,0 +1,133 @@
+"""Lines of the program at which its threads were seen: how much of a step they are, and what stands in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from dynotune.doctor.bounds import waits_for_host
+from dynotune.doctor.loaders import main_loader, steady_wait
+from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Line, Thread
+from dynotune.schema.trace_summary import Place
+
+FEWEST = 20
+"""Times that a thread was looked at: with fewer, one time more or less is a twentieth of a step."""
+ASLEEP = 0.25
+"""Processor time over wall time of a thread at a line. Below it the line waits."""
+MOST_TOLD, LEAST_TOLD = 3, 0.005
+
+Seen = tuple[Line, float]
+"""A line, and its share of a step."""
+
+_OF_TORCH = re.compile(r"(^|/)torch/")
+_WAITS = re.compile(r"/(threading|queue|selectors|socket|ssl|subprocess|connection|synchronize)\.py\(|/asyncio/")
+
+
+def steps_thread(view: ObservationView) -> Thread:
+    """Return the thread that makes the steps.
+
+    Raises:
+        Missing: nobody looked, or too briefly.
+    """
+    found = next((thread for thread in view.process.threads if thread.of_steps), None)
+    if found is None or found.num < FEWEST:
+        raise Missing("lines of the program", "its threads were not looked at often enough")
+    return found
+
+
+def is_torchs(line: Line) -> bool:
+    """Tell whether the line calls torch's Python: a module, a backward pass, an optimizer."""
+    return _OF_TORCH.search(line.callee) is not None
+
+
+def waits(line: Line, thread: Thread, window_s: float) -> bool:
+    """Tell whether the thread sleeps at the line, or waits for another thread, a socket or a process."""
+    if line.inside == "event-loop":
+        return True
+    if line.cpu_s is None or is_torchs(line) or line.inside:
+        return False
+    return line.cpu_s < ASLEEP * line.num * window_s / thread.num
+
+
+def asleep(view: ObservationView) -> list[Seen]:
+    """Return the lines at which the steps' thread waits for no device, operator or loader; with shares of a step."""
+    thread, window_s = steps_thread(view), view.timing.window_s
+    chosen = (line for line in thread.lines if waits(line, thread, window_s) and not _is_wait_for_device(view, line))
+    return [(line, line.num / thread.num) for line in chosen]
+
+
+def _is_wait_for_device(view: ObservationView, line: Line) -> bool:
+    """A line that reads a value waits for the device inside of C, and nothing says so but that it calls nothing."""
+    return view.uses_cuda and not line.callee and not line.leaf and "sleep" not in line.text
+
+
+def of_python(view: ObservationView, chosen: Callable[[Line], bool] = lambda line: True) -> list[Seen]:
+    """Return lines of Python's own work between operators, with the share of a step that each bounds.
+
+    With a device, a line costs at most its time, and at most what the device waits for the host. Without one, it has
+    its part of the time between operators: looking favours operators a little, which release the interpreter's lock.
+    """
+    thread, window_s = steps_thread(view), view.timing.window_s
+    own = [
+        line for line in thread.lines if not line.inside and not is_torchs(line) and not waits(line, thread, window_s)
+    ]
+    if view.uses_cuda:
+        lost = view.attribution.shares.host
+        return [(line, min(lost, line.num / thread.num)) for line in own if chosen(line)]
+    num = sum(line.num for line in own)
+    share = max(0.0, waits_for_host(view) - sum(part for _, part in asleep(view)))
+    return [(line, max(share * line.num / num, line.num / thread.num)) for line in own if chosen(line)] if num else []
+
+
+def of_loader(view: ObservationView, chosen: Callable[[Line], bool] = lambda line: True) -> list[Seen]:
+    """Return lines that batches are made in, with their part of the step's wait for the loader."""
+    loader = main_loader(view)
+    if loader is None:
+        return []
+    workers = [] if isinstance(loader.loading, Unknown) else loader.loading.lines
+    lines = workers if loader.num_workers else [line for line in steps_thread(view).lines if line.inside == "loader"]
+    num, share = sum(line.num for line in lines), steady_wait(view, loader)
+    return [(line, share * line.num / num) for line in lines if chosen(line)] if num >= FEWEST else []
+
+
+def known(lines: Callable[[ObservationView], list[Seen]], view: ObservationView) -> list[Seen]:
+    """Return these lines; none where nobody looked."""
+    try:
+        return lines(view)
+    except Missing:
+        return []
+
+
+def place(lines: Iterable[Seen], otherwise: Place) -> Place:
+    """Return the place of the largest of these lines."""
+    largest = max(lines, key=lambda pair: pair[1], default=None)
+    return otherwise if largest is None else Place(function=largest[0].function)
+
+
+def told(lines: Iterable[Seen], what: str = "of a step") -> list[str]:
+    """Return the largest of these lines as evidence."""
+    alike: dict[str, float] = {}
+    for line, share in lines:
+        alike[in_words(line)] = alike.get(in_words(line), 0.0) + share
+    most = sorted(alike.items(), key=lambda pair: -pair[1])[:MOST_TOLD]
+    return [f"{share:.0%} {what} at {words}" for words, share in most if share >= LEAST_TOLD]
+
+
+def in_words(line: Line) -> str:
+    """`train.py(31): step, in json.loads, "rows = [json.loads(each) for each in lines]"`."""
+    called = f", in {_short(line.callee)}" if line.callee else ""
+    return f"{line.function}{called}" + (f": {line.text}" if line.text else "")
+
+
+def _short(function: str) -> str:
+    """A library's function by its module: `json.loads`."""
+    match = re.match(r"(?P<file>.+)\(\d+\): (?P<name>.+)", function)
+    if match is None:
+        return function
+    parts = match["file"].removesuffix(".py").removesuffix("/__init__").split("/")
+    after = [
+        at for at, part in enumerate(parts) if part in ("site-packages", "dist-packages") or part.startswith("python3")
+    ]
+    return ".".join([*parts[(after[-1] + 1 if after else len(parts) - 1) :], match["name"]])

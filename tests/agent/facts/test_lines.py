@@ -1,0 +1,158 @@
+"""Which lines threads are at, in this process: until enough was seen, however long that takes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from dynotune.agent.facts import lines
+from dynotune.agent.facts.lines import Lines
+
+ENOUGH = 25
+HERE = Path(__file__).name
+
+
+def parses() -> None:
+    json.loads(json.dumps(list(range(2000))))
+
+
+class Items(Dataset[int]):
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> int:
+        return sum(number * number for number in range(5000)) + index
+
+
+@pytest.fixture
+def looking(monkeypatch):
+    """`looking(work)`: the threads that were seen while this thread did `work` again and again."""
+    monkeypatch.setattr(lines, "INTERVAL_S", 0.001)
+    # What is under test is no code of the user's own: it belongs to the agent.
+    made = Lines()
+
+    def look(work, enough=lambda seen: sum(each.num for each in seen.values()) >= ENOUGH):
+        made.begin()
+        while not enough(made._seen):
+            work()
+        return made.facts()
+
+    yield look
+    made.facts()
+
+
+def at(thread, **wanted):
+    """Times that the thread was seen at lines with these beginnings or endings."""
+    return sum(line["num"] for line in thread["lines"] if all(text in line[name] for name, text in wanted.items()))
+
+
+def test_a_line_is_known_with_its_text_and_what_it_calls(looking):
+    (thread,) = looking(parses)
+    assert thread["of_steps"] and thread["name"] == threading.current_thread().name
+    called = [line for line in thread["lines"] if "json" in line["callee"]]
+    assert called and called[0]["text"] == "json.loads(json.dumps(list(range(2000))))"
+    assert f"{HERE}(" in called[0]["function"] and called[0]["function"].endswith(": parses")
+    assert at(thread, function=": parses") >= ENOUGH / 2
+    assert thread["num"] >= ENOUGH and thread["cpu_s"] >= 0
+
+
+def test_another_thread_is_known_by_its_name_and_has_its_own_lines(looking):
+    ends = threading.Event()
+
+    def spins() -> None:
+        while not ends.is_set():
+            sum(range(2000))
+
+    other = threading.Thread(target=spins, name="preparer")
+    other.start()
+    try:
+        found = looking(parses, lambda seen: len(seen) > 1 and min(each.num for each in seen.values()) >= ENOUGH)
+    finally:
+        ends.set()
+        other.join()
+    by_name = {thread["name"]: thread for thread in found}
+    assert found[0]["of_steps"] and not by_name["preparer"]["of_steps"]
+    assert at(by_name["preparer"], function=": spins") >= ENOUGH / 2
+
+
+def test_what_a_loader_asks_for_is_told_apart_from_the_loop(looking):
+    def epoch() -> None:
+        for batch in DataLoader(Items(), batch_size=8):
+            batch.sum()
+
+    (thread,) = looking(epoch)
+    assert at(thread, inside="loader", function=": __getitem__") + at(thread, inside="loader", function="<genexpr>") > 0
+    assert at(thread, inside="", function=": __getitem__") == 0
+
+
+def test_a_call_of_a_module_is_torchs(looking):
+    net = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(20)))
+    batch = torch.ones(16, 64)
+
+    def step() -> None:
+        net(batch).sum().backward()
+
+    (thread,) = looking(step)
+    assert at(thread, callee="torch/", function=": step") > 0
+
+
+def test_where_an_event_loop_waits_the_line_that_awaits_is_named(looking):
+    async def serves() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0.02)
+
+    (thread,) = looking(lambda: asyncio.run(serves()))
+    waiting = [line for line in thread["lines"] if line["inside"] == "event-loop"]
+    assert waiting and "await asyncio.sleep(0.02)" in {line["text"] for line in waiting}
+    assert any(line["function"].endswith(": serves") and "sleep" in line["callee"] for line in waiting)
+
+
+def test_afterwards_everything_is_as_before(looking, monkeypatch):
+    threads, interval_s = threading.enumerate(), sys.getswitchinterval()
+    seen = []
+    looking(lambda: seen.append(sys.getswitchinterval()) or parses())
+    assert threading.enumerate() == threads
+    assert min(seen) < interval_s and sys.getswitchinterval() == interval_s
+
+
+def test_a_program_whose_threads_take_turns_keeps_its_own_interval(looking):
+    ends, interval_s, seen = threading.Event(), sys.getswitchinterval(), []
+    other = threading.Thread(target=ends.wait)
+    other.start()
+    try:
+        looking(lambda: seen.append(sys.getswitchinterval()) or parses())
+    finally:
+        ends.set()
+        other.join()
+    assert set(seen) == {interval_s}
+
+
+def test_an_interval_that_the_program_sets_meanwhile_stays(looking):
+    interval_s = sys.getswitchinterval()
+    try:
+        looking(lambda: sys.setswitchinterval(0.002) or parses())
+        assert sys.getswitchinterval() == pytest.approx(0.002)
+    finally:
+        sys.setswitchinterval(interval_s)
+
+
+def test_it_can_look_at_some_threads_alone(monkeypatch):
+    monkeypatch.setattr(lines, "INTERVAL_S", 0.001)
+    among = set[int]()
+    made = Lines(among=among)
+    made.begin()
+    for _ in range(50):
+        parses()
+    assert made.so_far(5) == []
+    among.add(threading.get_ident())
+    while not made.so_far(5):
+        parses()
+    among.clear()
+    made.facts()

@@ -1,0 +1,152 @@
+"""Rules on the lines at which threads were seen: each fires, is silent, and says what it lacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dynotune.schema.observation import Line, Loader, Loading, Thread
+from dynotune.schema.trace_summary import HostTime, Place
+
+from .devices import found, lacks, lost, on_cpu, on_gpu
+
+LIBRARY = "/usr/lib/python3.12/site-packages/"
+MODULE = Line(
+    function="train.py(30): step", text="out = model(x)", num=50, cpu_s=2.4,
+    callee=LIBRARY + "torch/nn/modules/module.py(1700): _call_impl",
+)  # fmt: skip
+PARSES = Line(
+    function="train.py(12): rows", text="row = json.loads(text)", num=40, cpu_s=1.9,
+    callee="/usr/lib/python3.12/json/__init__.py(299): loads",
+)  # fmt: skip
+LISTED = Line(function="data.py(20): __getitem__", text="x = torch.tensor(values)", num=40, cpu_s=1.9)
+SLEEPS = Line(function="serve.py(9): fill", text="time.sleep(0.04)", num=60, cpu_s=0.01)
+PLAIN = Line(function="train.py(40): step", text="total += value", num=10, cpu_s=0.5)
+
+
+def thread(*lines: Line, num: int = 100, **fields: Any) -> Thread:
+    """Looked at a hundred times within a window of five seconds."""
+    return Thread(**({"name": "MainThread", "of_steps": True, "num": num, "cpu_s": 4.9, "lines": list(lines)} | fields))
+
+
+def python(*lines: Line, host: float = 0.5, **fields: Any) -> Any:
+    """A program on the CPU; half a step is Python between operators."""
+    hosts = [HostTime(rank=None, window_s=1.0, loader_s=0.0, operator_s=1.0 - host, communication_s=0.0)]
+    threads = [thread(*lines), *fields.pop("others", [])]
+    return on_cpu(**({"shares": {"host": host}, "traced": {"hosts": hosts}, "threads": threads} | fields))
+
+
+def test_parsing_in_the_loop_is_named_with_its_line_and_what_it_calls():
+    finding = found(python(PARSES, MODULE, PLAIN))["text-parsed-per-item"]
+    assert finding.share == pytest.approx(0.4)
+    assert (finding.where, finding.severity) == (Place("train.py(12): rows"), "high")
+    assert finding.evidence == ["40% of a step at train.py(12): rows, in json.loads: row = json.loads(text)"]
+    assert finding.also == ["host-bound"]
+
+
+def test_what_is_written_in_c_is_known_by_the_text_of_its_line():
+    assert found(python(LISTED, MODULE))["tensor-from-list"].where == Place("data.py(20): __getitem__")
+    # What a library does below a line is the library's.
+    inside = Line(function="train.py(9): f", text="torch.tensor(1)", callee=LIBRARY + "timm/x.py(2): f", num=40)
+    assert "tensor-from-list" not in found(python(inside, MODULE))
+
+
+def test_python_without_a_habit_is_told_where_it_runs():
+    own = Line(function="train.py(14): shift", text="for value in values:", num=45, cpu_s=2.2)
+    finding = found(python(own, MODULE, PLAIN))["host-bound"]
+    assert finding.where == Place("train.py(14): shift")
+    assert finding.evidence[1].startswith("45% of a step at train.py(14): shift: for value in values:")
+
+
+def test_a_thread_that_was_hardly_looked_at_tells_nothing():
+    assert lacks(on_cpu(), "program-waits") == ["lines of the program"]
+    assert lacks(on_cpu(threads=[thread(PARSES, num=5)]), "text-parsed-per-item") == ["lines of the program"]
+
+
+# Loaders
+
+
+def loader(*lines: Line, num_workers: int = 2, fetch_s: float = 0.3) -> Loader:
+    loading = Loading(num_batches=20, fetch_s=fetch_s, longest_s=fetch_s, cpu_s=fetch_s, lines=list(lines))
+    return Loader(name="DataLoader", dataset="data.Rows", num_workers=num_workers, loading=loading)
+
+
+def test_workers_lines_say_what_makes_a_batch_slow():
+    made = found(on_gpu(lost("loader-bound", 0.6), shares={"input": 0.6}, loaders=[loader(LISTED)], threads=[thread()]))
+    assert made["tensor-from-list"].share == pytest.approx(0.6)
+    assert "loader-bound" in made["tensor-from-list"].also
+    plain = Line(function="data.py(31): __getitem__", text="mask = grow(mask)", num=90)
+    waits = on_gpu(lost("loader-bound", 0.6), shares={"input": 0.6}, loaders=[loader(plain)], threads=[thread()])
+    assert found(waits)["loader-bound"].where == Place("data.py(31): __getitem__")
+
+
+def test_without_workers_the_loops_own_thread_is_seen_inside_the_loader():
+    inside = Line(function="data.py(31): __getitem__", text="mask = grow(mask)", num=60, inside="loader")
+    finding = found(
+        on_gpu(
+            lost("loader-bound", 0.6), shares={"input": 0.6}, loaders=[loader(num_workers=0)], threads=[thread(inside)]
+        )
+    )["num-workers-zero"]
+    assert finding.where == Place("data.py(31): __getitem__")
+
+
+# Waits
+
+
+def test_a_sleep_is_no_work_and_its_line_is_named():
+    findings = found(python(SLEEPS, MODULE, host=0.6))
+    waits = findings["program-waits"]
+    assert waits.share == pytest.approx(0.6) and waits.where == Place("serve.py(9): fill")
+    assert "host-bound" not in findings
+
+
+def test_an_event_loop_with_nothing_to_do_waits_where_a_task_awaits():
+    awaits = Line(
+        function="serve.py(21): fill", text="await asyncio.sleep(0.04)", inside="event-loop", num=70, cpu_s=0.5
+    )
+    assert found(python(awaits, MODULE, host=0.7))["program-waits"].where == Place("serve.py(21): fill")
+
+
+def test_a_wait_for_a_thread_of_its_own_names_what_that_thread_does():
+    gets = Line(function="train.py(50): main", text="batch = ready.get()", num=60, cpu_s=0.01,
+                callee="/usr/lib/python3.12/queue.py(154): get")  # fmt: skip
+    maker = thread(LISTED, of_steps=False, name="maker", cpu_s=4.5)
+    finding = found(python(gets, MODULE, host=0.6, others=[maker]))["program-waits"]
+    assert "data.py(20): __getitem__" in finding.remedy
+    assert finding.evidence[-1].startswith("meanwhile: data.py(20)")
+
+
+def test_reading_a_value_of_the_device_is_no_sleep():
+    reads = Line(function="train.py(33): step", text="loss.item()", num=60, cpu_s=0.01)
+    assert "program-waits" not in found(on_gpu(shares={"host": 0.1}, threads=[thread(reads, MODULE)]))
+
+
+def test_a_thread_that_computes_in_python_beside_the_steps_takes_the_lock():
+    maker = thread(LISTED, of_steps=False, name="maker", cpu_s=2.5)
+    finding = found(_competing(maker))["threads-compete"]
+    assert finding.where == Place("data.py(20): __getitem__")
+    assert "thread maker" in finding.evidence[0]
+    assert "threads-compete" not in found(_competing(thread(LISTED, of_steps=False, cpu_s=0.1)))
+
+
+def _competing(other: Thread) -> Any:
+    hosts = [HostTime(rank=None, window_s=1.0, loader_s=0.0, operator_s=0.5, communication_s=0.0)]
+    steps = thread(Line(function="train.py(40): step", text="y = f(x)", num=50, cpu_s=1.5), MODULE, cpu_s=3.0)
+    return on_cpu(shares={"host": 0.5}, traced={"hosts": hosts}, threads=[steps, other])
+
+
+# Launches
+
+
+def test_a_host_that_launches_most_of_the_time_has_too_many_launches_and_no_work_of_its_own():
+    backward = Line(
+        function="train.py(31): step", text="loss.backward()", num=45, cpu_s=2.2,
+        callee=LIBRARY + "torch/_tensor.py(600): backward",
+    )  # fmt: skip
+    findings = found(on_gpu(lost("host-bound", 0.6), shares={"host": 0.6}, threads=[thread(MODULE, backward, PLAIN)]))
+    assert "host-bound" not in findings
+    assert [str(one) for one in findings["launch-bound"].candidates] == ["compile.mode=reduce-overhead"]
+    own = Line(function="train.py(14): shift", text="for value in values:", num=70, cpu_s=3.4)
+    python = found(on_gpu(lost("host-bound", 0.6), shares={"host": 0.6}, threads=[thread(own, MODULE, num=120)]))
+    assert python["host-bound"].where == Place("train.py(14): shift")

@@ -74,7 +74,8 @@ def test_looking_for_unused_parameters_where_there_are_none():
     models = wrapped("cpu", find_unused_parameters=True, unused_parameters=0)
     traced = {"communication": [Communication(rank=None, num=20, total_s=1.0, exposed_s=1.0, hidden_s=0.0)]}
     finding = found(on_cpu(models=models, shares={"host": 0.1, "communication": 0.2}, traced=traced))
-    assert finding["ddp-find-unused-on"].share == pytest.approx(0.1 + 0.2 / 2)
+    # Ten microseconds for each of twenty parameters, and one of two exchanges a step.
+    assert finding["ddp-find-unused-on"].share == pytest.approx(20 * 10e-6 / 0.1 + 0.2 / 2)
     waiting = on_gpu(lost("host-bound", 0.1), models=wrapped(find_unused_parameters=True, unused_parameters=0),
                      shares={"host": 0.1}, traced=traced)  # fmt: skip
     assert found(waiting)["ddp-find-unused-on"].also == ["host-bound"]
@@ -86,6 +87,20 @@ def test_unused_parameters_must_be_looked_for():
     assert "ddp-find-unused-on" not in found(on_gpu(models=wrapped(unused_parameters=0)))
     untold = on_gpu(models=wrapped(find_unused_parameters=True))
     assert lacks(untold, "ddp-find-unused-on") == ["unused_parameters of DistributedDataParallel"]
+
+
+def accumulating(step: str = "4 × draw DataLoader, 4 × call DistributedDataParallel, step SGD", num_synced: int = 8):
+    models = [
+        model("cpu", wrapper="DistributedDataParallel", ddp=wrapped()[0].ddp, call={"num": 8, "num_synced": num_synced})
+    ]
+    return found(on_cpu(models=models, shares={"communication": 0.4}, step=step))
+
+
+def test_gradients_that_are_exchanged_for_each_batch_of_an_update():
+    finding = accumulating()["ddp-no-sync-absent"]
+    assert finding.share == pytest.approx(0.3) and "no_sync()" in finding.remedy
+    assert "ddp-no-sync-absent" not in accumulating(num_synced=2)
+    assert "ddp-no-sync-absent" not in accumulating("draw DataLoader, call DistributedDataParallel, step SGD")
 
 
 def test_all_reduces_beside_which_nothing_runs():

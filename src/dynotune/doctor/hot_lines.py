@@ -22,7 +22,9 @@ Seen = tuple[Line, float]
 """A line, and its share of a step."""
 
 _OF_TORCH = re.compile(r"(^|/)torch/")
-_WAITS = re.compile(r"/(threading|queue|selectors|socket|ssl|subprocess|connection|synchronize)\.py\(|/asyncio/")
+_READS = re.compile(
+    r"\.(item|tolist|cpu|numpy)\(\)|synchronize\(|nonzero\(|(?<![\w.])(float|int|bool)\([a-z_]*(loss|norm|acc|score|metric)"
+)
 
 
 def steps_thread(view: ObservationView) -> Thread:
@@ -90,6 +92,13 @@ def of_loader(view: ObservationView, chosen: Callable[[Line], bool] = lambda lin
     lines = workers if loader.num_workers else [line for line in steps_thread(view).lines if line.inside == "loader"]
     num, share = sum(line.num for line in lines), steady_wait(view, loader)
     return [(line, share * line.num / num) for line in lines if chosen(line)] if num >= FEWEST else []
+
+
+def of_reads(view: ObservationView) -> list[Seen]:
+    """Return the lines that read values of the device, or wait for it: their time, with what they compute for that."""
+    thread = steps_thread(view)
+    lines = (line for line in thread.lines if not line.inside and _READS.search(line.text))
+    return [(line, line.num / thread.num) for line in lines]
 
 
 def known(lines: Callable[[ObservationView], list[Seen]], view: ObservationView) -> list[Seen]:

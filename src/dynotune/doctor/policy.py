@@ -196,6 +196,17 @@ MANY_SMALL_OPERATORS = 300
 """Pointwise and indexing operators a step: a Python loop over elements calls as many."""
 SMALL_PER_PRODUCT = 20.0
 """Such operators for each product or convolution. A layer has three to eight, backward pass and optimizer included."""
+SMALL_OPERATOR_S = 20e-6
+"""Of an operator's own time, recorded. Calling it takes a third of that, its dispatch and its result's memory."""
+CALLING_PART = 0.5
+"""Part of small operators' time, and of Python between them, that fewer and larger ones spare."""
+LARGE_TABLE_BYTES = 16 << 20
+"""Weights of an embedding. Smaller ones are read and written in a few milliseconds, or lie in a cache."""
+FEW_ROWS = 0.1
+"""Part of an embedding's rows that a step uses. With more of them, sparse gradients save little."""
+FEWEST_CALLS = 8
+MOST_CALLS_GROW = 0.7
+"""Of the calls that were looked at. Each new prompt begins with another length."""
 LOOPED = 30.0
 """Calls of one operator a step. Few models have as many layers of a kind, and a loop has more rounds."""
 SHORT_OPERATOR_S = 50e-6
@@ -220,6 +231,8 @@ SLOWEST_DEVICE_BYTES_PER_S = 0.3e12
 """Memory bandwidth of the slowest device of each capability, so that a bound is one."""
 LONG_START_S = 20.0
 """Time to the first step. Beyond it, most of a start is compilation."""
+WALKED_PARAMETER_S = 10e-6
+"""Walking autograd's graph for parameters without a gradient, for each of them: two or three nodes of C++, at most."""
 RANKS_DIFFER = 0.05
 """Share of a step by which one rank waits for another."""
 

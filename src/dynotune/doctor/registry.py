@@ -57,6 +57,10 @@ def _is_most_of(finding: Finding, general: Finding) -> bool:
     return not isinstance(finding.share, Unknown) and finding.share >= policy.MOST_OF_A_LOSS * general.share
 
 
-def _weight(finding: Finding) -> tuple[int, float, str]:
+def _weight(finding: Finding) -> tuple[bool, bool, int, float, str]:
+    """A condition of the machine stands behind what the program does, unless that hardly matters."""
     share = 0.0 if isinstance(finding.share, Unknown) else finding.share
-    return ("high", "medium", "low").index(finding.severity), -share, finding.id
+    rule = all_rules().get(finding.id)
+    of_machine = rule is not None and rule.family.startswith("machine_")
+    severity = ("high", "medium", "low").index(finding.severity)
+    return finding.severity == "low", of_machine, severity, -share, finding.id

@@ -119,6 +119,8 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
         autocast: type of the device's autocast region; None outside of one.
         output_requires_grad: None where the output holds no tensor.
         num_input_shapes: distinct shapes of its inputs since it was found; None where they were not followed.
+        num: calls that were looked at; with inputs that were all longer by one than those of the call before
+            `num_grown`, and whose gradients are exchanged between ranks `num_synced`.
     """
 
     grad_enabled: bool
@@ -128,7 +130,18 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     inputs: list[Tensor] = []
     output_requires_grad: bool | None = None
     num_input_shapes: int | None = None
+    num: int = 0
+    num_grown: int = 0
+    num_synced: int = 0
     place: Place = Place()
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """The weights of an embedding that is trained. `sparse`: its gradients hold the rows that were asked for alone."""
+
+    num_rows: int
+    num_bytes: int
+    sparse: bool
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +154,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
             "recurrent", "embedding".
         num_training: modules in it that change between training and evaluation (dropout, batch norm) and are in
             training mode.
+        table: its largest embedding that is trained; None without one.
         wrapper: "DataParallel", "DistributedDataParallel", "FullyShardedDataParallel" or "".
         ddp: arguments of DistributedDataParallel, and `unused_parameters` where it told.
         compiled: it, or a part of it, is compiled.
@@ -156,6 +170,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     num_modules: dict[str, int] = {}
     training: bool = False
     num_training: int = 0
+    table: Table | None = None
     wrapper: str = ""
     ddp: Facts = {}
     compiled: bool = False

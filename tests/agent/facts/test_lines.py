@@ -54,7 +54,7 @@ def at(thread, **wanted):
 
 
 def test_a_line_is_known_with_its_text_and_what_it_calls(looking):
-    (thread,) = looking(parses)
+    thread, *_ = looking(parses)
     assert thread["of_steps"] and thread["name"] == threading.current_thread().name
     called = [line for line in thread["lines"] if "json" in line["callee"]]
     assert called and called[0]["text"] == "json.loads(json.dumps(list(range(2000))))"
@@ -87,7 +87,7 @@ def test_what_a_loader_asks_for_is_told_apart_from_the_loop(looking):
         for batch in DataLoader(Items(), batch_size=8):
             batch.sum()
 
-    (thread,) = looking(epoch)
+    thread, *_ = looking(epoch)
     assert at(thread, inside="loader", function=": __getitem__") + at(thread, inside="loader", function="<genexpr>") > 0
     assert at(thread, inside="", function=": __getitem__") == 0
 
@@ -99,7 +99,7 @@ def test_a_call_of_a_module_is_torchs(looking):
     def step() -> None:
         net(batch).sum().backward()
 
-    (thread,) = looking(step)
+    thread, *_ = looking(step)
     assert at(thread, callee="torch/", function=": step") > 0
 
 
@@ -108,7 +108,7 @@ def test_where_an_event_loop_waits_the_line_that_awaits_is_named(looking):
         for _ in range(5):
             await asyncio.sleep(0.02)
 
-    (thread,) = looking(lambda: asyncio.run(serves()))
+    thread, *_ = looking(lambda: asyncio.run(serves()))
     waiting = [line for line in thread["lines"] if line["inside"] == "event-loop"]
     assert waiting and "await asyncio.sleep(0.02)" in {line["text"] for line in waiting}
     assert any(line["function"].endswith(": serves") and "sleep" in line["callee"] for line in waiting)

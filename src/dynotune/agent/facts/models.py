@@ -31,9 +31,27 @@ class _Calls:
     """Calls of one module, with gradients or without; `look` is the last one that was looked at."""
 
     def __init__(self) -> None:
-        self.num = 0
-        self.shapes: set[Any] = set()
+        self.begin_anew()
         self.look: dict[str, Any] | None = None
+
+    def begin_anew(self) -> None:
+        self.num = self.num_grown = self.num_synced = 0
+        self.shapes: set[Any] = set()
+        self.last: tuple[Any, ...] = ()
+
+    def called_with(self, found: tuple[Any, ...], synced: bool) -> None:
+        self.num += 1
+        self.num_synced += synced
+        self.num_grown += bool(found) and len(found) == len(self.last) and all(map(_one_longer, self.last, found))
+        self.last = found
+        if len(self.shapes) < _MOST_SHAPES:
+            self.shapes.add(found)
+
+
+def _one_longer(before: tuple[int, ...], now: tuple[int, ...]) -> bool:
+    """Whether one dimension is longer by one, and no other is another."""
+    differ = [(a, b) for a, b in zip(before, now) if a != b]
+    return len(before) == len(now) and len(differ) == 1 and differ[0][1] == differ[0][0] + 1
 
 
 class _Root:
@@ -75,7 +93,7 @@ class Models:
         self._is_found = True
         for root in self._roots.values():
             for calls in root.calls.values():
-                calls.num, calls.shapes = 0, set()
+                calls.begin_anew()
 
     def look_no_more(self) -> None:
         self._is_over = True
@@ -112,10 +130,8 @@ class Models:
         if root is None or root.is_odd or not can_look(torch):
             return None
         calls = root.calls[bool(torch.is_grad_enabled())]
-        calls.num += 1
-        if len(calls.shapes) < _MOST_SHAPES:
-            with torch._C.DisableTorchFunction():
-                calls.shapes.add(shapes(torch, args, kwargs))
+        with torch._C.DisableTorchFunction():
+            calls.called_with(shapes(torch, args, kwargs), bool(getattr(module, "require_backward_grad_sync", False)))
         if calls.num & (calls.num - 1) and calls.look is not None:
             return None  # ever more rarely: the 1st, 2nd, 4th, 8th …
         calls.look = {
@@ -168,7 +184,8 @@ class Models:
         if calls.look is None or (self._is_found and not calls.num):
             return None  # what was called before there were steps says nothing of them
         num_shapes = len(calls.shapes) if self._is_found and calls.shapes else None
-        return {**calls.look, "num_input_shapes": num_shapes}
+        counts = {"num": calls.num, "num_grown": calls.num_grown, "num_synced": calls.num_synced}
+        return {**calls.look, "num_input_shapes": num_shapes, **counts}
 
 
 def _with_grad(fields: dict[str, Any]) -> bool:
@@ -258,7 +275,18 @@ def _layers(nn: Any, modules: list[Any]) -> dict[str, Any]:
             counts[kind] = counts.get(kind, 0) + 1
         if kind in ("dropout", "norm-batch") and module.training:
             num_training += 1
-    return {"num_modules": counts, "num_training": num_training}
+    tables = [found for module in modules if (found := _table(nn, module)) is not None]
+    largest = max(tables, key=lambda table: int(table["num_bytes"]), default=None)
+    return {"num_modules": counts, "num_training": num_training, "table": largest}
+
+
+def _table(nn: Any, module: Any) -> dict[str, Any] | None:
+    """Of an embedding that is trained."""
+    weight = getattr(module, "weight", None)
+    if not isinstance(module, (nn.Embedding, nn.EmbeddingBag)) or weight is None or not weight.requires_grad:
+        return None
+    num_bytes = int(weight.numel()) * int(weight.element_size())
+    return {"num_rows": int(weight.shape[0]), "num_bytes": num_bytes, "sparse": bool(module.sparse)}
 
 
 def _by_name(name: str) -> str | None:

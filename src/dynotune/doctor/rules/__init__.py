@@ -28,6 +28,7 @@ from dynotune.doctor.rules import (
     startup_cuda,
     sync,
     transfer,
+    work,
 )
 
 __all__ = ["RULES"]
@@ -57,5 +58,6 @@ RULES = (
     *startup_cuda.RULES,
     *sync.RULES,
     *transfer.RULES,
+    *work.RULES,
 )
 """In the order in which they are asked."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
@@ -12,6 +13,8 @@ from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown, Value
 from dynotune.schema.observation import Model
 from dynotune.schema.trace_summary import Place
+
+_CALLED_SEVERAL_TIMES = re.compile(r"(?P<num>\d+) × call ")
 
 
 @rule(
@@ -71,7 +74,8 @@ def _devices(view: ObservationView) -> list[str]:
     title="DistributedDataParallel looks for unused parameters, and there are none.",
     sees="`find_unused_parameters=True`, and every parameter got a gradient.",
     costs="a walk of the graph after each forward pass, and one more collective: at most the time for which the device "
-    "waits for the host, and the collective's part of the exposed communication.",
+    "waits for the host (without one, some microseconds a parameter), and the collective's part of the exposed "
+    "communication.",
     wrong_when="parameters are unused only in some steps.",
     explains=["host-bound"],
 )
@@ -96,12 +100,46 @@ def ddp_find_unused_on(view: ObservationView) -> Iterator[Finding]:
 
 def _of_unused(view: ObservationView) -> float | Unknown:
     try:
-        shares = view.attribution.shares
+        shares, model = view.attribution.shares, _ddp(view)
+        walked_s = policy.WALKED_PARAMETER_S * (model.num_tensors if model is not None else 0)
         num = sum(row.num for row in view.trace.communication if row.rank == view.trace.communication[0].rank)
         per_step = num / (view.trace.num_steps or 1)
-        return min(1.0, shares.host + shares.communication / max(1.0, per_step))
+        # A device is waited for, too: what was used comes back from it.
+        walk = shares.host if view.uses_cuda else walked_s / view.timing.step_s
+        return min(1.0, walk + shares.communication / max(1.0, per_step))
     except Missing as missing:
         return Unknown(f"{missing.name}: {missing.reason}")
+
+
+@rule(
+    "ddp-no-sync-absent",
+    "program",
+    title="Gradients are exchanged in each backward pass of an accumulated step.",
+    sees="DistributedDataParallel is called several times for each step of the optimizer, and exchanges gradients "
+    "after each of them.",
+    costs="the exchanges but the last one: their part of the exposed communication.",
+    wrong_when="the batches between two updates differ in number between ranks.",
+    explains=["communication-exposed"],
+)
+def ddp_no_sync_absent(view: ObservationView) -> Iterator[Finding]:
+    model, match = _ddp(view), _CALLED_SEVERAL_TIMES.search(view.process.step)
+    if model is None or model.call is None or match is None or not view.is_training:
+        return
+    num = int(match["num"])
+    if model.call.num_synced < 0.9 * model.call.num:
+        return
+    share = view.attribution.shares.communication * (num - 1) / num
+    if share < policy.LEAST_SHARE:
+        return
+    yield Finding(
+        id="ddp-no-sync-absent",
+        severity=policy.severity(share),
+        claim=f"Gradients are exchanged {num} times for each update, and once is enough.",
+        share=share,
+        evidence=[f"a step: {view.process.step}"],
+        where=place_of([], model),
+        remedy="Call the model and backward() inside model.no_sync() for all batches of an update but the last.",
+    )
 
 
 @rule(
@@ -309,6 +347,7 @@ def _ddp_fact(model: Model, name: str) -> Value:
 RULES = (
     dataparallel_used,
     ddp_find_unused_on,
+    ddp_no_sync_absent,
     ddp_bucket_cap,
     ddp_bucket_view,
     ddp_static_graph,

@@ -298,7 +298,7 @@ def cudnn_v8_cache(view: ObservationView) -> Iterator[Finding]:
     "of shared memory. Machines use sockets instead of InfiniBand. The bound is the exposed communication of a step.",
     wrong_when="the path does not work on this machine, and the program hangs without the variable.",
     candidates=unset(*PATHS, "NCCL_P2P_LEVEL"),
-    explains=["communication-exposed"],
+    explains=["communication-exposed", "ddp-bucket-cap"],
 )
 def nccl_path_disabled(view: ObservationView) -> Iterator[Finding]:
     names = [name for name in PATHS if is_on(view.variable(name))]

@@ -15,7 +15,7 @@ from dynotune.doctor.bounds import (
     waits_for_host,
 )
 from dynotune.doctor.declaration import rule
-from dynotune.doctor.hot_lines import asleep, is_torchs, known, of_python, place, steps_thread, told
+from dynotune.doctor.hot_lines import asleep, is_torchs, known, of_python, of_reads, place, steps_thread, told
 from dynotune.doctor.machine import fact_or_none, number_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.schema.diagnosis import Finding
@@ -127,6 +127,8 @@ def host_bound(view: ObservationView) -> Iterator[Finding]:
         return
     losses = view.losses("host-bound")
     share = min(sum(loss.share for loss in losses), view.attribution.shares.host) - after_waits(view)
+    # What lines that read values compute for it is the waits' own.
+    share -= max(0.0, sum(part for _, part in known(of_reads, view)) - view.lost("sync-per-step") - after_waits(view))
     if share < policy.LEAST_SHARE or share <= view.lost("launch-bound") or _mostly_launches(view):
         return
     lines = known(of_python, view)

@@ -10,6 +10,7 @@ from dynotune.doctor.declaration import rule
 from dynotune.doctor.machine import fact_or_none
 from dynotune.doctor.observation_view import ObservationView, evidence_of
 from dynotune.schema.diagnosis import Finding
+from dynotune.schema.observation import Model
 from dynotune.schema.setting import Setting
 
 HALF = ("float16", "bfloat16")
@@ -35,6 +36,9 @@ def channels_last(view: ObservationView) -> Iterator[Finding]:
         return
     model = main_model(view)
     already = model is not None and (model.channels_last_share or 0.0) > 0.5
+    if already and model is not None and _inputs_are_channels_last(model):
+        # What is left pads channels, as of pictures with three of them: there is nothing to set.
+        return
     yield Finding(
         id="channels-last",
         severity=policy.severity(share),
@@ -53,6 +57,11 @@ def channels_last(view: ObservationView) -> Iterator[Finding]:
         if already
         else "Convert model and inputs with .to(memory_format=torch.channels_last).",
     )
+
+
+def _inputs_are_channels_last(model: Model) -> bool:
+    images = [tensor for tensor in (model.call.inputs if model.call is not None else []) if len(tensor.shape) == 4]
+    return bool(images) and all(tensor.channels_last for tensor in images)
 
 
 @rule(

@@ -75,8 +75,18 @@ _HABITS = (
         what="Opening and reading files",
         remedy="Open a file once for each worker, or pack the items into few files and map them into memory.",
         wrong_when="each item is a file of its own and reading it is the work.",
-        calls=r"/torch/serialization\.py|/numpy/lib/_?npyio|/numpy/lib/_format_impl|/numpy/lib/format|/(zipfile|tarfile|gzip|pickle|bz2|lzma)(/__init__|/_path)?\.py\(",
-        text=r"\bopen\(|(np|numpy)\.load\(|torch\.load\(|pickle\.load",
+        calls=r"/torch/serialization\.py\(\d+\): _?(legacy_)?load|/numpy/lib/(_?npyio|_?format)|"
+        r"/(zipfile|tarfile|gzip|pickle|bz2|lzma)(/__init__|/_path)?\.py\(",
+        text=r"\bopen\((?!.*[\"'][wax])|(np|numpy)\.load\(|torch\.load\(|pickle\.load",
+    ),
+    Habit(
+        id="saved-per-step",
+        title="The program saves often.",
+        what="Saving (checkpoints, state_dict)",
+        remedy="Save less often, or let a thread write a copy that was made on the host.",
+        wrong_when="what is lost since the last checkpoint costs more.",
+        calls=r"/torch/serialization\.py\(\d+\): _?(legacy_)?save|/safetensors/|/torch/distributed/checkpoint/",
+        text=r"torch\.save\(|save_checkpoint|save_pretrained|state_dict\(\)|(np|numpy)\.savez?\w*\(",
     ),
     Habit(
         id="copied-per-step",
@@ -139,6 +149,7 @@ def _of_habit(habit: Habit) -> Rule:
     text_parsed_per_item,
     table_read_per_item,
     file_opened_per_item,
+    saved_per_step,
     copied_per_step,
     logged_per_step,
 ) = map(_of_habit, _HABITS)
@@ -221,6 +232,7 @@ RULES = (
     text_parsed_per_item,
     table_read_per_item,
     file_opened_per_item,
+    saved_per_step,
     copied_per_step,
     logged_per_step,
     program_waits,

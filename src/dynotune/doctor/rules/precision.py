@@ -79,7 +79,8 @@ def fp32_matmul_no_tf32(view: ObservationView) -> Iterator[Finding]:
     "matrix products, convolutions and attention.",
     costs="the products' time, times one less the rate of their type over that of bfloat16. For float32 products that "
     "could use TF32, only what bfloat16 gives beyond TF32; otherwise also half of the time of pointwise kernels, which "
-    "would read and write half as much. All of it as far as the device sets the pace.",
+    "would read and write half as much, of at most as much time as the products take. All of it as far as the device "
+    "sets the pace.",
     wrong_when="bfloat16 is not exact enough. It changes results; compare the loss. Models that wait for launches get "
     "slower, because casts are launches, too.",
     candidates=[Setting("precision.autocast", "bf16")],
@@ -291,10 +292,12 @@ def _gain_of_half(view: ObservationView) -> tuple[float, list[str]]:
     gain = without * (1 - float32 / half) + max(0.0, products - slow - without) * (1 - tf32 / half)
     tf32_first = slow >= policy.LEAST_SHARE and view.process.live.get("live.matmul_fp32_precision") == "ieee"
     gain += slow * ((float32 / tf32 if tf32_first else 1.0) - float32 / half)
-    if not tf32_first and products >= policy.LEAST_SHARE:
-        gain += 0.5 * view.kernel_share(*_POINTWISE)
+    # What stands between products runs in their type; the more of it there is, the less of it does.
+    between = 0.0 if tf32_first or products < policy.LEAST_SHARE else min(products, view.kernel_share(*_POINTWISE))
+    gain += between / 2
     evidence = [
         f"products, convolutions and attention take {products:.0%} of a step",
+        *([f"pointwise kernels beside them: {between:.0%}, of which half types spare half"] if between else []),
         *(["without counting what TF32 alone gives"] if tf32_first else []),
         f"parameters: {', '.join(model.dtypes)}, no autocast",
         *evidence_of(view.losses("amp-absent")),

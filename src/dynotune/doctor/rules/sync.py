@@ -8,6 +8,7 @@ from pathlib import PurePath
 
 from dynotune.doctor import policy
 from dynotune.doctor.declaration import rule
+from dynotune.doctor.hot_lines import known, of_reads, place, told
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
@@ -17,6 +18,9 @@ from dynotune.schema.trace_summary import SMALL_COPY_BYTES, Place
 _FUNCTION = re.compile(r"(?P<file>[^(]+)\((?P<line>\d+)\): ")
 _PLACE = re.compile(r"(\S+\.py):(\d+)")
 _READS = re.compile(r"aten::(item|is_nonzero|_local_scalar_dense)$")
+_READS_IN_TEXT = re.compile(
+    r"\.item\(\)|\.tolist\(\)|\.cpu\(\)|\.numpy\(\)|synchronize\(|nonzero\(|(float|int|bool)\(\w"
+)
 _NEEDS_A_VALUE = re.compile(r"[Dd]ata-dependent|Tensor\.item|generic_jump")
 
 
@@ -27,6 +31,7 @@ _NEEDS_A_VALUE = re.compile(r"[Dd]ata-dependent|Tensor\.item|generic_jump")
     sees="calls that wait for the device (`.item()`, printing a tensor, `nonzero`, masks, `torch.cuda.synchronize()`), "
     "after which the device was idle until the host had queued more work.",
     costs="what a step would save if the host did not wait, and small copies to the host beside which nothing ran. "
+    "Or the time at the lines that read values, with what they compute for it, as far as the device is idle. "
     "This is more than the idle time after each wait if the host has more work before the next wait: it would do this "
     "work while the device is busy. A wait that also breaks a graph of torch.compile counts for `graph-breaks`. "
     "Waiting for kernels that had to run anyway costs nothing.",
@@ -41,6 +46,8 @@ def sync_per_step(view: ObservationView) -> Iterator[Finding]:
     part = sum(loss.share for loss in losses) / max(1e-9, sum(loss.share for loss in all_losses))
     without = part * view.attribution.counterfactual_savings.get("sync-per-step", 0.0)
     share = min(1.0, max(sum(loss.share for loss in losses), without) + _read_back(view))
+    reads = known(of_reads, view)
+    share = max(share, min(sum(part for _, part in reads), 1.0 - (view.attribution.busy_share or 0.0)))
     if not losses or share < policy.LEAST_SHARE:
         return
     where = losses[0].where
@@ -49,8 +56,8 @@ def sync_per_step(view: ObservationView) -> Iterator[Finding]:
         severity=policy.severity(share),
         claim="The host waits for the device, which then waits for the host.",
         share=share,
-        evidence=[*evidence_of(losses), *_other_places([loss.where for loss in losses[1:4]])],
-        where=where,
+        evidence=[*told(reads), *evidence_of(losses), *_other_places([loss.where for loss in losses[1:4]])],
+        where=place(reads, where),
         remedy=_instead(where),
     )
 

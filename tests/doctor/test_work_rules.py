@@ -1,0 +1,99 @@
+"""Rules on work that need not be: each fires, is silent, and bounds what it costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dynotune.schema.diagnosis import Finding
+from dynotune.schema.observation import Line, Table, Tensor, Thread
+from dynotune.schema.trace_summary import Place
+
+from .devices import CALLED, found, model, on_cpu, on_gpu, operator, optimizer, settings
+
+
+def tensor(*shape: int, dtype: str = "int64", device: str = "cpu") -> Tensor:
+    return Tensor(shape=list(shape), dtype=dtype, device=device, num_bytes=1)
+
+
+# Embeddings
+
+
+def embedded(*, sparse: bool = False, asked: int = 960, num_rows: int = 300_000, **fields: Any) -> dict[str, Finding]:
+    table = Table(num_rows=num_rows, num_bytes=num_rows * 256, sparse=sparse)
+    return found(on_cpu(models=[model("cpu", table=table, call={"inputs": [tensor(asked)]})], **fields))
+
+
+def test_a_large_table_of_which_few_rows_are_used():
+    finding = embedded()["embedding-grads-dense"]
+    # 77 MB nine times at 10 GB/s, of a step of 100 ms.
+    assert finding.share == pytest.approx(0.69, abs=0.01) and finding.where == CALLED
+    assert "SparseAdam" in finding.remedy
+    sgd = embedded(optimizers=[optimizer("cpu", name="torch.optim.sgd.SGD")])["embedding-grads-dense"]
+    assert sgd.share == pytest.approx(0.38, abs=0.01)
+
+
+def test_tables_that_are_small_sparse_or_used_whole_are_no_fault():
+    assert "embedding-grads-dense" not in embedded(sparse=True)
+    assert "embedding-grads-dense" not in embedded(num_rows=10_000)
+    assert "embedding-grads-dense" not in embedded(asked=200_000)
+    assert "embedding-grads-dense" not in embedded(optimizers=[])
+
+
+# Generation
+
+
+def generating(num_grown: int, length: int = 64, **fields: Any) -> dict[str, Finding]:
+    call = {"grad_enabled": False, "inputs": [tensor(4, length)], "num": 20, "num_grown": num_grown}
+    told = {"models": [model(training=False, call=call)], "optimizers": [], "shares": {"host": 0.3}}
+    return found(on_gpu(**(told | fields)))
+
+
+def test_calls_that_are_longer_by_one_each_time_compute_the_same_again():
+    finding = generating(19)["cache-absent"]
+    assert finding.share == pytest.approx(1 - 1 / 64)
+    assert finding.where == CALLED and "use_cache=True" in finding.remedy
+
+
+def test_inputs_of_one_length_or_of_many_are_no_generation():
+    assert "cache-absent" not in generating(0)
+    assert "cache-absent" not in generating(9)
+    assert "cache-absent" not in generating(19, optimizers=[optimizer()])
+
+
+# Types
+
+
+def test_a_model_in_double_precision():
+    finding = found(on_cpu(models=[model("cpu", dtypes={"float64": 1000})]))["double-precision"]
+    assert finding.share == pytest.approx(0.5)
+    inputs = {"inputs": [tensor(8, 8, dtype="float64")]}
+    assert "double-precision" in found(on_cpu(models=[model("cpu", call=inputs)]))
+    assert "double-precision" not in found(on_cpu())
+
+
+# Operators
+
+
+def small(num: int = 4000, **fields: Any) -> dict[str, Finding]:
+    """In ten steps of 0.1 s."""
+    rows = [operator("aten::add", num, num * 5e-6), operator("aten::mm", 100, 100 * 50e-6)]
+    steps = Thread(
+        of_steps=True, num=100, cpu_s=5.0, lines=[Line(function="net.py(12): forward", text="h = h + w[t]", num=80)]
+    )
+    return found(on_cpu(**({"traced": {"operators": rows}, "threads": [steps]} | fields)))
+
+
+def test_many_operators_that_do_little_are_named_with_their_line():
+    finding = small(8000)["small-operators"]
+    assert finding.share == pytest.approx(0.5 * 0.04 / 0.045, abs=0.01)
+    assert finding.where == Place("net.py(12): forward") and settings(finding) == ["compile.mode=default"]
+    assert "aten::add 800 times a step" in finding.evidence[-1]
+    compiled = [model("cpu", compiled=True)]
+    assert small(8000, models=compiled)["small-operators"].candidates == []
+
+
+def test_few_small_operators_or_large_ones_are_no_fault():
+    assert "small-operators" not in small(1000)
+    assert "small-operators" not in found(on_gpu(traced={"operators": [operator("aten::add", 9000, 0.045)]}))

@@ -79,10 +79,10 @@ do("mv", lambda: subprocess.run(["mv", "moved", "empty/again"], stderr=-3).retur
 """,
     "hard links": """
 do("link", lambda: os.link("a.txt", "a2.txt"))
-do("same", lambda: os.path.samefile("a.txt", "a2.txt"))
 do("write", lambda: P("a2.txt").open("a").write("more"))
 do("read", lambda: P("a.txt").read_text())
 do("count", lambda: os.stat("a.txt").st_nlink)
+do("same", lambda: os.path.samefile("a.txt", "a2.txt"))
 do("drop", lambda: os.unlink("a.txt"))
 do("left", lambda: P("a2.txt").read_text())
 """,
@@ -380,7 +380,7 @@ sh("echo more >> b.txt; wc -c < b.txt")
 sh("ln -sfn sub/deep dirlink; readlink dirlink")
 sh("install -m 600 a.txt installed; stat -c %a installed")
 sh("rm -rf sub empty; ls | head -3")
-sh("touch -d @1000000000 b.txt; stat -c %Y b.txt")
+sh("touch -d @1000000000 b.txt && stat -c %Y b.txt")
 sh("./run.sh")
 """,
     "killed while writing": """
@@ -431,6 +431,8 @@ _UNPRIVILEGED = ("user", "user's on another's files")
 # The kernel refuses redirect_dir together with userxattr.
 VIEW_DIFFERS = {
     ("rename a folder", "existing"): ({"EXDEV"}, _UNPRIVILEGED),
+    # Without an index a file that was there and a link to it, made in the view, have numbers of their own.
+    ("hard links", "same"): ({False}, (*_UNPRIVILEGED, "overlayfs")),
     # From the file system of the folder to that of the copies; programs that copy so go on by another way.
     ("copies", "copy_file_range"): ({"EXDEV"}, ("overlayfs", "tmpfs", "small disk")),
 }

@@ -112,8 +112,9 @@ def _told(ours: Connection, worker: Any) -> tuple[str, str, bool]:
     began_s, cpu_s = time.monotonic(), _cpu_s(worker.pid)
     try:
         while not ours.poll(1.0):
-            if _cpu_s(worker.pid) - cpu_s > LONGEST_CPU_S or time.monotonic() - began_s > LONGEST_S:
-                return "hung", f"longer than {LONGEST_CPU_S:g} s", False
+            used_s, took_s = _cpu_s(worker.pid) - cpu_s, time.monotonic() - began_s
+            if used_s > LONGEST_CPU_S or took_s > LONGEST_S:
+                return "hung", f"{used_s:.0f} s of a core, {took_s:.0f} s in all", False
         return (*ours.recv(), True)
     except (EOFError, psutil.NoSuchProcess):
         worker.join()

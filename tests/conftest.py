@@ -30,7 +30,12 @@ TARGET = "DYNOTUNE_TEST_PYTHON"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests that start programs by the target, if one is named: the other tests do not use it."""
+    """Skip what is for `-m draw`; keep the tests that start programs by the target, if one is named: others do not."""
+    if not config.getoption("-m"):
+        left_out = pytest.mark.skip(reason="it runs a program of the draws: make test-programs")
+        for item in items:
+            if item.get_closest_marker("draw"):
+                item.add_marker(left_out)
     if TARGET in os.environ:
         kept = [item for item in items if "target_python" in getattr(item, "fixturenames", ())]
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])

@@ -106,10 +106,12 @@ def test_what_the_host_queues_late_for_pageable_copies_is_not_its_own_work():
 
 def test_python_between_operators_on_the_cpu():
     assert found(on_cpu(shares={"host": 0.4}))["host-bound"].share == 0.4
-    assert "host-bound" not in found(on_cpu(shares={"host": 0.15}))
+    # As much as the verdict names has a place; in many programs Python takes as much, and that is no alarm.
+    assert found(on_cpu(shares={"host": 0.15}))["host-bound"].severity == "low"
+    assert "host-bound" not in found(on_cpu(shares={"host": 0.05}))
     # What the optimizer runs between its own operators is in what that costs.
     loop = Cause(id="optimizer-forloop", lost_s=0.3, share=0.3, claim="", work_s=0.1)
-    assert "host-bound" not in found(on_cpu(shares={"host": 0.4}, traced={"causes": [loop]}))
+    assert found(on_cpu(shares={"host": 0.4}, traced={"causes": [loop]}))["host-bound"].share == pytest.approx(0.2)
     assert found(on_cpu(shares={"host": 0.6}, traced={"causes": [loop]}))["host-bound"].share == pytest.approx(0.4)
 
 

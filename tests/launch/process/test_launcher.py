@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dynotune.launch import last_lines, start
+from dynotune.launch.process import standard_input
 from dynotune.schema.errors import CannotRunHere, UsageError
 
 from ..conftest import until
@@ -26,6 +27,34 @@ def test_the_exit_code_and_the_output_are_kept(cwd, run_dir):
     assert (exit_.code, exit_.signal, exit_.status) == (3, None, 3)
     assert (run_dir / "stdout").read_text() == f"out\n{cwd}\n"
     assert last_lines(run_dir, 5) == ("err",)
+
+
+@pytest.fixture
+def given():
+    """`given(file)`: the open file is our standard input."""
+    ours = os.dup(0)
+    yield lambda file: os.dup2(file.fileno(), 0)
+    os.dup2(ours, 0)
+    os.close(ours)
+
+
+def test_each_run_reads_a_file_that_we_were_given_from_its_beginning(cwd, run_dir, given, tmp_path):
+    (tmp_path / "items").write_text("one\ntwo\n")
+    with (tmp_path / "items").open("rb") as file:
+        given(file)
+        for _ in range(2):
+            run(["cat"], cwd=cwd, run_dir=run_dir)
+        assert os.lseek(0, 0, os.SEEK_CUR) == 0, "ours is where it was"
+    assert (run_dir / "stdout").read_text() == "one\ntwo\n" * 2
+
+
+def test_a_pipe_is_not_handed_on_and_nobody_waits_for_its_end(cwd, run_dir, given):
+    read, write = os.pipe()
+    with os.fdopen(read, "rb") as file, os.fdopen(write, "wb"):
+        given(file)
+        assert standard_input.is_pipe()
+        run(["cat"], cwd=cwd, run_dir=run_dir)
+    assert (run_dir / "stdout").read_text() == ""
 
 
 def test_death_by_a_signal_is_told_from_an_exit_code(cwd, run_dir):

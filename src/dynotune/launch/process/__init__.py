@@ -33,6 +33,7 @@ __all__ = [
     "processes",
     "revision",
     "split_alloc_conf",
+    "standard_input",
     "variants",
 ]
 

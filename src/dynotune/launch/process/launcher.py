@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 import dynotune
-from dynotune.launch.process import changes, executable, overlay, processes
+from dynotune.launch.process import changes, executable, overlay, processes, standard_input
 from dynotune.launch.process.changes import Changes, Snapshot
 from dynotune.launch.process.leases import MARK, Lease
 from dynotune.launch.process.messages import Messages
@@ -70,10 +70,9 @@ def start(
 ) -> Launched:
     """Start `command` and return once it runs.
 
-    Captured: stdin empty, stdout and stderr in files of the run folder, a session of its own, `{run_dir}` in
-    its words replaced by a folder in the run folder, and everything ended when the command is. Not captured:
-    our descriptors and process group, its words untouched, and what it leaves in the background is left
-    alone.
+    Captured: stdin as `standard_input` says, stdout and stderr in files of the run folder, a session of its own,
+    `{run_dir}` in its words replaced by a folder in the run folder, and everything ended when the command is. Not
+    captured: our descriptors and process group, its words untouched, and what it leaves in the background stays.
 
     Makes the calling process a subreaper, so that even a killed supervisor leaves no orphan. Ignored signals
     and the signal mask are passed on as they are found, but for SIGPIPE and SIGXFSZ: Python ignores those two
@@ -423,7 +422,7 @@ def _streams(run_dir: Path | None) -> Iterator[dict[str, Any]]:
                 f"Cannot write in the run folder {run_dir}: {error.strerror}.",
                 hint="Free some space there, or name another folder with --run-dir.",
             ) from error
-        yield {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": stderr}
+        yield {"stdin": stack.enter_context(standard_input.opened()), "stdout": stdout, "stderr": stderr}
 
 
 def _fill_in(command: Sequence[str], run_dir: Path) -> list[str]:

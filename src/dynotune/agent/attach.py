@@ -194,6 +194,8 @@ class Agent:
     def _watch_compilations(self, callback: Any, roots: OutermostModules) -> None:
         def begins(*args: Any) -> None:
             self._compiled[:] = [True]
+            if not self._program.num_compilations:
+                self._guard("compilation", self._program.event, {"event": "compiles"})
             self._program.num_compilations += 1
             if self._state is not None:
                 self._state.compilation_begins(*args)

@@ -156,3 +156,21 @@ def test_it_can_look_at_some_threads_alone(monkeypatch):
         parses()
     among.clear()
     made.facts()
+
+
+def test_a_thread_of_steps_that_ends_leaves_no_word_behind(monkeypatch, capfd):
+    monkeypatch.setattr(lines, "INTERVAL_S", 0.001)
+    made = Lines()
+
+    def steps() -> None:
+        made.begin()
+        while not made._seen:
+            parses()
+
+    ended = threading.Thread(target=steps)
+    ended.start()
+    ended.join()
+    for _ in range(50):
+        parses()
+    made.facts()
+    assert capfd.readouterr().err == ""

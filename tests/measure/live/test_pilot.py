@@ -132,10 +132,15 @@ def test_a_run_without_a_step_says_once_how_one_is_named(monkeypatch):
     now, told = [0.0], []
     monkeypatch.setattr("dynotune.measure.live.pilot.time", SimpleNamespace(monotonic=lambda: now[0]))
     until = UntilStep(lambda records: len(records) > 1, told.append)
-    for at_s in (1.0, 59.0, 61.0, 200.0):
+    for at_s in (1.0, 19.0, 21.0, 200.0):
         now[0] = at_s
         assert not until([])
     assert len(told) == 1 and "--step-function" in told[0]
+    now[0] = 0.0
+    compiling = UntilStep(lambda records: len(records) > 1, told.append, lambda: True)
+    for now[0] in (61.0, 200.0):
+        assert not compiling([])
+    assert len(told) == 2 and "compiles" in told.pop()
     stepping = UntilStep(lambda records: len(records) > 1, told.append)
     assert not stepping([record([0.1])])
     now[0] = 1000.0

@@ -132,13 +132,16 @@ class Lines:
 
     def _look(self, turn: int, pid: int) -> None:
         me = _thread.get_ident()
-        while True:
-            time.sleep(INTERVAL_S)
-            if self._turn != turn or os.getpid() != pid:
-                return
-            for ident, frame in sys._current_frames().items():
-                if ident != me and (self._among is None or ident in self._among):
-                    self._see(ident, frame)
+        try:
+            while True:
+                time.sleep(INTERVAL_S)
+                if self._turn != turn or os.getpid() != pid:
+                    return
+                for ident, frame in sys._current_frames().items():
+                    if ident != me and (self._among is None or ident in self._among):
+                        self._see(ident, frame)
+        except Exception:  # the thread of the steps has ended, or the interpreter ends: what was seen by then is told
+            return
 
     def _see(self, ident: int, frame: FrameType) -> None:
         if ident not in self._seen:
@@ -173,10 +176,10 @@ class Lines:
                 elif leaf == id(code) and code.co_filename.endswith(_SELECTORS):
                     inside = EVENT_LOOP
                 if owner == WHOSE_USER and not own:
-                    own, line = id(code), each.f_lineno
+                    own, line = id(code), each.f_lineno or 0
                 elif not own:
                     if owner == WHOSE_INSTALLED and not installed[0]:
-                        installed = id(code), each.f_lineno, callee
+                        installed = id(code), each.f_lineno or 0, callee
                     callee = id(code)
             each = each.f_back
         if inside == EVENT_LOOP and (awaiting := self._suspended()) is not None:

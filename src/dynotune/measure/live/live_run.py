@@ -128,6 +128,10 @@ class LiveRun:
         """The records of the processes whose steps count, as they are now."""
         return stepping(self._all_records.update())
 
+    def compiles(self) -> bool:
+        """Whether the program has begun to compile; before its first step it does nothing else then."""
+        return any(record.last("compiles") for record in self._all_records.update())
+
     def sample(self) -> None:
         """Watch the machine from here on."""
         if not self._samples:

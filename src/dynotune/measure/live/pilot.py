@@ -23,7 +23,7 @@ from dynotune.schema.run import RunSpec
 STEADY_S = 2.0
 STEADY_STEPS = 30
 # Most programs are at their work by then.
-NO_STEP_S = 60.0
+NO_STEP_S = 20.0
 # A program that never calms down is measured all the same, and the user is told.
 RESTLESS_S = 120.0
 # The step is found some events into the run, and the window begins after that in every run.
@@ -113,10 +113,19 @@ class Steadiness:
 
 
 class UntilStep:
-    """`enough`, that says once how a step is named where a run has made none for a while: its limit is far off."""
+    """`enough`, that says once how a step is named where a run has made none for a while: its limit is far off.
 
-    def __init__(self, enough: Callable[[list[Record]], bool], say: Callable[[str], None]) -> None:
-        self._enough, self._say = enough, say
+    Args:
+        compiles: whether the program has begun to compile, which may take minutes before the first step.
+    """
+
+    def __init__(
+        self,
+        enough: Callable[[list[Record]], bool],
+        say: Callable[[str], None],
+        compiles: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._enough, self._say, self._compiles = enough, say, compiles
         self._due_s = time.monotonic() + NO_STEP_S
 
     def __call__(self, records: list[Record]) -> bool:
@@ -124,10 +133,13 @@ class UntilStep:
             self._due_s = math.inf
         elif time.monotonic() > self._due_s:
             self._due_s = math.inf
+            if self._compiles():
+                self._say("The program compiles (torch.compile), which may take minutes before its first step.")
+                return self._enough(records)
             self._say(
-                f"No step in the first {NO_STEP_S:.0f} s: no cycle of batches, calls of modules or updates. "
-                "If the command is at its work by now, stop it, and name the function whose return ends a step with "
-                "--step-function module:function (__main__:name for the script's own)."
+                f"No step in the first {NO_STEP_S:.0f} s: the command may still be starting. If it is at its work by "
+                "now, its batches, calls of modules and updates show no cycle: stop it, and name the function whose "
+                "return ends a step with --step-function module:function (__main__:name for the script's own)."
             )
         return self._enough(records)
 

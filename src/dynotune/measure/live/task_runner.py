@@ -156,7 +156,7 @@ class TaskRunner:
         assert self.live is not None
         live = self.live
         live.sample()
-        live.until(UntilStep(lambda records: has_answered(records, PLANNED), self._watcher.say))
+        live.until(UntilStep(lambda records: has_answered(records, PLANNED), self._watcher.say, live.compiles))
         return live.answer_to(PLANNED)
 
     def outcome(self) -> Outcome:
@@ -171,7 +171,7 @@ class TaskRunner:
 
     def _wait_until_steady(self, live: LiveRun) -> None:
         if not self._is_known_steady:
-            self._is_known_steady = live.until(UntilStep(_Steady(self), self._watcher.say))
+            self._is_known_steady = live.until(UntilStep(_Steady(self), self._watcher.say, live.compiles))
 
 
 class _Steady:

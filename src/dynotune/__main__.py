@@ -1,6 +1,8 @@
 """`python -m dynotune`, and `dynotune`."""
 
+import os
 import signal
+import sys
 from typing import NoReturn
 
 
@@ -9,10 +11,19 @@ def main() -> NoReturn:
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _own_modules_first()
     from dynotune import cli
 
     signal.signal(signal.SIGINT, handler)
     cli.main()
+
+
+def _own_modules_first() -> None:
+    """What PYTHONPATH and the working folder offer is for the command: its `inspect.py` is not the one that we mean."""
+    theirs = {os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep)}  # noqa: PTH100
+    theirs.add(os.path.abspath(""))  # noqa: PTH100 - `python -m` puts it first
+    last = [path for path in sys.path if os.path.abspath(path) in theirs]  # noqa: PTH100
+    sys.path[:] = [path for path in sys.path if path not in last] + last
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ net = torch.nn.Linear(8, 8).to(device)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 up()
 while True:
-    for batch in DataLoader(torch.zeros(512, 8), batch_size=4, num_workers=int(sys.argv[1])):
+    for batch in DataLoader(torch.zeros(1 << 16, 8), batch_size=4, num_workers=int(sys.argv[1])):
         net(batch.to(device)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()

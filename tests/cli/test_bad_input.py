@@ -35,6 +35,7 @@ def said(done, code: int, *texts: str) -> None:
         ("num_workers=2", ["loader.num_workers"]),
         ("loader.num_workers=many", ["'many'", "a whole number"]),
         ("loader.num_workers=-1", ["'-1'", "0 or more"]),
+        ("loader.num_workers=99999999999999999999999", ["cannot be", "0 or more"]),
         ("matmul.fp32_precision=fast", ["'fast'", "highest, high, medium"]),
         ("loader.num_workers=@unset", ["takes environment variables away"]),
         ("loader.pin_memory", ["names a knob but no value", "loader.pin_memory=VALUE"]),
@@ -72,6 +73,8 @@ def test_contradicting_settings_are_refused_before_anything_runs(user):
         "--budget=0s",
         "--budget=3",
         "--seed=-1",
+        "--steps=99999999999999999999999999",
+        "--warmup=99999999999999999999999999",
         "--caches=hot",
     ],
 )
@@ -120,7 +123,7 @@ def test_asking_whether_an_output_can_be_written_leaves_nothing_and_changes_noth
 
 
 def test_a_recipe_that_could_not_be_left_in_this_folder_is_told_before_anything_runs(user):
-    user.cwd.joinpath("recipe.toml.partial").mkdir()  # as a folder that takes no file of this name
+    user.cwd.joinpath("recipe.toml").symlink_to("nowhere/recipe.toml")  # as a folder that takes no file of this name
     said(user.types("tune", "--", PYTHON, "x.py"), 2, "Cannot write recipe.toml", "--output")
 
 
@@ -267,6 +270,29 @@ def compared(tmp_path_factory):
 def test_a_users_own_sitecustomize_still_runs(compared):
     _, done = compared
     said(done, 0)
+
+
+def test_modules_that_the_command_brings_are_not_dynotunes_own(user):
+    user.write("typing_extensions.py", "WHOSE = 'the command'")
+    user.write("typer.py", "raise SystemExit(9)")
+    user.env["PYTHONPATH"] = f"{user.cwd}:{user.env['PYTHONPATH']}"
+    done = user.types("run", "--", PYTHON, "-c", "import typing_extensions as found; print(found.WHOSE)")
+    said(done, 0)
+    assert done.stdout == "the command\n"
+
+
+def test_an_interpreter_that_is_asked_to_stay_is_the_commands(user):
+    user.write("ends.py", "x = 1")
+    user.env["PYTHONINSPECT"] = "1"
+    assert user.types("run", "--", PYTHON, "ends.py").returncode == 0
+    assert user.types("compare", "--", PYTHON, "absent.py").returncode == 2
+
+
+@pytest.mark.parametrize("words", [["report"], ["recipe", "show"], ["diagnose", "--replay"], ["run", "--recipe"]])
+def test_what_is_no_file_is_not_read_to_its_end(user, words):
+    command = ["--", PYTHON, "x.py"] if words[0] == "run" else []
+    done = user.types(*words, "/dev/zero", *command)
+    assert done.returncode in (2, 3) and "no ordinary file" in done.stderr
 
 
 def test_a_program_may_replace_the_environment_close_all_files_and_leave_by_os_exit(user):

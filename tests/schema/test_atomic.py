@@ -80,3 +80,42 @@ def test_a_file_that_cannot_be_replaced_is_written_in_place(mounted_file):
     atomic.write(mounted_file, b"after")
     assert mounted_file.read_bytes() == b"after"
     assert [path.name for path in mounted_file.parent.iterdir()] == [mounted_file.name]
+
+
+def test_what_is_beside_the_file_stays_whatever_its_name(tmp_path):
+    (tmp_path / "out.json.partial").write_text("precious")
+    atomic.probe(tmp_path / "out.json")
+    atomic.write(tmp_path / "out.json", b"content")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "out.json.partial": "precious",
+        "out.json": "content",
+    }
+
+
+def test_under_a_name_of_ours_a_link_is_replaced_and_its_file_stays(tmp_path):
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "report.html").symlink_to("victim")
+    os.mkfifo(tmp_path / "study.json")
+    for name in ("report.html", "study.json", "new"):
+        atomic.write(tmp_path / name, b"content", own_name=True)
+        assert (tmp_path / name).read_text() == "content" and not (tmp_path / name).is_symlink()
+    assert (tmp_path / "victim").read_text() == "mine"
+
+
+def test_only_ordinary_files_of_bounded_size_are_read_whole(tmp_path):
+    (tmp_path / "file").write_bytes(b"12345")
+    os.mkfifo(tmp_path / "pipe")
+    assert atomic.read(tmp_path / "file", 5) == b"12345"
+    with pytest.raises(OSError, match="larger than"):
+        atomic.read(tmp_path / "file", 4)
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(OSError, match="no ordinary file"):
+            atomic.read(path)
+
+
+def test_an_open_descriptor_is_read_though_it_is_a_pipe():
+    read, write = os.pipe()
+    os.write(write, b"piped")
+    os.close(write)
+    with os.fdopen(read, "rb"):
+        assert atomic.read(Path(f"/dev/fd/{read}")) == b"piped"

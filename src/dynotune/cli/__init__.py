@@ -82,6 +82,10 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         with contextlib.suppress(OSError):
             _explain(error)
         _give_up_output()
+    if sys.flags.inspect:
+        # PYTHONINSPECT is for the command: our own interpreter would stay, and exit otherwise than it did.
+        _give_up_output()
+        os._exit(code if isinstance(code, int) else 1)
     sys.exit(code)
 
 

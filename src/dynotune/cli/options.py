@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 D = TypeVar("D", bound="msgspec.Struct")
 RUN_PANEL = "How the command is run"
+MOST_STEPS = 10**12
 _UNITS_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _UNITS_S = {"s": 1, "min": 60, "m": 60, "h": 3600}
 
@@ -128,13 +129,21 @@ RUN_OPTIONS: dict[str, Any] = {
     "warmup_steps": Annotated[
         int | None,
         _of_a_run(
-            "--warmup", metavar="N", min=1, help="Warm-up steps before timing starts. Default: detected automatically."
+            "--warmup",
+            metavar="N",
+            min=1,
+            max=MOST_STEPS,
+            help="Warm-up steps before timing starts. Default: detected automatically.",
         ),
     ],
     "window_steps": Annotated[
         int | None,
         _of_a_run(
-            "--steps", metavar="N", min=1, help="Number of timed steps. Default: chosen from the measured noise."
+            "--steps",
+            metavar="N",
+            min=1,
+            max=MOST_STEPS,
+            help="Number of timed steps. Default: chosen from the measured noise.",
         ),
     ],
     "step_function": StepFunction,
@@ -314,9 +323,10 @@ def _is_typed_again(folder: Path, file: str) -> bool:
     `schema.document.completed` and `origin.refuse_foreign` say what is missing.
     """
     from dynotune.launch.process import origin
+    from dynotune.schema import atomic
 
     try:
-        raw = (folder / file).read_bytes()
+        raw = atomic.read(folder / file)
         return redaction.MARK.encode() in raw or any(origin.to_type(folder, raw))
     except (OSError, *CONTRADICTIONS):
         return False  # whoever reads it says what is wrong

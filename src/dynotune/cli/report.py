@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from dynotune.cli.options import Json, check_json, show
+from dynotune.schema import atomic
 from dynotune.schema.document import Head, parse, read
 from dynotune.schema.errors import UsageError, from_elsewhere
 
@@ -86,7 +87,7 @@ def noun_of(file: Path) -> str:
         UsageError: it cannot be read, or has no report.
     """
     try:
-        schema = parse(file.read_bytes(), Head).schema
+        schema = parse(atomic.read(file), Head).schema
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}.", hint="Check that you may read it.") from error
     except ValueError as error:
@@ -204,7 +205,7 @@ def _write_page(file: Path, document: msgspec.Struct, html: Path | None) -> None
 
     assert isinstance(document, Study)
     target = html or file.with_name(PAGE)
-    html_page.write(target, document, recipe=_recipe_beside(file, document))
+    html_page.write(target, document, recipe=_recipe_beside(file, document), own_name=html is None)
     _say(f"Report: {target}")
 
 

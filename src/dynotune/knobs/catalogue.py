@@ -148,7 +148,8 @@ def _converted(type_: str, text: str) -> Scalar | None:
     if type_ == "bool":
         return True if text.lower() in _TRUE else False if text.lower() in _FALSE else None
     if type_ == "int":
-        return int(text) if re.fullmatch(r"[+-]?[0-9]{1,300}", text) else None  # as many as a float has
+        # No longer than the numbers that records hold.
+        return int(text) if re.fullmatch(r"[+-]?0*[0-9]{1,18}", text) else None
     if type_ == "float":
         return float(text) if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", text, re.I) else None
     return text or None

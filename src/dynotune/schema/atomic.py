@@ -5,32 +5,42 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import stat
 from pathlib import Path
 
-__all__ = ["probe", "write"]
+__all__ = ["probe", "read", "write"]
 
+LARGEST_READ = 1 << 30
 # The folder takes no new file, or the file is a mount of its own, as containers have: writing in place may still work.
 _IN_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)
 
 
-def write(path: Path, content: bytes) -> None:
+def write(path: Path, content: bytes, *, own_name: bool = False) -> None:
     """Write `content` to `path` through a file beside it that then takes its place.
 
     Links are followed, and an existing file keeps its mode. A pipe, a device and an open descriptor (/dev/stdout) are
     written to directly. So is a file that no other can replace; this one alone may be left half written.
 
+    Args:
+        own_name: we chose the name, in a folder that somebody else may have filled: what is there but an ordinary file,
+            a link above all, is replaced.
+
     Raises:
         OSError: as `open`; the file that was there before is still there.
     """
-    mode = _mode(path)
+    if own_name:
+        path = path.parent.resolve() / path.name
+    mode = _mode(path, follow_symlinks=not own_name)
+    if own_name and mode is not None and not stat.S_ISREG(mode):
+        mode = None
     if mode is not None and (not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or _is_descriptor(path)):
         path.write_bytes(content)
         return
-    path = path.resolve()
-    partial = path.with_name(path.name + ".partial")
+    if not own_name:
+        path = path.resolve()
+    partial = _beside(path)
     try:
-        partial.unlink(missing_ok=True)  # of a process that was killed, or a link that somebody planted
         with partial.open("xb") as file:
             file.write(content)
         if mode is not None:
@@ -44,6 +54,23 @@ def write(path: Path, content: bytes) -> None:
         path.write_bytes(content)
 
 
+def read(path: Path, largest: int = LARGEST_READ) -> bytes:
+    """The content of an ordinary file, or of an open descriptor (/dev/stdin), of at most so many bytes.
+
+    Raises:
+        OSError: as `open`; it is larger, or a pipe or device, which may never end.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if _is_descriptor(path) else os.O_NONBLOCK))
+    with os.fdopen(descriptor, "rb") as file:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode) and not (stat.S_ISFIFO(mode) and _is_descriptor(path)):
+            raise OSError(errno.EINVAL, "it is no ordinary file")
+        content = file.read(largest + 1)
+    if len(content) > largest:
+        raise OSError(errno.EFBIG, f"it is larger than {largest >> 20} MiB")
+    return content
+
+
 def probe(path: Path) -> None:
     """Make sure that `write` can begin: make a file there and take it away again, or open the one that is there.
 
@@ -52,9 +79,7 @@ def probe(path: Path) -> None:
     """
     mode = _mode(path)
     if mode is None:
-        path = path.resolve()
-        partial = path.with_name(path.name + ".partial")
-        partial.unlink(missing_ok=True)
+        partial = _beside(path.resolve())
         partial.open("xb").close()
         partial.unlink()
     elif stat.S_ISREG(mode) or stat.S_ISDIR(mode):
@@ -63,13 +88,18 @@ def probe(path: Path) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
+def _beside(path: Path) -> Path:
+    """A name that nobody has, nor can plant a link at."""
+    return path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.partial")
+
+
 def _is_descriptor(path: Path) -> bool:
     """Whether the path names an open file of this process, which whoever holds it goes on writing to."""
     return path.absolute().parts[1:2] in (("dev",), ("proc",))
 
 
-def _mode(path: Path) -> int | None:
+def _mode(path: Path, *, follow_symlinks: bool = True) -> int | None:
     try:
-        return path.stat().st_mode
+        return path.stat(follow_symlinks=follow_symlinks).st_mode
     except FileNotFoundError:
         return None

@@ -155,7 +155,8 @@ def write(path: Path, document: msgspec.Struct, *, to_agent: bool = False) -> No
         CannotRunHere: the disk is full or read-only; what was there before is still there.
     """
     try:
-        atomic.write(path, (_encoded(_text(document)) if to_agent else encode(document)) + b"\n")
+        content = _encoded(_text(document)) if to_agent else encode(document)
+        atomic.write(path, content + b"\n", own_name=True)
     except OSError as error:
         raise CannotRunHere(
             f"Cannot write {path}: {error.strerror}.",
@@ -170,7 +171,7 @@ def read(path: Path, type_: type[T]) -> T:
         RecordError: missing, cut short, not of this schema, or of a version this dynotune does not know.
     """
     try:
-        raw = path.read_bytes()
+        raw = atomic.read(path)
     except OSError as error:
         raise RecordError(f"Cannot read {path}: {error.strerror}.") from error
     return decode(raw, type_, name=str(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import re
 import textwrap
@@ -128,14 +129,13 @@ def read(path: Path) -> Recipe:
         RecordError: missing, not TOML, or not a recipe of a version we know.
     """
     try:
-        with path.open("rb") as file:
-            raw = file.read(LARGEST_BYTES + 1)
+        raw = atomic.read(path, LARGEST_BYTES)
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise RecordError(f"{path} is too large to be a recipe: more than {LARGEST_BYTES >> 10} KiB.") from error
         raise RecordError(f"Cannot read {path}: {error.strerror}.") from error
     except ValueError as error:
         raise RecordError(f"Cannot read {str(path)!r}: {error}.") from error
-    if len(raw) > LARGEST_BYTES:
-        raise RecordError(f"{path} is too large to be a recipe: more than {LARGEST_BYTES >> 10} KiB.")
     try:
         # With the mark that some editors put first. A number of thousands of digits is a plain ValueError.
         content = raw.decode("utf-8-sig")
@@ -212,7 +212,7 @@ def write(path: Path, recipe: Recipe) -> None:
     if len(content) > LARGEST_BYTES:
         raise UsageError(f"The recipe for {path} is too large to be read again: {len(content) >> 10} KiB.")
     try:
-        atomic.write(path, content)
+        atomic.write(path, content, own_name=True)
     except OSError as error:
         raise CannotRunHere(
             f"Cannot write {path}: {error.strerror}.", hint="Free some space, or name another file."

@@ -22,7 +22,7 @@ def write_results(folder: Path, study: Study, watcher: Watcher) -> None:
     if proved is not None:
         recipes.write(folder / RECIPE, proved)
     try:
-        html.write(folder / REPORT, study, recipe=recipes.text(proved) if proved is not None else "")
+        html.write(folder / REPORT, study, recipe=recipes.text(proved) if proved is not None else "", own_name=True)
     except CannotRunHere as error:
         watcher.warn(f"The report could not be written: {error.message} {error.hint}")
 

@@ -76,15 +76,18 @@ def page(study: Study, *, recipe: str = "") -> str:
     )
 
 
-def write(path: Path, study: Study, *, recipe: str = "") -> None:
+def write(path: Path, study: Study, *, recipe: str = "", own_name: bool = False) -> None:
     """Write the page at `path`, whole or not at all.
+
+    Args:
+        own_name: as `atomic.write`.
 
     Raises:
         CannotRunHere: as `page`; the folder cannot be written to, or the disk is full.
     """
     text = page(study, recipe=recipe)
     try:
-        atomic.write(path, text.encode())
+        atomic.write(path, text.encode(), own_name=own_name)
     except OSError as error:
         raise CannotRunHere(
             f"Cannot write {path}: {error.strerror}.", hint="Name another file: dynotune report PATH --html FILE"

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import dynotune
 from dynotune.launch.process import overlay
 from dynotune.launch.process.changes import MOST_ENTRIES, Changes, without_parents
-from dynotune.launch.process.leases import Lease
+from dynotune.launch.process.leases import Lease, temporary_folder
 from dynotune.launch.process.overlay import View
 
 _TRY_OUT_S = 60.0
@@ -165,9 +165,9 @@ def _find_place(cwd: Path, runs: Path) -> _Place:
 
 def _try_out(cwd: Path, folder: Path, keep: Sequence[str]) -> str | None:
     try:
-        with _scratch(folder) as scratch:
+        with temporary_folder(folder) as scratch:
             source = str(Path(dynotune.__file__).parent.parent)
-            command = [sys.executable, "-I", "-S", "-c", _TRY_OUT, source, str(cwd), scratch, *keep]
+            command = [sys.executable, "-I", "-S", "-c", _TRY_OUT, source, str(cwd), str(scratch), *keep]
             child = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
             )
@@ -182,17 +182,6 @@ def _try_out(cwd: Path, folder: Path, keep: Sequence[str]) -> str | None:
         return None
     said = stdout.strip() or stderr.strip() or f"exit code {child.returncode}"
     return said.splitlines()[-1]
-
-
-@contextlib.contextmanager
-def _scratch(folder: Path) -> Iterator[str]:
-    lease = Lease()
-    scratch = lease.make_scratch(folder)
-    try:
-        yield str(scratch)
-    finally:
-        overlay.remove(str(scratch))
-        lease.give_back()
 
 
 def _below(cwd: Path, folders: Sequence[Path]) -> list[str]:

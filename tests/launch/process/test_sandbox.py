@@ -128,6 +128,31 @@ def test_two_names_of_one_file_stay_that_when_it_is_written(project, run_dir):
     assert (project / "two").read_text() == "before "
 
 
+NAMES = """
+import os
+os.rename("moved", "moved away")
+for name in ("one", "moved away"):
+    open(name, "a").write("more")
+open("touched", "a").close()
+open("new", "w").write("new")
+os.replace("new", "replaced")
+os.replace("other", "covered")
+"""
+
+
+def test_every_name_of_a_file_that_is_written_is_listed_and_no_name_of_another(cwd, run_dir):
+    for name in ("one", "touched", "replaced", "moved", "other", "covered"):
+        (cwd / name).write_text("before ")
+        (cwd / "links" / name).mkdir(parents=True)
+        (cwd / "links" / name / "second").hardlink_to(cwd / name)
+        (cwd / "links" / name / "third").hardlink_to(cwd / name)
+    need_overlay(cwd, run_dir)
+    changes = sandboxed([sys.executable, "-c", NAMES], cwd=cwd, run_dir=run_dir).changes
+    written = [f"links/{name}/{which}" for name in ("moved", "one") for which in ("second", "third")]
+    assert list(changes.changed) == ["covered", *written, "one", "replaced"]
+    assert (changes.created, changes.deleted) == (("moved away",), ("moved", "other"))
+
+
 def test_a_run_folder_below_the_working_directory_is_written_for_real(project):
     from dynotune.launch import new_run_folder
 

@@ -22,6 +22,7 @@ _CLONE_NEWUSER = 0x10000000
 _MS_BIND = 0x1000
 _MS_REC = 0x4000
 _MS_SLAVE = 0x80000
+_AT_FDCWD = -100
 
 
 class View(NamedTuple):
@@ -161,6 +162,19 @@ def remove(scratch: str) -> None:
                 with contextlib.suppress(OSError):
                     os.chmod(path, 0o700)
     shutil.rmtree(scratch, ignore_errors=True)
+
+
+class _Handle(ctypes.Structure):
+    _fields_ = (("num_bytes", ctypes.c_uint), ("kind", ctypes.c_int), ("value", ctypes.c_ubyte * 128))
+
+
+def file_handle(path: str) -> bytes:
+    """What the file system knows the file by, its kind first; b"-" where it does not say. Links are not followed."""
+    handle, mount = _Handle(128), ctypes.c_int()
+    libc = ctypes.CDLL(None)
+    if libc.name_to_handle_at(_AT_FDCWD, os.fsencode(path), ctypes.byref(handle), ctypes.byref(mount), 0) != 0:
+        return b"-"
+    return bytes([handle.kind & 0xFF, *handle.value[: handle.num_bytes]])
 
 
 def mounts_below(path: str) -> list[str]:

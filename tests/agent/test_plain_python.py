@@ -4,6 +4,8 @@ from pathlib import Path
 
 import dynotune
 
+from .planned_tasks import trace_task, window_task
+
 AGENT = Path(dynotune.__file__).parent / "agent"
 MODULES = sorted(path.stem for path in AGENT.glob("*.py") if path.stem != "__init__")
 
@@ -23,3 +25,33 @@ def test_the_steps_of_a_program_without_torch_are_counted_where_it_marks_them(sc
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "done\n", "")
     assert ran.stepping.num_steps == 30
     assert ran.stepping.errors == []
+
+
+def test_whatever_is_asked_of_a_program_without_torch_is_answered_or_given_up_with_the_reason(script, run_under_agent):
+    loop = "for _ in range(60):\n    gc.collect()\n    dynotune.step()\n"
+    setting = {"knob": "host.num_threads", "value": 1, "site": {"type": "call", "get": "torch.a", "set": "torch.b"}}
+    orders = [
+        window_task(5, 10),
+        trace_task(20, 3),
+        {"type": "switch-arms", "at_step": 30, "arms": [[setting]], "num_blocks": 1, "stretch_steps": 2},
+        {"type": "isolate-loader", "at_step": 40, "num_steps": 3},
+        {"type": "check-results", "num_values": 2},
+    ]
+    ran = run_under_agent([script("import dynotune, gc\n" + loop)], observe=True, tasks=orders, settings=[setting])
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+    assert ran.stepping.errors == []
+    (record,) = ran.records
+    (window,) = record.events["window"]
+    assert window["num_steps"] == 10
+    given_up = {event["kind"]: event["reason"] for event in record.events["given_up"]}
+    without = "the program did not import torch"
+    assert given_up.pop("isolated") == "the steps draw from no DataLoader of torch"
+    assert given_up == {"trace": without, "switched": without}
+    (readback,) = record.events["readback"][-1]["settings"]
+    assert (readback["ok"], readback["detail"]) == (False, without)
+    (state,) = record.events["state"]
+    assert state["failed"] == {}
+    assert state["collections"]["num"] == 10
+    assert state["live"]["live.num_threads"] == {"type": "unknown", "reason": without}
+    assert state["live"]["live.gc_enabled"] is True
+    assert state["live"]["live.profiler_place"] == ""

@@ -86,6 +86,17 @@ def test_a_program_that_uses_the_profiler_itself_still_gets_what_the_plain_run_s
     assert "profiler itself" in done.stdout
 
 
+def test_a_program_without_torch_gets_what_its_marked_steps_say_and_no_mistake_of_ours(user):
+    marks = "import time, dynotune\nwhile True:\n    time.sleep(0.002)\n    dynotune.step()\n"
+    done = diagnoses(user, marks, "--json", "found.json", "--step-function", "dynotune.step")
+    assert done.returncode == 0
+    found = json.loads((user.cwd / "found.json").read_text())
+    assert found["steps"]["num_steps"] > 0
+    assert found["shares"]["reason"].endswith("the program did not import torch")
+    assert "once more without" not in done.stderr
+    assert not any("mistake" in note or "Could not be looked at" in note for note in found["notes"])
+
+
 def test_a_command_that_fails_shows_its_last_lines(user):
     done = diagnoses(user, "import torch\nraise SystemExit('no data here')\n")
     assert done.returncode == 4

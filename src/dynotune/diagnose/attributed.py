@@ -26,7 +26,7 @@ def attributed(
     if isinstance(timing, Unknown):
         return timing
     if isinstance(trace, Unknown):
-        return Unknown(f"nothing was recorded: {trace.reason}")
+        return Unknown(f"nothing was recorded: {trace.reason.rstrip('.')}")
     slowed, without = None, {}
     if timelines and trace.window_s and trace.num_steps:
         slowed = trace.window_s / trace.num_steps / timing.step_s

@@ -14,8 +14,8 @@ from dynotune.schema.trace_summary import TraceSummary
 from dynotune.trace import Timeline, summarise
 from dynotune.trace.readers import read_traces
 
-OWN_PROFILER = "torch's profiler itself"
-
+# Why there is no trace, where without stacks there would be none either.
+NEVER_RECORDED = ("torch's profiler itself", "did not import torch")
 
 MOST_SLOWED = 2.0
 """Without a device, a trace whose steps are longer than this many plain ones tells little: its operators are slower
@@ -50,7 +50,7 @@ def profiled(runner: TaskRunner, run: RunSpec, watcher: Watcher) -> RecordedStep
             reason = in_words(error)
         except MemoryError:
             reason = "the trace is too large for the memory of this machine"
-        if failed or OWN_PROFILER in reason:
+        if failed or any(words in reason for words in NEVER_RECORDED):
             break
         failed = reason
         watcher.warn(f"Recording with stacks failed: {reason} Recorded once more without.")

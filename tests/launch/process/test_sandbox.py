@@ -128,6 +128,31 @@ def test_two_names_of_one_file_stay_that_when_it_is_written(project, run_dir):
     assert (project / "two").read_text() == "before "
 
 
+NAMES = """
+import os
+os.rename("moved", "moved away")
+for name in ("one", "moved away"):
+    open(name, "a").write("more")
+open("touched", "a").close()
+open("new", "w").write("new")
+os.replace("new", "replaced")
+os.replace("other", "covered")
+"""
+
+
+def test_every_name_of_a_file_that_is_written_is_listed_and_no_name_of_another(cwd, run_dir):
+    for name in ("one", "touched", "replaced", "moved", "other", "covered"):
+        (cwd / name).write_text("before ")
+        (cwd / "links" / name).mkdir(parents=True)
+        (cwd / "links" / name / "second").hardlink_to(cwd / name)
+        (cwd / "links" / name / "third").hardlink_to(cwd / name)
+    need_overlay(cwd, run_dir)
+    changes = sandboxed([sys.executable, "-c", NAMES], cwd=cwd, run_dir=run_dir).changes
+    written = [f"links/{name}/{which}" for name in ("moved", "one") for which in ("second", "third")]
+    assert list(changes.changed) == ["covered", *written, "one", "replaced"]
+    assert (changes.created, changes.deleted) == (("moved away",), ("moved", "other"))
+
+
 def test_a_run_folder_below_the_working_directory_is_written_for_real(project):
     from dynotune.launch import new_run_folder
 
@@ -281,12 +306,13 @@ class TestWithoutPrivileges:
         more = [f"--groups={','.join(groups)}"] if groups else ["--clear-groups"]
         return ["setpriv", "--reuid", "65534", "--regid", "65534", *more]
 
-    def run(self, base, code, *, setup="", as_root="", groups=()):
+    def run(self, base, code, *, setup="", as_root="", groups=(), capability=""):
         prepare = f"mkdir -p project/data runs; {setup}"
         subprocess.run([*self.become(), "sh", "-c", prepare], cwd=base, check=True)
         subprocess.run(["sh", "-ec", as_root], cwd=base, check=True)
         words = ["/usr/bin/python3", "-c", AS_SOMEONE, SOURCE, "project", "runs", code]
-        done = subprocess.run([*self.become(*groups), *words], cwd=base, capture_output=True, text=True)
+        kept = [f"--{which}-caps=+{capability}" for which in ("inh", "ambient") if capability]
+        done = subprocess.run([*self.become(*groups), *kept, *words], cwd=base, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         kind, reason, changes, run_dir = json.loads(done.stdout)
         if kind == "none" and "user namespace" in reason:
@@ -341,6 +367,12 @@ class TestWithoutPrivileges:
         theirs = "echo 1 > project/theirs; mkdir -m 755 project/also; mkdir -m 700 project/no"
         kind, reason, changes, _ = self.run(someone, "open('new', 'w')", as_root=theirs)
         assert (kind, changes[0]) == ("overlay", ["new"]), reason
+
+    def test_what_only_a_capability_lets_the_user_read_can_be_read_as_there_is_no_view(self, someone):
+        code, theirs = "print(open('theirs').read())", "echo secret > project/theirs; chmod 600 project/theirs"
+        kind, reason, _, run_dir = self.run(someone, code, as_root=theirs, capability="dac_read_search")
+        assert (kind, "capability" in reason) == ("none", True), reason
+        assert (run_dir / "stdout").read_text() == "secret\n\n"
 
     def test_nothing_is_left_of_a_killed_one(self, someone, marked):
         subprocess.run([*self.become(), "mkdir", "project", "runs"], cwd=someone, check=True)

@@ -3,12 +3,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from dynotune.probe import Sampler, descendants, host, judge, read_samples
+from dynotune.probe.sampling import sampler as sampling
 from dynotune.probe.sampling.interference import other_cpu_s
 from dynotune.probe.sources import counters
 from dynotune.probe.sources.samples import SCHEMA, SamplesFile
@@ -119,6 +121,39 @@ def test_a_mistake_in_the_thread_ends_the_sampling_and_is_told(root):
     assert sampler.errors
     assert "ValueError" in sampler.errors[0]
     assert len(sampler.samples) == 1
+
+
+@pytest.mark.parametrize(("when", "interval_s"), [("first", 3600), ("between", 0.001), ("asked", 3600), ("last", 3600)])
+def test_a_reading_that_never_ends_holds_nothing_up_and_is_told(root, monkeypatch, when, interval_s):
+    recorded(root)
+    hangs, goes_on = threading.Event(), threading.Event()
+    calls = iter([when != "first"])
+
+    def never_answers() -> list[int]:
+        if not next(calls, False):
+            hangs.set()
+            goes_on.wait(DEADLINE_S)
+        return [10]
+
+    others = set(threading.enumerate())
+    sampler = Sampler({0}, [], never_answers, interval_s, root=root.path)
+    if when != "first":
+        sampler.start()
+    monkeypatch.setattr(sampling, "LIMIT_S", 0.01)
+    if when == "first":
+        sampler.start()
+    if when == "between":
+        assert hangs.wait(DEADLINE_S)
+    if when == "asked":
+        assert sampler.sample() is None
+    found = sampler.stop()
+    assert hangs.is_set()
+    assert len(found) == (when != "first")
+    assert len(sampler.errors) == 1
+    assert "did not answer within" in sampler.errors[0]
+    goes_on.set()
+    for thread in set(threading.enumerate()) - others:
+        thread.join(DEADLINE_S)
 
 
 def test_every_sample_is_in_the_file_at_once(root, tmp_path, fake_nvml, h200):

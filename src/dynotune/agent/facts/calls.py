@@ -49,19 +49,22 @@ class Calls:
     def begin(self) -> None:
         for counted in (self._empty_cache, self._pin_memory, self._anomaly):
             counted.num_before = counted.num
-        self._num_before = self.profiler.num_begun - self.profiler.in_the_way()
+        if self._torch is not None:
+            self._num_before = self.profiler.num_begun - self.profiler.in_the_way()
 
     def facts(self) -> dict[str, Any]:
-        """`live.*`, without the prefix."""
-        profiled = self.profiler.num_begun > self._num_before or self.profiler.in_the_way()
+        """`live.*`, without the prefix. Without torch there was no such call."""
+        torch, profiler = self._torch, self.profiler
+        anomalous = torch is not None and bool(torch.is_anomaly_enabled())
+        profiled = torch is not None and (profiler.num_begun > self._num_before or profiler.in_the_way())
         return {
             "empty_cache_calls": self._empty_cache.num_in_window,
             "empty_cache_place": self._empty_cache.place,
             "pin_memory_calls": self._pin_memory.num_in_window,
             "pin_memory_place": self._pin_memory.place,
-            "anomaly_mode": bool(self._torch.is_anomaly_enabled()) or self._anomaly.num_in_window > 0,
+            "anomaly_mode": anomalous or self._anomaly.num_in_window > 0,
             "anomaly_place": self._anomaly.place,
-            "profiler_place": (self.profiler.place or "elsewhere") if profiled else "",
+            "profiler_place": (profiler.place or "elsewhere") if profiled else "",
         }
 
     def _count(

@@ -35,7 +35,12 @@ class Graphs:
 
 
 def num_nodes(torch: Any) -> int | None:
-    """Nodes behind the tensors that Python holds, at most MOST_NODES; None where there are too many objects."""
+    """Nodes behind the tensors that Python holds, at most MOST_NODES; None where there are too many objects.
+
+    Without torch (None) there are no tensors.
+    """
+    if torch is None:
+        return 0
     objects = gc.get_objects()
     if len(objects) > MOST_OBJECTS:
         return None

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+_NO_TORCH = "the program did not import torch"
 _NO_CUDA = "the process does not use CUDA"
 _NOT_COMPILED = "torch.compile was not used"
 
@@ -19,10 +20,16 @@ class NotKnown(Exception):
 
 
 def facts(torch: Any) -> dict[str, Any]:
-    """Each by itself: what this version does not have is unknown, and takes no other with it."""
-    found = {}
+    """Each by itself: what this version does not have is unknown, and takes no other with it.
+
+    Args:
+        torch: the module; None if the program has not imported it.
+    """
+    found: dict[str, Any] = {"gc_enabled": gc.isenabled(), "gc_threshold": list(gc.get_threshold())}
     for name, ask in _ASKED.items():
         try:
+            if torch is None:
+                raise NotKnown(_NO_TORCH)
             found[name] = ask(torch)
         except NotKnown as error:
             found[name] = unknown(str(error))
@@ -140,6 +147,4 @@ _ASKED: dict[str, Callable[[Any], Any]] = {
     "inductor_caches_disabled": _inductor("force_disable_caches"),
     "inductor_fx_graph_cache": _inductor("fx_graph_cache"),
     "multiprocessing_sharing": lambda torch: str(torch.multiprocessing.get_sharing_strategy()),
-    "gc_enabled": lambda torch: gc.isenabled(),
-    "gc_threshold": lambda torch: list(gc.get_threshold()),
 }

@@ -27,7 +27,8 @@ class Garbage:
         self.reset()
 
     def install(self) -> None:
-        gc.callbacks.append(self._called)
+        if self._called not in gc.callbacks:
+            gc.callbacks.append(self._called)
 
     def remove(self) -> None:
         if self._called in gc.callbacks:

@@ -73,6 +73,7 @@ class State:
         self._try("memory", self._memory.begin)
         self._try("calls", self._calls.begin)
         self.compilations.begin()
+        self.garbage.install()  # where the program imports no torch, nothing did so before
         self.garbage.reset()
         # Last: what looks at the program here keeps a core busy by itself.
         self._try("threads", self._threads.begin)

@@ -40,6 +40,7 @@ class RecordTrace(Task):
     """Lets the profiler get ready in one step and records the `num_steps` after it."""
 
     event = "trace"
+    needs_torch = True
 
     def __init__(self, program: Program, order: dict[str, Any]) -> None:
         super().__init__(program, order)

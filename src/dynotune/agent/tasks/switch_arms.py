@@ -70,6 +70,7 @@ class SwitchArms(Task):
     """
 
     event = "switched"
+    needs_torch = True
 
     def __init__(self, program: Program, order: dict[str, Any]) -> None:
         super().__init__(program, order)

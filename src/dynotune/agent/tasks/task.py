@@ -20,7 +20,8 @@ class Task:
     """One task of one process. Its result is an event, written once; after that the task is `done`.
 
     A subclass names its result's event, begins its work in `begin` and goes on with it in `step_ended`. Both are called
-    where a step has just ended, and return the number of steps at which to be called next.
+    where a step has just ended, and return the number of steps at which to be called next. One that `needs_torch` is
+    given up in a program that has none.
 
     Args:
         program: what it works on.
@@ -28,6 +29,7 @@ class Task:
     """
 
     event = ""
+    needs_torch = False
 
     def __init__(self, program: Program, order: dict[str, Any]) -> None:
         self.program, self.order = program, order
@@ -67,6 +69,9 @@ class Task:
                 return num_steps + 1
             if self.has_begun:
                 stop = self.step_ended(num_steps)
+            elif self.needs_torch and self.program.torch is None:
+                self.give_up("the program did not import torch")
+                stop = NEVER
             else:
                 self.program.prepare()
                 stop = self.begin(num_steps)

@@ -45,9 +45,9 @@ VARIABLES: dict[str, CacheName] = {
     "PYTORCH_KERNEL_CACHE_PATH": "jiterator",
 }
 # Locks, and files that are renamed once they are whole: of inductor (.PID.THREAD.tmp), Triton (tmp.pid_…), filelock,
-# the jiterator (KEY_tmp_PID), torch's own (.tmp).
+# the jiterator (KEY_tmp_PID), torch's own (.tmp). Folders: of these, of tempfile, and ours of a pack.
 _PASSING = re.compile(r".*\.lock|lock|.*\.tmp|.*\.partial|tmp\.pid_.*|\.nfs.*|.*_tmp_\d+|\.dynotune-.*")
-_PASSING_FOLDERS = re.compile(r"locks|tmp\.pid_.*|\.dynotune-.*|tmp[a-z0-9_]{8}|tmp\.[0-9a-f-]{36}")
+_PASSING_FOLDERS = re.compile(r"locks|tmp\.pid_.*|\.dynotune-.*|dt-[0-9a-f]{16}|tmp[a-z0-9_]{8}|tmp\.[0-9a-f-]{36}")
 # Written also where nothing is kept: it says nothing of what was compiled.
 _BOOKS: dict[CacheName, Collection[str]] = {"cuda": {"index"}}
 NUM_KINDS = 3

@@ -7,7 +7,6 @@ read back needs none of tar's extensions for names, which are where archives bec
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import hashlib
 import os
@@ -15,13 +14,14 @@ import shutil
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 from dynotune import __version__
 from dynotune.launch.caches import contents
 from dynotune.launch.caches.places import Place
+from dynotune.launch.process import temporary_folder
 from dynotune.schema import document
 from dynotune.schema.cache_pack import (
     MANIFEST_NAME,
@@ -76,9 +76,11 @@ def pack(
     kept = [place for place in places if place.name not in without and isinstance(place.path, Path)]
     left_out: list[LeftOut] = []
     try:
-        with _beside(target) as body, _beside(target) as whole:
+        with temporary_folder(target.absolute().parent) as folder:
+            body, whole = folder / "body", folder / "whole"
+            whole.touch(0o600)
             with body.open("wb") as file:
-                files = _write_files(file, kept, places, left_out, progress, folder=target.absolute().parent)
+                files = _write_files(file, kept, places, left_out, progress, folder=folder)
             if not files:
                 raise _nothing(kept, left_out)
             manifest = Manifest(
@@ -114,18 +116,6 @@ def pack(
 def member_name(number: int) -> str:
     """Of the file `number` (from 0) in the archive."""
     return f"files/{number:07}"
-
-
-@contextlib.contextmanager
-def _beside(target: Path) -> Iterator[Path]:
-    """A new file in the target's folder, mode 0600; what is left of it is removed."""
-    descriptor, name = tempfile.mkstemp(prefix=".dynotune-pack-", suffix=".partial", dir=target.absolute().parent)
-    os.close(descriptor)
-    path = Path(name)
-    try:
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
 
 
 def _write_files(

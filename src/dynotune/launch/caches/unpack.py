@@ -14,7 +14,6 @@ import os
 import shutil
 import stat
 import tarfile
-import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from io import BufferedReader
@@ -25,6 +24,7 @@ from dynotune import knobs
 from dynotune.launch.caches.merge import MergeResult, merge, relocate
 from dynotune.launch.caches.pack import member_name
 from dynotune.launch.caches.places import Place
+from dynotune.launch.process import temporary_folder
 from dynotune.probe.facts import mounts
 from dynotune.schema import document
 from dynotune.schema.cache_pack import (
@@ -208,18 +208,16 @@ def _refuse_size(manifest: Manifest, folders: Mapping[CacheName, Path], name: st
 @contextlib.contextmanager
 def _staging(folder: Path) -> Iterator[Path]:
     """A fresh folder beside the cache, on its file system, that nobody else can look into; removed at the end."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=".dynotune-unpack-", dir=folder.parent))
-    except OSError as error:
-        raise CannotRunHere(
-            f"Cannot write beside the cache {folder}: {error.strerror}.",
-            hint="Give it a folder that can be written with --caches.",
-        ) from error
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            made = stack.enter_context(temporary_folder(folder.parent))
+        except OSError as error:
+            raise CannotRunHere(
+                f"Cannot write beside the cache {folder}: {error.strerror}.",
+                hint="Give it a folder that can be written with --caches.",
+            ) from error
         yield made
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
 
 
 def _extract(stream: gzip.GzipFile, manifest: Manifest, staged: Mapping[CacheName, Path], name: str) -> None:

@@ -15,7 +15,7 @@ from dynotune.lazy_face import lazy_face
 if TYPE_CHECKING:
     from dynotune.launch.process.environment import ALLOC_CONF_NAMES, split_alloc_conf
     from dynotune.launch.process.executable import find_executable
-    from dynotune.launch.process.leases import Lease
+    from dynotune.launch.process.leases import Lease, temporary_folder
     from dynotune.launch.process.passthrough import TransparentRun
     from dynotune.launch.process.run_folder import STDERR, STDOUT, fresh_folder, has_room
 
@@ -34,6 +34,7 @@ __all__ = [
     "revision",
     "split_alloc_conf",
     "standard_input",
+    "temporary_folder",
     "variants",
 ]
 
@@ -49,5 +50,6 @@ __getattr__ = lazy_face(
         "fresh_folder": "run_folder",
         "has_room": "run_folder",
         "split_alloc_conf": "environment",
+        "temporary_folder": "leases",
     },
 )

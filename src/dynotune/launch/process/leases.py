@@ -16,6 +16,7 @@ import secrets
 import signal
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,6 +94,22 @@ class Lease:
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
         self.close()
+
+
+@contextlib.contextmanager
+def temporary_folder(base: Path) -> Iterator[Path]:
+    """Make a folder in `base` that nobody else can look into; it is removed at the end, or by `sweep` after a kill.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    lease = Lease()
+    scratch = lease.make_scratch(base)
+    try:
+        yield scratch
+    finally:
+        overlay.remove(str(scratch))
+        lease.give_back()
 
 
 class Leftovers(NamedTuple):

@@ -4,7 +4,7 @@ Privileged (CAP_SYS_ADMIN), a mount namespace of its own is enough, and every us
 Otherwise a user namespace comes with it, in which the caller's user and group id are mapped to themselves:
 the program sees its own ids as ever, files of all others as owned by 65534 (nobody), and cannot become anyone
 else (no sudo, no chown). The kernel still checks permissions with the real ids, supplementary groups
-included.
+included. Capabilities are gone in there, so a caller who has one to read files of others gets no view.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ _CLONE_NEWUSER = 0x10000000
 _MS_BIND = 0x1000
 _MS_REC = 0x4000
 _MS_SLAVE = 0x80000
+_AT_FDCWD = -100
+# CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH.
+_READS_ANYTHING = 1 << 1 | 1 << 2
 
 
 class View(NamedTuple):
@@ -163,6 +166,19 @@ def remove(scratch: str) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
 
 
+class _Handle(ctypes.Structure):
+    _fields_ = (("num_bytes", ctypes.c_uint), ("kind", ctypes.c_int), ("value", ctypes.c_ubyte * 128))
+
+
+def file_handle(path: str) -> bytes:
+    """What the file system knows the file by, its kind first; b"-" where it does not say. Links are not followed."""
+    handle, mount = _Handle(128), ctypes.c_int()
+    libc = ctypes.CDLL(None)
+    if libc.name_to_handle_at(_AT_FDCWD, os.fsencode(path), ctypes.byref(handle), ctypes.byref(mount), 0) != 0:
+        return b"-"
+    return bytes([handle.kind & 0xFF, *handle.value[: handle.num_bytes]])
+
+
 def mounts_below(path: str) -> list[str]:
     """The topmost mount points strictly below `path`."""
     found: list[str] = []
@@ -181,6 +197,10 @@ def _own_namespace() -> None:
         _unshare(_CLONE_NEWNS)
     except PermissionError:
         user, group = os.geteuid(), os.getegid()
+        if user != 0 and _effective_capabilities() & _READS_ANYTHING:
+            # Python itself may be readable by it alone, and could then import nothing more in there.
+            lost = OSError(errno.EPERM, "it would take away the capability to read files of others")
+            raise NoOverlay(lost, "making a view") from None
         try:
             _unshare(_CLONE_NEWUSER | _CLONE_NEWNS)
             _write("/proc/self/setgroups", "deny")
@@ -192,6 +212,11 @@ def _own_namespace() -> None:
         raise NoOverlay(error, "making a mount namespace") from error
     # Or the overlay would show up in the namespace we came from.
     _mount(None, "/", None, _MS_SLAVE | _MS_REC, None)
+
+
+def _effective_capabilities() -> int:
+    with open("/proc/self/status", "rb") as file:
+        return next((int(line.split()[1], 16) for line in file if line.startswith(b"CapEff:")), 0)
 
 
 def _may_set(path: str, name: str) -> bool:
@@ -211,8 +236,9 @@ def _open(path: str) -> int:
 
 
 def _write(path: str, text: str) -> None:
-    with open(path, "w", encoding="ascii") as file:
-        file.write(text)
+    # As bytes: in a user namespace a codec might no longer be readable.
+    with open(path, "wb", buffering=0) as file:
+        file.write(text.encode())
 
 
 def _unescape(path: bytes) -> bytes:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dynotune import knobs
+from dynotune.launch.process.leases import temporary_folder
 from dynotune.launch.process.sandbox import available
 from dynotune.schema import knob
 from dynotune.schema.errors import CannotRunHere, UsageError
@@ -93,9 +94,9 @@ def export(revision: Revision, folder: Path) -> None:
         UsageError: git cannot check them out.
     """
     folder.mkdir(mode=0o700)
-    with tempfile.TemporaryDirectory(prefix="dynotune-") as scratch:
+    with temporary_folder(Path(tempfile.gettempdir())) as scratch:
         # An index of our own: the user's is not touched.
-        own = {"GIT_INDEX_FILE": os.path.join(scratch, "index")}  # noqa: PTH118 - text for git
+        own = {"GIT_INDEX_FILE": str(scratch / "index")}
         _git(revision.root, "read-tree", revision.commit, env=own)
         names = "".join(f"{name}\0" for name in revision.differing)
         _git(revision.root, "checkout-index", "-z", "--stdin", f"--prefix={folder}/", env=own, given=names)

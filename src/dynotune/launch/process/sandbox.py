@@ -13,7 +13,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from typing import NamedTuple
 import dynotune
 from dynotune.launch.process import overlay
 from dynotune.launch.process.changes import MOST_ENTRIES, Changes, without_parents
-from dynotune.launch.process.leases import Lease
+from dynotune.launch.process.leases import Lease, temporary_folder
 from dynotune.launch.process.overlay import View
 
 _TRY_OUT_S = 60.0
@@ -98,8 +98,9 @@ def changes_in(view: View) -> Changes:
     created: set[str] = set()
     changed: set[str] = set()
     deleted: set[str] = set()
+    linked: dict[bytes, os.stat_result] = {}
     num_seen = 0
-    for path, status in _copies(Path(view.upper)):
+    for path, status in _inside(Path(view.upper)):
         num_seen += 1
         if num_seen > MOST_ENTRIES:
             break
@@ -111,6 +112,8 @@ def changes_in(view: View) -> Changes:
             deleted.update(_all_of(Path(view.cwd), name, below))
             continue
         is_folder = stat.S_ISDIR(status.st_mode)
+        if status.st_nlink > 1 and not is_folder and (original := _handle_of_original(path)):
+            linked[original] = status
         if below is None or is_folder != stat.S_ISDIR(below.st_mode):
             created.add(name + "/" if is_folder else name)
             deleted.update(_all_of(Path(view.cwd), name, below))
@@ -119,12 +122,47 @@ def changes_in(view: View) -> Changes:
             deleted.update(gone for gone in inside if _status(Path(view.upper, gone)) is None)
         elif not is_folder and _differs(status, below):
             changed.add(name)
+    if linked:
+        others, is_cut = _other_names(view, linked)
+        changed |= others - created - deleted
+        num_seen = max(num_seen, MOST_ENTRIES + is_cut)
     return Changes(
         created=tuple(without_parents(created)),
         changed=tuple(sorted(changed)),
         deleted=tuple(without_parents({name for name in deleted if not _was_gone(view, name)})),
         incomplete=f"only the first {MOST_ENTRIES:,} files were looked at" if num_seen > MOST_ENTRIES else "",
     )
+
+
+def _other_names(view: View, linked: Mapping[bytes, os.stat_result]) -> tuple[set[str], bool]:
+    """Names in the directory of files that were copied under another of their names, and now differ.
+
+    Args:
+        linked: the copies, by the handles of what they are copies of.
+
+    Returns:
+        The names, and whether the walk was cut.
+    """
+    found, number, device = set(), 0, Path(view.cwd).stat().st_dev
+    for number, (path, status) in enumerate(_inside(Path(view.cwd))):
+        if number >= MOST_ENTRIES:
+            break
+        if status.st_nlink > 1 and stat.S_ISREG(status.st_mode) and status.st_dev == device:
+            copy = linked.get(overlay.file_handle(str(path)))
+            name = str(path.relative_to(view.cwd))
+            if copy is not None and _differs(copy, status) and _status(Path(view.upper, name)) is None:
+                found.add(name)
+    return found, number >= MOST_ENTRIES
+
+
+def _handle_of_original(copy: Path) -> bytes:
+    """Which file an overlay made the copy of, as `overlay.file_handle`; empty where it is no copy."""
+    try:
+        # Version, magic, length, flags and kind are a byte each; 16 name the file system.
+        origin = os.getxattr(copy, "trusted.overlay.origin", follow_symlinks=False)
+    except OSError:
+        return b""
+    return origin[4:5] + origin[21:]
 
 
 def _is_as_seeded(view: View, name: str, status: os.stat_result) -> bool:
@@ -165,9 +203,9 @@ def _find_place(cwd: Path, runs: Path) -> _Place:
 
 def _try_out(cwd: Path, folder: Path, keep: Sequence[str]) -> str | None:
     try:
-        with _scratch(folder) as scratch:
+        with temporary_folder(folder) as scratch:
             source = str(Path(dynotune.__file__).parent.parent)
-            command = [sys.executable, "-I", "-S", "-c", _TRY_OUT, source, str(cwd), scratch, *keep]
+            command = [sys.executable, "-I", "-S", "-c", _TRY_OUT, source, str(cwd), str(scratch), *keep]
             child = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
             )
@@ -184,17 +222,6 @@ def _try_out(cwd: Path, folder: Path, keep: Sequence[str]) -> str | None:
     return said.splitlines()[-1]
 
 
-@contextlib.contextmanager
-def _scratch(folder: Path) -> Iterator[str]:
-    lease = Lease()
-    scratch = lease.make_scratch(folder)
-    try:
-        yield str(scratch)
-    finally:
-        overlay.remove(str(scratch))
-        lease.give_back()
-
-
 def _below(cwd: Path, folders: Sequence[Path]) -> list[str]:
     return [str(folder) for folder in folders if folder != cwd and folder.is_relative_to(cwd)]
 
@@ -209,11 +236,12 @@ def _in_memory(folder: Path) -> bool:
     return False
 
 
-def _copies(upper: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    for folder, folders, files in os.walk(upper):
+def _inside(top: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    for folder, folders, files in os.walk(top):
         for name in (*folders, *files):
             path = Path(folder, name)
-            yield path, path.lstat()
+            if (status := _status(path)) is not None:
+                yield path, status
 
 
 def _all_of(cwd: Path, name: str, below: os.stat_result | None) -> Iterator[str]:

@@ -79,9 +79,9 @@ def refuse_rejected(outcome: Outcome, where: str) -> None:
     if not outcome.rejected:
         return
     first = outcome.rejected[0]
-    found = first.found.reason if isinstance(first.found, Unknown) else first.found
+    found = first.found.reason if isinstance(first.found, Unknown) else f"{first.witness} says {first.found}"
     raise CannotRunHere(
-        f"{first.knob}={first.asked} did not take effect {where}: {first.witness} says {found}."
+        f"{first.knob}={first.asked} did not take effect {where}: {found}."
         + (f" {first.detail}" if first.detail and first.detail != found else ""),
         hint=f"The run is in {outcome.folder}. dynotune knobs {first.knob} says when it applies.",
     )

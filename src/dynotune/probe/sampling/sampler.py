@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from dynotune.probe.facts import host_memory
 from dynotune.probe.sampling.gpu_counters import GpuCounters
@@ -18,6 +18,8 @@ from dynotune.probe.sources import container, counters
 from dynotune.probe.sources.samples import ByName, Sample, SamplesFile, Tree
 from dynotune.schema.facts import Unknown
 
+T = TypeVar("T")
+
 INTERVAL_S = 0.5
 """A window of a few seconds holds several samples, and the reading stays under 1% of a core."""
 
@@ -25,12 +27,18 @@ CPU_SHARE = 0.008
 """Of one core, the most the reading may use; with the thread that asks for PCIe throughput, 1%. Where a tree of many
 processes takes longer to read, it is read less often."""
 
+LIMIT_S = 10.0
+"""The most that is waited for one sample. A driver or a kernel that does not answer by then may never do."""
+
 NUM_NAMES = 8
 """Process names that a sample tells apart."""
 
 
 class Sampler:
     """Takes a sample when it starts, about every `interval_s`, and when it stops; knows nothing of arms.
+
+    Nothing is waited for longer than `LIMIT_S`. After that no more samples are taken, `errors` says so, and the reading
+    that hangs is left to its thread: what was sampled so far stays, and the rest of the window is not covered.
 
     Args:
         cpus: cores the arm may run on.
@@ -75,14 +83,14 @@ class Sampler:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        self._is_stuck = False
         self.errors: list[str] = []
         """What went wrong with the sampling itself; the window is then not covered, or the file not whole."""
 
     @property
     def samples(self) -> list[Sample]:
         """What was kept so far, in order of time."""
-        with self._lock:
-            return list(self._samples)
+        return list(self._samples)
 
     def start(self) -> None:
         """Take the first sample and go on in a thread."""
@@ -92,28 +100,57 @@ class Sampler:
             except OSError as error:
                 self._file_failed(error)
         self.sample()
-        self._pcie.start()
-        self._thread = threading.Thread(target=self._loop, name="dynotune-sampler", daemon=True)
-        self._thread.start()
+        if not self._is_stuck:
+            self._pcie.start()
+            self._thread = threading.Thread(target=self._loop, name="dynotune-sampler", daemon=True)
+            self._thread.start()
 
     def stop(self) -> list[Sample]:
         """End the thread, take the last sample, and give all back. A second call does nothing more."""
-        if self._stopping.is_set():
-            return self.samples
-        self._stopping.set()
+        if not self._stopping.is_set():
+            self._stopping.set()
+            self._in_time(self._end)
+        return self.samples
+
+    def _end(self) -> None:
         if self._thread is not None:
             self._thread.join()
         self._pcie.stop()
         if self._pcie.error is not None:
             self.errors.append(self._pcie.error)
-        self.sample()
+        self._sample()
         self._gpus.close()
         if self._file is not None:
             self._file.close()
-        return self.samples
 
-    def sample(self) -> Sample:
-        """Take one sample now."""
+    def sample(self) -> Sample | None:
+        """Take one sample now; None, and an error, where it fails or takes too long."""
+        return self._in_time(self._sample)
+
+    def _in_time(self, question: Callable[[], T]) -> T | None:
+        """Ask it in a thread of its own, which nobody waits for when it hangs."""
+        if self._is_stuck:
+            return None
+        found: list[T] = []
+
+        def ask() -> None:
+            try:
+                found.append(question())
+            except Exception as error:
+                self.errors.append(f"sampling failed: {error!r}")
+
+        thread = threading.Thread(target=ask, name="dynotune-sample", daemon=True)
+        thread.start()
+        thread.join(LIMIT_S)
+        if thread.is_alive():
+            self._is_stuck = True
+            self._stopping.set()
+            self._pcie.stop()
+            self.errors.append(f"sampling ended: the kernel or the driver did not answer within {LIMIT_S:.0f} s")
+            return None
+        return found[0] if found else None
+
+    def _sample(self) -> Sample:
         with self._lock:
             sample = self._read()
             self._samples.append(sample)
@@ -138,7 +175,7 @@ class Sampler:
         while not self._stopping.wait(wait_s):
             try:
                 begin_cpu_s = time.thread_time()
-                self.sample()
+                self._sample()
                 wait_s = max(self._interval_s, (time.thread_time() - begin_cpu_s) / CPU_SHARE)
             except Exception as error:
                 # A thread that dies would do so unseen; the window is then uncovered, and this says why.

@@ -227,7 +227,8 @@ def _done(iterator: Any) -> tuple[int, int]:
     """Batches that its workers have made and nobody has drawn, and those that they were asked for."""
     try:
         stored = sum(len(info) > 1 for info in iterator._task_info.values())
-        return stored + iterator._data_queue.qsize(), iterator._tasks_outstanding
+        # What came before its turn is stored, and outstanding no more.
+        return stored + iterator._data_queue.qsize(), stored + iterator._tasks_outstanding
     except (AttributeError, NotImplementedError, OSError):
         if not getattr(iterator, "_num_workers", 0):
             return 0, 0

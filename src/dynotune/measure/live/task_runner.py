@@ -9,6 +9,7 @@ from types import TracebackType
 
 from dynotune.launch import new_run_folder
 from dynotune.launch.records import Record
+from dynotune.measure.live import cautions
 from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
 from dynotune.measure.live.live_run import PLANNED, Answer, Enough, LiveRun, has_answered
 from dynotune.measure.live.outcome import Outcome
@@ -60,6 +61,7 @@ class TaskRunner:
         self.launch: LaunchPlan | None = None
         self.steady = True
         self._is_known_steady = False
+        self._has_said_where = False
 
     def __enter__(self) -> TaskRunner:
         return self
@@ -108,6 +110,11 @@ class TaskRunner:
         )
         self._is_known_steady = False
         self.live = LiveRun(self.launch, folder=folder, limit_s=self.limit_s)
+        if not self._has_said_where:
+            # Now, as whatever comes may keep this from being said later.
+            self._has_said_where = True
+            for text in cautions.sandbox_warnings(self.live.outcome()):
+                self._watcher.warn(text)
         return self.live
 
     def do(

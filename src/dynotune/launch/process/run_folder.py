@@ -24,7 +24,7 @@ _TERMINAL_CODES = re.compile(
 
 
 def new_run_folder(base: Path) -> Path:
-    """A new folder below `base`, mode 0700, its name sorting by time (UTC). The user's state folder is closed to others.
+    """A new folder below `base`, mode 0700, its name sorting by time (UTC); the state folder is closed to others.
 
     Raises:
         CannotRunHere: it cannot be made or written: read-only, full, not ours.

@@ -61,7 +61,6 @@ class TaskRunner:
         self.launch: LaunchPlan | None = None
         self.steady = True
         self._is_known_steady = False
-        self._has_said_where = False
 
     def __enter__(self) -> TaskRunner:
         return self
@@ -95,6 +94,8 @@ class TaskRunner:
             self.live.__exit__(None, None, None)
             self.live = None
         folder = new_run_folder(self._run.base)
+        if self.launch is None:
+            cautions.say_where(self._run, folder, self._watcher)
         self.launch = launch_plan(
             self._run,
             self._run.settings,
@@ -110,11 +111,6 @@ class TaskRunner:
         )
         self._is_known_steady = False
         self.live = LiveRun(self.launch, folder=folder, limit_s=self.limit_s)
-        if not self._has_said_where:
-            # Now, as whatever comes may keep this from being said later.
-            self._has_said_where = True
-            for text in cautions.sandbox_warnings(self.live.outcome()):
-                self._watcher.warn(text)
         return self.live
 
     def do(

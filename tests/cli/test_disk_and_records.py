@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -101,6 +104,62 @@ def test_settings_inside_the_process_hold_where_its_record_cannot_be_kept(user, 
     assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
     assert [line for line in done.stderr.splitlines() if "nothing is recorded" in line] == done.stderr.splitlines()
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.fixture
+def state(user):
+    """The folder that dynotune keeps things in for this user."""
+    folder = Path(user.env["XDG_STATE_HOME"]) / "dynotune"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def anothers_state(state):
+    if os.geteuid() != 0:
+        pytest.skip("needs root to give files away")
+    (state / "runs").mkdir()
+    for path in (state, state / "runs"):
+        os.chown(path, 65534, 65534)
+    return state
+
+
+def test_a_command_runs_unrecorded_where_the_state_folder_is_another_users(user, anothers_state):
+    done = user.types("run", "--set", "env.A=1", "--", PYTHON, "-c", SHOWS)
+    assert (done.returncode, done.stdout) == (7, "1 None\n")
+    (line,) = done.stderr.splitlines()
+    assert "nothing is recorded" in line
+    assert f"{anothers_state} belongs to another user" in line
+    assert [path.name for path in anothers_state.rglob("*")] == ["runs"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compare", "env.A=1"),
+        ("diagnose",),
+        ("trace",),
+        ("tune",),
+        ("startup", "time"),
+        ("startup", "warm"),
+        ("recipe", "verify", "recipe.toml"),
+    ],
+    ids=" ".join,
+)
+def test_nothing_is_measured_or_made_where_the_state_folder_is_another_users(user, anothers_state, words):
+    user.write("recipe.toml", '[recipe]\nschema = "dynotune.recipe/2"\n[settings]\n"loader.num_workers" = 2\n')
+    done = user.types(*words, "--", PYTHON, "-c", "open('ran', 'w')")
+    assert done.returncode == 3, done.stderr
+    assert f"{anothers_state} belongs to another user" in done.stderr
+    assert "next: Set XDG_STATE_HOME" in done.stderr
+    assert [path.name for path in anothers_state.rglob("*")] == ["runs"]
+    assert not (user.cwd / "ran").exists()
+
+
+def test_a_state_folder_that_others_may_write_is_closed_by_a_run(user, state):
+    state.chmod(0o777)
+    assert user.types("run", "--", PYTHON, "-c", "pass").returncode == 0
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (state, state / "runs")] == [0o700, 0o700]
 
 
 @pytest.mark.parametrize("limit_bytes", [0, 1 << 10, 1 << 15, 1 << 17])

@@ -41,6 +41,7 @@ def test_one_of_another_user_is_refused(tmp_path):
     os.chown(private.folder(tmp_path / "top"), 65534, 65534)
     with pytest.raises(PermissionError, match="another user"):
         private.folder(tmp_path / "top", "in")
+    assert not list((tmp_path / "top").iterdir())
 
 
 def test_a_file_in_its_place_is_refused(tmp_path):

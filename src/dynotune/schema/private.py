@@ -15,17 +15,16 @@ def folder(top: Path, *below: str) -> Path:
     """Make the folder `top/below…`, and close `top` and what is below it to all others.
 
     Raises:
-        OSError: it cannot be made, or is another user's.
+        OSError: it cannot be made, or is another user's: nothing is made in that one.
     """
-    made = top.joinpath(*below)
-    make_missing(made)
     for path in (top, *(top.joinpath(*below[: num + 1]) for num in range(len(below)))):
+        make_missing(path)
         status = path.stat()
         if status.st_uid != os.geteuid():
-            raise PermissionError(errno.EPERM, "it belongs to another user", str(path))
+            raise PermissionError(errno.EPERM, f"{path} belongs to another user", str(path))
         if status.st_mode & 0o077:
             path.chmod(_MODE)
-    return made
+    return path
 
 
 def make_missing(path: Path) -> None:

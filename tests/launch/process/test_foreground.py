@@ -13,6 +13,8 @@ import termios
 
 import pytest
 
+from dynotune.launch.process import processes
+
 from ..conftest import RUNS, until
 
 # Counts the signals it gets, obeys lines on its terminal.
@@ -289,6 +291,19 @@ def test_continuing_the_command_alone_brings_us_back(terminal):
     one.bring_back()
     one.type(b"quit\n")
     one.reports("exit 5")
+
+
+def test_a_command_killed_while_it_is_stopped_ends_us_with_it(marked, run_dir):
+    words = [sys.executable, "-c", RUNS, str(run_dir), "sh", "-c", "echo $$; exec sleep 1000"]
+    with subprocess.Popen(words, env=marked.env, stdout=subprocess.PIPE, start_new_session=True) as dynotune:
+        command = int(dynotune.stdout.readline())
+        os.kill(command, signal.SIGSTOP)
+        until(lambda: processes.read(dynotune.pid).state == "T", "dynotune stopped with its command")
+        os.kill(command, signal.SIGKILL)
+        try:
+            assert dynotune.wait(60) == -signal.SIGKILL
+        finally:
+            dynotune.kill()
 
 
 def test_a_hangup_that_the_kernel_tells_only_the_session_leader_reaches_the_command_once(marked, run_dir, cwd):

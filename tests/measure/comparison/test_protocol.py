@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from dynotune import probe
+from dynotune.launch.process import sandbox
 from dynotune.measure.comparison import protocol, schedule
 from dynotune.measure.live.request import CompareRequest
 from dynotune.schema import document
@@ -189,6 +190,14 @@ def test_an_arm_whose_pilot_fails_is_the_answer(compare, runs, arm, tmp_path):
     assert comparison.failed.last_lines == ["Traceback", "Boom"]
     assert comparison.failed.run.endswith(f"pilot-{arm}")
     assert on_disk(tmp_path) == comparison
+
+
+def test_that_runs_work_in_the_folder_itself_is_said_before_a_pilot_can_fail(compare, runs, watcher, monkeypatch):
+    monkeypatch.setattr(sandbox, "available", lambda cwd, run_dir: "it was tried: no")
+    runs.instead["pilot-baseline"] = raises(FAILURE)
+    compare()
+    (said,) = watcher.warned
+    assert said == "Runs work in your folder itself. There is no copy-on-write view of it: it was tried: no."
 
 
 def test_an_arm_that_fails_in_the_middle_keeps_the_finished_pairs(compare, runs, tmp_path):

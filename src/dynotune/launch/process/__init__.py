@@ -32,6 +32,7 @@ __all__ = [
     "origin",
     "processes",
     "revision",
+    "sandbox",
     "split_alloc_conf",
     "standard_input",
     "temporary_folder",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 import secrets
 import shutil
@@ -23,13 +24,19 @@ _TERMINAL_CODES = re.compile(
 
 
 def new_run_folder(base: Path) -> Path:
-    """A new folder below `base`, mode 0700, its name sorting by time (UTC).
+    """A new folder below `base`, mode 0700, its name sorting by time (UTC); the state folder is closed to others.
 
     Raises:
         CannotRunHere: it cannot be made or written: read-only, full, not ours.
     """
+    from platformdirs import user_state_path
+
     try:
-        private.make_missing(base)
+        state = user_state_path("dynotune")
+        if base.is_relative_to(state):
+            private.folder(state, *base.relative_to(state).parts)
+        else:
+            private.make_missing(base)
         now_s = time.time()
         clock = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now_s))
         folder = base / f"{clock}-{int(now_s * 1000) % 1000:03d}-{secrets.token_hex(3)}"
@@ -83,7 +90,9 @@ def _prove_room(folder: Path) -> None:
 def _no_folder(base: Path, error: OSError) -> CannotRunHere:
     return CannotRunHere(
         f"Cannot make a run folder in {base}: {error.strerror}.",
-        hint="Free some space there, or name another folder with --run-dir.",
+        hint="Set XDG_STATE_HOME to a folder of your own."
+        if error.errno == errno.EPERM
+        else "Free some space there, or name another folder with --run-dir.",
     )
 
 

@@ -31,6 +31,7 @@ _TOLD_TO_END_GRACE_S = 5.0
 _SAME_SIGNAL_S = 0.1
 _WITNESS_WAIT_S = 0.02
 _KILL_AGAIN_S = 0.05
+_LOOK_AGAIN_S = 0.05
 _GIVE_UP_ON_FOREIGN_S = 5.0
 _START_S = 60.0
 
@@ -74,6 +75,7 @@ class Supervisor:
         self._exit: dict[str, int] | None = None
         self._kill_at_s: float | None = None
         self._childless = False
+        self._stopped = False
         self._refused_since_s: float | None = None
         self._left: list[int] = []
         self._witnessed_s: dict[int, float] = {}
@@ -161,16 +163,21 @@ class Supervisor:
 
     def _command_changed(self, code: int, status: int) -> None:
         if code == os.CLD_STOPPED:
+            self._stopped = True
             self._messages.send({"stopped": status})
         elif code == os.CLD_CONTINUED:
-            dynotune = processes.read(self._dynotune)
-            if not self._order["end_the_rest"] and dynotune and dynotune.state in "Tt":
-                # Someone continued the command alone; without us the shell would have seen its job go on.
-                processes.send(dynotune, signal.SIGCONT)
+            self._stopped = False
+            # Someone continued the command alone; without us the shell would have seen its job go on.
+            self._continue_dynotune()
         elif code != os.CLD_TRAPPED:
             self._exit = {"exit": status} if code == os.CLD_EXITED else {"signal": status}
             if self._order["end_the_rest"]:
                 self._end(_LEFTOVER_GRACE_S)
+
+    def _continue_dynotune(self) -> None:
+        dynotune = processes.read(self._dynotune)
+        if not self._order["end_the_rest"] and dynotune and dynotune.state in "Tt":
+            processes.send(dynotune, signal.SIGCONT)
 
     def _obey(self, message: dict[str, Any]) -> None:
         if "end" in message:
@@ -222,6 +229,10 @@ class Supervisor:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu_s = usage.ru_utime + usage.ru_stime
         self._messages.send({**(self._exit or {}), "cpu_s": cpu_s, "left": self._left})
+        # Killed while it was stopped: dynotune stopped with it, or is about to, and has yet to take this.
+        while self._stopped and not self._order["end_the_rest"] and not self._messages.broken:
+            self._continue_dynotune()
+            self._messages.wait_for_one(_LOOK_AGAIN_S)
 
 
 def _become_command(order: dict[str, Any], *, supervisor: int, failure: int) -> NoReturn:

@@ -186,6 +186,7 @@ class _Session:
     # Pilots
 
     def _pilots(self) -> WindowPlan:
+        said = cautions.say_where(self._request.run, self._folder / "pilot", self._watcher)
         outcomes = [self._pilot(arm, f"pilot-{arm}") for arm in ARMS]
         if self._comparison.run_s is not None:
             # Resumed: what was decided holds, whatever these pilots would say. No look is added by resuming.
@@ -198,7 +199,8 @@ class _Session:
         wary += objective.cautions(self._request.run.objective, window.num_steps)
         wary += cautions.sandbox_warnings(outcomes[0])
         for caution in wary:
-            self._watcher.warn(caution)
+            if caution not in said:
+                self._watcher.warn(caution)
         self._update(
             run=msgspec.structs.replace(
                 self._comparison.run,

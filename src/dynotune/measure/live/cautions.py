@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from dynotune.launch.caches import contents
-from dynotune.launch.process import revision
+from dynotune.launch.process import revision, sandbox
 from dynotune.measure.live.machine import facts_of_arm
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.pilot import SHORT_WINDOW_S, WindowPlan
-from dynotune.measure.live.request import CompareRequest
+from dynotune.measure.live.request import CompareRequest, Watcher
 from dynotune.schema.facts import Facts
 from dynotune.schema.run import RunSpec
+
+_WORKS_THERE = "Runs work in your folder itself"
+_NO_VIEW = "There is no copy-on-write view of it: {}."
 
 
 def warnings(outcomes: Sequence[Outcome]) -> list[str]:
@@ -102,6 +106,15 @@ def unit_cautions(request: CompareRequest, unit: str) -> list[str]:
     return [f"Samples could not be counted: the ratio is of steps, and {names} may change what a step holds."]
 
 
+def say_where(run: RunSpec, folder: Path, watcher: Watcher) -> list[str]:
+    """Say before anything runs in `folder` that it will work in the user's folder itself, and why; what was said."""
+    reason = sandbox.available(run.cwd, folder) if run.sandbox else None
+    said = [f"{_WORKS_THERE}. {_NO_VIEW.format(reason)}"] if reason else []
+    for text in said:
+        watcher.warn(text)
+    return said
+
+
 def sandbox_warnings(outcome: Outcome) -> list[str]:
     """That runs worked in the user's folder itself, why, and which files they created or changed there."""
     run = outcome.run
@@ -109,5 +122,5 @@ def sandbox_warnings(outcome: Outcome) -> list[str]:
         return []
     shown = ", ".join(run.changed_files[:5]) + (", …" if len(run.changed_files) > 5 else "")
     changed = f" and changed {len(run.changed_files)} files there: {shown}" if shown else ""
-    why = f" There is no copy-on-write view of it: {run.sandbox_reason}." if run.sandbox_reason else ""
-    return [f"Runs work in your folder itself{changed}.{why}"]
+    why = f" {_NO_VIEW.format(run.sandbox_reason)}" if run.sandbox_reason else ""
+    return [f"{_WORKS_THERE}{changed}.{why}"]

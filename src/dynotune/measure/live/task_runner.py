@@ -9,6 +9,7 @@ from types import TracebackType
 
 from dynotune.launch import new_run_folder
 from dynotune.launch.records import Record
+from dynotune.measure.live import cautions
 from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
 from dynotune.measure.live.live_run import PLANNED, Answer, Enough, LiveRun, has_answered
 from dynotune.measure.live.outcome import Outcome
@@ -93,6 +94,8 @@ class TaskRunner:
             self.live.__exit__(None, None, None)
             self.live = None
         folder = new_run_folder(self._run.base)
+        if self.launch is None:
+            cautions.say_where(self._run, folder, self._watcher)
         self.launch = launch_plan(
             self._run,
             self._run.settings,

@@ -186,6 +186,7 @@ class _Attempt:
     def _pilots(self) -> None:
         """A cold start fills the warm caches; then warm ones, until one adds nothing; then one without caches."""
         limit = limit_s(self._request.run, None)
+        cautions.say_where(self._request.run, self._folder / "pilot", self._watcher)
         cold, outcome = self._pilot("cold", "pilot-cold", limit, Steadiness(self._request.run), clear=True)
         pilots = [cold]
         for fill in range(1, MOST_FILLS + 1):

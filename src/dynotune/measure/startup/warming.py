@@ -13,6 +13,7 @@ from dynotune.launch import new_run_folder
 from dynotune.launch.caches import Place, contents
 from dynotune.launch.process import fresh_folder
 from dynotune.launch.records import Record
+from dynotune.measure.live import cautions
 from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
 from dynotune.measure.live.live_run import run_once
 from dynotune.measure.live.machine import machine_lock
@@ -62,6 +63,7 @@ def warm(request: WarmRequest, watcher: Watcher) -> Warmed:
     runs: list[WarmRun] = []
     _make_kept(found, request.run.cwd)
     with machine_lock(request.run, watcher):
+        cautions.say_where(request.run, folder / "run", watcher)
         before = contents.snapshot(found)
         # Precompiled headers are left by any program, and say nothing of this one.
         empty = not any(files for name, files in before.files.items() if name != "headers")

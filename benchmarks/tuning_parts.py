@@ -291,7 +291,7 @@ def of_comparison(comparison: Row) -> Row:
     if comparison["speedup"] is None:
         return {"failed": comparison["reason"] or "there were too few pairs"}
     # The window is the run's.
-    known = {**comparison["run"], **comparison}
+    known = {**comparison.get("run", {}), **comparison}
     kept = ("verdict", "speedup", "ci", "num_pairs", "reason", "warmup_steps", "window_steps", "run_s")
     pairs = [[pair["baseline_s"], pair["candidate_s"]] for pair in comparison["pairs"]]
     return {**{key: known.get(key) for key in kept}, "voided": len(comparison["voided"]), "pairs": pairs}

@@ -20,8 +20,12 @@ def main() -> NoReturn:
 
 def _own_modules_first() -> None:
     """What PYTHONPATH and the working folder offer is for the command: its `inspect.py` is not the one that we mean."""
+    try:
+        here = os.getcwd()  # noqa: PTH109
+    except OSError:  # it is gone
+        return
     theirs = {os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep)}  # noqa: PTH100
-    theirs.add(os.path.abspath(""))  # noqa: PTH100 - `python -m` puts it first
+    theirs.add(here)  # `python -m` puts it first
     last = [path for path in sys.path if os.path.abspath(path) in theirs]  # noqa: PTH100
     sys.path[:] = [path for path in sys.path if path not in last] + last
 

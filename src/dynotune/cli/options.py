@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 import typer
 
 from dynotune.cli import command_of
-from dynotune.schema import redaction
+from dynotune.schema import private, redaction
 from dynotune.schema.comparison import MOST_PAIRS
 from dynotune.schema.errors import CONTRADICTIONS, UsageError
 from dynotune.schema.run import Caches, Objective, RunSpec
@@ -280,9 +280,7 @@ def runs_folder(run_dir: Path | None) -> Path:
     """`--run-dir`, or the user's state folder."""
     if run_dir is not None:
         return run_dir.expanduser().absolute()
-    from platformdirs import user_state_path
-
-    return user_state_path("dynotune") / "runs"
+    return private.state_folder() / "runs"
 
 
 def resumed_folder(context: typer.Context, resume: str, base: Path, file: str, *, but: Collection[str] = ()) -> Path:

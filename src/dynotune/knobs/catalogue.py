@@ -42,6 +42,8 @@ _FAMILIES = (
 )
 
 # What dynotune itself sets in order to reach the program.
+LARGEST = 2**63 - 1
+"""Of numbers in settings: records and recipes hold no larger ones."""
 _OURS = ("DYNOTUNE_RUN", "PYTHONPATH")
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
@@ -124,6 +126,8 @@ def _refuse_unreadable(knob: Knob, text: str) -> None:
 def _is_beyond(knob: Knob, value: Scalar) -> bool:
     if not isinstance(value, int | float):
         return False
+    if abs(value) > LARGEST:
+        return True
     return (knob.minimum is not None and value < knob.minimum) or (knob.maximum is not None and value > knob.maximum)
 
 
@@ -148,8 +152,7 @@ def _converted(type_: str, text: str) -> Scalar | None:
     if type_ == "bool":
         return True if text.lower() in _TRUE else False if text.lower() in _FALSE else None
     if type_ == "int":
-        # No longer than the numbers that records hold.
-        return int(text) if re.fullmatch(r"[+-]?0*[0-9]{1,18}", text) else None
+        return int(text) if re.fullmatch(r"[+-]?[0-9]{1,300}", text) else None  # as many as a float has
     if type_ == "float":
         return float(text) if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", text, re.I) else None
     return text or None

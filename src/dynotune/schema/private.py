@@ -6,9 +6,15 @@ import errno
 import os
 from pathlib import Path
 
-__all__ = ["folder", "make_missing"]
+__all__ = ["folder", "make_missing", "state_folder"]
 
 _MODE = 0o700
+
+
+def state_folder() -> Path:
+    """What dynotune keeps for its user: runs, locks, notes, keys."""
+    home = os.environ.get("XDG_STATE_HOME", "").strip()
+    return Path(home or os.path.expanduser("~/.local/state")) / "dynotune"  # noqa: PTH111 - it raises without a home
 
 
 def folder(top: Path, *below: str) -> Path:

@@ -143,9 +143,7 @@ def _key() -> bytes:
     Raises:
         OSError: it cannot be read or made.
     """
-    from platformdirs import user_state_path
-
-    path = user_state_path("dynotune") / "origin.key"
+    path = private.state_folder() / "origin.key"
     private.folder(path.parent)
     with contextlib.suppress(FileExistsError):
         # Whole or not at all: another dynotune may look at it now.

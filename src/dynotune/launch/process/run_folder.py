@@ -29,10 +29,8 @@ def new_run_folder(base: Path) -> Path:
     Raises:
         CannotRunHere: it cannot be made or written: read-only, full, not ours.
     """
-    from platformdirs import user_state_path
-
     try:
-        state = user_state_path("dynotune")
+        state = private.state_folder()
         if base.is_relative_to(state):
             private.folder(state, *base.relative_to(state).parts)
         else:

@@ -146,9 +146,7 @@ def _bytecode_folder() -> Path:
 
     A start of a GPT trainer without any took 14.8 s on an H100, with it 6.3 s.
     """
-    from platformdirs import user_state_path
-
-    state = user_state_path("dynotune")
+    state = private.state_folder()
     try:
         return private.folder(state, "bytecode")
     except OSError as error:

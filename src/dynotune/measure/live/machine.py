@@ -11,6 +11,7 @@ from dynotune import probe
 from dynotune.launch import measuring, sweep
 from dynotune.launch.process import revision, variants
 from dynotune.measure.live.request import Watcher
+from dynotune.schema import private
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import RunSpec
@@ -102,12 +103,10 @@ def machine_lock(run: RunSpec, watcher: Watcher) -> Iterator[None]:
     if not run.lock:
         yield
         return
-    from platformdirs import user_state_path
-
     gpus = probe.nvml.visible_gpus(run.env)
     with measuring(
         # Not below the run folder: comparisons with different --run-dir share the cores all the same.
-        user_state_path("dynotune"),
+        private.state_folder(),
         cpus=probe.host.usable_cpus(),
         gpus=None if isinstance(gpus, Unknown) else gpus,
         on_wait=waits,

@@ -122,6 +122,12 @@ def test_reading_a_value_of_the_device_is_no_sleep():
     assert "program-waits" not in found(on_gpu(shares={"host": 0.1}, threads=[thread(reads, MODULE)]))
 
 
+def test_a_line_that_waits_for_a_core_is_no_sleep():
+    """Others take the cores: an operator gets hardly any time of them."""
+    starved = Line(function="train.py(33): step", text="h = torch.relu(x @ w)", num=60, cpu_s=0.01)
+    assert "program-waits" not in found(python(starved, MODULE))
+
+
 def test_a_thread_that_computes_in_python_beside_the_steps_takes_the_lock():
     maker = thread(LISTED, of_steps=False, name="maker", cpu_s=2.5)
     finding = found(_competing(maker))["threads-compete"]

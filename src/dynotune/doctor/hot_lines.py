@@ -22,6 +22,8 @@ Seen = tuple[Line, float]
 """A line, and its share of a step."""
 
 _OF_TORCH = re.compile(r"(^|/)torch/")
+_WAITING = re.compile(r"/(threading|queue|selectors|socket|ssl|subprocess|multiprocessing/\w+|concurrent/\w+)\.py\(")
+_WAITS_BY_TEXT = re.compile(r"sleep|wait|acquire|\.(get|join|recv|result|select|poll|accept)\(")
 _READS = re.compile(
     r"\.(item|tolist|cpu|numpy)\(\)|synchronize\(|nonzero\(|(?<![\w.])(float|int|bool)\([a-z_]*(loss|norm|acc|score|metric)"
 )
@@ -44,25 +46,25 @@ def is_torchs(line: Line) -> bool:
     return _OF_TORCH.search(line.callee) is not None
 
 
-def waits(line: Line, thread: Thread, window_s: float) -> bool:
-    """Tell whether the thread sleeps at the line, or waits for another thread, a socket or a process."""
-    if line.inside == "event-loop":
-        return True
-    if line.cpu_s is None or is_torchs(line) or line.inside:
-        return False
-    return line.cpu_s < ASLEEP * line.num * window_s / thread.num
-
-
 def asleep(view: ObservationView) -> list[Seen]:
-    """Return the lines at which the steps' thread waits for no device, operator or loader; with shares of a step."""
-    thread, window_s = steps_thread(view), view.timing.window_s
-    chosen = (line for line in thread.lines if waits(line, thread, window_s) and not _is_wait_for_device(view, line))
+    """Return the lines at which the steps' thread sleeps, or waits for a thread, a socket or a process.
+
+    A line that takes no processor time may also wait for the device, or for a core: it has to say what it waits for.
+    """
+    thread = steps_thread(view)
+    chosen = (line for line in thread.lines if line.inside == "event-loop" or (_idles(view, line) and _waits(line)))
     return [(line, line.num / thread.num) for line in chosen]
 
 
-def _is_wait_for_device(view: ObservationView, line: Line) -> bool:
-    """A line that reads a value waits for the device inside of C, and nothing says so but that it calls nothing."""
-    return view.uses_cuda and not line.callee and not line.leaf and "sleep" not in line.text
+def _idles(view: ObservationView, line: Line) -> bool:
+    """Tell whether the thread took hardly any processor time at the line."""
+    if line.cpu_s is None or line.inside or is_torchs(line):
+        return False
+    return line.cpu_s < ASLEEP * line.num * view.timing.window_s / steps_thread(view).num
+
+
+def _waits(line: Line) -> bool:
+    return _WAITING.search(f"{line.callee}\n{line.leaf}") is not None or _WAITS_BY_TEXT.search(line.text) is not None
 
 
 def of_python(view: ObservationView, chosen: Callable[[Line], bool] = lambda line: True) -> list[Seen]:
@@ -71,10 +73,8 @@ def of_python(view: ObservationView, chosen: Callable[[Line], bool] = lambda lin
     With a device, a line costs at most its time, and at most what the device waits for the host. Without one, it has
     its part of the time between operators: looking favours operators a little, which release the interpreter's lock.
     """
-    thread, window_s = steps_thread(view), view.timing.window_s
-    own = [
-        line for line in thread.lines if not line.inside and not is_torchs(line) and not waits(line, thread, window_s)
-    ]
+    thread = steps_thread(view)
+    own = [line for line in thread.lines if not line.inside and not is_torchs(line) and not _idles(view, line)]
     if view.uses_cuda:
         lost = view.attribution.shares.host
         return [(line, min(lost, line.num / thread.num)) for line in own if chosen(line)]

@@ -136,6 +136,11 @@ def test_a_thread_that_computes_in_python_beside_the_steps_takes_the_lock():
     assert "threads-compete" not in found(_competing(thread(LISTED, of_steps=False, cpu_s=0.1)))
 
 
+def test_threads_whose_time_nobody_knows_are_no_threads_that_did_nothing():
+    maker = thread(LISTED, of_steps=False, name="maker", cpu_s=None)
+    assert lacks(_competing(maker), "threads-compete") == ["processor time of threads"]
+
+
 def _competing(other: Thread) -> Any:
     hosts = [HostTime(rank=None, window_s=1.0, loader_s=0.0, operator_s=0.5, communication_s=0.0)]
     steps = thread(Line(function="train.py(40): step", text="y = f(x)", num=50, cpu_s=1.5), MODULE, cpu_s=3.0)

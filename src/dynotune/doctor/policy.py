@@ -197,9 +197,9 @@ MANY_SMALL_OPERATORS = 300
 SMALL_PER_PRODUCT = 20.0
 """Such operators for each product or convolution. A layer has three to eight, backward pass and optimizer included."""
 SMALL_OPERATOR_S = 20e-6
-"""Of an operator's own time, recorded. Calling it takes a third of that, its dispatch and its result's memory."""
+"""An operator's own time, recorded. Below it dispatch and the result's memory are a large part, as is guessed."""
 CALLING_PART = 0.5
-"""Part of small operators' time, and of Python between them, that fewer and larger ones spare."""
+"""Part of their time, and of Python between them, that fewer and larger ones spare. It is guessed, not measured."""
 LARGE_TABLE_BYTES = 16 << 20
 """Weights of an embedding. Smaller ones are read and written in a few milliseconds, or lie in a cache."""
 FEW_ROWS = 0.1

@@ -287,14 +287,14 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         of_steps: it makes the steps.
         num: times that it was looked at.
-        cpu_s: processor time that it took meanwhile.
+        cpu_s: processor time that it took meanwhile; None where the kernel does not say.
         lines: those at which it was seen most.
     """
 
     name: str = ""
     of_steps: bool = False
     num: int
-    cpu_s: float
+    cpu_s: float | None
     lines: list[Line] = []
 
 

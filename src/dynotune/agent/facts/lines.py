@@ -27,7 +27,7 @@ INTERVAL_S = 0.012
 SWITCH_S = 0.0001
 MOST_FRAMES = 200
 MOST_THREADS = 16
-# Of one thread: what is rarer is a line that nobody asks for.
+# Nobody asks for the rarer lines of a thread.
 MOST_LINES, MOST_TEXT = 30, 160
 _LOADER = os.sep + os.path.join("torch", "utils", "data", "dataloader.py")
 _SELECTORS = os.sep + "selectors.py"
@@ -35,7 +35,7 @@ LOADER, EVENT_LOOP = "loader", "event-loop"
 
 
 class Seen:
-    """Of one thread: how often it was at each place, and its processor time meanwhile, nanoseconds."""
+    """How often one thread was at each place, and its processor time meanwhile, nanoseconds."""
 
     def __init__(self) -> None:
         self.num, self.cpu_ns = 0, 0
@@ -64,7 +64,7 @@ class Lines:
         self._of_steps = 0
         self._turn = 0  # a thread of an earlier one ends by itself
         self._cpu_ns = 0
-        self._ran_ns: dict[int, int] = {}
+        self._ran_ns: dict[int, int | None] = {}
         self._switch_s: float | None = None  # the program's own interval, where it was lowered
 
     def begin(self) -> None:
@@ -80,7 +80,7 @@ class Lines:
         _thread.start_new_thread(self._look, (self._turn, os.getpid()))
 
     def facts(self) -> list[dict[str, Any]]:
-        """Of each thread that ran code of the user's own, that of the steps first."""
+        """Each thread that ran code of the user's own, that of the steps first."""
         if not self._turn:
             return []
         self._turn += 1
@@ -92,14 +92,16 @@ class Lines:
             lines = self._lines(ident, seen)
             if not lines and ident != self._of_steps:
                 continue
-            name, ran_ns = threads.get(ident, ("", 0))
+            name, ran_ns = threads.get(ident, ("", None))
+            before_ns = self._ran_ns.get(ident, 0)
+            ran_s = None if ran_ns is None or before_ns is None else (ran_ns - before_ns) * 1e-9
             of_steps = ident == self._of_steps
             found.append(
                 {
                     "name": name,
                     "of_steps": of_steps,
                     "num": seen.num,
-                    "cpu_s": (seen.cpu_ns if of_steps else ran_ns - self._ran_ns.get(ident, 0)) * 1e-9,
+                    "cpu_s": seen.cpu_ns * 1e-9 if of_steps else ran_s,
                     "lines": lines[:MOST_LINES],
                 }
             )
@@ -208,7 +210,7 @@ class Lines:
                         awaited = awaited or id(frame.f_code)
                     coroutine = coroutine.cr_await
                 if found is not None:
-                    return id(found.f_code), found.f_lineno, awaited
+                    return id(found.f_code), found.f_lineno or 0, awaited
         except Exception:  # the loop changes its tasks meanwhile
             return None
         return None
@@ -227,15 +229,15 @@ def _has_threads_of_its_own(of_steps: int) -> bool:
     return False
 
 
-def _threads() -> dict[int, tuple[str, int]]:
-    """By identity: name, and how long it ran, nanoseconds."""
-    found = {}
+def _threads() -> dict[int, tuple[str, int | None]]:
+    """By identity: name, and how long it ran, nanoseconds; None where the kernel does not say."""
+    found: dict[int, tuple[str, int | None]] = {}
     active = getattr(sys.modules.get("threading"), "_active", {})
     for ident, thread in list(active.items()):
         try:
             with open("/proc/self/task/%d/schedstat" % thread.native_id, encoding="ascii") as file:
-                ran_ns = int(file.read().split()[0])
+                ran_ns: int | None = int(file.read().split()[0])
         except (OSError, ValueError, TypeError, IndexError):
-            ran_ns = 0
+            ran_ns = None
         found[ident] = str(thread.name), ran_ns
     return found

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dynotune.doctor import policy
 from dynotune.doctor.declaration import Rule, rule
 from dynotune.doctor.hot_lines import asleep, in_words, of_loader, of_python, steps_thread, told
-from dynotune.doctor.observation_view import ObservationView
+from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.observation import Line
 from dynotune.schema.trace_summary import Place
@@ -189,7 +189,7 @@ def program_waits(view: ObservationView) -> Iterator[Finding]:
 def _producer(view: ObservationView) -> Line | None:
     """Return where the busiest other thread of the program was seen most."""
     others = [thread for thread in view.process.threads if not thread.of_steps and thread.lines]
-    busiest = max(others, key=lambda thread: thread.cpu_s, default=None)
+    busiest = max(others, key=lambda thread: thread.cpu_s or 0.0, default=None)
     return None if busiest is None else busiest.lines[0]
 
 
@@ -205,8 +205,10 @@ def _producer(view: ObservationView) -> Line | None:
 )
 def threads_compete(view: ObservationView) -> Iterator[Finding]:
     steps, window_s = steps_thread(view), view.timing.window_s
-    others = [one for one in view.process.threads if not one.of_steps and one.lines and one.cpu_s > 0]
-    taken = sum(one.cpu_s for one in others) / window_s
+    others = [one for one in view.process.threads if not one.of_steps and one.lines]
+    if steps.cpu_s is None or any(one.cpu_s is None for one in others):
+        raise Missing("processor time of threads", "the kernel does not say")
+    taken = sum(one.cpu_s or 0.0 for one in others) / window_s
     waited = sum(part for _, part in of_python(view)) if not view.uses_cuda else view.attribution.shares.host
     # What it took of the processor is its own; the rest of the time between operators it may have waited for the lock.
     idle = max(
@@ -215,7 +217,7 @@ def threads_compete(view: ObservationView) -> Iterator[Finding]:
     share = min(taken, waited, idle if not view.uses_cuda else 1.0)
     if share < policy.LEAST_SHARE or taken < policy.LARGE_PART:
         return
-    busiest = max(others, key=lambda one: one.cpu_s)
+    busiest = max(others, key=lambda one: one.cpu_s or 0.0)
     yield Finding(
         id="threads-compete",
         severity=policy.severity(share),

@@ -7,7 +7,7 @@ WORKERS ?= 2
 # pip runs only when what it would install changed.
 STAMP  := .venv/.installed-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
 
-.PHONY: demo test test-programs test-gpu attack test-versions findings runtime-reference install clean
+.PHONY: demo test test-long test-gpu attack test-versions findings runtime-reference install clean
 
 demo: install
 	$(BIN)/dynotune demo
@@ -19,9 +19,9 @@ test: install
 	$(BIN)/lint-imports
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal
 
-# Programs with faults, that they still run: before a draw of them.
-test-programs: install
-	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal -m draw
+# What takes long, programs with faults among it: before a release, and before a draw of programs.
+test-long: install
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal -m long
 
 # On a machine with an NVIDIA GPU and a torch that can use it.
 test-gpu:

@@ -30,11 +30,11 @@ TARGET = "DYNOTUNE_TEST_PYTHON"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what is for `-m draw`; keep the tests that start programs by the target, if one is named: others do not."""
+    """Skip what is for `-m long`; keep the tests that start programs by the target, if one is named: others do not."""
     if not config.getoption("-m"):
-        left_out = pytest.mark.skip(reason="it runs a program of the draws: make test-programs")
+        left_out = pytest.mark.skip(reason="it takes long: make test-long")
         for item in items:
-            if item.get_closest_marker("draw"):
+            if item.get_closest_marker("long"):
                 item.add_marker(left_out)
     if TARGET in os.environ:
         kept = [item for item in items if "target_python" in getattr(item, "fixturenames", ())]

@@ -54,8 +54,15 @@ def test_a_profiler_of_the_programs_own_asks_for_modules_with_stacks(script, for
     assert "SEEN True" in ran.stdout, ran.stderr
 
 
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("net", ["Net()", "nn.Sequential(Net(), nn.ReLU(), Net())"])
+@pytest.mark.parametrize(
+    ("net", "late"),
+    [
+        ("Net()", True),
+        ("nn.Sequential(Net(), nn.ReLU(), Net())", True),
+        pytest.param("Net()", False, marks=pytest.mark.long),
+        pytest.param("nn.Sequential(Net(), nn.ReLU(), Net())", False, marks=pytest.mark.long),
+    ],
+)
 def test_a_module_compiled_in_place_has_the_same_graphs(net, late, script, fork_under_agent):
     # Of a Sequential torch compiles nothing, and goes on to the modules inside it.
     path = script(COMPILED_IN_PLACE.replace("NET", net).replace("LATE", str(late)))

@@ -267,6 +267,7 @@ def compared(tmp_path_factory):
     return user, user.trains("assert mine\n" + TRAIN, "--json", "-")
 
 
+@pytest.mark.long
 def test_a_users_own_sitecustomize_still_runs(compared):
     _, done = compared
     said(done, 0)
@@ -307,6 +308,7 @@ def test_a_program_may_replace_the_environment_close_all_files_and_leave_by_os_e
     assert user.num_finished() >= 1
 
 
+@pytest.mark.long
 def test_a_program_may_leave_by_os_exit_from_its_atexit(user):
     said(user.trains("import atexit, os\natexit.register(os._exit, 0)\n" + CALL), 0)
 

@@ -78,6 +78,7 @@ def test_a_comparison_of_bytes_is_shown_and_read_again(elsewhere):
     assert typed(elsewhere, "report", str(folder))[:2] == (0, out)
 
 
+@pytest.mark.long
 def test_a_recipe_of_a_command_of_bytes_proves_that_command_again(elsewhere, monkeypatch):
     command = [sys.executable, SCRIPT, WORD, "100000"]
     monkeypatch.setenv("XDG_STATE_HOME", elsewhere.env["XDG_STATE_HOME"])
@@ -92,6 +93,7 @@ def test_a_recipe_of_a_command_of_bytes_proves_that_command_again(elsewhere, mon
     assert document.read(elsewhere.comparison_folder() / "comparison.json", Comparison).run.command == command
 
 
+@pytest.mark.long
 def test_a_diagnosis_of_a_command_of_bytes_is_made_and_made_again(elsewhere):
     command = [sys.executable, SCRIPT, WORD, "100000"]
     code, out, err = typed(elsewhere, "diagnose", "--no-lock", "--run-dir", str(elsewhere.runs), "--", *command)

@@ -40,6 +40,7 @@ def test_arguments_of_the_command_are_compared_by_the_sample(user):
     }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_a_branch_is_compared_with_the_working_tree(user):
     if (reason := sandbox.available(user.cwd, user.runs / "any")) is not None:
@@ -84,6 +85,7 @@ def test_what_cannot_be_switched_is_refused_where_nothing_else_is_wanted(user):
     assert "cannot be compared within one run" in done.stderr
 
 
+@pytest.mark.long
 def test_a_candidate_that_is_slower_fails_the_build_where_that_is_asked_for(user):
     user.write("train.py", BY_BATCH.replace("0.01", "float(sys.argv[2])"))
     settings = ["arg.pause=0.05", "--baseline", "arg.pause=0.01", "--pairs", "4", "--fail-on", "slower"]

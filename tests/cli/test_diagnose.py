@@ -176,6 +176,7 @@ def test_an_observation_of_nothing_is_explained_without_a_traceback(types, tmp_p
     assert "No step was timed" in out
 
 
+@pytest.mark.long
 def test_ceilings_and_the_limit_are_told_where_they_are_asked_for(user):
     words = ("--isolate-loader", "--roofline", "--warmup", "10", "--steps", "10", "--json", "found.json")
     done = diagnoses(user, LOADS, *words)

@@ -75,6 +75,7 @@ def test_a_comparison_with_secrets_is_shown_and_kept_without_them(user):
     assert shown.returncode == 0 and hidden_in(shown.stdout + shown.stderr)
 
 
+@pytest.mark.long
 def test_a_comparison_goes_on_with_secrets_that_are_typed_again(user):
     """As if the power had gone before the first pair was finished."""
     user.write("show.py", CALL)

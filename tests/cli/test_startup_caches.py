@@ -105,6 +105,7 @@ def test_caches_that_are_not_there_cannot_be_packed(user):
     assert answer.returncode == 2 and "cuda, inductor" in answer.stderr
 
 
+@pytest.mark.long
 def test_inductors_kernels_are_found_where_they_were_unpacked_and_nothing_is_compiled(user, tmp_path):
     pytest.importorskip("torch")
     user.write("tiny.py", TINY)

@@ -77,6 +77,7 @@ def test_a_finding_is_explained_the_same_without_docstrings(stripped: User, id_:
     assert document["finding"]["settings"] == finding.settings
 
 
+@pytest.mark.long
 def test_a_program_is_diagnosed_without_docstrings(stripped: User) -> None:
     stripped.write("train.py", LOADS)
     folder = ("--no-lock", "--run-dir", str(stripped.runs))

@@ -133,6 +133,7 @@ def test_numbers_that_are_none_are_refused(watch):
         watch(CALLS, 1, 0, window_steps=0)
 
 
+@pytest.mark.long
 def test_what_never_becomes_steady_is_timed_and_described(watch, monkeypatch):
     monkeypatch.setattr(placement, "RESTLESS_S", 3.0)
     found, _ = watch(CALLS, 10**9, "0.0005 * number")

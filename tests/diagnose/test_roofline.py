@@ -51,6 +51,7 @@ def limit_of(run, processes):
         return find_roofline(runner, run, Silent(), processes)
 
 
+@pytest.mark.long
 def test_a_real_steps_operations_are_set_against_peaks_that_were_reached(tmp_path):
     (tmp_path / "train.py").write_text(TRAINS)
     request = asked(tmp_path, [sys.executable, "train.py"])

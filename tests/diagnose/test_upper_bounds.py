@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dynotune.agent.tasks.isolate_loader import MOST_WINDOW_S
 from dynotune.diagnose.upper_bounds import (
     BatchReplay,
     LoaderDrain,
@@ -106,6 +108,7 @@ while True:
         optimizer.step()
 """
 TIMED = timing(step_s=0.05)
+LONG = functools.partial(pytest.param, marks=pytest.mark.long)
 
 
 @pytest.fixture
@@ -129,12 +132,17 @@ def reached(tmp_path):
     return make
 
 
+def assert_as_many(step, num):
+    """That it is from `num` steps, or from what the machine made of them in the longest time that is waited."""
+    assert step.num_steps >= num or step.num_steps * step.step_s >= 0.99 * MOST_WINDOW_S
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({}, "20 batches, without workers"),
+        LONG({}, "20 batches, without workers"),
         ({"num_workers": 2}, "16 batches, 2 workers"),
-        ({"num_workers": 1, "persistent_workers": True}, "18 batches, 1 worker"),
+        LONG({"num_workers": 1, "persistent_workers": True}, "18 batches, 1 worker"),
     ],
 )
 def test_a_loader_alone_takes_what_its_items_take_and_a_step_without_it_does_not(arguments, told, reached):
@@ -150,17 +158,20 @@ def test_a_loader_alone_takes_what_its_items_take_and_a_step_without_it_does_not
     assert found["both"].step_s == 0.05
 
 
+@pytest.mark.long
 def test_an_iterable_data_set_is_drained_to_its_end_and_replayed_beyond(reached):
     found = reached(LOADS, {}, "stream")
     assert found["loader"].step_s >= 2 * ITEM_S
     assert found["step"].num_steps >= 10
 
 
+@pytest.mark.long
 def test_a_batch_that_is_changed_in_place_is_noted(reached):
     assert "in place" in reached(LOADS, {}, "in-place")["step"].notes[0]
     assert reached(LOADS, {})["step"].notes == []
 
 
+@pytest.mark.long
 def test_a_cold_page_cache_is_declared_or_it_is_said_why_not(reached):
     loader = reached(LOADS, {}, page_cache="cold")["loader"]
     assert len(loader.notes) > 1
@@ -183,23 +194,24 @@ def test_a_command_that_fails_is_no_failure_of_the_diagnosis(reached):
     assert "no data here" in found.reason
 
 
-@pytest.mark.parametrize("name", ["hf_trainer.py", "gan.py", "accumulation.py", "draws_ahead.py"])
+@pytest.mark.parametrize("name", ["hf_trainer.py", *map(LONG, ["gan.py", "accumulation.py", "draws_ahead.py"])])
 def test_programs_of_others_are_drained_and_replayed(name, reached):
     found = reached((PROGRAMS / name).read_text(), warmup_steps=8, window_steps=6)
     assert found["loader"].step_s > 0
-    assert found["step"].num_steps >= 6
+    assert_as_many(found["step"], 6)
 
 
+@pytest.mark.long
 def test_lightning_is_drained_and_replayed(reached):
     found = reached(LIGHTNING)
-    assert found["step"].num_steps >= 10
+    assert_as_many(found["step"], 10)
     assert found["loader"].samples_per_s > 0
 
 
 def test_ranks_drain_and_replay_side_by_side(reached):
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     found = reached(RANKS, python=launcher)
-    assert found["step"].num_steps >= 10
+    assert_as_many(found["step"], 10)
 
 
 # What is made of the agent's answer

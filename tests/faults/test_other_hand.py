@@ -60,7 +60,7 @@ def forked() -> Iterator[Forked]:
     forked.end()
 
 
-@pytest.mark.draw
+@pytest.mark.long
 # One compiles anew each time, which takes most of a minute: that is its fault.
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if PROGRAMS[name]["plants"] != ["caches-disabled"]])
 def test_the_program_runs(name: str, forked: Forked, tmp_path: Path) -> None:

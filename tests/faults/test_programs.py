@@ -43,7 +43,7 @@ def run(fault: Fault, dose: int, forked: Forked, folder: Path) -> subprocess.Com
     return subprocess.run([*launcher, *words], env={**os.environ, **env}, capture_output=True, text=True, timeout=200)
 
 
-@pytest.mark.draw
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ON_CPU, ids=lambda fault: fault.program.removesuffix(".py"))
 def test_it_ends_by_itself_with_its_rate_at_no_dose_and_at_the_largest(
     fault: Fault, forked: Forked, tmp_path: Path

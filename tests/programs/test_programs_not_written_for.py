@@ -29,12 +29,23 @@ def port_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
         return
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+# One of each framework in `make test`.
+FIRST = {next(program.name for program in PROGRAMS if program.needs == needs) for needs in {p.needs for p in PROGRAMS}}
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(program, id=program.name, marks=() if program.name in FIRST else pytest.mark.long)
+        for program in PROGRAMS
+    ],
+)
 def test_counts_and_sets_what_the_program_says(program, tmp_path):
     row = run(program, tmp_path, "cpu")
     assert agrees(row), json.dumps(row, indent=1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "program",
     [program for program in PROGRAMS if program.num_ranks == 2 and program.samples_a_step],

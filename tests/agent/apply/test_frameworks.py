@@ -44,6 +44,7 @@ out["workers"] = trainer.train_dataloader.num_workers
 """
 
 
+@pytest.mark.long
 def test_lightning_trains_with_all_of_it(child):
     pytest.importorskip("lightning")
     done = child(

@@ -478,6 +478,7 @@ def test_off_does_not_import_the_compiler_for_a_program_that_never_compiles(chil
     assert done.readback["compile.mode"]["ok"] is True
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile on the CPU needs g++")
 def test_a_compiled_module_trains_and_evaluates_with_layout_and_autocast(child):
     done = child(

@@ -52,9 +52,10 @@ def looking(monkeypatch):
     made.facts()
 
 
-def at(thread, **wanted):
-    """Times that the thread was seen at lines with these beginnings or endings."""
-    return sum(line["num"] for line in thread["lines"] if all(text in line[name] for name, text in wanted.items()))
+def at(thread, inside=None, **wanted):
+    """Times that the thread was seen at lines that hold these texts, inside of exactly this."""
+    lines = [line for line in thread["lines"] if inside in (None, line["inside"])]
+    return sum(line["num"] for line in lines if all(text in line[name] for name, text in wanted.items()))
 
 
 def test_a_line_is_known_with_its_text_and_what_it_calls(looking):

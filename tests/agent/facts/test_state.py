@@ -179,6 +179,7 @@ def test_shared_memory_is_no_growth_of_the_process():
         del own
 
 
+@pytest.mark.long
 def test_compilations_are_counted_with_reasons_and_none_is_added(observed, fork_under_agent, script):
     ran, _, found = observed(COMPILES, compiler=False)
     assert ran.stdout == fork_under_agent([script(COMPILES)], compiler=False, env={"DYNOTUNE_RUN": ""}).stdout

@@ -58,7 +58,10 @@ def told(ran, num_workers):
     return filled.loading
 
 
-@pytest.mark.parametrize(("num_workers", "context"), [(0, ""), (2, "fork"), (2, "spawn"), (2, "forkserver")])
+@pytest.mark.parametrize(
+    ("num_workers", "context"),
+    [(0, ""), (2, "fork"), (2, "spawn"), pytest.param(2, "forkserver", marks=pytest.mark.long)],
+)
 def test_the_time_that_batches_take_is_known_wherever_they_are_made(
     script, run_under_agent, fork_under_agent, num_workers, context
 ):

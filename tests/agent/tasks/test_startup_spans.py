@@ -92,6 +92,7 @@ print("DONE")
 """
 
 
+@pytest.mark.long
 def test_a_model_that_is_moved_inside_of_a_graph_breaks_none(script, fork_under_agent):
     plain = fork_under_agent([script(MOVES)], compiler=False, env={"DYNOTUNE_RUN": ""})
     if "DONE" not in plain.stdout:

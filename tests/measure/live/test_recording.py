@@ -114,6 +114,7 @@ def test_a_command_that_is_to_finish_does(trace):
     assert (found.folder / "stdout").read_text() == "DONE\n"
 
 
+@pytest.mark.long
 def test_every_rank_has_a_trace_of_the_same_steps(trace):
     program = """
 import time, torch, torch.distributed as dist
@@ -159,6 +160,7 @@ def test_a_command_without_steps_is_refused(trace):
         trace("import torch\ntorch.ones(3).sum()\n")
 
 
+@pytest.mark.long
 def test_a_command_that_takes_too_long_is_ended(trace):
     # Its steps sleep, to leave the cores to the tests beside it.
     sleeps = CALLS.replace("    net(", "    time.sleep(0.01)\n    net(")

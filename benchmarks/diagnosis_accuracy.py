@@ -11,7 +11,9 @@ were written without knowledge of the rules. Of each:
 - **false**: findings of medium severity or above that the program neither plants nor, by its own manifest, implies.
 
 `--programs` takes programs of another hand in place of these: its manifest.json is a list of objects with `name`,
-`program` (a file beside it, run without arguments), `plants` and `implies` (ids), and, where wanted, `args` and `env`.
+`program` (a file beside it, run without arguments), `plants` and `implies` (ids), and, where wanted, `args`, `env` and
+`stdin`, a text. Where that hand has words of its own, a words.json beside it gives for each the ids that mean it.
+`--fixed` runs them with `--fixed`, as programs that plant nothing.
 `--draw` takes one dose of each program by lot, in an order by lot. `cuda-x2` is for the programs that need two GPUs.
 `--lanes` runs several at once, each on cores of its own (which `cpu-affinity-narrow` rightly notes: it does not
 count then); `--gpus` gives each lane one of so many GPUs. Lanes that share a GPU spoil each other's figures.
@@ -65,7 +67,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """One program in one dose on one device. `plants` is empty for a clean one."""
+    """One program in one dose on one device. `plants` is empty for a clean one; each may be ids, `one/other`."""
 
     name: str
     device: str
@@ -74,6 +76,7 @@ class Case:
     implies: tuple[str, ...]
     command: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = ()
+    stdin: str | None = None
 
     @property
     def key(self) -> str:
@@ -107,17 +110,25 @@ def cases(device: str, doses: Sequence[int] | None, only: Sequence[str]) -> Iter
                 )
 
 
-def of_another_hand(folder: Path, device: str, only: Sequence[str]) -> Iterator[Case]:
+def of_another_hand(folder: Path, device: str, only: Sequence[str], fixed: bool) -> Iterator[Case]:
+    of_words = folder / "words.json"
+    ids: dict[str, list[str]] = json.loads(of_words.read_text()) if of_words.is_file() else {}
+
+    def meant(words: Sequence[str]) -> list[list[str]]:
+        return [] if fixed else [ids.get(word, [word]) for word in words]
+
     for row in json.loads((folder / "manifest.json").read_text()):
         if not only or row["name"] in only or set(only) & set(row["plants"]):
+            options = [*row.get("args", ()), *(["--fixed"] if fixed and row["plants"] else [])]
             yield Case(
-                name=row["name"],
+                name=row["name"] + "-fixed" * (fixed and bool(row["plants"])),
                 device=device,
                 dose=None,
-                plants=tuple(row["plants"]),
-                implies=tuple(row["implies"]),
-                command=(sys.executable, str(folder.absolute() / row["program"]), *row.get("args", ())),
+                plants=tuple("/".join(each) for each in meant(row["plants"])),
+                implies=tuple(id_ for each in meant(row["implies"]) for id_ in each),
+                command=(sys.executable, str(folder.absolute() / row["program"]), *options),
                 env=tuple(row.get("env", {}).items()),
+                stdin=row.get("stdin"),
             )
 
 
@@ -145,8 +156,11 @@ def diagnosed(case: Case, cores: Sequence[int], gpu: int | None, keep: Path | No
     with tempfile.TemporaryDirectory() as folder:
         ours = [sys.executable, "-m", "dynotune", "diagnose", "--no-lock", "--json", "-", "--run-dir", folder, "--"]
         words = ["taskset", "-c", ",".join(map(str, cores)), *ours, *case.command]
+        typed = Path(folder, "stdin")
+        typed.write_text(case.stdin or "")
         try:
-            ran = subprocess.run(words, env=env, cwd=folder, capture_output=True, timeout=DEADLINE_S)
+            with typed.open() as stdin:
+                ran = subprocess.run(words, env=env, cwd=folder, stdin=stdin, capture_output=True, timeout=DEADLINE_S)
         except subprocess.TimeoutExpired:
             return {"failed": f"took longer than {DEADLINE_S} s"}
         found = sorted(Path(folder).rglob("observation.json"))
@@ -189,6 +203,7 @@ def _concluded(diagnosis: Row) -> Row:
             "severity": finding["severity"],
             "share": finding["share"] if isinstance(finding["share"], int | float) else None,
             "also": finding["also"],
+            "where": finding["where"].get("function", ""),
             "candidates": [f"{setting['knob']}={setting['value']}" for setting in finding["candidates"]],
         }
         for finding in diagnosis["findings"]
@@ -215,15 +230,16 @@ def judged(case: Case, row: Row, own_doing: set[str]) -> Row:
     findings = [finding for finding in row["findings"] if finding["id"] not in own_doing]
     named = {finding["id"]: finding for finding in findings}
     named |= {id_: finding for finding in findings for id_ in finding["also"] if id_ not in named}
-    mine = {*case.plants, *case.implies}
+    planted = {plant: set(plant.split("/")) for plant in case.plants}
+    mine = {*case.implies}.union(*planted.values())
     first = {findings[0]["id"], *findings[0]["also"]} if findings else set()
     heavy = [finding for finding in findings if finding["severity"] in MEDIUM]
     return {
         **row,
         "planted": list(case.plants),
-        "found": [id_ for id_ in case.plants if id_ in named],
-        "missed": [id_ for id_ in case.plants if id_ not in named],
-        "first": bool(first & set(case.plants)),
+        "found": [plant for plant, ids in planted.items() if ids & set(named)],
+        "missed": [plant for plant, ids in planted.items() if not ids & set(named)],
+        "first": any(first & ids for ids in planted.values()),
         "right": [f["id"] for f in heavy if {f["id"], *f["also"]} & mine],
         "false": [f["id"] for f in heavy if not {f["id"], *f["also"]} & mine],
     }
@@ -289,6 +305,7 @@ def main() -> None:
     parser.add_argument("--lanes", type=int, default=1)
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--programs", type=Path, metavar="FOLDER")
+    parser.add_argument("--fixed", action="store_true")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--replay", type=Path)
     parser.add_argument("--record", type=Path)
@@ -303,7 +320,7 @@ def main() -> None:
     own_doing = {"cpu-affinity-narrow"} if given.lanes > 1 or given.replay else set()
     own_doing |= {"gpu-shared"} if shared else set()
     if given.programs:
-        wanted = list(of_another_hand(given.programs, given.device, given.only))
+        wanted = list(of_another_hand(given.programs, given.device, given.only, given.fixed))
     else:
         wanted = list(cases(given.device, given.doses, given.only))
     wanted = wanted if given.draw is None else drawn(wanted, given.draw)

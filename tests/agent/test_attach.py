@@ -198,7 +198,7 @@ for x in DataLoader(Data(), batch_size=2, num_workers=2, multiprocessing_context
     assert len({record.pid for record in ran.records}) == 3
 
 
-@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("context", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.long)])
 def test_loader_workers_of_every_start_method_run(context, script, run_under_agent):
     ran = run_under_agent(
         [

@@ -23,7 +23,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "method", ["fork", *(pytest.param(method, marks=pytest.mark.long) for method in ("spawn", "forkserver"))]
+)
 def test_each_rank_says_which_it_is_and_times_its_window(method, script, tmp_path, run_under_agent, fork_under_agent):
     # Ranks that are no forks are started as the program was.
     runs = fork_under_agent if method == "fork" else run_under_agent

@@ -217,6 +217,7 @@ def test_a_command_that_hangs_ends_at_its_time_limit(user):
     said(done, 3, "in 6 s", "waiting for data", "--step-function")
 
 
+@pytest.mark.long
 def test_a_command_that_hangs_after_some_steps_is_told_so(user):
     program = CALLS + "for _ in range(12):\n    step()\nimport time\ntime.sleep(1e6)"
     said(user.trains(program, "--timeout", "8s"), 3, "longer than 8 s", "12 steps", "--timeout")
@@ -296,6 +297,7 @@ def test_what_is_no_file_is_not_read_to_its_end(user, words):
     assert done.returncode in (2, 3) and "no ordinary file" in done.stderr
 
 
+@pytest.mark.long
 def test_a_program_may_replace_the_environment_close_all_files_and_leave_by_os_exit(user):
     program = (
         "import os\nos.environ = {'A': '9'}\n"

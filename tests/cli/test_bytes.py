@@ -62,6 +62,7 @@ def test_a_command_of_bytes_runs_and_is_recorded_byte_for_byte(elsewhere):
     assert Records(folder).update()[0].last("process")["argv"] == run.processes[0].argv
 
 
+@pytest.mark.long
 def test_a_comparison_of_bytes_is_shown_and_read_again(elsewhere):
     words = ["compare", os.fsdecode(b"env.VALUE=\xe9"), "--run-dir", str(elsewhere.runs), "--json", "out.json"]
     command = [sys.executable, SCRIPT, WORD, "100000"]

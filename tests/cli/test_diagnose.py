@@ -77,6 +77,7 @@ def test_what_was_observed_explains_it_again_and_gates(waiting):
     assert json.loads(document.stdout)["bottleneck"] == "input"
 
 
+@pytest.mark.long
 def test_a_program_that_uses_the_profiler_itself_still_gets_what_the_plain_run_says(user):
     done = diagnoses(user, PROFILES, "--json", "found.json", "--warmup", "5", "--steps", "20")
     assert done.returncode == 0

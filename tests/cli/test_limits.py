@@ -40,7 +40,7 @@ def few_processes(user):
     return types
 
 
-@pytest.mark.parametrize("most", [1, 2, 3])
+@pytest.mark.parametrize("most", [1, 2, pytest.param(3, marks=pytest.mark.long)])
 def test_too_few_processes_are_named_and_are_no_interruption(most, few_processes, user):
     user.write("train.py", CALL)
     trains = f"exec {PYTHON} train.py"  # what may read all files may not be asked whether it may start this one

@@ -9,6 +9,7 @@ import pytest
 from .conftest import CALL
 
 
+@pytest.mark.long
 def test_the_time_to_the_first_step_is_compared_by_runs_that_end_with_it(user):
     user.write("train.py", CALL)
     done = user.compares("--objective", "time-to-first-step", "--", sys.executable, "train.py")

@@ -66,6 +66,7 @@ def test_a_program_without_steps_is_timed_to_its_line_with_caches_of_its_own(use
     assert not (folder / "caches" / "cold").exists()
 
 
+@pytest.mark.long
 def test_a_torch_program_is_timed_to_its_first_step_and_its_phases_sum_to_it(user, startup):
     user.write("train.py", CALL)
     done = times(user, "--json", "found.json", "--", sys.executable, "train.py")

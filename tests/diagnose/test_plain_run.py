@@ -141,6 +141,7 @@ def test_what_never_becomes_steady_is_timed_and_described(watch, monkeypatch):
     assert any("had not become steady" in note for note in found.notes)
 
 
+@pytest.mark.long
 def test_all_ranks_time_the_same_steps(watch):
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     found, _ = watch(RANKS, python=launcher)

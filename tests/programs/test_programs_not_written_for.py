@@ -29,8 +29,12 @@ def port_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
         return
 
 
-# One of each framework in `make test`.
-FIRST = {next(program.name for program in PROGRAMS if program.needs == needs) for needs in {p.needs for p in PROGRAMS}}
+# In `make test`: the rest start ranks, or more than one training each.
+FIRST = (
+    "Lightning, BoringModel with its sanity check and a validation after each epoch",
+    "torchrun, two ranks with DistributedDataParallel",
+    "dynotune.step() in an environment without dynotune",
+)
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,22 @@ def verdict(
     places = [leading.where] if leading else []
     places += [_where(attribution, found), of_loader if found == "input" else NOWHERE]
     where = next((place for place in places if FUNCTION.match(place.function)), NOWHERE)
+    rare = _of_some_steps(findings) if found in ("device", "none") else None
+    if rare is not None:
+        return f"{takes}; {_as_clause(rare.claim)}{_at(rare.where)}."
     return f"{takes}; {_said(attribution, found)}{_at(where)}{told}."
+
+
+def _of_some_steps(findings: Iterable[Finding]) -> Finding | None:
+    """What takes most of the time of those that some steps alone do, where that is much."""
+    rules = all_rules()
+    found = [
+        (finding.share, finding)
+        for finding in findings
+        if finding.id in rules and rules[finding.id].family == "phases" and not isinstance(finding.share, Unknown)
+    ]
+    share, finding = max(found, key=lambda pair: pair[0], default=(0.0, None))
+    return finding if share >= LEAST_AVOIDABLE else None
 
 
 def leading_finding(found: Bottleneck, findings: Iterable[Finding]) -> Finding | None:

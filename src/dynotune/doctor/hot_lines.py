@@ -126,12 +126,12 @@ def told(lines: Iterable[Seen], what: str = "of a step") -> list[str]:
 
 def in_words(line: Line) -> str:
     """`train.py(31): step, in json.loads, "rows = [json.loads(each) for each in lines]"`."""
-    called = f", in {_short(line.callee)}" if line.callee else ""
+    called = f", in {short_name(line.callee)}" if line.callee else ""
     return f"{line.function}{called}" + (f": {line.text}" if line.text else "")
 
 
-def _short(function: str) -> str:
-    """A library's function by its module: `json.loads`."""
+def short_name(function: str) -> str:
+    """Return a function of a library by its module: `json.loads`; of the program as it is."""
     match = re.match(r"(?P<file>.+)\(\d+\): (?P<name>.+)", function)
     if match is None:
         return function

@@ -10,7 +10,7 @@ from dynotune.doctor.observation_view import ObservationView, needs
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.observation import SlowStep, Why
 
-ORDER: tuple[Why, ...] = ("compilation", "allocation", "garbage", "epoch", "loader")
+ORDER: tuple[Why, ...] = ("compilation", "work", "allocation", "garbage", "epoch", "loader")
 """If a step has several causes, the first of these counts: it is rarer, and delays the others."""
 SHOWN = 3
 

@@ -133,6 +133,8 @@ def _jitter(steps: Timing | Unknown, findings: Sequence[Finding], command: Seque
         return _findings("Jitter", findings, command)
     if isinstance(steps, Unknown) or not steps.slow:
         return []
+    if all("work" in step.causes for step in steps.slow):
+        return []  # a finding of its own says what they do more
     longest, usual = words.duration(steps.longest_step_s), words.duration(steps.typical_step_s or steps.median_step_s)
     return [title("Jitter", f"the slowest step took {longest}, a usual one {usual}; nothing seen explains it")]
 

@@ -10,7 +10,8 @@ from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import EnvironmentChange
 from dynotune.schema.trace_summary import Place, TraceSummary
 
-Why = Literal["garbage", "allocation", "compilation", "epoch", "loader"]
+Why = Literal["garbage", "allocation", "compilation", "epoch", "loader", "work"]
+PeriodicKind = Literal["validation", "checkpoint", "epoch", "other"]
 
 FRESH_CACHES = "compile.fresh_caches"
 """The fact of environment variables, with spaces between, by which the program gave each of its two runs a compile
@@ -298,8 +299,28 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True):
     lines: list[Line] = []
 
 
+class PeriodicWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What some steps do beside what all do, and are longer for.
+
+    Args:
+        kind: as far as names of functions and files tell.
+        function: the line at which the program begins it, `train.py(70): main`; `text`: as it is written.
+        callee: the function in which most of it is; "" where the line itself takes the time.
+        num_steps: of the window, in which it was seen; `every`: so many steps lie from one to the next, median.
+        share: of the window.
+    """
+
+    kind: PeriodicKind
+    function: str
+    text: str = ""
+    callee: str = ""
+    num_steps: int
+    every: int | None = None
+    share: float
+
+
 class SlowStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step among the slowest hundredth. `causes`: what happened in it."""
+    """A step among the slowest hundredth. `causes`: what happened in it; "work" is in `ProcessState.periodic`."""
 
     index: int
     step_s: float
@@ -349,6 +370,7 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
         workers_rss_growth_bytes: of its loader's workers, of what each has to itself.
         rss_levels_bytes: of the process, at ends of steps spread evenly over the window; [] where not followed.
         threads: that ran code of the user's own within the window, that of the steps first; [] where nobody looked.
+        periodic: what some of the window's steps alone did, the largest first.
         graph_nodes_growth: nodes of autograd's graph that its tensors hold on to at the window's end, beyond those at
             its begin; None where they are too many to count, and in older records.
     """
@@ -366,6 +388,7 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     compilation: Compilation | Unknown = Unknown("torch.compile was not used")
     collections: Collections | Unknown = Unknown("not asked")
     threads: list[Thread] = []
+    periodic: list[PeriodicWork] = []
     peak_rss_bytes: int | None = None
     rss_growth_bytes: int | None = None
     workers_rss_growth_bytes: int | None = None

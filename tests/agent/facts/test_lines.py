@@ -97,6 +97,29 @@ def test_what_a_loader_asks_for_is_told_apart_from_the_loop(looking):
     assert at(thread, inside="", function=": __getitem__") == 0
 
 
+def test_each_look_at_the_steps_is_known_with_its_step_and_its_stack(monkeypatch):
+    monkeypatch.setattr(lines, "INTERVAL_S", 0.001)
+    made, step = Lines(), 7
+    made.begin(lambda: step)
+
+    def seen():
+        return [number for _, number in made.moments()["seen"]]
+
+    while not seen():
+        parses()
+    step = 8
+    while 8 not in seen():
+        parses()
+    made.facts()
+    told = made.moments()
+    assert set(seen()) == {7, 8}
+    innermost = [told["frames"][stack[-1]] for stack in told["stacks"]]
+    assert any(frame.endswith(": parses") and HERE in frame for frame in innermost)
+    # What the standard library and torch do inside is no frame of the program.
+    assert not [frame for frame in told["frames"] if "json/" in frame]
+    assert "json.loads(json.dumps(list(range(2000))))" in told["texts"]
+
+
 def test_a_call_of_a_module_is_torchs(looking):
     net = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(20)))
     batch = torch.ones(16, 64)

@@ -60,7 +60,12 @@ def told(ran, num_workers):
 
 @pytest.mark.parametrize(
     ("num_workers", "context"),
-    [(0, ""), (2, "fork"), (2, "spawn"), pytest.param(2, "forkserver", marks=pytest.mark.long)],
+    [
+        (0, ""),
+        (2, "fork"),
+        pytest.param(2, "spawn", marks=pytest.mark.long),
+        pytest.param(2, "forkserver", marks=pytest.mark.long),
+    ],
 )
 def test_the_time_that_batches_take_is_known_wherever_they_are_made(
     script, run_under_agent, fork_under_agent, num_workers, context

@@ -10,9 +10,14 @@ from dynotune.measure.live.cache_effects import num_steps_to_find
 from ..planned_tasks import window_task
 
 PROGRAMS = sorted((Path(__file__).parents[1] / "programs").glob("*.py"))
+# Each compiles, as `compiled` does.
+LONG = ("compiled_function", "compiled_inference", "compiled_after_eager_calls")
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "program",
+    [pytest.param(path, id=path.stem, marks=pytest.mark.long if path.stem in LONG else ()) for path in PROGRAMS],
+)
 def test_counts_the_steps_and_samples_that_the_program_made(program, fork_under_agent):
     ran = fork_under_agent([program], compiler="compiled" not in program.name)
     assert ran.returncode == 0, ran.stderr

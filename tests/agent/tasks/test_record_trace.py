@@ -324,6 +324,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_each_rank_records_the_same_steps_into_a_file_of_its_own(script, tmp_path, run_under_agent):
     ran = run_under_agent([script(RANKS), tmp_path / "store"], tasks=[trace_task(15, 3)])
     assert ran.returncode == 0, ran.stderr

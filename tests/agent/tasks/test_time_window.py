@@ -124,7 +124,7 @@ class State:
     def __init__(self):
         self.num_begun = self.num_levels = 0
 
-    def window_begins(self):
+    def window_begins(self, step):
         self.num_begun += 1
 
     def level(self):

@@ -107,6 +107,7 @@ def test_a_command_without_room_for_a_recording_says_what_to_do(trace):
     assert "longer" in refused.value.hint
 
 
+@pytest.mark.long
 def test_a_command_that_is_to_finish_does(trace):
     found, _ = trace(TRAINS, 30000, run_to_end=True, warmup_steps=20, num_steps=2)
     assert len(steps_in(found.traces[0])) == 2

@@ -400,7 +400,13 @@ for epoch in range(100_000):
 """
 
 
-@pytest.mark.parametrize("settings", [["loader.num_workers=2"], ["loader.num_workers=1", "loader.prefetch_factor=3"]])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["loader.num_workers=2"],
+        pytest.param(["loader.num_workers=1", "loader.prefetch_factor=3"], marks=pytest.mark.long),
+    ],
+)
 def test_batches_of_other_workers_come_in_between_and_each_sample_once_an_epoch(switch, tmp_path, settings):
     text = LOADER.replace("WAIT", "pass")
     key = " ".join(sorted(settings))

@@ -1,4 +1,4 @@
-"""Which lines of the program its threads are at: a thread looks some eighty times a second, and nothing else changes.
+"""Which lines of the program its threads are at, and in which step: a thread looks some eighty times a second.
 
 It looks when it has the interpreter's lock: when an operator or a call of the system releases it, and else when the
 switch interval is over, which is 5 ms and more than many lines take. So it is lowered meanwhile, in a program whose
@@ -13,14 +13,15 @@ import os
 import sys
 import time
 
-from ..core.source_location import WHOSE_AGENT, WHOSE_INSTALLED, WHOSE_USER, function, whose
+from ..core.source_location import WHOSE_AGENT, WHOSE_INSTALLED, WHOSE_TORCH, WHOSE_USER, function, whose
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Callable, Container
     from types import CodeType, FrameType
     from typing import Any
 
+    Frame = tuple[int, int]  # the identity of code, and a line of it
     Key = tuple[int, int, int, int, str]  # the first, third and fourth are identities of code, 0 for none
 
 INTERVAL_S = 0.012
@@ -29,9 +30,16 @@ MOST_FRAMES = 200
 MOST_THREADS = 16
 # Nobody asks for the rarer lines of a thread.
 MOST_LINES, MOST_TEXT = 30, 160
+MOST_MOMENTS = 4000
+# Parts of torch that say what the program does: draws data, keeps files, calls a module.
+_TELLING = tuple(
+    os.sep + os.path.join("torch", *name)
+    for name in (("utils", "data", ""), ("serialization.py",), ("nn", "modules", "module.py"))
+)
 _LOADER = os.sep + os.path.join("torch", "utils", "data", "dataloader.py")
 _SELECTORS = os.sep + "selectors.py"
 LOADER, EVENT_LOOP = "loader", "event-loop"
+_OF_PROGRAM = (WHOSE_USER, WHOSE_INSTALLED)
 
 
 class Seen:
@@ -49,6 +57,31 @@ class Seen:
         found[1] += cpu_ns
 
 
+class Moments:
+    """The stacks of the thread that makes the steps, outermost frame first, each with the step in which it was seen."""
+
+    def __init__(self) -> None:
+        self._stacks: dict[tuple[Frame, ...], int] = {}
+        self._seen: list[tuple[int, int]] = []
+
+    def add(self, stack: list[Frame], step: int) -> None:
+        """`stack` has the innermost frame first."""
+        if len(self._seen) < MOST_MOMENTS:
+            self._seen.append((self._stacks.setdefault(tuple(reversed(stack)), len(self._stacks)), step))
+
+    def facts(self, code_of: Callable[[int], CodeType]) -> dict[str, Any]:
+        """`frames` and their `texts`; `stacks`, of frames' numbers; `seen`, of a stack's number and a step."""
+        numbers: dict[Frame, int] = {}
+        stacks = [[numbers.setdefault(frame, len(numbers)) for frame in stack] for stack in self._stacks]
+        frames = [(code_of(identity), line) for identity, line in numbers]
+        return {
+            "frames": [function(code, line) for code, line in frames],
+            "texts": [_text(code, line) for code, line in frames],
+            "stacks": stacks,
+            "seen": self._seen,
+        }
+
+
 class Lines:
     """Looks from `begin` until `facts`. The thread that calls `begin` is the one that makes the steps.
 
@@ -59,15 +92,19 @@ class Lines:
     def __init__(self, among: Container[int] | None = None) -> None:
         self._among = among
         self._seen: dict[int, Seen] = {}
-        # Whose it is, by identity: code is equal by value, which takes long to compare.
-        self._known: dict[int, tuple[str, CodeType]] = {}
+        # Whose it is, and whether it stands in stacks. By identity: comparing code by value takes long.
+        self._known: dict[int, tuple[str, CodeType, bool]] = {}
         self._of_steps = 0
         self._turn = 0  # a thread of an earlier one ends by itself
         self._cpu_ns = 0
         self._ran_ns: dict[int, int | None] = {}
         self._switch_s: float | None = None  # the program's own interval, where it was lowered
+        self._step: Callable[[], int] | None = None
+        self._moments = Moments()
 
-    def begin(self) -> None:
+    def begin(self, step: Callable[[], int] | None = None) -> None:
+        """`step` tells in which step the thread is; None where there are none."""
+        self._step, self._moments = step, Moments()
         self._seen, self._of_steps = {}, _thread.get_ident()
         self._ran_ns = {ident: ran_ns for ident, (_, ran_ns) in _threads().items()}
         self._clock = time.pthread_getcpuclockid(self._of_steps)
@@ -111,6 +148,10 @@ class Lines:
         self._seen = {}
         return found[:MOST_THREADS]
 
+    def moments(self) -> dict[str, Any] | None:
+        """Where the thread that makes the steps was in each of them; None where nobody looked."""
+        return self._moments.facts(lambda identity: self._known[identity][1]) if self._step is not None else None
+
     def so_far(self, most: int) -> list[dict[str, Any]]:
         """The lines of all threads, as `facts` has them; looking goes on."""
         lines = [line for ident, seen in list(self._seen.items()) for line in self._lines(ident, seen)]
@@ -124,7 +165,7 @@ class Lines:
         own, line, callee, leaf, inside = key
         return {
             "function": function(self._known[own][1], line),
-            "text": linecache.getline(self._known[own][1].co_filename, line).strip()[:MOST_TEXT],
+            "text": _text(self._known[own][1], line),
             "callee": function(self._known[callee][1]) if callee else "",
             "leaf": function(self._known[leaf][1]) if leaf != own else "",
             "inside": inside,
@@ -154,13 +195,19 @@ class Lines:
         if ident == self._of_steps:
             now_ns = time.clock_gettime_ns(self._clock)
             cpu_ns, self._cpu_ns = now_ns - self._cpu_ns, now_ns
-        self._seen[ident].add(self._key(frame), cpu_ns)
+        stack: list[Frame] | None = [] if ident == self._of_steps and self._step is not None else None
+        self._seen[ident].add(self._key(frame, stack), cpu_ns)
+        if stack is not None and self._step is not None:
+            self._moments.add(stack, self._step())
 
-    def _key(self, frame: FrameType) -> Key:
+    def _key(self, frame: FrameType, stack: list[Frame] | None) -> Key:
         """The innermost line of the user's own, what it calls, what runs, and what all that is inside of.
 
         Where nothing is the user's own, as in a command that a package installs, the innermost line of a package but
         torch's.
+
+        Args:
+            stack: takes all frames but those of torch and of the standard library.
         """
         own = line = callee = leaf = 0
         installed = (0, 0, 0)
@@ -171,6 +218,8 @@ class Lines:
                 break
             code = each.f_code
             owner = self._owner(each)
+            if stack is not None and self._known[id(code)][2]:
+                stack.append((id(code), each.f_lineno or 0))
             if owner != WHOSE_AGENT:
                 leaf = leaf or id(code)
                 if not inside and code.co_filename.endswith(_LOADER):
@@ -194,7 +243,8 @@ class Lines:
         code = frame.f_code
         found = self._known.get(id(code))
         if found is None:
-            found = self._known[id(code)] = whose(code, frame.f_globals), code
+            owner = whose(code, frame.f_globals)
+            found = self._known[id(code)] = owner, code, owner in _OF_PROGRAM or (owner == WHOSE_TORCH and _tells(code))
         return found[0]
 
     def _suspended(self) -> tuple[int, int, int] | None:
@@ -214,6 +264,14 @@ class Lines:
         except Exception:  # the loop changes its tasks meanwhile
             return None
         return None
+
+
+def _tells(code: CodeType) -> bool:
+    return any(part in code.co_filename for part in _TELLING)
+
+
+def _text(code: CodeType, line: int) -> str:
+    return linecache.getline(code.co_filename, line).strip()[:MOST_TEXT]
 
 
 def _most_first(seen: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -64,8 +64,8 @@ class State:
         self._try("optimizers", self.optimizers.look_no_more)
         self._try("compilation", self.compilations.compilation_begins, *args)
 
-    def window_begins(self) -> None:
-        """From here on nothing is looked at, but what is counted."""
+    def window_begins(self, step: Callable[[], int]) -> None:
+        """From here on nothing is looked at, but what is counted; `step` tells the number of the step."""
         self._try("models", self.models.look_no_more)
         self._try("loaders", self.loaders.look_no_more)
         self._try("optimizers", self.optimizers.look_no_more)
@@ -77,7 +77,7 @@ class State:
         self.garbage.reset()
         # Last: what looks at the program here keeps a core busy by itself.
         self._try("threads", self._threads.begin)
-        self._try("lines", self._lines.begin)
+        self._try("lines", self._lines.begin, step)
 
     def level(self) -> None:
         """Within the window, at a few of its steps."""
@@ -102,6 +102,7 @@ class State:
         models = self._try("models", self.models.facts, bool(optimizers))
         parts = {
             "threads": lines,
+            "moments": self._try("lines", self._lines.moments),
             "collections": collections,
             **memory,
             **graphs,

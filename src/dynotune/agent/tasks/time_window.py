@@ -26,7 +26,7 @@ class TimeWindow(Task):
     def begin(self, num_steps: int) -> int:
         self._length = max(1, int(self.order["num_steps"]))
         if self.program.state is not None:
-            self.program.state.window_begins()
+            self.program.state.window_begins(lambda: self.program.steps.num_steps)
         self._before = self._counters()
         self._first_step = num_steps
         synchronise(self.program.torch)

@@ -11,6 +11,7 @@ from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.declaration import rule
 from dynotune.doctor.loaders import starts_workers_each_epoch
 from dynotune.doctor.observation_view import ObservationView, needs
+from dynotune.doctor.phases import periodic, sampling, seen
 from dynotune.doctor.slow_steps import ms, slow_steps
 from dynotune.schema.diagnosis import Finding, Kind
 from dynotune.schema.facts import Unknown
@@ -131,7 +132,8 @@ def epoch_jitter(view: ObservationView) -> Iterator[Finding]:
     share = unless_waited(view, min(1.0, max(0.0, beyond_s * timing.num_epochs / timing.window_s)))
     if timing.epoch_begin_s < policy.SLOW_STEP * usual_s or share < policy.LEAST_SHARE:
         return
-    begun = [loader for loader in view.loaders if starts_workers_each_epoch(view, loader)]
+    sampler = sampling(view)
+    begun = [] if sampler else [loader for loader in view.loaders if starts_workers_each_epoch(view, loader)]
     times = "once" if timing.num_epochs == 1 else f"{timing.num_epochs} times"
     yield Finding(
         id="epoch-jitter",
@@ -139,10 +141,17 @@ def epoch_jitter(view: ObservationView) -> Iterator[Finding]:
         severity=policy.severity(share),
         claim=f"A step that begins an epoch takes {timing.epoch_begin_s / usual_s:.1f} times as long as others.",
         share=share,
-        evidence=[f"{ms(timing.epoch_begin_s)} against {ms(usual_s)}, {times} in {timing.num_steps} steps"],
+        evidence=[
+            f"{ms(timing.epoch_begin_s)} against {ms(usual_s)}, {times} in {timing.num_steps} steps",
+            *(line for work in periodic(view, "epoch") for line in seen(view, work)),
+        ],
         where=next((loader.place for loader in (begun or view.loaders)), Place()),
         candidates=[Setting("loader.persistent_workers", True)] if begun else [],
-        remedy="" if begun else "Draw from one iterator across epochs, or make the data set start faster.",
+        remedy=""
+        if begun
+        else "The sampler takes the time, which orders all items anew: make epochs longer, or draw with replacement."
+        if sampler
+        else "Draw from one iterator across epochs, or make the data set start faster.",
     )
 
 

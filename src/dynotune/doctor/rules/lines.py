@@ -10,8 +10,9 @@ from dynotune.doctor import policy
 from dynotune.doctor.declaration import Rule, rule
 from dynotune.doctor.hot_lines import asleep, in_words, of_loader, of_python, steps_thread, told
 from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.phases import periodic
 from dynotune.schema.diagnosis import Finding
-from dynotune.schema.observation import Line
+from dynotune.schema.observation import Line, PeriodicKind
 from dynotune.schema.trace_summary import Place
 
 _GENERAL = ("host-bound", "loader-bound", "num-workers-zero", "launch-bound", "loader-jitter", "epoch-jitter")
@@ -24,6 +25,7 @@ class Habit:
     Args:
         calls: of the function that the line calls or that runs, `json/__init__.py(299): loads`.
         text: of the line itself, for what is written in C.
+        in_steps: what it is called where only some steps do it.
         what: in words, of the claim: "… takes 30% of a step".
     """
 
@@ -34,6 +36,7 @@ class Habit:
     wrong_when: str
     calls: str = ""
     text: str = ""
+    in_steps: PeriodicKind | None = None
 
     def is_at(self, line: Line) -> bool:
         if self.calls and re.search(self.calls, f"{line.callee}\n{line.leaf}"):
@@ -85,6 +88,7 @@ _HABITS = (
         what="Saving (checkpoints, state_dict)",
         remedy="Save less often, or let a thread write a copy that was made on the host.",
         wrong_when="what is lost since the last checkpoint costs more.",
+        in_steps="checkpoint",
         calls=r"/torch/serialization\.py\(\d+\): _?(legacy_)?save|/safetensors/|/torch/distributed/checkpoint/",
         text=r"torch\.save\(|save_checkpoint|save_pretrained|state_dict\(\)|(np|numpy)\.savez?\w*\(",
     ),
@@ -112,6 +116,11 @@ _HABITS = (
 def _judge(habit: Habit) -> Callable[[ObservationView], Iterator[Finding]]:
     def judge(view: ObservationView) -> Iterator[Finding]:
         found = [*of_python(view, habit.is_at), *of_loader(view, habit.is_at)]
+        if habit.in_steps is not None:
+            rare = [
+                (Line(function=one.function, text=one.text, num=0), one.share) for one in periodic(view, habit.in_steps)
+            ]
+            found = max(found, rare, key=lambda lines: sum(part for _, part in lines))
         share = min(1.0, sum(part for _, part in found))
         if share < policy.LEAST_SHARE:
             return

@@ -23,6 +23,7 @@ from dynotune.doctor.loaders import (
 )
 from dynotune.doctor.machine import number_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
+from dynotune.doctor.phases import sampling
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading
@@ -218,7 +219,7 @@ def num_workers_too_many(view: ObservationView) -> Iterator[Finding]:
 )
 def persistent_workers(view: ObservationView) -> Iterator[Finding]:
     loader = main_loader(view)
-    if loader is None or not starts_workers_each_epoch(view, loader):
+    if loader is None or not starts_workers_each_epoch(view, loader) or sampling(view):
         return
     share = epoch_starts(view, first_batch_s(loader))
     if share < policy.LEAST_SHARE:
@@ -248,7 +249,7 @@ def persistent_workers(view: ObservationView) -> Iterator[Finding]:
 )
 def mp_context(view: ObservationView) -> Iterator[Finding]:
     loader = main_loader(view)
-    if loader is None or not starts_workers_each_epoch(view, loader):
+    if loader is None or not starts_workers_each_epoch(view, loader) or sampling(view):
         return
     if loader.context not in ("spawn", "forkserver"):
         return

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from dynotune.launch.records.periodic import periodic_work
 from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, GARBAGE, Record, Step, summarise
 from dynotune.schema import document
 from dynotune.schema.errors import CONTRADICTIONS, RecordError
@@ -20,6 +21,7 @@ from dynotune.schema.observation import (
     Loader,
     Model,
     Optimizer,
+    PeriodicWork,
     ProcessState,
     SlowStep,
     Thread,
@@ -66,7 +68,7 @@ def state_of_process(record: Record, launched_s: float, *, steady: bool = True) 
     process = summarise(record, launched_s)
     try:
         parts = _parts(record.last("state") or {})
-        timed = _timing(process, record, drawn=_draws(process, parts.get("loaders", [])), steady=steady)
+        timed, periodic = _timed(process, record, parts.get("loaders", []), steady)
     except CONTRADICTIONS as error:
         raise RecordError(f"{record.path} is damaged: an event of it is not as dynotune's agent writes it.") from error
     parts.setdefault("peak_rss_bytes", process.peak_rss_bytes)
@@ -77,6 +79,7 @@ def state_of_process(record: Record, launched_s: float, *, steady: bool = True) 
         step=process.step or "",
         timing=timed,
         environment_changes=process.environment_changes,
+        periodic=periodic,
         **parts,
     )
 
@@ -102,19 +105,32 @@ def _draws(process: Process, loaders: Sequence[Loader]) -> bool:
     return "draw " in step or (step.startswith("marked") and bool(loaders))
 
 
-def _timing(process: Process, record: Record, *, drawn: bool, steady: bool) -> Timing | Unknown:
+def _timed(
+    process: Process, record: Record, loaders: Sequence[Loader], steady: bool
+) -> tuple[Timing | Unknown, list[PeriodicWork]]:
+    """The window's timing, and what only some of its steps do."""
     window = process.window
     if window is None:
-        return Unknown("the window did not come to its end")
+        return Unknown("the window did not come to its end"), []
     first, last = window.first_step, window.first_step + window.num_steps
     steps, times = record.steps[first:last], record.step_s[first:last]
     if times and steps[0].end_s > window.begin_s:
         times[0] = steps[0].end_s - window.begin_s  # less what the device had queued before the window
     if len(times) != window.num_steps or window.num_steps < 1:
         raise RecordError(f"{record.path} is damaged: {len(times)} steps of a window of {window.num_steps} are in it.")
-    return timing(
-        window, steps, times, drawn=drawn, steady=steady, time_to_first_step_s=process.time_to_first_step_s
-    )  # fmt: skip
+    drawn, to_first_s = _draws(process, loaders), process.time_to_first_step_s
+    timed = timing(window, steps, times, drawn=drawn, steady=steady, time_to_first_step_s=to_first_s)
+    moments = (record.last("state") or {}).get("moments")
+    if moments is None:
+        return timed, []
+    periodic, at = periodic_work(moments, times, first)
+    return msgspec.structs.replace(
+        timed, slow=[_working(step, step.index - first in at) for step in timed.slow]
+    ), periodic
+
+
+def _working(step: SlowStep, works: bool) -> SlowStep:
+    return msgspec.structs.replace(step, causes=["work", *step.causes]) if works else step
 
 
 def timing(

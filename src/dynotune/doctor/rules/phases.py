@@ -1,0 +1,64 @@
+"""Phases: what some steps do beside what all do, as a validation after every hundredth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dynotune.doctor import policy
+from dynotune.doctor.declaration import rule
+from dynotune.doctor.observation_view import ObservationView
+from dynotune.doctor.phases import periodic, seen, when
+from dynotune.schema.diagnosis import Finding
+from dynotune.schema.trace_summary import Place
+
+_JITTERS = ("epoch-jitter", "alloc-jitter", "loader-jitter", "gc-jitter")
+
+
+@rule(
+    "validation-often",
+    "program",
+    title="The model is validated often.",
+    sees="in some steps, and in no others, the thread of the steps was seen in a function that validates: by its name "
+    "or its file's, or because it calls a module and trains nothing.",
+    costs="its part of the window, at most what these steps took beyond a usual one.",
+    wrong_when="the whole run validates more rarely than the timed window, or the result is needed that often.",
+    explains=_JITTERS,
+)
+def validation_often(view: ObservationView) -> Iterator[Finding]:
+    for work in periodic(view, "validation"):
+        yield Finding(
+            id="validation-often",
+            severity=policy.severity(work.share),
+            claim=f"Validation takes {work.share:.0%} of the time{when(work)}.",
+            share=work.share,
+            evidence=seen(view, work),
+            where=Place(function=work.function),
+            remedy="Validate more rarely, or on a part of the data; larger batches without gradients are faster, too.",
+        )
+
+
+@rule(
+    "periodic-work",
+    "program",
+    title="Some steps do more than the others.",
+    sees="in some steps, and in no others, the thread of the steps was seen at a line of the program; these steps take "
+    "longer. Validations, checkpoints and begins of epochs count for other rules.",
+    costs="its part of the window, at most what these steps took beyond a usual one.",
+    wrong_when="the whole run does it more rarely than the window that was timed.",
+    explains=_JITTERS,
+)
+def periodic_work(view: ObservationView) -> Iterator[Finding]:
+    for work in periodic(view, "other"):
+        text = f"`{work.text}`" if work.text else work.function
+        yield Finding(
+            id="periodic-work",
+            severity=policy.severity(work.share),
+            claim=f"{text} takes {work.share:.0%} of the time{when(work)}.",
+            share=work.share,
+            evidence=seen(view, work),
+            where=Place(function=work.function),
+            remedy="Do it more rarely, or in a thread or process beside the loop.",
+        )
+
+
+RULES = (validation_often, periodic_work)

@@ -1,0 +1,111 @@
+"""What only some steps do, and are longer for: from where the thread of the steps was seen in each of them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from dynotune.schema.observation import PeriodicKind, PeriodicWork
+
+LONGER = 1.3
+"""Over the median: a step that may have more to do."""
+EXCLUSIVE = 0.15
+"""Of how often it was seen in long steps: what is seen in the others less often belongs to the long ones."""
+FEWEST = 4
+"""Times that it was seen: one more or less is a quarter of it."""
+LEAST_SHARE = 0.01
+MOST = 5
+
+Stack = tuple[int, ...]
+
+_KINDS: tuple[tuple[PeriodicKind, str], ...] = (
+    ("checkpoint", r"/torch/serialization\.py\(|/safetensors/|save_checkpoint|save_pretrained|torch\.save\("),
+    ("validation", r"(?<![a-z])(valid|validat\w*|val|eval|evaluat\w*|test)(?![a-z])(?!\.py)"),
+    ("epoch", r"/torch/utils/data/"),
+)
+_CALLS_A_MODULE = re.compile(r"/torch/nn/modules/module\.py\(")
+_TRAINS = re.compile(r"\.backward\(|\.step\(")
+
+
+def periodic_work(
+    moments: dict[str, Any], step_s: Sequence[float], first_step: int
+) -> tuple[list[PeriodicWork], set[int]]:
+    """Return the work that long steps alone do, the largest first, and the steps, within the window, that do it.
+
+    Of each stack the outermost frame counts that is seen in long steps and hardly in others: the line at which the
+    program begins that work.
+
+    Args:
+        moments: as the agent says them, see `agent.facts.lines.Moments`.
+        step_s: of the steps within the window, the first of which has the number `first_step`.
+
+    Raises:
+        KeyError, IndexError, TypeError, ValueError: the agent does not write them so.
+    """
+    usual_s = statistics.median(step_s)
+    is_long = [took_s > LONGER * usual_s for took_s in step_s]
+    num_long = sum(is_long)
+    if not num_long or 2 * num_long > len(step_s):
+        return [], set()
+    stacks = [tuple(map(int, stack)) for stack in moments["stacks"]]
+    seen = [(stacks[stack], step - first_step) for stack, step in moments["seen"]]
+    seen = [(stack, step) for stack, step in seen if 0 <= step < len(step_s)]
+    in_long, in_others = Counter[Stack](), Counter[Stack]()
+    for stack, step in seen:
+        counter = in_long if is_long[step] else in_others
+        counter.update(stack[:depth] for depth in range(1, len(stack) + 1))
+    others = len(step_s) - num_long
+
+    def exclusive(stack: Stack) -> bool:
+        return in_others[stack] / others <= EXCLUSIVE * in_long[stack] / num_long
+
+    found: dict[Stack, list[tuple[Stack, int]]] = {}
+    for stack, step in seen:
+        begun = next((stack[:depth] for depth in range(1, len(stack) + 1) if exclusive(stack[:depth])), None)
+        if begun is not None:
+            found.setdefault(begun, []).append((stack, step))
+    rows, steps = [], set[int]()
+    for begun, own in found.items():
+        steps_of = sorted({step for _, step in own if is_long[step]})
+        beyond = sum(step_s[step] - usual_s for step in steps_of) / sum(step_s)
+        share = min(len(own) / len(seen), beyond)
+        if len(own) >= FEWEST and share >= LEAST_SHARE:
+            rows.append(_row(begun, [stack for stack, _ in own], steps_of, moments, share))
+            steps |= set(steps_of)
+    return sorted(rows, key=lambda row: -row.share)[:MOST], steps
+
+
+def _row(
+    begun: Stack, own: Sequence[Stack], steps: Sequence[int], moments: dict[str, Any], share: float
+) -> PeriodicWork:
+    frames, texts = moments["frames"], moments["texts"]
+    apart = [later - earlier for earlier, later in itertools.pairwise(steps)]
+    below = Counter(frame for stack in own for frame in set(stack[len(begun) :]))
+    most = (frames[frame] for frame, num in below.most_common() if 2 * num > len(own))
+    inner = next((frame for frame in most if not _CALLS_A_MODULE.search(frame)), "")
+    return PeriodicWork(
+        kind=_kind([_words(begun[-1:] + stack[len(begun) :], frames, texts) for stack in own]),
+        function=str(frames[begun[-1]]),
+        text=str(texts[begun[-1]]),
+        callee=str(inner),
+        num_steps=len(steps),
+        every=round(statistics.median(apart)) if apart else None,
+        share=share,
+    )
+
+
+def _words(stack: Stack, frames: Sequence[str], texts: Sequence[str]) -> str:
+    return "\n".join(word for frame in stack for word in (frames[frame], texts[frame]))
+
+
+def _kind(words: Sequence[str]) -> PeriodicKind:
+    """What most of these stacks say; a module that is called and not trained is evaluated, whatever that is called."""
+    for kind, pattern in _KINDS:
+        if 2 * sum(re.search(pattern, one) is not None for one in words) > len(words):
+            return kind
+    calls = sum(_CALLS_A_MODULE.search(one) is not None for one in words)
+    return "validation" if 2 * calls > len(words) and not any(map(_TRAINS.search, words)) else "other"

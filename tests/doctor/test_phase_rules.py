@@ -1,0 +1,49 @@
+"""Rules on what some steps alone do."""
+
+from __future__ import annotations
+
+import pytest
+
+from dynotune.schema.observation import Loader, PeriodicWork, SlowStep, Thread
+from dynotune.schema.trace_summary import Place
+
+from .devices import found, on_cpu
+from .observations import timing
+
+
+def work(kind: str, share: float, **fields) -> PeriodicWork:
+    usual = {"function": "train.py(30): main", "text": "check(model)", "num_steps": 5, "every": 10}
+    return PeriodicWork(**({"kind": kind, "share": share} | usual | fields))
+
+
+@pytest.mark.parametrize(("kind", "id_"), [("validation", "validation-often"), ("other", "periodic-work")])
+def test_it_is_told_with_its_place_and_how_often_it_comes(kind, id_):
+    finding = found(on_cpu(periodic=[work(kind, 0.3)]))[id_]
+    assert (finding.share, finding.severity, finding.where) == (0.3, "high", Place("train.py(30): main"))
+    assert "30% of the time, after every 10 steps" in finding.claim
+    assert finding.evidence == ["in 5 of 50 steps, train.py(30): main: check(model)"]
+
+
+@pytest.mark.parametrize("one", [work("other", 0.005), work("other", 0.3, num_steps=1, every=None)])
+def test_what_is_small_or_was_seen_once_is_not_told(one):
+    assert "periodic-work" not in found(on_cpu(periodic=[one]))
+
+
+def test_steps_that_validate_are_not_laid_to_what_they_allocate():
+    slow = [SlowStep(index=9, step_s=0.5, wait_s=0.0, causes=["work", "allocation"])]
+    timed = timing(slow=slow, typical_step_s=0.1)
+    assert "alloc-jitter" not in found(on_cpu(timed=timed, periodic=[work("validation", 0.3)]))
+
+
+def test_a_checkpoint_counts_as_saving():
+    threads = [Thread(of_steps=True, num=100, cpu_s=4.9)]
+    finding = found(on_cpu(periodic=[work("checkpoint", 0.2)], threads=threads))["saved-per-step"]
+    assert (finding.share, finding.where) == (0.2, Place("train.py(30): main"))
+
+
+def test_an_epoch_that_begins_in_its_sampler_wants_no_persistent_workers():
+    loaders = [Loader(name="DataLoader", dataset="data.Rows", num_workers=2, persistent_workers=False)]
+    timed = timing(epoch_begin_s=0.5, num_epochs=5)
+    sampling = work("epoch", 0.4, callee="/lib/torch/utils/data/sampler.py(170): __iter__")
+    finding = found(on_cpu(timed=timed, loaders=loaders, periodic=[sampling]))["epoch-jitter"]
+    assert finding.candidates == [] and "sampler" in finding.remedy

@@ -13,7 +13,7 @@ from dynotune.schema.observation import Loader, Observation, ProcessState
 from dynotune.schema.trace_summary import Place
 
 from ..doctor.observations import attribution, loss, observed, timing
-from .conftest import User
+from .conftest import STEPS, User
 
 # Without an optimizer, which is not the subject: torch imports its compiler for the first one.
 LOADS = """
@@ -96,6 +96,18 @@ def test_a_program_without_torch_gets_what_its_marked_steps_say_and_no_mistake_o
     assert found["shares"]["reason"].endswith("the program did not import torch")
     assert "once more without" not in done.stderr
     assert not any("mistake" in note or "Could not be looked at" in note for note in found["notes"])
+
+
+def test_a_program_that_trains_briefly_is_diagnosed_in_what_it_does_afterwards(user):
+    program = STEPS + (
+        "for _ in range(8):\n    step()\nnet.eval()\nwith torch.no_grad():\n    for _ in range(300):\n"
+        "        net(torch.randn(4, 8))\n        time.sleep(0.01)\n"
+    )
+    done = diagnoses(user, program, "--json", "found.json")
+    assert done.returncode == 0, done.stderr
+    assert "makes 8 steps" in done.stderr and "--phase inference" in done.stderr
+    diagnosis = json.loads((user.cwd / "found.json").read_text())
+    assert diagnosis["steps"]["step_s"] > 0.01 and diagnosis["steps"]["num_steps"] > 8
 
 
 def test_a_command_that_fails_shows_its_last_lines(user):

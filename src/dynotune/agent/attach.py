@@ -72,6 +72,7 @@ class Agent:
             search_again=self._search_again,
             has_stepped=self._state.optimizers.stepped if self._state is not None else None,
             marked_by_hand=bool(plan.get("step_function")),
+            phase=plan.get("phase"),
             wait=self._wait_for_device if plan.get("sync_steps") else None,
         )
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from dynotune.cli import options
 from dynotune.cli.options import Json, one_of, runs_a_command
-from dynotune.schema.errors import UsageError, from_elsewhere
+from dynotune.schema.errors import DynotuneError, TooFewSteps, UsageError, from_elsewhere
 from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
@@ -103,15 +105,36 @@ def _watch(run: RunSpec, *, isolate_loader: bool, roofline: bool) -> tuple[Obser
     with Progress(screen) as progress:
         watcher: Watcher = progress
         beside: dict[str, Any] = {}
-        with LiveDiagnosis(run, watcher) as live:
-            observation, path = live.observe()
-            if isolate_loader:
-                beside["upper_bounds"] = live.isolate_loader()
-            if roofline:
-                beside["roofline"] = live.roofline()
-            live.end()
+
+        def observe(run: RunSpec) -> tuple[Observation, Path]:
+            with LiveDiagnosis(run, watcher) as live:
+                found = live.observe()
+                if isolate_loader:
+                    beside["upper_bounds"] = live.isolate_loader()
+                if roofline:
+                    beside["roofline"] = live.roofline()
+                live.end()
+            return found
+
+        try:
+            observation, path = observe(run)
+        except TooFewSteps as error:
+            if run.phase is not None or run.step_function is not None:
+                raise
+            observation, path = _other_phase(run, observe, watcher, error)
     screen.print(Text(words.plain(f"Observed: {path}"), style="dim"), soft_wrap=True)
     return observation, beside
+
+
+def _other_phase(
+    run: RunSpec, observe: Callable[[RunSpec], tuple[Observation, Path]], watcher: Watcher, error: TooFewSteps
+) -> tuple[Observation, Path]:
+    """What is observed of a command that trains briefly, and then does something else; if it does, and else `error`."""
+    watcher.warn(f"{error.message} It is run once more, for what it does without training (--phase inference).")
+    try:
+        return observe(msgspec.structs.replace(run, phase="inference"))
+    except DynotuneError:
+        raise error from None
 
 
 def _is_there(diagnosis: Diagnosis, severity: str) -> bool:

@@ -22,7 +22,7 @@ from dynotune.cli import command_of
 from dynotune.schema import private, redaction
 from dynotune.schema.comparison import MOST_PAIRS
 from dynotune.schema.errors import CONTRADICTIONS, UsageError
-from dynotune.schema.run import Caches, Objective, RunSpec
+from dynotune.schema.run import Caches, Objective, Phase, RunSpec
 from dynotune.schema.task import PageCache
 
 if TYPE_CHECKING:
@@ -147,6 +147,16 @@ RUN_OPTIONS: dict[str, Any] = {
         ),
     ],
     "step_function": StepFunction,
+    "phase": Annotated[
+        Phase | None,
+        _of_a_run(
+            "--phase",
+            metavar="NAME",
+            parser=str,
+            callback=one_of("training", "inference"),
+            help="The phase whose steps count: training or inference. Default: training, if there is any.",
+        ),
+    ],
     "ready_pattern": Annotated[
         str | None,
         _of_a_run(
@@ -181,7 +191,7 @@ RUN_OPTIONS: dict[str, Any] = {
     "base": RunDir,
 }
 """By field of RunSpec, in the order of the help."""
-OF_EVERY_RUN = ("step_function", "timeout_s", "sandbox", "nice", "lock", "base")
+OF_EVERY_RUN = ("step_function", "phase", "timeout_s", "sandbox", "nice", "lock", "base")
 _OWN_DEFAULTS: dict[str, Any] = {"base": None, "settings": None}
 
 

@@ -89,6 +89,7 @@ def verify(
         command=_command(context, found, file, run),
         objective=found.recipe.objective,
         step_function=run.step_function or found.recipe.step_function,
+        phase=run.phase or found.recipe.phase,
         caches=run.caches or found.recipe.caches,
     )
     options.check_run(context, run, settings)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from dynotune.launch.records import ALLOCATED, COMPILED, EPOCH, Record
 from dynotune.measure.live import ROOM_STEPS, earliest, epoch_steps, num_steps_to_find, past_epoch_begin, steady_steps
-from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.errors import TooFewSteps
 from dynotune.schema.run import RunSpec
 from dynotune.schema.task import TimeWindow
 
@@ -35,7 +35,7 @@ def window_within(record: Record, request: RunSpec) -> TimeWindow:
     """Place the window of a command that makes no more steps than are in `record`.
 
     Raises:
-        CannotRunHere: there is no room for it.
+        TooFewSteps: there is no room for it.
     """
     num, first = len(record.steps), num_steps_to_find(record) + ROOM_STEPS
     # One is left over: two runs may differ by one.
@@ -43,7 +43,7 @@ def window_within(record: Record, request: RunSpec) -> TimeWindow:
     wanted = max(first, request.warmup_steps or steady_steps(record) or num // 2)
     num_steps = request.window_steps or max(FEWEST_STEPS, min(window_steps(record), num - wanted - 1))
     if room < num_steps:
-        raise CannotRunHere(
+        raise TooFewSteps(
             f"The command makes {num} steps and ends: too few to time {num_steps} after {first} of warm-up.",
             hint="Let it run longer (more epochs, more data), or ask for fewer steps with --steps.",
         )

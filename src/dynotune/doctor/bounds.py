@@ -24,20 +24,28 @@ _SEVERITIES: tuple[Severity, ...] = ("low", "medium", "high")
 def faster_device_saving(view: ObservationView) -> float:
     """Return what an infinitely fast device would save of a plain step.
 
-    If the device hardly waits for host or loader, this is all of its work. Otherwise host or loader set the pace, and a
-    faster device shortens the step at most by the time for which the host waits for the device. For a program without
-    a device, return the time of its operators, which the host itself runs.
+    If the device hardly waits for host or loader, this is all of its work: how fast the host would be, a device that it
+    keeps busy does not show. Otherwise running the timeline again without its work tells; where there was none to run,
+    a faster device shortens the step at most by the time for which the host waits for it. For a program without a
+    device, return the time of its operators, which the host itself runs.
     """
     attribution = view.attribution
     shares = attribution.shares
     if attribution.busy_share is None or shares.host + shares.input <= policy.DEVICE_SETS_PACE:
         return shares.device
+    if "device" in attribution.counterfactual_savings:
+        return min(shares.device, attribution.counterfactual_savings["device"])
     trace, step_s = view.trace, view.timing.step_s
     if not trace.num_steps or not step_s:
         return shares.device
     rank = trace.devices[0].rank if trace.devices else None
     waited_s = sum(row.total_s for row in trace.syncs if row.rank == rank) / trace.num_steps
     return min(shares.device, waited_s / step_s)
+
+
+def faster_host_saving(view: ObservationView) -> float:
+    """Return what an infinitely fast host would save of a plain step; 1 where there was no timeline to run again."""
+    return view.attribution.counterfactual_savings.get("host", 1.0)
 
 
 def saving(view: ObservationView, share: float) -> float:

@@ -46,6 +46,7 @@ def recipe_of(study: Study) -> Recipe:
         num_pairs=confirmed.num_pairs,
         within=confirmed.within,
         step_function=study.run.step_function,
+        phase=study.run.phase,
         caches=study.run.caches,
         study=study.id,
         baseline=list(map(str, knobs.of_launch(study.run.settings))),
@@ -71,11 +72,12 @@ def recipe_of(study: Study) -> Recipe:
 def _holds(first: Recipe, study: Study) -> bool:
     """Whether what a recipe states was proved here, on this command, and of the settings that it has now."""
     head, run = first.recipe, study.run
-    told = (head.objective, head.caches, head.step_function) == (run.objective, run.caches, run.step_function)
+    told = (head.objective, head.caches, head.step_function, head.phase)
+    now = (run.objective, run.caches, run.step_function, run.phase)
     whole = {proof.knob for proof in first.proof} == set(first.settings) and not unproved(first)
     # Some may be left out here, since only the user may set them.
     applied = {str(Setting(knob, value)) for knob, value in first.settings.items()} <= set(map(str, run.settings))
-    return applied and told and whole and not differences(first, study.facts, run.command, strict=True)
+    return applied and told == now and whole and not differences(first, study.facts, run.command, strict=True)
 
 
 def _times(head: Header, first: Header) -> Header:

@@ -34,6 +34,10 @@ class CannotRunHere(DynotuneError):
     exit_code = 3
 
 
+class TooFewSteps(CannotRunHere):
+    """The command makes steps, and ends before enough of them were seen."""
+
+
 class RecordError(DynotuneError):
     """A file of ours cannot be read: cut short, damaged, or of a version we do not know."""
 

@@ -434,9 +434,9 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True, tag="attribution"):
     Args:
         busy_share: of the plain step in which the device ran anything; None without a device.
         slowed: a recorded step over a plain one.
-        counterfactual_savings: of some causes, the share of a step that would be saved without them, by running the
-            recorded timeline again: more than their own idle time, for what the host does after it would be hidden
-            behind the device.
+        counterfactual_savings: of some causes, and of all that the `device` or the `host` does, the share of a step
+            that would be saved without them, by running the recorded timeline again: of a wait more than its own idle
+            time, for what the host does after it would be hidden behind the device.
     """
 
     shares: Shares

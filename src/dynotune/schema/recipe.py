@@ -17,7 +17,7 @@ from dynotune.schema.comparison import Comparison
 from dynotune.schema.document import check_schema, in_words
 from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
 from dynotune.schema.knob import Effect, Scalar
-from dynotune.schema.run import Caches, Objective
+from dynotune.schema.run import Caches, Objective, Phase
 from dynotune.schema.setting import Setting
 from dynotune.schema.toml_text import argument, arguments, commented, quoted, value
 
@@ -46,7 +46,7 @@ class Header(msgspec.Struct, frozen=True):
         speedup, ci, num_pairs: of the confirmation: all settings against the command as it is. Of a recipe that went on
             from another, the product of both; then there are no pairs of the whole.
         within: these pairs are blocks within one process, with the settings and without: fresh ones had no time.
-        step_function, caches: as it was measured.
+        step_function, phase, caches: as it was measured.
         study: the study's id.
         baseline: settings of the launch that the command was compared with, as text: a placeholder needs a value there.
     """
@@ -59,6 +59,7 @@ class Header(msgspec.Struct, frozen=True):
     ci: tuple[float, float] | None = None
     num_pairs: int | None = None
     step_function: str | None = None
+    phase: Phase | None = None
     caches: Caches = "warm"
     study: str = ""
     baseline: list[str] = []

@@ -14,6 +14,7 @@ from dynotune.schema.task import PageCache, PlannedSetting, Task
 
 Purpose = Literal["run", "pilot", "measured", "live", "results"]
 Objective = Literal["throughput", "latency-p99", "time-to-first-step", "memory", "energy"]
+Phase = Literal["training", "inference"]
 Caches = Literal["warm", "cold"]
 EndedBy = Literal["command", "window", "timeout", "user"]
 
@@ -28,6 +29,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         base: the folder that run folders are made in (`--run-dir`), absolute.
         settings: what every run has; of a comparison, the baseline's; of a study, those of the recipe it begins from.
         step_function: `module:function` whose return ends a step, or `dynotune.step`; None to find the step.
+        phase: of which a step is looked for; None for training where there is any.
         ready_pattern: a regular expression for the line of output that ends a start; None to wait for a step.
         seed: for random, numpy, torch and the order of runs; None leaves the program's own.
         warmup_steps, window_steps: steps before the timed window, and in it; None to choose them from what is seen.
@@ -47,6 +49,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     base: Path
     settings: list[Setting] = []
     step_function: str | None = None
+    phase: Phase | None = None
     ready_pattern: str | None = None
     seed: int | None = None
     warmup_steps: int | None = None
@@ -77,6 +80,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         tasks: tasks at steps that are known from the start, one after another.
         live: more tasks come while the program runs.
         step_function: `module:function` whose return ends a step, or `dynotune.step`; None to find the step.
+        phase: of which the step is looked for; None for training where there is any.
         seed: given to random, numpy and torch before the program draws from them; None leaves them.
         note_events: note in which steps something was compiled or allocated.
         observe: look at the state of the process, and write it with its window (event `state`).
@@ -90,6 +94,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     tasks: list[Task] = []
     live: bool = False
     step_function: str | None = None
+    phase: Phase | None = None
     seed: int | None = None
     note_events: bool = False
     observe: bool = False

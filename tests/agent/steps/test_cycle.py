@@ -19,9 +19,9 @@ TRAIN, NET, TEACHER, SGD, ADAM, VAL, EVAL, GRAPH = range(len(TOKENS))
 CALLS = [Token(CALL, f"Net{number}") for number in range(12)]
 
 
-def search(events, tokens=TOKENS, num_optimizers=0, gap_s=0.0):
+def search(events, tokens=TOKENS, num_optimizers=0, gap_s=0.0, phase=None):
     times = [position * gap_s for position in range(len(events))]
-    return find(list(events), times, tokens, num_optimizers)
+    return find(list(events), times, tokens, num_optimizers, phase)
 
 
 def period(sequence):
@@ -160,3 +160,20 @@ def test_repeats_are_counted_in_words():
 def test_a_long_cycle_is_cut_short_in_words():
     cycle = Cycle([0, 1] * 7, 1, 7, set())
     assert cycle.describe(CALLS).endswith("call Net1, …")
+
+
+def test_of_a_program_that_trains_and_then_infers_either_phase_has_a_cycle():
+    events = [TRAIN, NET, SGD] * 8 + [VAL, EVAL] * 20
+    assert search(events, phase="training").sequence == [TRAIN, NET, SGD]
+    assert search(events, phase="inference").sequence == [VAL, EVAL]
+    # The same loader and model in both: what a draw leads to tells.
+    assert search([TRAIN, NET, SGD] * 8 + [EVAL] * 20, phase="inference").sequence == [EVAL]
+
+
+def test_what_trains_is_no_cycle_of_inference_however_it_begins():
+    accumulates = [TRAIN, NET] * 16 + [SGD]
+    assert all(search((accumulates * 3)[:size], phase="inference") is None for size in range(1, 99))
+
+
+def test_what_only_calls_is_no_training():
+    assert search([VAL, EVAL] * 400, phase="training") is None

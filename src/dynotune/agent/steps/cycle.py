@@ -15,6 +15,7 @@ DRAW = "draw"
 CALL = "call"
 STEP = "step"
 REPLAY = "replay"
+TRAINING, INFERENCE = "training", "inference"
 
 # A cycle must be seen this often before it is believed.
 _MIN_REPEATS = 3
@@ -65,20 +66,25 @@ class Cycle:
         )
 
 
-def find(events: list[int], times: list[float], tokens: list[Token], num_optimizers: int) -> Cycle | None:
+def find(
+    events: list[int], times: list[float], tokens: list[Token], num_optimizers: int, phase: str | None = None
+) -> Cycle | None:
     """The cycle that explains the end of `events`, or None while there is none to believe.
 
     Args:
         events: tokens' numbers in order of time; `times`: when each came, seconds.
         tokens: Token of each number.
         num_optimizers: optimizers that exist; a program that has one trains, and each should step in a cycle.
+        phase: in which it is; None for training where there is any.
     """
-    relevant, when = _relevant(events, times, tokens)
+    relevant, when = _relevant(events, times, tokens, phase)
     tail = _tail_period(relevant)
     if tail is None:
         return None
     period, length = tail
     sequence = relevant[-period:]
+    if phase == INFERENCE and all(tokens[n].kind == DRAW for n in sequence):
+        return None  # what draws without calling anything is about to train
     if not _explains(relevant, when, tokens, sequence, length, num_optimizers):
         return None
     sequence = _rotate(sequence, relevant)
@@ -86,13 +92,15 @@ def find(events: list[int], times: list[float], tokens: list[Token], num_optimiz
     return Cycle(sequence, anchor, per_step, {n for n in sequence if tokens[n].kind == DRAW})
 
 
-def _relevant(events: list[int], times: list[float], tokens: list[Token]) -> tuple[list[int], list[float]]:
-    """In training, what trains: optimizer steps, calls with gradients, draws that lead to them.
+def _relevant(
+    events: list[int], times: list[float], tokens: list[Token], phase: str | None
+) -> tuple[list[int], list[float]]:
+    """In training, what trains: optimizer steps, calls with gradients, draws that lead to them. In inference the rest.
 
     Evaluation in between would otherwise be part of the cycle, or hide it.
     """
-    if not any(tokens[n].kind == STEP for n in set(events)):
-        return events, times
+    if phase != INFERENCE and not any(tokens[n].kind == STEP for n in set(events)):
+        return ([], []) if phase == TRAINING else (events, times)
     votes: dict[int, int] = {}
     trains = drawing = False
     for number in reversed(events):
@@ -104,6 +112,8 @@ def _relevant(events: list[int], times: list[float], tokens: list[Token]) -> tup
         drawing = token.kind == DRAW
         trains = trains or token.kind == STEP or token.with_grad
     keep = {n for n in set(events) if tokens[n].kind in (STEP, REPLAY) or tokens[n].with_grad or votes.get(n, 0) > 0}
+    if phase == INFERENCE:
+        keep = {n for n in set(events) if n not in keep or tokens[n].kind == REPLAY}
     kept = [(n, t) for n, t in zip(events, times) if n in keep]
     return [n for n, _ in kept], [t for _, t in kept]
 

@@ -50,6 +50,7 @@ class Steps:
             once they are found.
         search_again: called where another training seems to begin; whether its step may be searched for.
         marked_by_hand: steps will be marked; no cycle is searched for.
+        phase: of which a step is searched for, one of `cycle`'s; None for training where there is any.
         wait: waits for the device where a step may end; None where the host's time is asked for.
     """
 
@@ -64,6 +65,7 @@ class Steps:
         search_again: Callable[[], bool] = lambda: True,
         has_stepped: Callable[[Any], None] | None = None,
         marked_by_hand: bool = False,
+        phase: str | None = None,
         wait: Callable[[], None] | None = None,
     ) -> None:
         # Programs call models from several threads. Reentrant: a signal handler may call one, too.
@@ -71,7 +73,7 @@ class Steps:
         self.grad_enabled = grad_enabled
         self._record, self._flags_now, self._reached, self._fixed = record, flags_now, reached, fixed
         self._search_again, self._has_stepped = search_again, has_stepped
-        self._wait = wait
+        self._wait, self._phase = wait, phase
         self._names = Identities()
         self._tokens = self._names.tokens
         self._history = History()
@@ -131,6 +133,8 @@ class Steps:
         """
         with self._lock:
             self.work_off()
+            if self._phase == cycles.INFERENCE:
+                return
             if self.cycle is not None and not self._marked and self._search_again():
                 if all(self._tokens[n].kind in (cycles.DRAW, cycles.CALL) for n in self.cycle.sequence):
                     self._num_superseded = self.num_steps
@@ -248,7 +252,8 @@ class Steps:
         if size >= self._next_check:
             # Every event at first, then ever more rarely: looking costs as much as there is to look at.
             self._next_check = size + 1 + size // 32
-            found = cycles.find(self._history.numbers, self._history.times, self._tokens, len(self.optimizers))
+            history, num = self._history, len(self.optimizers)
+            found = cycles.find(history.numbers, history.times, self._tokens, num, self._phase)
             if found is not None:
                 self._fix(found)
 

@@ -8,6 +8,7 @@ from dynotune.doctor import policy
 from dynotune.doctor.bounds import (
     PRODUCTS,
     after_waits,
+    faster_host_saving,
     main_model,
     operators,
     place_of,
@@ -58,7 +59,7 @@ def launch_bound(view: ObservationView) -> Iterator[Finding]:
     late = min(view.lost("launch-latency"), view.attribution.shares.host)
     counted = others if others <= pauses or launches else 0.0
     share = min(pauses + counted + late, view.attribution.shares.host)
-    share -= after_waits(view)
+    share = min(share - after_waits(view), faster_host_saving(view))
     if not losses and not (launches and others):
         yield from _many_short_kernels(view)
         return
@@ -129,6 +130,7 @@ def host_bound(view: ObservationView) -> Iterator[Finding]:
     share = min(sum(loss.share for loss in losses), view.attribution.shares.host) - after_waits(view)
     # What lines that read values compute for it is the waits' own.
     share -= max(0.0, sum(part for _, part in known(of_reads, view)) - view.lost("sync-per-step") - after_waits(view))
+    share = min(share, faster_host_saving(view))
     if share < policy.LEAST_SHARE or share <= view.lost("launch-bound") or _mostly_launches(view):
         return
     lines = known(of_python, view)

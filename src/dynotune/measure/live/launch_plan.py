@@ -124,6 +124,7 @@ def launch_plan(
             tasks=list(tasks),
             live=live,
             step_function=run.step_function,
+            phase=run.phase,
             seed=run.seed,
             note_events=note_events,
             observe=observe,

@@ -127,6 +127,8 @@ def _measured_as(study: Study) -> list[str]:
         options += ["--steps", str(study.run.window_steps)]
     if study.run.step_function is not None:
         options += ["--step-function", study.run.step_function]
+    if study.run.phase is not None:
+        options += ["--phase", study.run.phase]
     if study.margin != 0.01:
         options += ["--margin", f"{study.margin:g}"]
     if study.run.timeout_s is not None:

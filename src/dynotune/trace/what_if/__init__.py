@@ -3,6 +3,6 @@
 A prediction is checked by a comparison, never here.
 """
 
-from dynotune.trace.what_if.engine import retimed, savings
+from dynotune.trace.what_if.engine import DEVICE, HOST, retimed, savings
 
-__all__ = ["retimed", "savings"]
+__all__ = ["DEVICE", "HOST", "retimed", "savings"]

@@ -41,6 +41,9 @@ WITHOUT = ("sync-per-step", "h2d-blocking", "loader-bound", "pin-in-hot-loop", M
 """Causes that the timeline can be run again without: waits for the device, for copies to it and for the loader,
 pinning, and tensors that are made on the host, with their copies."""
 
+DEVICE, HOST = "device", "host"
+"""What the device computes and copies, and the host's own time: the timeline is run again with none of it."""
+
 _LAUNCH, _WAIT, _LOADER = 0, 1, 2
 _PINS = re.compile(r"aten::(_pin_memory|pin_memory)$")
 
@@ -106,9 +109,10 @@ def retimed(timeline: Timeline, step_s: float, wait_s: float | None) -> tuple[Ti
 
 
 def savings(timeline: Timeline, wait_s: float | None, faster: float) -> dict[str, float]:
-    """What a step would save without each of `WITHOUT`, as a share of one with it.
+    """What a step would save without each of `WITHOUT`, without `DEVICE` and without `HOST`, as a share of one with it.
 
-    More than the idle time that directly follows: what the host does after it is no longer behind the device.
+    More than the idle time that directly follows a wait: what the host does after it is no longer behind the device.
+    And less than all of the device's time, where the host sets the pace, or the loader.
 
     Args:
         wait_s, faster: as for `retimed`, and as it tells.
@@ -118,7 +122,7 @@ def savings(timeline: Timeline, wait_s: float | None, faster: float) -> dict[str
         return {}
     replay = _Replay(timeline, found, wait_s)
     with_it = replay.step_ns(faster)
-    causes = [cause for cause in WITHOUT if replay.has(cause)]
+    causes = [*(cause for cause in WITHOUT if replay.has(cause)), DEVICE, HOST]
     saved = {cause: 1 - replay.step_ns(faster, without=cause) / with_it for cause in causes}
     return {cause: share for cause, share in saved.items() if share > 0}
 
@@ -200,6 +204,9 @@ class _Replay:
         scale = self._loader_scale
         left_out = self._own_work.get(without)
         spared = self._copies_of_made() if without == MADE else frozenset[int]()
+        if without == DEVICE:
+            spared = frozenset(range(len(self._items)))
+        own = 0.0 if without == HOST else 1 / faster
         # What was queued before the first step stays where it is.
         start, end = (times.astype(np.float64).tolist() for times in self._recorded)
         was, now = self._begin_ns, float(self._begin_ns)
@@ -209,13 +216,14 @@ class _Replay:
                 self._queue(anchor.items, now, start, end, spared)
                 continue
             begin = max(anchor.start_ns, was)
-            now += _own(was, begin, left_out) / faster
+            now += _own(was, begin, left_out) * own
             old.append(begin)
             new.append(now)
             self._queue(anchor.items, now, start, end, spared)
-            if anchor.kind == _WAIT and anchor.cause != without and anchor.awaited not in spared:
+            needless = without == MADE and anchor.awaited in spared
+            if anchor.kind == _WAIT and anchor.cause != without and not needless:
                 free = end[anchor.awaited] if anchor.awaited != UNKNOWN else 0.0
-                now = max(now, free + min(anchor.after_ns, 0)) + max(anchor.after_ns, 0) / faster
+                now = max(now, free + min(anchor.after_ns, 0)) + max(anchor.after_ns, 0) * own
             elif anchor.kind == _LOADER and anchor.cause != without:
                 now += (anchor.end_ns - begin) * scale
             was = anchor.end_ns
@@ -223,7 +231,7 @@ class _Replay:
             new.append(now)
         last = int(max(self._timeline.host.end_ns.max(), was)) + 1
         old.append(last)
-        new.append(now + (last - was) / faster)
+        new.append(now + (last - was) * own)
         return np.array(old, dtype=np.int64), np.maximum.accumulate(np.array(new)), start, end
 
     def _queue(

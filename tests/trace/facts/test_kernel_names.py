@@ -72,6 +72,12 @@ def test_nsight_spells_names_otherwise_and_they_tell_the_same() -> None:
     assert classify([as_nsight_writes(name) for name in names]).tolist() == classify(names).tolist()
 
 
+def test_convolutions_of_amd_on_matrix_cores_are_no_slow_ones() -> None:
+    names = ["igemm_fwd_gtcx2_nhwc_fp16_bx0_ex0_bt128x128x32", "igemm_wrw_gtcx3_nhwc_bf16_bx0", "miopen_xdlops_conv"]
+    assert [CLASSES[index] for index in classify(names)] == ["convolution"] * 3
+    assert uses_tensor_cores(names).tolist() == [1, 1, 1]
+
+
 def test_a_kernel_of_fbgemm_is_no_matrix_product_for_its_name() -> None:
     assert CLASSES[classify(["void fbgemm_gpu::some_new_kernel<float>"])[0]] == "other"
 

@@ -468,3 +468,12 @@ def test_a_process_that_launches_nothing_stands_with_the_one_that_does(tmp_path:
 def test_the_union_of_what_ran_is_what_the_spans_cover(tmp_path: Path) -> None:
     timeline = only(write(tmp_path / "trace.json", [kernel(1, 4, 1), kernel(3, 4, 2, stream=8), kernel(9.5, 0.25, 3)]))
     assert intervals.length(intervals.union(timeline.device.start_ns, timeline.device.end_ns)) == 6_250
+
+
+def test_work_of_another_accelerator_is_counted_and_said(tmp_path: Path) -> None:
+    foreign = [{"ph": "X", "cat": "hpu_op", "name": "matmul", "ts": at, "dur": 1} for at in range(1313)]
+    span = {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "ts": 0, "dur": 2000}
+    operator = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
+    (timeline,) = kineto.read(write(tmp_path / "trace.json", [operator, span, *foreign]))
+    assert timeline.notes == ("spans of kinds that are not known here were left out: hpu_op (1,313)",)
+    assert "other kinds" in timeline.missing["device"]

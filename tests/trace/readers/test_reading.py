@@ -90,3 +90,23 @@ def test_reading_imports_what_it_needs_and_not_the_reader_of_the_other_format(tm
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("text", "whose"),
+    [
+        (
+            '{"traceEvents": [{"ph": "M", "name": "process_name", "pid": 6, "args": {"name": "0 CPU HIP API"}}]}',
+            "rocprof",
+        ),
+        ('{"rocprofiler-sdk-tool": [{"metadata": {}}]}', "rocprof"),
+        ('{"traceEvents": [{"ph": "X", "cat": "x", "name": "/device:GPU:0/stream", "ts": 1, "dur": 1}]}', "JAX"),
+        ('{"viztracer_metadata": {}, "traceEvents": []}', "VizTracer"),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_of_another_tracer_is_named(tmp_path: Path, text: str, whose: str, packed: bool) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+    with pytest.raises(UsageError, match=f"looks like a file of {whose}"):
+        reading.read_traces([path])

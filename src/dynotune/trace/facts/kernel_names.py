@@ -123,10 +123,10 @@ _BESIDE_PRODUCT = re.compile(
 # Instructions of tensor cores by shape (s1688, h884, d884, tensor16x8x16) or name (hmma, imma, wgmma), and families
 # that exist for them alone: nvjet is cuBLAS's for Hopper and later, xmma with warpgroups too; FlashAttention and
 # cuDNN's attention need them; of the memory-efficient kernels those for half types from sm70, for float32 from sm80.
-# On ROCm the matrix cores, _MI16x16x16.
+# On ROCm the matrix cores: _MI16x16x16 of hipBLASLt, gtcx and xdlops of MIOpen.
 _TENSOR_CORES = re.compile(
     r"tensorop|tensor\d+x\d+x|wmma|[hidq]mma|gmma|umma|warpgroup|nvjet"
-    r"|[shdczi](884|1684|1688|8816|16816|16832|161616)(?!\d)|deep_gemm|marlin|machete|_mi\d+x\d+|mfma"
+    r"|[shdczi](884|1684|1688|8816|16816|16832|161616)(?!\d)|deep_gemm|marlin|machete|gtcx|xdlops|_mi\d+x\d+|mfma"
     r"|flash(?!infer)|cudnn\w*_sdpa|fmha_cutlass[fb]_b?f16\w*_sm([789]|1\d\d)|fmha_cutlass[fb]_f32\w*_sm([89]0|1\d\d)"
 )
 _NO_TENSOR_CORES = re.compile(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable
 from decimal import Decimal
 from functools import partial
@@ -46,6 +46,8 @@ _TABLES = {
     "": _NAMES,
 }
 _FLOWS = ("ac2g", "async_cpu_to_gpu")
+# Spans that say again what others say, or of the profiler itself.
+_NO_ACTIVITY = ("trace", "overhead", "gpu_user_annotation", "cuda_sync", "cuda_profiler_range", "cuda_event")
 # Before they had a category of their own, these were written as operators.
 _ANNOTATIONS = ("ProfilerStep#", "Optimizer.step#", "Optimizer.zero_grad#", "enumerate(DataLoader)#")
 
@@ -169,6 +171,7 @@ class Columns:
     Attributes:
         names, places: what the numbers in the rows stand for.
         thread_names, process_names: what the file calls them; a process may have several names.
+        foreign: spans of categories that are not known here, as of other accelerators, by category.
         num_backwards, num_unfinished: spans left out: they end before they start, or lack time or duration.
     """
 
@@ -178,6 +181,7 @@ class Columns:
         self.places: Numbering[Place] = Numbering()
         self.thread_names: dict[Place, str] = {}
         self.process_names: dict[Id, list[str]] = defaultdict(list)
+        self.foreign: Counter[str] = Counter()
         self.num_backwards = 0
         self.num_unfinished = 0
         self._tables = _Tables()
@@ -203,6 +207,8 @@ class Columns:
         self._add_device(_those(events, is_device), table[is_device] - _DEVICE_FROM, times)
         self._add_memory([event for event in _those(events, table == _MEMORY) if event.name == "[memory]"], times)
         self._add_names(_those(events, table == _NAMES))
+        others = (event.cat for event in _those(events, table == _NONE) if event.dur >= 0)
+        self.foreign.update(category for category in others if category.lower() not in _NO_ACTIVITY)
 
     def host(self) -> HostRows:
         """All rows, once; annotations that an old torch wrote as operators are annotations."""

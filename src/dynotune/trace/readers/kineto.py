@@ -127,7 +127,7 @@ def _timeline(
         world_size=job.world_size,
         clock_base_ns=_clock_base_ns(slices, device.start_ns if len(device.start_ns) else host.start_ns),
         notes=notes,
-        missing=_missing(process),
+        missing=_missing(process, bool(columns.foreign)),
     )
 
 
@@ -234,15 +234,21 @@ def _notes(slices: Slices[Any], columns: Columns) -> tuple[str, ...]:
         notes.append(f"the file is cut short: it was read up to event {slices.num_events:,}, byte {slices.num_bytes:,}")
     if columns.num_backwards:
         notes.append(f"{columns.num_backwards:,} spans that end before they start were left out")
+    if columns.foreign:
+        most = ", ".join(f"{category} ({num:,})" for category, num in columns.foreign.most_common(5))
+        more = f" and {len(columns.foreign) - 5} more kinds" * (len(columns.foreign) > 5)
+        notes.append(f"spans of kinds that are not known here were left out: {most}{more}")
     if columns.num_unfinished:
         notes.append(f"{columns.num_unfinished:,} spans without a start or a duration were left out")
     return tuple(notes)
 
 
-def _missing(process: Process) -> dict[str, str]:
+def _missing(process: Process, has_foreign: bool) -> dict[str, str]:
     missing = {}
     if not len(process.device.place):
         missing["device"] = "no device activity was recorded: the program used none, or the profiler did not trace it"
+        if has_foreign:
+            missing["device"] = "no activity of a GPU was recorded, and spans of other kinds, which are not read here"
     elif not (process.launch != UNKNOWN).any():
         missing["launches"] = "no CUDA call that queued device work was recorded"
     if not (process.host.kind == HostKind.PYTHON).any():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import re
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -30,6 +33,16 @@ _OTHERS = (
 )
 
 
+_MAKERS = (
+    ("rocprof (AMD)", rb"rocprofiler|rocprof|HIP API|\"BeginNs\"|HSA API"),
+    ("JAX or TensorFlow", rb"/device:(GPU|TPU):|/host:CPU.*TensorFlow|XLA Ops"),
+    ("VizTracer", rb"viztracer"),
+    ("py-spy or speedscope", rb"speedscope"),
+    ("Chrome", rb"toplevel|\"CrBrowserMain\"|chrome_user_event"),
+    ("Intel VTune or PTI (oneAPI)", rb"level_zero|zeCommandList|unitrace"),
+)
+
+
 def read_traces(
     paths: Iterable[Path], *, limit_bytes: int | None = None, progress: Progress | None = None
 ) -> list[Timeline]:
@@ -49,8 +62,24 @@ def read_traces(
 
             timelines += nsys.read(path, progress=progress)
         else:
-            timelines += kineto.read(path, limit_bytes=limit_bytes, progress=progress)
+            try:
+                timelines += kineto.read(path, limit_bytes=limit_bytes, progress=progress)
+            except UsageError as error:
+                if maker := _maker(path):
+                    told = f"{error.message}; it looks like a file of {maker}, which is not read here"
+                    raise UsageError(told, hint=_HINT) from error
+                raise
     return timelines
+
+
+def _maker(path: Path) -> str:
+    """Whose file it is, of those that write JSON as torch.profiler does; "" where that does not show."""
+    try:
+        with gzip.open(path) if _begins(path).startswith(GZIP) else path.open("rb") as file:
+            begins = file.read(65536)
+    except (OSError, EOFError, zlib.error):
+        return ""
+    return next((maker for maker, words in _MAKERS if re.search(words, begins)), "")
 
 
 def _begins(path: Path) -> bytes:

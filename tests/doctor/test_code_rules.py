@@ -8,6 +8,7 @@ import pytest
 
 from dynotune.doctor import ObservationView, examine
 from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Line, Thread
 from dynotune.schema.run import EnvironmentChange
 from dynotune.schema.trace_summary import Place
 
@@ -33,6 +34,33 @@ def test_a_profiler_that_keeps_the_steps_from_being_recorded_is_bounded_by_nothi
     finding = found(observed(live={"live.profiler_place": "elsewhere"}))["profiler-left-on"]
     assert (finding.severity, type(finding.share), finding.where) == ("high", Unknown, Place())
     assert lacks(observed(live={"live.profiler_place": NOT_ASKED}), "profiler-left-on") == ["live.profiler_place"]
+
+
+# Gradients that nobody uses
+
+
+def distilling(**fields: Any) -> Any:
+    """A teacher of which 20% of the time is the forward pass, before a backward pass of 50%."""
+    call = {"grad_enabled": True, "training": False, "output_requires_grad": True, "input_requires_grad": False}
+    teacher = model("cpu", name="train.Teacher", training=False, **({"num_updated": 0, "call": call} | fields))
+    teaches = Line(function=CALLED.function, text="soft = teacher(x)", num=20)
+    backward = Line(function="train.py(9): step", num=50, leaf="/lib/torch/autograd/graph.py(9): _engine_run_backward")
+    seen = [Thread(of_steps=True, num=100, cpu_s=5.0, lines=[backward, teaches])]
+    return on_cpu(models=[model("cpu", num_updated=20), teacher], threads=seen)
+
+
+def test_gradients_of_a_teacher_that_nothing_updates():
+    finding = found(distilling())["gradients-unused"]
+    assert (finding.share, finding.where) == (pytest.approx(0.4), CALLED)
+    assert "Teacher" in finding.claim and "no_grad" in finding.remedy
+
+
+def test_gradients_that_are_used_or_not_computed_are_left_alone():
+    assert "gradients-unused" not in found(distilling(num_updated=20))
+    assert "gradients-unused" not in found(distilling(num_updated=None))
+    usual = {"grad_enabled": True, "training": False, "output_requires_grad": True, "input_requires_grad": False}
+    for other in ({"grad_enabled": False}, {"output_requires_grad": False}, {"input_requires_grad": True}):
+        assert "gradients-unused" not in found(distilling(call=usual | other))
 
 
 # Inference

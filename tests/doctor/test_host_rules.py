@@ -10,7 +10,7 @@ import pytest
 from dynotune.doctor import ObservationView, examine
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Loader, Observation
+from dynotune.schema.observation import Loader, Loading, Observation, Thread
 from dynotune.schema.trace_summary import Called, Cause, Copies, HostTime, Place
 
 from .devices import (
@@ -220,12 +220,20 @@ def test_a_model_on_the_cpu_that_was_told_to_use_one_thread():
     facts: Any = {"window.tree_cpu_s_per_s": 1.1}
     finding = of_one_thread(on_cpu(live={"live.num_threads": 1}, shares={"host": 0.2}, facts=facts))
     assert finding is not None
-    assert (finding.share, settings(finding)) == (pytest.approx(0.8 * 7 / 8), ["host.num_threads=8"])
+    assert (finding.share, settings(finding)) == (pytest.approx(0.8 * 6.9 / 7.9), ["host.num_threads=8"])
     assert "told to use one thread" in finding.claim
     assert of_one_thread(on_cpu(live={"live.num_threads": 2}, facts=facts)) is None
     # Others use the cores; or the model is not on the CPU.
     assert of_one_thread(on_cpu(live={"live.num_threads": 1}, facts={"window.tree_cpu_s_per_s": 8.0})) is None
     assert of_one_thread(on_gpu(live={"live.num_threads": 1}, facts=facts)) is None
+
+
+def test_cores_that_are_free_while_the_thread_itself_waits_are_none_for_its_operators():
+    two: Any = {"window.tree_cpu_s_per_s": 1.6, "host.num_cores": 2}
+    waits = [Thread(of_steps=True, num=100, cpu_s=3.0)]  # of five seconds
+    assert of_one_thread(on_cpu(live={"live.num_threads": 1}, facts=two, threads=waits)) is None
+    works = [Thread(of_steps=True, num=100, cpu_s=4.95)]
+    assert of_one_thread(on_cpu(live={"live.num_threads": 1}, facts=two, threads=works)) is not None
 
 
 def test_of_a_model_on_the_cpu_torch_is_told_and_not_the_variable_that_a_library_overrules():
@@ -235,6 +243,16 @@ def test_of_a_model_on_the_cpu_torch_is_told_and_not_the_variable_that_a_library
     assert settings(finding) == ["host.num_threads=8"] and "torch.set_num_threads" in finding.remedy
     elsewhere = of_one_thread(on_gpu(live={"live.num_threads": 1}, facts=facts))
     assert elsewhere is not None and settings(elsewhere) == ["env.OMP_NUM_THREADS=8"]
+
+
+def test_threads_of_workers_take_cores_from_the_steps():
+    loading = Loading(num_batches=20, fetch_s=0.1, longest_s=0.1, cpu_s=0.1, num_threads=4)
+    loaders = [Loader(name="DataLoader", dataset="data.Crops", num_workers=4, loading=loading)]
+    live = {"live.num_threads": 8, "live.core_wait_s_per_s": 3.2}
+    finding = found(on_cpu(loaders=loaders, live=live))["cpu-oversubscribed"]
+    # 24 threads on 8 cores; each of the eight waits for 40% of the time.
+    assert finding.share == pytest.approx(0.4 * (1 - 8 / 24))
+    assert finding.candidates == [] and "in the workers" in finding.remedy
 
 
 def test_more_threads_than_cores():

@@ -56,7 +56,7 @@ def test_python_without_a_habit_is_told_where_it_runs():
     own = Line(function="train.py(14): shift", text="for value in values:", num=45, cpu_s=2.2)
     finding = found(python(own, MODULE, PLAIN))["host-bound"]
     assert finding.where == Place("train.py(14): shift")
-    assert finding.evidence[1].startswith("45% of a step at train.py(14): shift: for value in values:")
+    assert finding.evidence[1].startswith("41% of a step at train.py(14): shift: for value in values:")
 
 
 def test_a_thread_that_was_hardly_looked_at_tells_nothing():
@@ -134,6 +134,8 @@ def test_a_thread_that_computes_in_python_beside_the_steps_takes_the_lock():
     assert finding.where == Place("data.py(20): __getitem__")
     assert "thread maker" in finding.evidence[0]
     assert "threads-compete" not in found(_competing(thread(LISTED, of_steps=False, cpu_s=0.1)))
+    # Where there was no core for it, it waited for that.
+    assert "threads-compete" not in found(_competing(maker, **{"window.tree_cpu_s_per_s": 7.8}))
 
 
 def test_threads_whose_time_nobody_knows_are_no_threads_that_did_nothing():
@@ -141,10 +143,11 @@ def test_threads_whose_time_nobody_knows_are_no_threads_that_did_nothing():
     assert lacks(_competing(maker), "threads-compete") == ["processor time of threads"]
 
 
-def _competing(other: Thread) -> Any:
+def _competing(other: Thread, **more: float) -> Any:
     hosts = [HostTime(rank=None, window_s=1.0, loader_s=0.0, operator_s=0.5, communication_s=0.0)]
     steps = thread(Line(function="train.py(40): step", text="y = f(x)", num=50, cpu_s=1.5), MODULE, cpu_s=3.0)
-    return on_cpu(shares={"host": 0.5}, traced={"hosts": hosts}, threads=[steps, other])
+    facts = {"window.tree_cpu_s_per_s": 2.0, **more}
+    return on_cpu(shares={"host": 0.5}, traced={"hosts": hosts}, threads=[steps, other], facts=facts)
 
 
 # Launches

@@ -59,7 +59,16 @@ def test_a_specific_finding_that_bounds_a_small_part_of_the_loss_does_not_hide_t
     made("general", 0.7, severity="high")
     made("specific", 0.19, severity="high", explains=["general"])
     findings, _ = examine(ObservationView(observed()))
-    assert [(finding.id, finding.also) for finding in findings] == [("general", []), ("specific", [])]
+    # But it stands before it, as a cause before its symptom, if it is no small part.
+    assert [(finding.id, finding.also) for finding in findings] == [("specific", []), ("general", [])]
+
+
+def test_a_cause_of_a_small_part_stands_behind_its_symptom(made):
+    made("general", 0.7, severity="high")
+    made("specific", 0.12, severity="high", explains=["general"])
+    made("trifle", 0.3, severity="low", explains=["general"])
+    findings, _ = examine(ObservationView(observed()))
+    assert [finding.id for finding in findings] == ["general", "specific", "trifle"]
 
 
 def test_a_finding_that_nothing_bounds_does_not_hide_a_loss_that_is_known(made):

@@ -36,16 +36,30 @@ def test_a_large_table_of_which_few_rows_are_used():
 
 def test_tables_that_are_small_sparse_or_used_whole_are_no_fault():
     assert "embedding-grads-dense" not in embedded(sparse=True)
-    assert "embedding-grads-dense" not in embedded(num_rows=10_000)
+    assert embedded(num_rows=10_000)["embedding-grads-dense"].severity == "low"
     assert "embedding-grads-dense" not in embedded(asked=200_000)
     assert "embedding-grads-dense" not in embedded(optimizers=[])
+
+
+def test_what_the_optimizer_takes_is_shared_by_parameters_where_it_was_seen():
+    step = Line(function="train.py(9): main", text="opt.step()", callee="/lib/torch/optim/optimizer.py(5): w", num=60)
+    seen = [Thread(of_steps=True, num=100, cpu_s=5.0, lines=[step])]
+    table = Table(num_rows=300_000, num_bytes=300_000 * 256, sparse=False)
+    half = model("cpu", table=table, parameter_bytes=2 * table.num_bytes, call={"inputs": [tensor(960)]})
+    finding = found(on_cpu(models=[half], threads=seen))["embedding-grads-dense"]
+    assert finding.share == pytest.approx(0.3, abs=0.01)
 
 
 # Generation
 
 
-def generating(num_grown: int, length: int = 64, **fields: Any) -> dict[str, Finding]:
-    call = {"grad_enabled": False, "inputs": [tensor(4, length)], "num": 20, "num_grown": num_grown}
+def test_inputs_that_grow_by_some_at_a_time_are_computed_again_too():
+    finding = generating(19, length=200, growth=190)["cache-absent"]
+    assert finding.share == pytest.approx(1.0 * (1 - 10 / 200), abs=0.05) and "10 more items" in finding.claim
+
+
+def generating(num_grown: int, length: int = 64, growth: int = 0, **fields: Any) -> dict[str, Finding]:
+    call = {"grad_enabled": False, "inputs": [tensor(4, length)], "num": 20, "num_grown": num_grown, "growth": growth}
     told = {"models": [model(training=False, call=call)], "optimizers": [], "shares": {"host": 0.3}}
     return found(on_gpu(**(told | fields)))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from dynotune.doctor.bounds import waits_for_host
 from dynotune.doctor.loaders import main_loader, steady_wait
 from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.phases import short_name
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Line, Thread
 from dynotune.schema.trace_summary import Place
@@ -70,17 +70,18 @@ def _waits(line: Line) -> bool:
 def of_python(view: ObservationView, chosen: Callable[[Line], bool] = lambda line: True) -> list[Seen]:
     """Return lines of Python's own work between operators, with the share of a step that each bounds.
 
-    With a device, a line costs at most its time, and at most what the device waits for the host. Without one, it has
-    its part of the time between operators: looking favours operators a little, which release the interpreter's lock.
+    With a device, a line costs at most its time, and at most what the device waits for the host.
     """
     thread = steps_thread(view)
     own = [line for line in thread.lines if not line.inside and not is_torchs(line) and not _idles(view, line)]
-    if view.uses_cuda:
-        lost = view.attribution.shares.host
-        return [(line, min(lost, line.num / thread.num)) for line in own if chosen(line)]
-    num = sum(line.num for line in own)
-    share = max(0.0, waits_for_host(view) - sum(part for _, part in asleep(view)))
-    return [(line, max(share * line.num / num, line.num / thread.num)) for line in own if chosen(line)] if num else []
+    most = view.attribution.shares.host if view.uses_cuda else 1.0
+    return [(line, min(most, line.num / thread.num)) for line in own if chosen(line)]
+
+
+def within(lines: list[Seen], share: float) -> list[Seen]:
+    """Return the lines with shares that sum to no more than this one: some of what they do is operators'."""
+    total = sum(part for _, part in lines)
+    return [(line, part * min(1.0, share / total)) for line, part in lines] if total else []
 
 
 def of_loader(view: ObservationView, chosen: Callable[[Line], bool] = lambda line: True) -> list[Seen]:
@@ -128,15 +129,3 @@ def in_words(line: Line) -> str:
     """`train.py(31): step, in json.loads, "rows = [json.loads(each) for each in lines]"`."""
     called = f", in {short_name(line.callee)}" if line.callee else ""
     return f"{line.function}{called}" + (f": {line.text}" if line.text else "")
-
-
-def short_name(function: str) -> str:
-    """Return a function of a library by its module: `json.loads`; of the program as it is."""
-    match = re.match(r"(?P<file>.+)\(\d+\): (?P<name>.+)", function)
-    if match is None:
-        return function
-    parts = match["file"].removesuffix(".py").removesuffix("/__init__").split("/")
-    after = [
-        at for at, part in enumerate(parts) if part in ("site-packages", "dist-packages") or part.startswith("python3")
-    ]
-    return ".".join([*parts[(after[-1] + 1 if after else len(parts) - 1) :], match["name"]])

@@ -8,6 +8,7 @@ from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.machine import number_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.phases import sampling
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading
 from dynotune.schema.setting import Setting
@@ -33,9 +34,11 @@ def loading_of(loader: Loader) -> Loading:
 
 
 def steady_wait(view: ObservationView, loader: Loader | None) -> float:
-    """Return the share of a step that waits for the loader, without the starts of epochs by new workers."""
+    """Return the share of a step that waits for the loader, without epochs' starts by new workers or by a sampler."""
     wait = view.attribution.shares.input
-    if loader is None or not loader.num_workers or loader.persistent_workers or wait < policy.LEAST_SHARE:
+    if loader is None or wait < policy.LEAST_SHARE:
+        return wait
+    if (not loader.num_workers or loader.persistent_workers) and not sampling(view):
         return wait
     try:
         return max(0.0, wait - epoch_starts(view))

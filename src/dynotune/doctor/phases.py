@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from dynotune.doctor import policy
-from dynotune.doctor.hot_lines import short_name
 from dynotune.doctor.observation_view import ObservationView
 from dynotune.schema.observation import PeriodicKind, PeriodicWork
 
@@ -36,3 +35,15 @@ def seen(view: ObservationView, work: PeriodicWork) -> list[str]:
     called = f", in {short_name(work.callee)}" if work.callee else ""
     text = f": {work.text}" if work.text else ""
     return [f"in {work.num_steps} of {view.timing.num_steps} steps, {work.function}{called}{text}"]
+
+
+def short_name(function: str) -> str:
+    """Return a function of a library by its module: `json.loads`; of the program as it is."""
+    match = re.match(r"(?P<file>.+)\(\d+\): (?P<name>.+)", function)
+    if match is None:
+        return function
+    parts = match["file"].removesuffix(".py").removesuffix("/__init__").split("/")
+    after = [
+        at for at, part in enumerate(parts) if part in ("site-packages", "dist-packages") or part.startswith("python3")
+    ]
+    return ".".join([*parts[(after[-1] + 1 if after else len(parts) - 1) :], match["name"]])

@@ -51,6 +51,8 @@ FEW_CPUS_PER_GPU = 4
 """The program, a pinning thread and two workers. With fewer processors one of them waits."""
 USED_UP = 0.9
 """Part of the processors that may be used. Above it more processors can help."""
+SPARE_CORE = 0.3
+"""Of a core, that has nothing to do. With less, more threads get in one another's way."""
 THROTTLED_S_PER_S = 0.01
 """Time for which the quota stopped the command."""
 SWAPPED_PAGES = 256
@@ -82,6 +84,8 @@ DEFAULT_CUBLAS_WORKSPACE_BYTES = 8_519_680
 
 HANDOVER_S = 0.0005
 """The process's own time for a batch that a worker made: it takes the batch from the queue and maps its memory."""
+OF_A_SYMPTOM = 0.25
+"""Part of a more general finding's share from which on a finding that explains it stands before it."""
 LARGE_PART = 0.3
 """Part of the time in which a batch is made. A smaller part does not decide how long loading takes."""
 WORKERS_BUSY = 0.85
@@ -200,8 +204,6 @@ SMALL_OPERATOR_S = 20e-6
 """An operator's own time, recorded. Below it dispatch and the result's memory are a large part, as is guessed."""
 CALLING_PART = 0.5
 """Part of their time, and of Python between them, that fewer and larger ones spare. It is guessed, not measured."""
-LARGE_TABLE_BYTES = 16 << 20
-"""Weights of an embedding. Smaller ones are read and written in a few milliseconds, or lie in a cache."""
 FEW_ROWS = 0.1
 """Part of an embedding's rows that a step uses. With more of them, sparse gradients save little."""
 FEWEST_CALLS = 8

@@ -35,7 +35,24 @@ def examine(view: ObservationView, scope: Scope | None = None) -> tuple[list[Fin
             findings += rule(view)
         except Missing as missing:
             unknown.append(NotKnown(rule.id, missing.name, missing.reason))
-    return sorted(_folded(findings), key=_weight), unknown
+    return _causes_first(sorted(_folded(findings), key=_weight)), unknown
+
+
+def _causes_first(findings: list[Finding]) -> list[Finding]:
+    """Move what explains a part of a more general finding, and is no trifle itself, before that."""
+    found: list[Finding] = []
+    for finding in findings:
+        symptoms = [at for at, general in enumerate(found) if _explains_part(finding, general)]
+        found.insert(min(symptoms, default=len(found)), finding)
+    return found
+
+
+def _explains_part(finding: Finding, general: Finding) -> bool:
+    if finding.severity == "low" or general.id not in all_rules()[finding.id].explains:
+        return False
+    if isinstance(general.share, Unknown) or isinstance(finding.share, Unknown):
+        return False
+    return finding.share >= policy.OF_A_SYMPTOM * general.share
 
 
 def _folded(findings: Sequence[Finding]) -> list[Finding]:

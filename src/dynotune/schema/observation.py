@@ -50,6 +50,7 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
         lines: at which workers were seen while they made batches; [] without workers, and where nobody looked.
         num_distinct: values among the first 4,096 of one plane of the batch's largest floating-point tensor.
         num_objects: Python objects that the data set holds in lists and dicts, estimated.
+        num_threads: of torch in each worker; None without workers.
         splits_by_worker: an IterableDataset asks which worker it is in.
         private_growth_bytes: of memory that the workers share with nobody, over `private_over_s`, their first second
             left out; None where it was not told.
@@ -69,6 +70,7 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
     lines: list[Line] = []
     num_distinct: int | None = None
     num_objects: int | None = None
+    num_threads: int | None = None
     splits_by_worker: bool | None = None
     private_growth_bytes: int | None = None
     private_over_s: float | None = None
@@ -118,10 +120,12 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         autocast: type of the device's autocast region; None outside of one.
+        input_requires_grad: any of its inputs does; None in older records.
         output_requires_grad: None where the output holds no tensor.
         num_input_shapes: distinct shapes of its inputs since it was found; None where they were not followed.
-        num: calls that were looked at; with inputs that were all longer by one than those of the call before
-            `num_grown`, and whose gradients are exchanged between ranks `num_synced`.
+        num: calls that were looked at; with inputs that were all longer in one dimension than those of the call before,
+            by at most half, `num_grown`, by `growth` in all; and whose gradients are exchanged between ranks
+            `num_synced`.
     """
 
     grad_enabled: bool
@@ -129,10 +133,12 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     autocast: str | None = None
     training: bool
     inputs: list[Tensor] = []
+    input_requires_grad: bool | None = None
     output_requires_grad: bool | None = None
     num_input_shapes: int | None = None
     num: int = 0
     num_grown: int = 0
+    growth: int = 0
     num_synced: int = 0
     place: Place = Place()
 
@@ -155,6 +161,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
             "recurrent", "embedding".
         num_training: modules in it that change between training and evaluation (dropout, batch norm) and are in
             training mode.
+        num_updated: of its tensors, those that an optimizer has.
         table: its largest embedding that is trained; None without one.
         wrapper: "DataParallel", "DistributedDataParallel", "FullyShardedDataParallel" or "".
         ddp: arguments of DistributedDataParallel, and `unused_parameters` where it told.
@@ -171,6 +178,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     num_modules: dict[str, int] = {}
     training: bool = False
     num_training: int = 0
+    num_updated: int | None = None
     table: Table | None = None
     wrapper: str = ""
     ddp: Facts = {}

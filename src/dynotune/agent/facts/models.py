@@ -13,7 +13,7 @@ from ..core.tensors import can_look, class_name, described, is_channels_last, sh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
     from typing import Any
 
     from ..core.hooks import Log
@@ -35,23 +35,28 @@ class _Calls:
         self.look: dict[str, Any] | None = None
 
     def begin_anew(self) -> None:
-        self.num = self.num_grown = self.num_synced = 0
+        self.num = self.num_grown = self.num_synced = self.growth = 0
         self.shapes: set[Any] = set()
         self.last: tuple[Any, ...] = ()
 
     def called_with(self, found: tuple[Any, ...], synced: bool) -> None:
         self.num += 1
         self.num_synced += synced
-        self.num_grown += bool(found) and len(found) == len(self.last) and all(map(_one_longer, self.last, found))
+        grown = [_longer(*pair) for pair in zip(self.last, found)] if len(found) == len(self.last) else [0]
+        if grown and min(grown) > 0:
+            self.num_grown += 1
+            self.growth += max(grown)
         self.last = found
         if len(self.shapes) < _MOST_SHAPES:
             self.shapes.add(found)
 
 
-def _one_longer(before: tuple[int, ...], now: tuple[int, ...]) -> bool:
-    """Whether one dimension is longer by one, and no other is another."""
+def _longer(before: tuple[int, ...], now: tuple[int, ...]) -> int:
+    """By how much one dimension is longer, at most by half, where no other differs; else 0."""
     differ = [(a, b) for a, b in zip(before, now) if a != b]
-    return len(before) == len(now) and len(differ) == 1 and differ[0][1] == differ[0][0] + 1
+    if len(before) != len(now) or len(differ) != 1 or differ[0][1] > max(1.5 * differ[0][0], differ[0][0] + 1):
+        return 0
+    return max(0, differ[0][1] - differ[0][0])
 
 
 class _Root:
@@ -134,12 +139,15 @@ class Models:
             calls.called_with(shapes(torch, args, kwargs), bool(getattr(module, "require_backward_grad_sync", False)))
         if calls.num & (calls.num - 1) and calls.look is not None:
             return None  # ever more rarely: the 1st, 2nd, 4th, 8th …
+        with torch._C.DisableTorchFunction():
+            requires_grad = any(tensor.requires_grad for tensor in tensors_in(torch, (args, kwargs)))
         calls.look = {
             "grad_enabled": bool(torch.is_grad_enabled()),
             "inference_mode": bool(torch.is_inference_mode_enabled()),
             "autocast": self._autocast(torch, module),
             "training": bool(module.training),
             "inputs": described(torch, (args, kwargs)),
+            "input_requires_grad": requires_grad,
             "place": {"function": source_location.place()},
         }
         return calls.look
@@ -156,15 +164,18 @@ class Models:
 
     # At the window's end
 
-    def facts(self, trains: bool) -> list[dict[str, Any]]:
+    def facts(self, trains: bool, updated: Container[int]) -> list[dict[str, Any]]:
         """Fields of `schema.observation.Model`: the largest 16 that steps call; with parameters, if any has.
 
         Args:
             trains: the steps update something, so calls with gradients are the ones to tell of.
+            updated: identities of the parameters that optimizers have.
         """
         alive = [(root, module) for root in self._roots.values() if (module := root.module()) is not None]
         stepping = [entry for entry in alive if any(calls.num for calls in entry[0].calls.values())]
-        described_ = [(root, fields) for root, module in stepping or alive if (fields := self._describe(module))]
+        described_ = [
+            (root, fields) for root, module in stepping or alive if (fields := self._describe(module, updated))
+        ]
         if any(fields["num_tensors"] for _, fields in described_):
             described_ = [(root, fields) for root, fields in described_ if fields["num_tensors"]]
         for root, fields in described_:
@@ -172,9 +183,12 @@ class Models:
         described_.sort(key=lambda entry: (trains and not _with_grad(entry[1]), -entry[1]["num_parameters"]))
         return [fields for _, fields in described_[:_MOST_TOLD]]
 
-    def _describe(self, module: Any) -> dict[str, Any] | None:
+    def _describe(self, module: Any, updated: Container[int]) -> dict[str, Any] | None:
         try:
-            return _describe(self._torch, module)
+            fields = _describe(self._torch, module)
+            parameters = (parameter for _, parameter in zip(range(_MOST_MODULES), module.parameters()))
+            fields["num_updated"] = sum(id(parameter) in updated for parameter in parameters)
+            return fields
         except Exception as error:
             self._log("model " + class_name(module), error)
             return None
@@ -185,6 +199,7 @@ class Models:
             return None  # what was called before there were steps says nothing of them
         num_shapes = len(calls.shapes) if self._is_found and calls.shapes else None
         counts = {"num": calls.num, "num_grown": calls.num_grown, "num_synced": calls.num_synced}
+        counts["growth"] = calls.growth
         return {**calls.look, "num_input_shapes": num_shapes, **counts}
 
 

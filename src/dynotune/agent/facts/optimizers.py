@@ -47,6 +47,11 @@ class Optimizers:
         while self._uncover:
             self._uncover.pop()()
 
+    def parameters(self) -> set[int]:
+        """Identities of the parameters that they update."""
+        alive = [optimizer for ref, _ in self._met.values() if (optimizer := ref()) is not None]
+        return {id(each) for optimizer in alive for group in optimizer.param_groups for each in group["params"]}
+
     def facts(self) -> list[dict[str, Any]]:
         """Fields of `schema.observation.Optimizer`."""
         alive = [(number, optimizer, where) for number, (ref, where) in self._met.items() if (optimizer := ref())]

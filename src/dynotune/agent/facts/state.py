@@ -99,7 +99,8 @@ class State:
         memory = self._try("memory", self._memory.facts) or {}
         graphs = self._try("graphs", self._graphs.facts) or {}
         optimizers = self._try("optimizers", self.optimizers.facts)
-        models = self._try("models", self.models.facts, bool(optimizers))
+        updated = self._try("optimizers", self.optimizers.parameters) or set()
+        models = self._try("models", self.models.facts, bool(optimizers), updated)
         parts = {
             "threads": lines,
             "moments": self._try("lines", self._lines.moments),

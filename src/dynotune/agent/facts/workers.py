@@ -71,6 +71,7 @@ class Fetching:
         self._lines: Lines | None = None  # of a worker
         self._decoding: set[int] = set()
         self._pinning: set[int] = set()
+        self._torch: Any = None
         self._pin_num, self._pin_s, self._pin_said_s = 0, 0.0, perf_counter()
 
     def install(self, hooks: AfterImport) -> None:
@@ -81,6 +82,7 @@ class Fetching:
     # Covers
 
     def _cover_torch(self, torch: Any) -> None:
+        self._torch = torch
         loaders: Any = importlib.import_module("torch.utils.data.dataloader")
         kinds = loaders._DatasetKind
         original = kinds.create_fetcher
@@ -224,6 +226,7 @@ class Fetching:
                 "drawn_by": os.getpid() if counts.worker is None or parent is None else parent.pid,
                 "worker": None if counts.worker is None else counts.worker.id,
                 "num_workers": 0 if counts.worker is None else counts.worker.num_workers,
+                "num_threads": None if counts.worker is None else int(self._torch.get_num_threads()),
                 "num": counts.num,
                 "fetch_s": counts.fetch_s,
                 "collate_s": counts.collate_s,

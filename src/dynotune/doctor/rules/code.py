@@ -18,11 +18,12 @@ from dynotune.doctor.bounds import (
     waits_for_host,
 )
 from dynotune.doctor.declaration import rule
+from dynotune.doctor.hot_lines import steps_thread
 from dynotune.doctor.machine import fact_or_none, unset
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Model
+from dynotune.schema.observation import Model, ModelCall
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
@@ -94,6 +95,46 @@ def inference_mode_absent(view: ObservationView) -> Iterator[Finding]:
         where=place_of([], model),
         remedy="Call the model under torch.inference_mode() or torch.no_grad(): it then keeps no activations.",
     )
+
+
+@rule(
+    "gradients-unused",
+    "program",
+    title="Gradients are computed of a model that nothing updates.",
+    sees="a module in evaluation mode that training calls with gradients enabled, whose results require gradients, and "
+    "none of whose parameters an optimizer has: a teacher, a frozen encoder, a metric.",
+    costs="the part of the backward pass that goes through it: twice its forward pass, at most the backward pass.",
+    wrong_when="what is trained stands before it, so that gradients have to go through it.",
+)
+def gradients_unused(view: ObservationView) -> Iterator[Finding]:
+    if not view.is_training:
+        return
+    for model in view.models:
+        call = model.call
+        if call is None or not _keeps_graph(model) or call.training or model.num_updated != 0 or not model.num_tensors:
+            continue
+        if call.input_requires_grad is not False:
+            continue
+        share = _behind(view, call)
+        if share < policy.LEAST_SHARE:
+            continue
+        yield Finding(
+            id="gradients-unused",
+            severity=policy.severity(share),
+            claim=f"{model.name.rpartition('.')[2]} is evaluated with gradients, and no optimizer has its weights.",
+            share=share,
+            evidence=[f"{model.num_tensors} tensors, in evaluation mode; its results require gradients"],
+            where=call.place,
+            remedy="Call it under torch.no_grad(), or set requires_grad_(False) on its parameters.",
+        )
+
+
+def _behind(view: ObservationView, call: ModelCall) -> float:
+    """Return the bound of the backward pass behind a module's call, by where the steps' thread was seen."""
+    thread = steps_thread(view)
+    forward = sum(line.num for line in thread.lines if line.function == call.place.function)
+    backward = sum(line.num for line in thread.lines if "_engine_run_backward" in line.leaf)
+    return min(2 * forward, backward) / thread.num
 
 
 def _keeps_graph(model: Model) -> bool:
@@ -258,6 +299,7 @@ def ul_deterministic_default(view: ObservationView) -> Iterator[Finding]:
 RULES = (
     profiler_left_on,
     inference_mode_absent,
+    gradients_unused,
     model_train_mode_eval,
     zero_grad_memset,
     ul_cublas_env_on_construct,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from dynotune.doctor import policy
 from dynotune.doctor.declaration import rule
+from dynotune.doctor.hot_lines import steps_thread
 from dynotune.doctor.machine import (
     NOT_MEASURED,
     fact_evidence,
@@ -22,7 +23,7 @@ from dynotune.doctor.machine import (
     variable_evidence,
     whole_number,
 )
-from dynotune.doctor.observation_view import ObservationView
+from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.schema.diagnosis import Finding, Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
@@ -93,8 +94,8 @@ def no_memory_caching_on(view: ObservationView) -> Iterator[Finding]:
     sees="OMP_NUM_THREADS is 1 and each process may use more than one core. torchrun sets the variable if it is unset "
     "and several processes start; Ultralytics sets it, too. Or: a model on the CPU runs in one thread of torch.",
     costs="operators on the CPU run on one core. For a model on the CPU, the bound is the part of the operators' time "
-    "that the other cores could take over. For a model on the GPU, the cost is in collation and augmentation in the "
-    "main process.",
+    "that cores could take over which had nothing to do while its thread ran. For a model on the GPU, the cost is in "
+    "collation and augmentation in the main process.",
     wrong_when="operators are too small to be split, or other processes keep the cores busy.",
     candidates=["host.num_threads", "env.OMP_NUM_THREADS"],
 )
@@ -108,10 +109,12 @@ def omp_threads_1(view: ObservationView) -> Iterator[Finding]:
     if not isinstance(view.observation.processes, Unknown):
         ranks = max(ranks, len(view.observation.processes))
     cores = int(view.number("host.num_cores")) // ranks
-    if cores <= 1 or (number_or_none(view, "window.tree_cpu_s_per_s") or 0.0) >= policy.USED_UP * cores * ranks:
+    spare = _spare_cores(view, cores, ranks)
+    if cores <= 1 or (spare is not None and spare < policy.SPARE_CORE):
         return
+    more = cores - 1 if spare is None else min(spare, cores - 1)
     parts = shares(view)
-    bound = parts.device * (1 - 1 / cores) if parts is not None and on_cpu else None
+    bound = parts.device * (1 - 1 / (1 + more)) if parts is not None and on_cpu else None
     otherwise: Severity = "medium" if on_cpu or no_gpu(view) else "low"
     share, severity = share_and_severity(view, bound, otherwise)
     what = "OMP_NUM_THREADS is 1" if by_variable else "torch was told to use one thread"
@@ -132,6 +135,22 @@ def omp_threads_1(view: ObservationView) -> Iterator[Finding]:
         remedy="Set it to the cores that each rank may use, less its loader workers."
         + " A call of torch.set_num_threads in the program or a library overrides it." * on_cpu,
     )
+
+
+def _spare_cores(view: ObservationView, cores: int, ranks: int) -> float | None:
+    """Return how many cores of a rank have nothing to do while its steps' thread runs; None if that is not known.
+
+    While that thread waits, its own core is free, too, and no thread of an operator would use it.
+    """
+    used, by_others = (number_or_none(view, f"window.{whose}_cpu_s_per_s") for whose in ("tree", "others"))
+    if used is None:
+        return None
+    free = cores - (used + max(0.0, by_others or 0.0)) / ranks
+    try:
+        thread, window_s = steps_thread(view), view.timing.window_s
+    except Missing:
+        return free
+    return free - (0.0 if thread.cpu_s is None else max(0.0, 1.0 - thread.cpu_s / window_s))
 
 
 @rule(

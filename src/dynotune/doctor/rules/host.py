@@ -16,10 +16,12 @@ from dynotune.doctor.bounds import (
     waits_for_host,
 )
 from dynotune.doctor.declaration import rule
-from dynotune.doctor.hot_lines import asleep, is_torchs, known, of_python, of_reads, place, steps_thread, told
+from dynotune.doctor.hot_lines import asleep, is_torchs, known, of_python, of_reads, place, steps_thread, told, within
 from dynotune.doctor.machine import fact_or_none, number_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.schema.diagnosis import Finding
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Loader
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import SHORT_KERNEL_S, Called, Caller, Operator, Place
 
@@ -164,8 +166,9 @@ def _between_operators_of_optimizer(view: ObservationView) -> float:
 
 
 def _python_bound(view: ObservationView) -> Iterator[Finding]:
-    lines, sleeps = known(of_python, view), known(asleep, view)
+    sleeps = known(asleep, view)
     share = waits_for_host(view) - _between_operators_of_optimizer(view) - sum(part for _, part in sleeps)
+    lines = within(known(of_python, view), share)
     if view.attribution.busy_share is not None or share < policy.HIGH_SHARE:
         return
     yield Finding(
@@ -349,10 +352,15 @@ def cpu_oversubscribed(view: ObservationView) -> Iterator[Finding]:
     workers = sum(loader.num_workers for loader in view.loaders) * ranks
     decoding = fact_or_none(view, "live.cv2_num_threads")
     in_workers = workers * decoding if isinstance(decoding, int) and decoding > 1 else 0
+    of_workers = sum(loader.num_workers * _threads_of_torch(loader) for loader in view.loaders) * ranks
     shares = view.attribution.shares
     computing = shares.host if view.uses_cuda else shares.device
+    if of_workers > workers and not view.uses_cuda:
+        # Each of their threads takes a core from the steps' operators.
+        threads, computing = threads + of_workers, min(computing, _waiting_for_cores(view) or computing)
     bound = [
         ("torch", threads, computing * (1 - cores / threads) if threads else 0.0, policy.OVERSUBSCRIBED),
+        ("torch in workers", of_workers, shares.input * (1 - cores / of_workers) if of_workers else 0.0, 2.0),
         ("OpenCV in workers", in_workers, shares.input * (1 - cores / in_workers) if in_workers else 0.0, 2.0),
     ]
     over = [(name, num, share) for name, num, share, most in bound if num > most * cores and share > 0]
@@ -361,7 +369,7 @@ def cpu_oversubscribed(view: ObservationView) -> Iterator[Finding]:
     share = min(1.0, sum(share for _, _, share in over))
     if share < policy.LEAST_SHARE:
         return
-    of_torch = over[0][0] == "torch"
+    of_torch = over[0][0] == "torch" and of_workers <= workers
     each = max(1, int(cores) // ranks)
     waited = number_or_none(view, "live.core_wait_s_per_s")
     yield Finding(
@@ -380,8 +388,21 @@ def cpu_oversubscribed(view: ObservationView) -> Iterator[Finding]:
         candidates=[Setting("host.num_threads", each)] if of_torch else [],
         remedy=f"Call torch.set_num_threads({each}), or set OMP_NUM_THREADS."
         if of_torch
+        else "Call torch.set_num_threads(1) in the workers: that is their default, which worker_init_fn changed."
+        if of_workers > workers
         else "Call cv2.setNumThreads(0) in the data set.",
     )
+
+
+def _threads_of_torch(loader: Loader) -> int:
+    """Return torch's threads in each worker; one is torch's default there."""
+    return 1 if isinstance(loader.loading, Unknown) else loader.loading.num_threads or 1
+
+
+def _waiting_for_cores(view: ObservationView) -> float | None:
+    """Return the part of the time for which each of the steps' threads is ready to run and has no core."""
+    waited, threads = number_or_none(view, "live.core_wait_s_per_s"), number_or_none(view, "live.num_threads")
+    return waited / threads if waited is not None and threads else None
 
 
 def _cores_are_busy(view: ObservationView, cores: float) -> bool:

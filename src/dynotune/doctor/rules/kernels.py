@@ -14,6 +14,7 @@ from dynotune.schema.observation import Model
 from dynotune.schema.setting import Setting
 
 HALF = ("float16", "bfloat16")
+_OF_TORCH = ("aten::_scaled_dot_product_attention_math", "aten::_native_multi_head_attention")
 _POINTWISE = ("elementwise", "cast", "random", "copy")
 
 
@@ -134,7 +135,7 @@ def _softmax_of_attention(view: ObservationView) -> tuple[float, float]:
     softmax = operators(view, lambda name: name in ("aten::_softmax", "aten::_softmax_backward_data"))
     if not batched or not softmax or sum(row.num for row in batched) < sum(row.num for row in softmax):
         return 0.0, 0.0
-    of_torch = sum(row.num for row in operators(view, "aten::_scaled_dot_product_attention_math".__eq__))
+    of_torch = sum(row.num for row in operators(view, _OF_TORCH.__contains__))
     if of_torch and of_torch >= sum(row.num for row in softmax if row.name == "aten::_softmax"):
         return 0.0, 0.0
     batched_forward, softmax_forward = (

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from dynotune.doctor import policy
 from dynotune.doctor.declaration import Rule, rule
 from dynotune.doctor.hot_lines import asleep, in_words, of_loader, of_python, steps_thread, told
+from dynotune.doctor.machine import number_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.phases import periodic
 from dynotune.schema.diagnosis import Finding
@@ -107,8 +108,9 @@ _HABITS = (
         what="Logging, drawing or writing",
         remedy="Do it every hundred steps, or in a thread that gets values that were detached.",
         wrong_when="each step is worth its record.",
-        calls=r"/(logging|tensorboard|tensorboardX|wandb|mlflow|matplotlib|rich|tqdm|csv)/|/torch/utils/tensorboard/",
-        text=r"^print\(|\.write\(|json\.dumps?\(|add_(scalar|histogram|image)",
+        calls=r"/(logging|tensorboard|tensorboardX|wandb|mlflow|matplotlib|rich|tqdm|csv)/|/torch/utils/tensorboard/|"
+        r"_histograms_impl",
+        text=r"^print\(|\.write\(|json\.dumps?\(|add_(scalar|histogram|image)|histogram\(|histc\(",
     ),
 )
 
@@ -208,7 +210,8 @@ def _producer(view: ObservationView) -> Line | None:
     title="Threads of the program compute in Python beside the steps.",
     sees="another thread of the program took processor time in code of its own, while the thread of the steps ran "
     "Python, too: one of them has the interpreter's lock at a time.",
-    costs="at most the other threads' time, and at most that for which Python or the device waits.",
+    costs="at most the other threads' time, and at most that for which the device waits for the host, or for which the "
+    "thread of the steps neither ran nor waited for anything else while there were cores.",
     wrong_when="the other thread computes in C without the lock.",
     explains=("host-bound", "launch-bound"),
 )
@@ -218,13 +221,11 @@ def threads_compete(view: ObservationView) -> Iterator[Finding]:
     if steps.cpu_s is None or any(one.cpu_s is None for one in others):
         raise Missing("processor time of threads", "the kernel does not say")
     taken = sum(one.cpu_s or 0.0 for one in others) / window_s
-    waited = sum(part for _, part in of_python(view)) if not view.uses_cuda else view.attribution.shares.host
-    # What it took of the processor is its own; the rest of the time between operators it may have waited for the lock.
-    idle = max(
-        0.0, 1.0 - steps.cpu_s / window_s - sum(part for _, part in asleep(view)) - view.attribution.shares.input
-    )
-    share = min(taken, waited, idle if not view.uses_cuda else 1.0)
-    if share < policy.LEAST_SHARE or taken < policy.LARGE_PART:
+    # What it took of the processor is its own; the rest, but for its waits, it may have waited for the lock.
+    waits = sum(part for _, part in asleep(view)) + view.attribution.shares.input
+    idle = max(0.0, 1.0 - steps.cpu_s / window_s - waits)
+    share = min(taken, view.attribution.shares.host if view.uses_cuda else idle)
+    if share < policy.MEDIUM_SHARE or (not view.uses_cuda and not _cores_left(view)):
         return
     busiest = max(others, key=lambda one: one.cpu_s or 0.0)
     yield Finding(
@@ -236,6 +237,13 @@ def threads_compete(view: ObservationView) -> Iterator[Finding]:
         where=Place(function=busiest.lines[0].function),
         remedy="Do this work in processes (DataLoader workers, multiprocessing), or in code that releases the lock.",
     )
+
+
+def _cores_left(view: ObservationView) -> bool:
+    """Tell whether a thread that was ready to run found a core: else it waited for that, and for no lock."""
+    names = ("host.num_cores", "window.tree_cpu_s_per_s", "window.others_cpu_s_per_s")
+    cores, used, by_others = (number_or_none(view, name) for name in names)
+    return cores is None or used is None or used + max(0.0, by_others or 0.0) < policy.USED_UP * cores
 
 
 RULES = (

@@ -147,7 +147,7 @@ def num_workers_zero(view: ObservationView) -> Iterator[Finding]:
     loader = main_loader(view)
     if loader is None or loader.num_workers:
         return
-    wait = view.attribution.shares.input
+    wait = steady_wait(view, loader)
     if wait < policy.LEAST_SHARE:
         return
     share = min(wait, _hidden_by_workers(view, loader, wait))

@@ -9,7 +9,7 @@ from dynotune.doctor import policy
 from dynotune.doctor.bounds import bytes_per_s, main_model, operators_per_step, place_of, saving, waits_for_host
 from dynotune.doctor.declaration import rule
 from dynotune.doctor.hot_lines import is_torchs, known, place, steps_thread, told
-from dynotune.doctor.observation_view import ObservationView
+from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.observation import Line, Model
 from dynotune.schema.setting import Setting
@@ -24,10 +24,10 @@ and the optimizer's state read and written."""
     "embedding-grads-dense",
     "program",
     title="Gradients of an embedding are dense, and few of its rows are used.",
-    sees="a trained embedding without `sparse=True`, of 16 MB or more, whose steps ask for less than a tenth of its "
-    "rows.",
-    costs="what filling, reading and writing the whole table and the optimizer's state takes at the bandwidth of "
-    "memory, less the rows that are used; at most the time of the operators.",
+    sees="a trained embedding without `sparse=True`, whose steps ask for less than a tenth of its rows.",
+    costs="its part of the optimizer's time, by its part of the parameters, less the rows that are used. Where that "
+    "time is not known: what filling, reading and writing the whole table and the optimizer's state takes at the "
+    "bandwidth of memory, at most the time of the operators.",
     wrong_when="the optimizer has no sparse version, or weight decay must reach every row.",
 )
 def embedding_grads_dense(view: ObservationView) -> Iterator[Finding]:
@@ -35,11 +35,14 @@ def embedding_grads_dense(view: ObservationView) -> Iterator[Finding]:
     if model is None or not view.is_training or model.table is None or model.table.sparse:
         return
     table, asked = model.table, _numbers_asked(model)
-    if table.num_bytes < policy.LARGE_TABLE_BYTES or not asked or asked > policy.FEW_ROWS * table.num_rows:
+    if not asked or asked > policy.FEW_ROWS * table.num_rows:
         return
     words = WORDS_SGD if all("SGD" in each.name for each in view.optimizers) else WORDS_ADAM
     moved_s = words * table.num_bytes / bytes_per_s(view)
-    share = saving(view, min(1.0, moved_s / view.timing.step_s)) * (1 - asked / table.num_rows)
+    updating = _updating(view)
+    part = min(1.0, table.num_bytes / max(1, model.parameter_bytes))
+    taken = moved_s / view.timing.step_s if updating is None else updating * part
+    share = saving(view, min(1.0, taken)) * (1 - asked / table.num_rows)
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -53,6 +56,17 @@ def embedding_grads_dense(view: ObservationView) -> Iterator[Finding]:
     )
 
 
+def _updating(view: ObservationView) -> float | None:
+    """Return the optimizer's share of a step: of its kernels, or of where the steps' thread was; None if not known."""
+    if view.uses_cuda:
+        return view.kernel_share("optimizer") or None
+    try:
+        thread = steps_thread(view)
+    except Missing:
+        return None
+    return sum(line.num for line in thread.lines if "/torch/optim/" in f"/{line.callee}") / thread.num
+
+
 def _numbers_asked(model: Model) -> int:
     """Return how many whole numbers a call is given: no more rows of an embedding are used."""
     inputs = model.call.inputs if model.call is not None else []
@@ -63,9 +77,9 @@ def _numbers_asked(model: Model) -> int:
     "cache-absent",
     "program",
     title="Each call computes again what the call before has computed.",
-    sees="a model that is called without gradients, with inputs that are all longer by one than those of the call "
-    "before, as in generation without a cache of keys and values.",
-    costs="nearly all of the model's time: with a cache a call computes the new item alone.",
+    sees="a model that is called without gradients, with inputs that are longer than those of the call before, by one "
+    "item or a few, as in generation without a cache of keys and values, or in a talk that is read anew for an answer.",
+    costs="nearly all of the model's time: with a cache a call computes the new items alone.",
     wrong_when="what comes later changes what was computed before, as without a causal mask.",
     explains=("launch-bound", "host-bound", "amp-absent", "compile-default"),
 )
@@ -76,15 +90,18 @@ def cache_absent(view: ObservationView) -> Iterator[Finding]:
         return
     call = growing[0].call
     length = max((max(tensor.shape, default=1) for tensor in call.inputs), default=1) if call is not None else 1
-    share = (view.attribution.shares.device + view.attribution.shares.host) * (1 - 1 / max(2, length))
+    new = call.growth / call.num_grown if call is not None and call.growth else 1.0
+    share = (view.attribution.shares.device + view.attribution.shares.host) * max(0.0, 1 - new / max(2, length))
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
         id="cache-absent",
         severity=policy.severity(share),
-        claim="The model gets one item more at each call, and computes all of them again.",
+        claim=f"The model gets {new:.0f} more {'item' if new < 1.5 else 'items'} at each call, and computes all again.",
         share=share,
-        evidence=[f"{call.num_grown} of {call.num} calls had inputs longer by one"] if call is not None else [],
+        evidence=[f"{call.num_grown} of {call.num} calls had longer inputs than the call before"]
+        if call is not None
+        else [],
         where=place_of([], growing[0]),
         remedy="Keep what does not change: use_cache=True (transformers), or pass past keys and values and the new "
         "item alone.",

@@ -14,7 +14,7 @@ from dynotune.schema.observation import PeriodicKind, PeriodicWork
 LONGER = 1.3
 """Over the median: a step that may have more to do."""
 EXCLUSIVE = 0.15
-"""Of how often it was seen in long steps: what is seen in the others less often belongs to the long ones."""
+"""Of how often it was seen in a second of long steps: what is seen less often in the others belongs to these."""
 FEWEST = 4
 """Times that it was seen: one more or less is a quarter of it."""
 LEAST_SHARE = 0.01
@@ -58,10 +58,11 @@ def periodic_work(
     for stack, step in seen:
         counter = in_long if is_long[step] else in_others
         counter.update(stack[:depth] for depth in range(1, len(stack) + 1))
-    others = len(step_s) - num_long
+    long_s = sum(took_s for took_s, long in zip(step_s, is_long, strict=True) if long)
+    others_s = sum(step_s) - long_s
 
     def exclusive(stack: Stack) -> bool:
-        return in_others[stack] / others <= EXCLUSIVE * in_long[stack] / num_long
+        return in_others[stack] * long_s <= EXCLUSIVE * in_long[stack] * others_s
 
     found: dict[Stack, list[tuple[Stack, int]]] = {}
     for stack, step in seen:
@@ -85,7 +86,8 @@ def _row(
     frames, texts = moments["frames"], moments["texts"]
     apart = [later - earlier for earlier, later in itertools.pairwise(steps)]
     below = Counter(frame for stack in own for frame in set(stack[len(begun) :]))
-    most = (frames[frame] for frame, num in below.most_common() if 2 * num > len(own))
+    deep = max(own, key=lambda stack: sum(2 * below[frame] > len(own) for frame in stack[len(begun) :]))
+    most = (frames[frame] for frame in reversed(deep[len(begun) :]) if 2 * below[frame] > len(own))
     inner = next((frame for frame in most if not _CALLS_A_MODULE.search(frame)), "")
     return PeriodicWork(
         kind=_kind([_words(begun[-1:] + stack[len(begun) :], frames, texts) for stack in own]),

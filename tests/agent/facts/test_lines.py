@@ -6,6 +6,8 @@ import asyncio
 import json
 import sys
 import threading
+import time
+import types
 from pathlib import Path
 
 import pytest
@@ -95,6 +97,20 @@ def test_what_a_loader_asks_for_is_told_apart_from_the_loop(looking):
     thread, *_ = looking(epoch)
     assert at(thread, inside="loader", function=": __getitem__") + at(thread, inside="loader", function="<genexpr>") > 0
     assert at(thread, inside="", function=": __getitem__") == 0
+
+
+def test_no_frame_of_the_program_is_held_on_to_between_two_looks(looking, monkeypatch):
+    """It would keep alive all that its function had, as the data of an epoch that is over."""
+    held: list[str] = []
+
+    def sleep(duration_s: float) -> None:
+        frames = {name for name, value in sys._getframe(1).f_locals.items() if isinstance(value, types.FrameType)}
+        held.extend(frames)
+        time.sleep(duration_s)
+
+    monkeypatch.setattr(lines, "time", types.SimpleNamespace(**{**vars(time), "sleep": sleep}))
+    looking(parses)
+    assert held == []
 
 
 def test_each_look_at_the_steps_is_known_with_its_step_and_its_stack(monkeypatch):

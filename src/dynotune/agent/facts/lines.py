@@ -183,11 +183,15 @@ class Lines:
                 _wait_for_lock(own_s, False)
                 if self._turn != turn or os.getpid() != pid:
                     return
-                for ident, frame in sys._current_frames().items():
-                    if ident != me and (self._among is None or ident in self._among):
-                        self._see(ident, frame)
+                self._look_once(me)
         except Exception:  # the thread of the steps has ended, or the interpreter ends: what was seen by then is told
             return
+
+    def _look_once(self, me: int) -> None:
+        """No frame is held on to afterwards: it keeps all objects alive that its function had."""
+        for ident, frame in sys._current_frames().items():
+            if ident != me and (self._among is None or ident in self._among):
+                self._see(ident, frame)
 
     def _see(self, ident: int, frame: FrameType) -> None:
         if ident not in self._seen:

@@ -10,7 +10,7 @@ import pytest
 from dynotune.doctor import ObservationView, examine
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Loader, Loading, Observation, Thread
+from dynotune.schema.observation import Line, Loader, Loading, Observation, Thread
 from dynotune.schema.trace_summary import Called, Cause, Copies, HostTime, Place
 
 from .devices import (
@@ -206,6 +206,14 @@ def test_of_a_loop_all_that_it_calls_counts_and_nothing_that_is_rare_or_long():
     finding = found(on_cpu(traced={"operators": rows}))["python-elementwise-loops"]
     # select, max and sum, of all that is recorded.
     assert finding.share == pytest.approx(0.22 / 0.4)
+
+
+def test_on_the_cpu_an_optimizer_costs_no_more_than_it_was_seen_to_take():
+    in_it = Line(function="train.py(9): main", text="opt.step()", leaf="/lib/torch/optim/adam.py(347): _adam", num=12)
+    seen = [Thread(of_steps=True, num=100, cpu_s=5.0, lines=[in_it])]
+    slow = lost("optimizer-forloop", 0.4)
+    assert found(on_cpu(slow, threads=seen))["optimizer-forloop"].share == pytest.approx(0.12)
+    assert found(on_cpu(slow))["optimizer-forloop"].share == pytest.approx(0.4)
 
 
 # Threads

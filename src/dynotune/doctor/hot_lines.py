@@ -102,6 +102,16 @@ def of_reads(view: ObservationView) -> list[Seen]:
     return [(line, line.num / thread.num) for line in lines]
 
 
+def updating(view: ObservationView) -> float | None:
+    """Return the part of the plain steps in which their thread was seen in torch's optimizers; None if it never was."""
+    try:
+        thread = steps_thread(view)
+    except Missing:
+        return None
+    num = sum(line.num for line in thread.lines if "/torch/optim/" in f"{line.callee} {line.leaf}")
+    return num / thread.num if num else None
+
+
 def known(lines: Callable[[ObservationView], list[Seen]], view: ObservationView) -> list[Seen]:
     """Return these lines; none where nobody looked."""
     try:

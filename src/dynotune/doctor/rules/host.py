@@ -16,7 +16,18 @@ from dynotune.doctor.bounds import (
     waits_for_host,
 )
 from dynotune.doctor.declaration import rule
-from dynotune.doctor.hot_lines import asleep, is_torchs, known, of_python, of_reads, place, steps_thread, told, within
+from dynotune.doctor.hot_lines import (
+    asleep,
+    is_torchs,
+    known,
+    of_python,
+    of_reads,
+    place,
+    steps_thread,
+    told,
+    updating,
+    within,
+)
 from dynotune.doctor.machine import fact_or_none, number_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.schema.diagnosis import Finding
@@ -221,7 +232,8 @@ def launch_latency(view: ObservationView) -> Iterator[Finding]:
     sees="more than 300 short kernels in each call of an optimizer's step. Without a device: more than 100 short "
     "operators that take one parameter each.",
     costs="the time of these kernels, and the time for which the device waits until they are queued. Without a device: "
-    "what the optimizer takes beyond operators that take many parameters at once.",
+    "what the optimizer takes beyond operators that take many parameters at once, at most the part of the plain steps "
+    "in which their thread was seen in it: recording slows short operators most.",
     wrong_when="the optimizer has no other implementation.",
     candidates=[Setting("optimizer.fused", True)],
     explains=["launch-bound", "launch-latency"],
@@ -229,6 +241,8 @@ def launch_latency(view: ObservationView) -> Iterator[Finding]:
 def optimizer_forloop(view: ObservationView) -> Iterator[Finding]:
     losses = view.losses("optimizer-forloop")
     share = min(1.0, sum(loss.share for loss in losses))
+    if not view.uses_cuda:
+        share = min(share, updating(view) or share)
     if share < policy.LEAST_SHARE:
         return
     device = "cuda" if view.uses_cuda else "cpu"

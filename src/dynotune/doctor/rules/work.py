@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import bytes_per_s, main_model, operators_per_step, place_of, saving, waits_for_host
 from dynotune.doctor.declaration import rule
-from dynotune.doctor.hot_lines import is_torchs, known, place, steps_thread, told
-from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.hot_lines import is_torchs, known, place, steps_thread, told, updating
+from dynotune.doctor.observation_view import ObservationView
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.observation import Line, Model
 from dynotune.schema.setting import Setting
@@ -39,9 +39,9 @@ def embedding_grads_dense(view: ObservationView) -> Iterator[Finding]:
         return
     words = WORDS_SGD if all("SGD" in each.name for each in view.optimizers) else WORDS_ADAM
     moved_s = words * table.num_bytes / bytes_per_s(view)
-    updating = _updating(view)
+    optimizing = view.kernel_share("optimizer") if view.uses_cuda else updating(view)
     part = min(1.0, table.num_bytes / max(1, model.parameter_bytes))
-    taken = moved_s / view.timing.step_s if updating is None else updating * part
+    taken = moved_s / view.timing.step_s if not optimizing else optimizing * part
     share = saving(view, min(1.0, taken)) * (1 - asked / table.num_rows)
     if share < policy.LEAST_SHARE:
         return
@@ -54,17 +54,6 @@ def embedding_grads_dense(view: ObservationView) -> Iterator[Finding]:
         where=place_of([], model),
         remedy="Pass sparse=True to the embedding, and update it by torch.optim.SparseAdam or SGD.",
     )
-
-
-def _updating(view: ObservationView) -> float | None:
-    """Return the optimizer's share of a step: of its kernels, or of where the steps' thread was; None if not known."""
-    if view.uses_cuda:
-        return view.kernel_share("optimizer") or None
-    try:
-        thread = steps_thread(view)
-    except Missing:
-        return None
-    return sum(line.num for line in thread.lines if "/torch/optim/" in f"/{line.callee}") / thread.num
 
 
 def _numbers_asked(model: Model) -> int:

@@ -64,6 +64,18 @@ class Watcher:
         pass
 
 
+REPLACES_ITSELF = """
+import os, sys, torch
+if "again" not in sys.argv:
+    os.execv(sys.executable, [sys.executable, *sys.argv, "again"])
+net = torch.nn.Linear(8, 8)
+while True:
+    for batch in torch.utils.data.DataLoader(torch.ones(4000, 8), batch_size=4):
+        net(batch).sum().backward()
+        net.zero_grad()
+"""
+
+
 @pytest.fixture
 def watch(tmp_path):
     """`watch(program, *words, **asked)` gives the plain run and what was said meanwhile."""
@@ -115,6 +127,13 @@ def test_the_window_that_is_asked_for_is_timed(watch):
     found, _ = watch(CALLS, 10**9, 0.001, warmup_steps=20, window_steps=15)
     window = found.run.processes[0].window
     assert (window.first_step, window.num_steps) == (20, 15)
+
+
+def test_of_a_program_that_replaces_itself_the_batches_are_timed_too(watch):
+    found, _ = watch(REPLACES_ITSELF)
+    (loader,) = found.processes[0].loaders
+    assert not isinstance(loader.loading, Unknown), loader.loading.reason
+    assert loader.loading.num_batches > 10
 
 
 def test_a_command_of_too_few_steps_is_refused(watch):

@@ -24,6 +24,10 @@ def test_it_is_told_with_its_place_and_how_often_it_comes(kind, id_):
     assert finding.evidence == ["in 5 of 50 steps, train.py(30): main: check(model)"]
 
 
+def test_a_small_part_under_an_unknown_name_is_no_alarm():
+    assert found(on_cpu(periodic=[work("other", 0.2)]))["periodic-work"].severity == "low"
+
+
 @pytest.mark.parametrize("one", [work("other", 0.005), work("other", 0.3, num_steps=1, every=None)])
 def test_what_is_small_or_was_seen_once_is_not_told(one):
     assert "periodic-work" not in found(on_cpu(periodic=[one]))

@@ -12,6 +12,8 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Attribution, Observation, Timing
 from dynotune.schema.trace_summary import Place
 
+DISTURBED = 0.25
+"""Of the cores: what others take of them changes what a step takes, and where."""
 LEAST_AVOIDABLE = 0.10
 """Of a step: a smaller part is no bottleneck. `compare` proves a gain of that size in four pairs or six."""
 DEVICE_BUSY = 0.70
@@ -57,7 +59,8 @@ def conclude(
     found: Bottleneck = "none" if isinstance(attribution, Unknown) else bottleneck(attribution)
     return Diagnosis(
         command=observation.command,
-        verdict=verdict(timing, attribution, found, findings, of_loader=_of_loader(observation)),
+        verdict=_disturbance(observation)
+        + verdict(timing, attribution, found, findings, of_loader=_of_loader(observation)),
         bottleneck=found,
         shares=attribution if isinstance(attribution, Unknown) else attribution.shares,
         findings=findings,
@@ -69,6 +72,14 @@ def conclude(
         facts=observation.facts,
         notes=_notes(observation),
     )
+
+
+def _disturbance(observation: Observation) -> str:
+    """That others took much of the cores meanwhile; "" where they did not, or it is not known."""
+    taken, cores = (observation.facts.get(name) for name in ("window.others_cpu_s_per_s", "host.num_cores"))
+    if not isinstance(taken, int | float) or not isinstance(cores, int | float) or taken < DISTURBED * cores:
+        return ""
+    return f"Disturbed, as others used {taken / cores:.0%} of the cores. "
 
 
 def timing_of(observation: Observation) -> Timing | Unknown:

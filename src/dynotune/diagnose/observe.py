@@ -134,7 +134,9 @@ class PlainWindow:
         """Of one process, with what its workers told of making batches."""
         outcome = self.outcome
         found = state_of_process(record, outcome.launched_s, steady=self._runner.steady)
-        window = next(each.window for each in outcome.run.processes if each.pid == record.pid)
+        # A program that replaces itself (exec) has several records under one number.
+        timed = (each.window for each in outcome.run.processes if each.pid == record.pid)
+        window = next((window for window in timed if window is not None), None)
         if window is None:
             return found
         loaders = with_loading(found.loaders, found.pid, outcome.all_records, window.begin_s, window.end_s)

@@ -192,6 +192,8 @@ SPARED_OF_HOST = 0.5
 MOSTLY_LAUNCHES = 0.7
 """Part of the host's own work that is inside torch's modules, backward passes and optimizers. Less is where the program
 has work of its own to do between them."""
+MUCH_OF_SOME_STEPS = 0.25
+"""Part of the time that work of some steps takes, and looks needless."""
 MUCH_PYTHON = 0.25
 """Share of a step of a program without a device. Between operators of usual size, Python takes 10 to 20%."""
 MUCH_WAITING_IN_QUEUE = 0.10

@@ -11,8 +11,8 @@ from dynotune.launch.records.periodic import periodic_work
 TRAINS, VALIDATES, MODULE, SAVES, SERIALISES, DRAWS, SAMPLES = range(7)
 FRAMES = {
     "train.py(20): main": "loss.backward()",
-    "train.py(30): main": "check(model)",
-    "/lib/torch/nn/modules/module.py(1700): _call_impl": "return forward_call(*args, **kwargs)",
+    "train.py(30): main": "evaluate(model)",
+    "model.py(12): forward": "return self.head(x)",
     "train.py(35): main": "keep(model)",
     "/lib/torch/serialization.py(900): save": "_save(obj)",
     "train.py(18): main": "for batch in loader:",
@@ -43,8 +43,8 @@ def usual(num_steps):
 def test_a_function_that_some_steps_alone_call_is_named_with_its_period_and_its_share():
     long = [([VALIDATES, MODULE], step, 32) for step in range(9, 60, 10)]
     (work,), steps = periodic(every(60, 10), *usual(60), *long)
-    assert (work.kind, work.function, work.text) == ("validation", "train.py(30): main", "check(model)")
-    assert (work.num_steps, work.every, work.callee) == (6, 10, "")
+    assert (work.kind, work.function, work.text) == ("validation", "train.py(30): main", "evaluate(model)")
+    assert (work.num_steps, work.every, work.callee) == (6, 10, "model.py(12): forward")
     assert work.share == pytest.approx(6 * 32 / (6 * 32 + 60 * 8))
     assert steps == set(range(9, 60, 10))
 

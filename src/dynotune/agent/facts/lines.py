@@ -33,11 +33,8 @@ MOST_THREADS = 16
 # Nobody asks for the rarer lines of a thread.
 MOST_LINES, MOST_TEXT = 30, 160
 MOST_MOMENTS = 4000
-# Parts of torch that say what the program does: draws data, keeps files, calls a module.
-_TELLING = tuple(
-    os.sep + os.path.join("torch", *name)
-    for name in (("utils", "data", ""), ("serialization.py",), ("nn", "modules", "module.py"))
-)
+# Parts of torch that say what the program does: draws data, keeps files.
+_TELLING = tuple(os.sep + os.path.join("torch", *name) for name in (("utils", "data", ""), ("serialization.py",)))
 _LOADER = os.sep + os.path.join("torch", "utils", "data", "dataloader.py")
 _SELECTORS = os.sep + "selectors.py"
 LOADER, EVENT_LOOP = "loader", "event-loop"
@@ -177,13 +174,12 @@ class Lines:
         me = _thread.get_ident()
         _be_woken_at_once()
         try:
-            while True:
+            while self._turn == turn and os.getpid() == pid:
                 _wait_for_lock(own_s, True)
                 time.sleep(INTERVAL_S)
                 _wait_for_lock(own_s, False)
-                if self._turn != turn or os.getpid() != pid:
-                    return
-                self._look_once(me)
+                if self._turn == turn and os.getpid() == pid:
+                    self._look_once(me)
         except Exception:  # the thread of the steps has ended, or the interpreter ends: what was seen by then is told
             return
 

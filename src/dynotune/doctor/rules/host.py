@@ -355,7 +355,7 @@ def _of_loop(view: ObservationView, num_steps: int) -> float:
     costs="at most the surplus threads' part of the time of operators, or of the wait for the loader.",
     wrong_when="the threads do not run at the same time.",
     candidates=["host.num_threads"],
-    explains=["host-bound"],
+    explains=["host-bound", "loader-bound"],
 )
 def cpu_oversubscribed(view: ObservationView) -> Iterator[Finding]:
     cores = view.number("host.num_cores")

@@ -18,8 +18,8 @@ _JITTERS = ("epoch-jitter", "alloc-jitter", "loader-jitter", "gc-jitter")
     "validation-often",
     "program",
     title="The model is validated often.",
-    sees="in some steps, and in no others, the thread of the steps was seen in a function that validates: by its name "
-    "or its file's, or because it calls a module and trains nothing.",
+    sees="in some steps, and in no others, the thread of the steps was seen in a function that validates, by its name "
+    "or its file's. Under another name it is work of some steps.",
     costs="its part of the window, at most what these steps took beyond a usual one.",
     wrong_when="the whole run validates more rarely than the timed window, or the result is needed that often.",
     explains=_JITTERS,
@@ -43,8 +43,9 @@ def validation_often(view: ObservationView) -> Iterator[Finding]:
     title="Some steps do more than the others.",
     sees="in some steps, and in no others, the thread of the steps was seen at a line of the program; these steps take "
     "longer. Validations, checkpoints and begins of epochs count for other rules.",
-    costs="its part of the window, at most what these steps took beyond a usual one.",
-    wrong_when="the whole run does it more rarely than the window that was timed.",
+    costs="its part of the window, at most what these steps took beyond a usual one. Below a quarter the severity is "
+    "low.",
+    wrong_when="the work is needed that often, or the whole run does it more rarely than the window that was timed.",
     explains=_JITTERS,
 )
 def periodic_work(view: ObservationView) -> Iterator[Finding]:
@@ -52,7 +53,8 @@ def periodic_work(view: ObservationView) -> Iterator[Finding]:
         text = f"`{work.text}`" if work.text else work.function
         yield Finding(
             id="periodic-work",
-            severity=policy.severity(work.share),
+            # Whether it need be that often, nobody sees: what a reinforced model plays is what it learns from.
+            severity=policy.severity(work.share) if work.share >= policy.MUCH_OF_SOME_STEPS else "low",
             claim=f"{text} takes {work.share:.0%} of the time{when(work)}.",
             share=work.share,
             evidence=seen(view, work),

@@ -6,7 +6,7 @@ import itertools
 import re
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynotune.schema.observation import PeriodicKind, PeriodicWork
@@ -27,8 +27,6 @@ _KINDS: tuple[tuple[PeriodicKind, str], ...] = (
     ("validation", r"(?<![a-z])(valid|validat\w*|val|eval|evaluat\w*|test)(?![a-z])(?!\.py)"),
     ("epoch", r"/torch/utils/data/"),
 )
-_CALLS_A_MODULE = re.compile(r"/torch/nn/modules/module\.py\(")
-_TRAINS = re.compile(r"\.backward\(|\.step\(")
 
 
 def periodic_work(
@@ -87,8 +85,7 @@ def _row(
     apart = [later - earlier for earlier, later in itertools.pairwise(steps)]
     below = Counter(frame for stack in own for frame in set(stack[len(begun) :]))
     deep = max(own, key=lambda stack: sum(2 * below[frame] > len(own) for frame in stack[len(begun) :]))
-    most = (frames[frame] for frame in reversed(deep[len(begun) :]) if 2 * below[frame] > len(own))
-    inner = next((frame for frame in most if not _CALLS_A_MODULE.search(frame)), "")
+    inner = next((frames[frame] for frame in reversed(deep[len(begun) :]) if 2 * below[frame] > len(own)), "")
     return PeriodicWork(
         kind=_kind([_words(begun[-1:] + stack[len(begun) :], frames, texts) for stack in own]),
         function=str(frames[begun[-1]]),
@@ -105,9 +102,9 @@ def _words(stack: Stack, frames: Sequence[str], texts: Sequence[str]) -> str:
 
 
 def _kind(words: Sequence[str]) -> PeriodicKind:
-    """What most of these stacks say; a module that is called and not trained is evaluated, whatever that is called."""
-    for kind, pattern in _KINDS:
-        if 2 * sum(re.search(pattern, one) is not None for one in words) > len(words):
-            return kind
-    calls = sum(_CALLS_A_MODULE.search(one) is not None for one in words)
-    return "validation" if 2 * calls > len(words) and not any(map(_TRAINS.search, words)) else "other"
+    """What most of these stacks say."""
+    return next((kind for kind, pattern in _KINDS if 2 * sum(map(_says(pattern), words)) > len(words)), "other")
+
+
+def _says(pattern: str) -> Callable[[str], bool]:
+    return lambda words: re.search(pattern, words) is not None

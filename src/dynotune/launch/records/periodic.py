@@ -19,6 +19,8 @@ FEWEST = 4
 """Times that it was seen: one more or less is a quarter of it."""
 LEAST_SHARE = 0.01
 MOST = 5
+DEEPEST = 64
+"""Frames of a stack that are looked at, from outside: no program begins its work deeper."""
 
 Stack = tuple[int, ...]
 
@@ -49,7 +51,7 @@ def periodic_work(
     num_long = sum(is_long)
     if not num_long or 2 * num_long > len(step_s):
         return [], set()
-    stacks = [tuple(map(int, stack)) for stack in moments["stacks"]]
+    stacks = [tuple(map(int, stack[:DEEPEST])) for stack in moments["stacks"]]
     seen = [(stacks[stack], step - first_step) for stack, step in moments["seen"]]
     seen = [(stack, step) for stack, step in seen if 0 <= step < len(step_s)]
     in_long, in_others = Counter[Stack](), Counter[Stack]()

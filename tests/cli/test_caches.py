@@ -23,7 +23,8 @@ def found(user) -> dict[str, list[int]]:
     return {arm: sorted(nums) for arm, nums in of_arm.items()}
 
 
-@pytest.mark.parametrize(("caches", "each_run_adds"), [("cold", 0), pytest.param("warm", 3, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("caches", "each_run_adds"), [("cold", 0), ("warm", 3)])
 def test_an_arm_finds_what_its_own_runs_left_or_nothing(user, caches, each_run_adds):
     done = user.trains(KEEPS + CALL, "--caches", caches, "env.A=candidate", "--baseline", "env.A=baseline")
     assert done.returncode == 0, done.stderr

@@ -28,6 +28,7 @@ while True:
 """
 
 
+@pytest.mark.long
 def test_arguments_of_the_command_are_compared_by_the_sample(user):
     user.write("train.py", BY_BATCH)
     done = user.compares("arg.batch=64", "--baseline", "arg.batch=32", "--", sys.executable, "train.py", "{batch}")

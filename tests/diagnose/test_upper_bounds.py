@@ -208,6 +208,7 @@ def test_lightning_is_drained_and_replayed(reached):
     assert found["loader"].samples_per_s > 0
 
 
+@pytest.mark.long
 def test_ranks_drain_and_replay_side_by_side(reached):
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     found = reached(RANKS, python=launcher)

@@ -129,7 +129,7 @@ def _watch(run: RunSpec, *, isolate_loader: bool, roofline: bool) -> tuple[Obser
 def _other_phase(
     run: RunSpec, observe: Callable[[RunSpec], tuple[Observation, Path]], watcher: Watcher, error: TooFewSteps
 ) -> tuple[Observation, Path]:
-    """What is observed of a command that trains briefly, and then does something else; if it does, and else `error`."""
+    """Observe a command that trains briefly in what it does afterwards; raise `error` where that cannot be observed."""
     watcher.warn(f"{error.message} It is run once more, for what it does without training (--phase inference).")
     try:
         return observe(msgspec.structs.replace(run, phase="inference"))

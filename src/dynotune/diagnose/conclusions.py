@@ -13,7 +13,7 @@ from dynotune.schema.observation import Attribution, Observation, Timing
 from dynotune.schema.trace_summary import Place
 
 DISTURBED = 0.25
-"""Of the cores: what others take of them changes what a step takes, and where."""
+"""Part of the cores: with as much taken by others, a step takes longer, and elsewhere."""
 LEAST_AVOIDABLE = 0.10
 """Of a step: a smaller part is no bottleneck. `compare` proves a gain of that size in four pairs or six."""
 DEVICE_BUSY = 0.70
@@ -75,7 +75,7 @@ def conclude(
 
 
 def _disturbance(observation: Observation) -> str:
-    """That others took much of the cores meanwhile; "" where they did not, or it is not known."""
+    """Say that others took much of the cores meanwhile; "" where they did not, or it is not known."""
     taken, cores = (observation.facts.get(name) for name in ("window.others_cpu_s_per_s", "host.num_cores"))
     if not isinstance(taken, int | float) or not isinstance(cores, int | float) or taken < DISTURBED * cores:
         return ""
@@ -151,7 +151,7 @@ def verdict(
 
 
 def _of_some_steps(findings: Iterable[Finding]) -> Finding | None:
-    """What takes most of the time of those that some steps alone do, where that is much."""
+    """Return the largest finding about work of some steps, where it takes much of the time."""
     rules = all_rules()
     found = [
         (finding.share, finding)

@@ -1,4 +1,4 @@
-"""What some steps do beside what all do, for the rules that tell of it."""
+"""Rules on phases share this: work that some steps do beside what all do."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ FEW_CPUS_PER_GPU = 4
 USED_UP = 0.9
 """Part of the processors that may be used. Above it more processors can help."""
 SPARE_CORE = 0.3
-"""Of a core, that has nothing to do. With less, more threads get in one another's way."""
+"""Part of a core that has nothing to do. With less, more threads get in one another's way."""
 THROTTLED_S_PER_S = 0.01
 """Time for which the quota stopped the command."""
 SWAPPED_PAGES = 256
@@ -84,8 +84,8 @@ DEFAULT_CUBLAS_WORKSPACE_BYTES = 8_519_680
 
 HANDOVER_S = 0.0005
 """The process's own time for a batch that a worker made: it takes the batch from the queue and maps its memory."""
-SEEN_TOO_SELDOM = 1.5
-"""Of three programs on two cores, a thread was seen in optimizers of short operators for 0.7 to 1.1 of their time."""
+SEEN_TOO_SELDOM = 2.5
+"""Room above what the sampler saw: in three programs on two cores it saw 0.4 to 1.1 of an optimizer's time."""
 OF_A_SYMPTOM = 0.25
 """Part of a more general finding's share from which on a finding that explains it stands before it."""
 LARGE_PART = 0.3

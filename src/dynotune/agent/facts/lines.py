@@ -146,7 +146,7 @@ class Lines:
         return found[:MOST_THREADS]
 
     def moments(self) -> dict[str, Any] | None:
-        """Where the thread that makes the steps was in each of them; None where nobody looked."""
+        """Tell where the thread that makes the steps was in each of them; None where nobody looked."""
         return self._moments.facts(lambda identity: self._known[identity][1]) if self._step is not None else None
 
     def so_far(self, most: int) -> list[dict[str, Any]]:

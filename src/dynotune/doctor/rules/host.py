@@ -232,7 +232,7 @@ def launch_latency(view: ObservationView) -> Iterator[Finding]:
     sees="more than 300 short kernels in each call of an optimizer's step. Without a device: more than 100 short "
     "operators that take one parameter each.",
     costs="the time of these kernels, and the time for which the device waits until they are queued. Without a device: "
-    "what the optimizer takes beyond operators that take many parameters at once, at most one and a half of the part "
+    "what the optimizer takes beyond operators that take many parameters at once, at most two and a half of the part "
     "of the plain steps in which their thread was seen in torch's optimizers: recording slows short operators most.",
     wrong_when="the optimizer has no other implementation.",
     candidates=[Setting("optimizer.fused", True)],

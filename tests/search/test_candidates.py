@@ -422,6 +422,16 @@ def test_of_workers_that_may_all_gain_those_that_may_gain_most_come_first():
     assert names(worth_trying(study_of(found))[:1]) == {"loader.num_workers=16"}
 
 
+@pytest.mark.parametrize(("spared", "first"), [(0.0, 6), (0.4, 12), (0.6, 16)])
+def test_the_first_count_of_workers_keeps_up_with_the_step_that_the_other_settings_leave(spared, first):
+    # Six workers keep up with the step as it is; of a step that is 2.5 times as short, sixteen.
+    late = finding("loader-bound", *(Setting("loader.num_workers", num) for num in (6, 12)), share=0.27)
+    other = finding("amp-absent", Setting("matmul.fp32_precision", "high"), share=spared)
+    found, _ = offer(late, other, has={"loader.num_workers": 4}, shares={"input": 0.27}, words={"allow": ["numerics"]})
+    of_workers = [one.id for one in worth_trying(study_of(found)) if one.setting.knob == "loader.num_workers"]
+    assert of_workers[0] == f"loader.num_workers={first}"
+
+
 def test_fewer_workers_give_cores_back_so_the_wait_does_not_bound_them():
     found, _ = offer(words={"extra": ["loader.num_workers=1"]}, has={"loader.num_workers": 8}, shares={"input": 0.0})
     assert isinstance(found[0].bound, Unknown)

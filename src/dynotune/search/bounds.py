@@ -130,7 +130,28 @@ def bound_log(candidate: Candidate) -> float:
 def worth_trying(study: Study) -> list[Candidate]:
     """Return the candidates that may gain more than the margin, or that the user asked for, in predicted order.
 
-    What the user asked for comes first, then what a finding names: nothing is known of the rest.
+    What the user asked for comes first, then what a finding names: nothing is known of the rest. Of counts of workers
+    that are bounded alike, the first is the one that keeps up with the step that all other settings leave.
     """
     may_gain = [one for one in study.candidates if one.by_user or bound_log(one) > math.log1p(study.margin)]
-    return sorted(may_gain, key=lambda one: (not one.by_user, not one.why, -bound_log(one)))
+    enough = _enough_workers(may_gain)
+    return sorted(may_gain, key=lambda one: (not one.by_user, not one.why, -bound_log(one), one.setting != enough))
+
+
+def _enough_workers(candidates: Sequence[Candidate]) -> Setting | None:
+    """Return the fewest workers that keep up with a step from which the other settings take all that they may.
+
+    The fewest that are bounded like the best keep up with the step as it is. A loader without enough for the faster
+    step would hide what the others gain. None if no count, or only one, is among the candidates.
+    """
+    workers = [one for one in candidates if one.setting.knob == "loader.num_workers" and one.setting.value]
+    most = max(map(bound_log, workers), default=0.0)
+    counts = sorted(int(one.setting.value) for one in workers if bound_log(one) == most)
+    if len(counts) < 2:
+        return None
+    others: dict[str, float] = {}
+    for one in candidates:
+        if not one.setting.knob.startswith("loader.") and math.isfinite(bound_log(one)):
+            others[one.setting.knob] = max(others.get(one.setting.knob, 0.0), bound_log(one))
+    needed = counts[0] * math.exp(math.fsum(others.values()))
+    return Setting("loader.num_workers", next((num for num in counts if num >= needed), counts[-1]))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dynotune.launch.process.leases import sweep
     from dynotune.launch.process.lock import measuring
     from dynotune.launch.process.revision import Revision
-    from dynotune.launch.process.run_folder import last_lines, new_run_folder
+    from dynotune.launch.process.run_folder import error_line, last_lines, new_run_folder
     from dynotune.launch.process.sandbox import Seed
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "Revision",
     "Seed",
     "die_by",
+    "error_line",
     "last_lines",
     "measuring",
     "new_run_folder",
@@ -43,6 +44,7 @@ __getattr__ = lazy_face(
         "Revision": "process.revision",
         "Seed": "process.sandbox",
         "die_by": "process.foreground",
+        "error_line": "process.run_folder",
         "last_lines": "process.run_folder",
         "measuring": "process.lock",
         "new_run_folder": "process.run_folder",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dynotune import probe
-from dynotune.launch import last_lines
+from dynotune.launch import error_line, last_lines
 from dynotune.launch.process import has_room
 from dynotune.measure.live import Outcome
 from dynotune.probe.facts import num_oom_kills
@@ -64,11 +64,11 @@ def answer(error: DynotuneError, folder: Path, then: Before, env: Mapping[str, s
     lines = last_lines(folder, NUM_LINES)
     _refuse_lost_gpu(lines, then, env)
     if isinstance(error, CommandFailed):
-        return _of_command(error, lines, then)
+        return _of_command(error, folder, lines, then)
     return Answer("timeout" if _timed_out(folder) else "failed", error.message)
 
 
-def _of_command(error: CommandFailed, lines: Sequence[str], then: Before) -> Answer:
+def _of_command(error: CommandFailed, folder: Path, lines: Sequence[str], then: Before) -> Answer:
     said = next((line for line in reversed(lines) if _OUT_OF_MEMORY.search(line)), "")
     if said:
         return Answer("out-of-memory", said.strip())
@@ -77,7 +77,7 @@ def _of_command(error: CommandFailed, lines: Sequence[str], then: Before) -> Ans
         return Answer("out-of-memory", "the kernel killed a process: the machine's memory ran out")
     code = error.command_exit_code
     how = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
-    return Answer("failed", lines[-1].strip() if lines else how)
+    return Answer("failed", error_line(folder) or how)
 
 
 def rejection(outcome: Outcome) -> str:

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from dynotune.launch import last_lines, new_run_folder
+from dynotune.launch import error_line, last_lines, new_run_folder
 from dynotune.schema.errors import CannotRunHere
 
 from ..conftest import SOURCE
@@ -89,3 +89,40 @@ def test_a_run_that_printed_nothing_has_no_last_lines(tmp_path):
 def test_only_the_end_of_a_long_output_is_read(tmp_path):
     (tmp_path / "stderr").write_bytes(b"x" * 300_000 + b"\nend\n")
     assert last_lines(tmp_path, 1) == ("end",)
+
+
+THREADS_END = """\
+Exception in thread Thread-3 (_pin_memory_loop):
+Traceback (most recent call last):
+  File "loop.py", line 3, in loop
+ConnectionResetError: [Errno 104] Connection reset by peer
+"""
+OWN = """\
+Traceback (most recent call last):
+  File "train.py", line 9, in <module>
+    step()
+ValueError: too large
+"""
+OF_A_RANK = "".join(f"[rank0]: {line}\n" for line in OWN.splitlines())
+TORCHRUNS = """\
+Traceback (most recent call last):
+  File "torchrun", line 8, in <module>
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+train.py FAILED
+"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "line"),
+    [
+        ("", ""),
+        ("started\nno such file\n", "no such file"),
+        (OWN + "bye\n", "ValueError: too large"),
+        (OWN + THREADS_END, "ValueError: too large"),
+        (THREADS_END, "ConnectionResetError: [Errno 104] Connection reset by peer"),
+        (OF_A_RANK + TORCHRUNS, "ValueError: too large"),
+    ],
+)
+def test_the_line_that_says_why_a_run_failed_is_its_own_tracebacks(printed, line, tmp_path):
+    (tmp_path / "stderr").write_text(printed)
+    assert error_line(tmp_path) == line

@@ -17,6 +17,11 @@ STDOUT = "stdout"
 STDERR = "stderr"
 _TAIL_BYTES = 1 << 16
 _ROOM_BYTES = 1 << 16
+_SEARCHED_LINES = 500
+_TRACEBACK = "Traceback (most recent call last)"
+_ASIDE = ("Exception in thread", "Exception ignored")
+# What torchrun writes before each line of a rank's traceback, and the error that only says that a rank had one.
+_OF_RANK, _RANK_FAILED = re.compile(r"^\[rank\d+\]: ?"), "ChildFailedError"
 # CSI and OSC sequences, other escapes, and what else a terminal obeys: what a program printed is only quoted.
 _TERMINAL_CODES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
@@ -104,6 +109,25 @@ def last_lines(run_dir: Path, num: int) -> tuple[str, ...]:
         if lines:
             return tuple(map(redaction.redacted, lines[-num:])) if num > 0 else ()
     return ()
+
+
+def error_line(run_dir: Path) -> str:
+    """The line of what a captured run printed that says why it failed; "" if it printed nothing.
+
+    The message of its last traceback. Threads and destructors that fail because the program ends print theirs after the
+    program's own; so these count only without another. Without a traceback, the last line.
+    """
+    lines = [_OF_RANK.sub("", line) for line in last_lines(run_dir, _SEARCHED_LINES)]
+    own = aside = ""
+    for before, (at, line) in zip(["", *lines], enumerate(lines), strict=False):
+        if not line.lstrip().startswith(_TRACEBACK):
+            continue
+        message = next((later for later in lines[at + 1 :] if later[0].strip()), "")
+        if before.lstrip().startswith(_ASIDE):
+            aside = message
+        elif _RANK_FAILED not in message:
+            own = message
+    return (own or aside or (lines[-1] if lines else "")).strip()
 
 
 def _tail(path: Path) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from dynotune import knobs
-from dynotune.launch import last_lines
+from dynotune.launch import error_line
 from dynotune.launch.caches import contents
 from dynotune.launch.process import environment
 from dynotune.launch.records import Record
@@ -48,6 +48,7 @@ MOST_CRASHES = 2
 FEWEST_BLOCKS = 3
 # A start, and a block of an arm, take more than this.
 LEAST_S = 5.0
+CRASHED = "the program ended with an error while it was on"
 HAS_ALREADY = "the program has it already"
 """As the agent says it of an arm that is given up, because it would change nothing."""
 # What an arm leaves behind shows in the stretches without it: those after it differ from those before by so much.
@@ -381,8 +382,8 @@ class _Switched:
         said = self._said(self._record)
         given_up, blocks = dict(said.given_up), {}
         if self.crashed is not None:
-            line = "".join(f": {line.strip()}" for line in last_lines(self._outcome.folder, 1))
-            given_up[self._keys[self.crashed]] = f"the program ended with an error while it was on{line}"
+            line = error_line(self._outcome.folder)
+            given_up[self._keys[self.crashed]] = ": ".join(filter(None, [CRASHED, line]))
         for key in (key for key in self._keys if key not in given_up):
             whole = said.blocks[key]
             if reason := why_left_behind(whole):

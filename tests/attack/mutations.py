@@ -4,6 +4,7 @@ SQLite, events of a record. What comes out is decided by the `random.Random` tha
 
 from __future__ import annotations
 
+import copy
 import gzip
 import json
 import pickle
@@ -79,7 +80,7 @@ def changed(random: Random, value: Any) -> Any:
     for _ in range(random.choice((1, 1, 2, 3))):
         found = list(places(value))
         if not found:
-            return random.choice(VALUES)
+            return _hostile(random)
         box, key = random.choice(found)
         match random.randrange(8):
             case 0:
@@ -96,8 +97,13 @@ def changed(random: Random, value: Any) -> Any:
             case 3 | 4 | 5:
                 box[key] = _alike(random, box[key])
             case _:
-                box[key] = random.choice(VALUES)
+                box[key] = _hostile(random)
     return value
+
+
+def _hostile(random: Random) -> Any:
+    """A copy: further changes must not reach the values that later files get."""
+    return copy.deepcopy(random.choice(VALUES))
 
 
 def _alike(random: Random, value: Any) -> Any:
@@ -117,7 +123,7 @@ def _alike(random: Random, value: Any) -> Any:
             return random.choice(([], value * 2, value[:1], value[1:], value[::-1]))
         case dict():
             return random.choice(({}, dict.fromkeys(value), {f"{key}2": inner for key, inner in value.items()}))
-    return random.choice(VALUES)
+    return _hostile(random)
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:

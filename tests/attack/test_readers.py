@@ -51,6 +51,13 @@ def test_a_mutation_can_be_made_again_and_is_one(reader: Reader, tmp_path):
     assert any(made != content for made in first)
 
 
+def test_a_mutation_leaves_the_values_that_later_ones_get():
+    before, random = repr(mutations.VALUES), Random(5)
+    for _ in range(3000):
+        mutations.changed(random, {"a": [[], {}, [{}]], "b": {"c": []}})
+    assert repr(mutations.VALUES) == before
+
+
 def test_what_happens_to_a_file_is_told_from_outside(monkeypatch):
     def ends_in_many_ways(path):
         match int(path.parent.name.split()[1]) % 5:

@@ -2,21 +2,26 @@
 PYTHON ?= python3
 TORCH  ?= torch==2.13.0
 BIN    := .venv/bin
-# Tests run side by side, as many as this at once.
-WORKERS ?= 2
+# Tests run side by side, as many as this at once: of those that start programs, one waits while another computes.
+WORKERS ?= 3
 # pip runs only when what it would install changed.
 STAMP  := .venv/.installed-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
 
-.PHONY: demo test test-long test-gpu attack test-versions findings runtime-reference install clean
+.PHONY: demo test lint tests test-long test-gpu attack test-versions findings runtime-reference install clean
 
 demo: install
 	$(BIN)/dynotune demo
 
 test: install
+	@$(MAKE) --no-print-directory --jobs 2 lint tests
+
+lint:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+tests:
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal
 
 # What takes long, programs with faults among it: before a release, and before a draw of programs.
@@ -47,11 +52,12 @@ runtime-reference: install
 install: $(STAMP)
 
 # torch is the user's: named here, never among the package's dependencies. The environment that runs
-# the tests also holds two programs that dynotune was not written for.
+# the tests also holds two programs that dynotune was not written for. Python compiles what is imported, which
+# is a tenth of what pip would compile.
 $(STAMP):
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet '$(TORCH)' numpy
-	$(BIN)/python -m pip install --quiet --editable '.[demo,dev]' lightning accelerate transformers
+	$(BIN)/python -m pip install --quiet --no-compile '$(TORCH)' numpy
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[demo,dev]' lightning accelerate transformers
 	@rm -f .venv/.installed-*
 	@touch $@
 

@@ -26,7 +26,7 @@ from dynotune.schema import redaction
 from dynotune.schema.errors import CannotRunHere, DynotuneError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from dynotune.launch import Exit
     from dynotune.schema.facts import Facts
@@ -68,27 +68,49 @@ def run(
     if proved is not None and recipe is not None:
         _check_proved(proved, recipe, facts, command, strict=strict)
 
+    with folder_for(runs_folder(run_dir), chosen) as folder:
+        transparently(command, chosen, folder, env=env, facts=facts, step_function=step_function, json=json)
+
+
+def transparently(
+    command: list[str],
+    chosen: list[Setting],
+    folder: Path | None,
+    *,
+    env: dict[str, str],
+    facts: Facts,
+    step_function: str | None,
+    json: str | None = None,
+    ended: Callable[[Exit], bool] = lambda exit_: False,
+) -> NoReturn:
+    """Run the command, write its record, and exit as it did.
+
+    Args:
+        ended: called with its end, before the record is written; True exits with 1, as a gate.
+    """
     from dynotune.launch.process import TransparentRun
 
-    with _folder(runs_folder(run_dir), chosen) as folder:
-        transparent = TransparentRun(command, chosen, cwd=Path.cwd(), folder=folder)
-        _let_interrupts_pass()
-        exit_ = transparent.run(env, facts, step_function=step_function)
-        try:
-            record = transparent.record(exit_)
-            if folder is not None:
-                _warn(record)
-            if json is not None:
-                write_json(record, json)
-        except (DynotuneError, OSError) as error:
-            # The command's end is its own: what becomes of the record does not change it.
-            with contextlib.suppress(OSError):
-                _say(f"{error}")
+    transparent = TransparentRun(command, chosen, cwd=Path.cwd(), folder=folder)
+    _let_interrupts_pass()
+    exit_ = transparent.run(env, facts, step_function=step_function)
+    gate = ended(exit_)
+    try:
+        record = transparent.record(exit_)
+        if folder is not None:
+            _warn(record)
+        if json is not None:
+            write_json(record, json)
+    except (DynotuneError, OSError) as error:
+        # The command's end is its own: what becomes of the record does not change it.
+        with contextlib.suppress(OSError):
+            say(f"{error}")
+    if gate:
+        raise typer.Exit(1)
     _end_as(exit_)
 
 
 @contextlib.contextmanager
-def _folder(base: Path, settings: list[Setting]) -> Iterator[Path | None]:
+def folder_for(base: Path, settings: list[Setting]) -> Iterator[Path | None]:
     """The run folder. Where there can be none the command runs all the same, and nothing of it is recorded.
 
     Settings that act inside the process take a folder while it runs: a temporary one, or they are left out.
@@ -112,11 +134,11 @@ def _folder(base: Path, settings: list[Setting]) -> Iterator[Path | None]:
                 said += f" Without a folder these settings are not applied: {', '.join(map(str, inside))}."
         if said:
             with contextlib.suppress(OSError):
-                _say(said)
+                say(said)
         yield folder
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     """A line beside the command's own on stderr, without secrets."""
     from dynotune.text import words
 
@@ -164,9 +186,9 @@ def _settings(texts: list[str], recipe: Recipe | None, path: Path | None, *, str
         first, *options = lines
         raise CannotRunHere(first, hint=" ".join(map(str.strip, options)))
     for line in lines:
-        _say(line)
+        say(line)
     if not chosen and not left_out:
-        _say(f"{path} has no settings: the command runs as it is")
+        say(f"{path} has no settings: the command runs as it is")
     return chosen
 
 
@@ -187,7 +209,7 @@ def _check_proved(recipe: Recipe, path: Path, facts: Facts, command: list[str], 
             hint="Prove it here: dynotune recipe verify FILE -- COMMAND; or leave --strict out to apply it anyway.",
         )
     for text in said:
-        _say(f"{path}: {text}")
+        say(f"{path}: {text}")
 
 
 def _facts(command: list[str], cwd: Path, env: dict[str, str], settings: list[Setting], recipe: Recipe | None) -> Facts:
@@ -218,9 +240,9 @@ def _warn(record: Run) -> None:
             if not record.processes
             else "torch was not imported"
         )
-        _say(f"{', '.join(sorted(missing))}: could not be read back: {why}")
+        say(f"{', '.join(sorted(missing))}: could not be read back: {why}")
     for readback in record.readback:
         if readback.ok is False:
             found = readback.found.reason if isinstance(readback.found, Unknown) else readback.found
             detail = f" ({readback.detail})" if readback.detail and readback.detail != found else ""
-            _say(f"{readback.knob}={readback.asked} did not take effect: {found}{detail}")
+            say(f"{readback.knob}={readback.asked} did not take effect: {found}{detail}")

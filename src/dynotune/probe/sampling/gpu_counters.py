@@ -8,6 +8,7 @@ from typing import Any
 
 from dynotune.probe.sampling.pcie_meter import PcieRates
 from dynotune.probe.sources import clock_reasons
+from dynotune.probe.sources.gpm import NOT_ASKED, Gpm
 from dynotune.probe.sources.nvml import NvmlUnavailable, answer, close_library, open_library
 from dynotune.probe.sources.samples import Gpu, GpuProcess
 from dynotune.schema.facts import Unknown
@@ -23,12 +24,16 @@ class GpuCounters:
         indices: NVML's, as `nvml.visible_gpus` gives them, Unknown too; without any, NVML is never loaded.
         nvml: used instead of `pynvml`.
         root: where `/proc` stands.
+        gpm: ask how full they are, too.
     """
 
-    def __init__(self, indices: Sequence[int] | Unknown, *, nvml: Any = None, root: Path = Path("/")) -> None:
+    def __init__(
+        self, indices: Sequence[int] | Unknown, *, nvml: Any = None, root: Path = Path("/"), gpm: bool = False
+    ) -> None:
         self._unresolved = indices if isinstance(indices, Unknown) else None
         self._indices = [] if isinstance(indices, Unknown) else list(indices)
         self._root = root
+        self._gpm: dict[int, Gpm] | None = {} if gpm else None
         self._library: Any = None
         self._unavailable = Unknown("NVML was not asked")
         self._since_us = dict.fromkeys(self._indices, 0)
@@ -51,6 +56,8 @@ class GpuCounters:
     def close(self) -> None:
         """Let go of NVML."""
         if self._library is not None:
+            for gpm in (self._gpm or {}).values():
+                gpm.close()
             close_library(self._library)
             self._library = None
 
@@ -67,6 +74,7 @@ class GpuCounters:
 
         power_mw = ask(lambda: library.nvmlDeviceGetPowerUsage(handle))
         energy_mj = ask(lambda: library.nvmlDeviceGetTotalEnergyConsumption(handle))
+        sm_active, tensor_active = self._fullness(index, handle)
         return Gpu(
             nvml_index=index,
             utilisation_percent=ask(lambda: library.nvmlDeviceGetUtilizationRates(handle).gpu),
@@ -83,7 +91,17 @@ class GpuCounters:
             pcie_generation=rates.generation,
             pcie_width=rates.width,
             energy_j=energy_mj if isinstance(energy_mj, Unknown) else energy_mj / 1000,
+            memory_bytes=ask(lambda: library.nvmlDeviceGetMemoryInfo(handle).total),
+            sm_active_percent=sm_active,
+            tensor_active_percent=tensor_active,
         )
+
+    def _fullness(self, index: int, handle: Any) -> tuple[float | Unknown, float | Unknown]:
+        if self._gpm is None:
+            return NOT_ASKED, NOT_ASKED
+        if index not in self._gpm:
+            self._gpm[index] = Gpm(self._library, handle)
+        return self._gpm[index].read()
 
     def _processes(self, index: int, handle: Any, ours: Collection[int]) -> list[GpuProcess] | Unknown:
         library = self._library
@@ -139,4 +157,7 @@ def _unknown(index: int, why: Unknown) -> Gpu:
         pcie_generation=why,
         pcie_width=why,
         energy_j=why,
+        memory_bytes=why,
+        sm_active_percent=why,
+        tensor_active_percent=why,
     )

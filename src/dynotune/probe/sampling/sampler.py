@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -49,6 +50,8 @@ class Sampler:
         nvml: used instead of `pynvml`.
         clock: CLOCK_MONOTONIC.
         memory: ask for the memory of the tree, too.
+        gpm: ask how full the GPUs are, too.
+        keep: the newest so many samples alone; None for all.
     """
 
     def __init__(
@@ -63,6 +66,8 @@ class Sampler:
         nvml: Any = None,
         clock: Callable[[], float] = time.monotonic,
         memory: bool = False,
+        gpm: bool = False,
+        keep: int | None = None,
     ) -> None:
         self._cpus = frozenset(cpus)
         self._tree_pids = tree_pids
@@ -73,13 +78,13 @@ class Sampler:
         self._clock = clock
         self._memory = memory
         self._tree = counters.TreeCounter(root)
-        self._gpus = GpuCounters(gpus, nvml=nvml, root=root)
+        self._gpus = GpuCounters(gpus, nvml=nvml, root=root, gpm=gpm)
         self._pcie = PcieMeter([] if isinstance(gpus, Unknown) else gpus, nvml=nvml)
         self._threads = ThreadCounter(root)
         self._memory_events = host_memory.memory_events_file(root)
         self._limits = container.cpu_limits(root)
         self._pids_comparable = container.in_initial_pid_namespace(root)
-        self._samples: list[Sample] = []
+        self._samples: deque[Sample] = deque(maxlen=keep)
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None

@@ -105,6 +105,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         pcie_generation, pcie_width: of the link, asked with the throughput.
         pcie_replays: packets sent again since the driver was loaded.
         energy_j: taken since the driver was loaded.
+        sm_active_percent, tensor_active_percent: by GPM, since the sample before; asked for by a watcher only.
     """
 
     nvml_index: int
@@ -122,6 +123,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     pcie_generation: int | Unknown = NOT_RECORDED
     pcie_width: int | Unknown = NOT_RECORDED
     energy_j: float | Unknown = NOT_RECORDED
+    memory_bytes: int | Unknown = NOT_RECORDED
+    sm_active_percent: float | Unknown = NOT_RECORDED
+    tensor_active_percent: float | Unknown = NOT_RECORDED
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):

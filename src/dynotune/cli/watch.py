@@ -81,7 +81,7 @@ def watch(
     if tui and (sys.stdout.isatty() or sys.stderr.isatty()):
         raise UsageError(
             "The command prints to this terminal, and the screen would be mixed with it.",
-            hint="Redirect its output (> log 2>&1), or draw the screen in another terminal: dynotune watch --tui RUN_DIR",
+            hint="Redirect its output (> log 2>&1), or draw it in another terminal: dynotune watch --tui RUN_DIR",
         )
     from dynotune.cli import run
     from dynotune.watch import Lines, Watcher
@@ -99,9 +99,14 @@ def watch(
 
         def ended(exit_: Exit) -> bool:
             watcher.stop()
-            thread.join()
-            watcher.close(exit_.status)
-            closing()
+            try:
+                thread.join()
+                watcher.close(exit_.status)
+                closing()
+            except Exception as error:
+                # What becomes of the watching does not change the command's end.
+                with contextlib.suppress(OSError):
+                    run.say(f"watching failed: {error!r}")
             return watcher.failed is not None
 
         run.transparently(command, [], own, env=env, facts={}, step_function=step_function, ended=ended)
@@ -109,7 +114,10 @@ def watch(
 
 def _watched(watcher: Watcher) -> None:
     """Of the command: where an alert has lasted too long, it is ended as by `kill`, and dynotune exits with 1."""
-    watcher.run()
+    try:
+        watcher.run()
+    except Exception as error:
+        watcher.follower.notes.append(f"watching failed: {error!r}")
     if watcher.failed is not None:
         with contextlib.suppress(OSError):
             print(f"dynotune: ending the command: {_failed(watcher.failed)}", file=sys.stderr)

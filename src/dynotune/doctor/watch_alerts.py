@@ -17,15 +17,15 @@ ALERTS = {
         _alert(
             "input-bound",
             "Steps waited for input for a minute.",
-            sees="over the last minute, the loader let steps wait a quarter of their time or more, and the GPU, if there "
-            "is one, ran kernels less than 85% of the time.",
+            sees="over the last minute, the loader let steps wait a quarter of their time or more, and the GPU, if "
+            "there is one, ran kernels less than 85% of the time.",
             costs="at most the share that steps waited. `dynotune diagnose` says how much of it each remedy saves.",
             wrong="the steps of the minute are the first of an epoch, for which workers start anew.",
         ),
         _alert(
             "throughput-drop",
             "Throughput is 10% below its own past.",
-            sees="the median of the last ten seconds' step times, against all of the last ten minutes that was as usual. "
+            sees="the median of the last ten seconds' step times, against all the last ten minutes that was as usual. "
             "It is also below the slowest of that past.",
             costs="the difference, until what changed is undone.",
             wrong="the program changed what a step is: longer sequences, larger images, another phase.",
@@ -33,8 +33,8 @@ ALERTS = {
         _alert(
             "memory-growth",
             "Memory grows, and will reach its limit.",
-            sees="the least memory in each sixth of the last 15 s, 2 min or 10 min is more than in the sixth before, by "
-            "64 MiB or more in all, and what is left would be used up within 10 min, an hour, a day.",
+            sees="the least memory in each sixth of the last 15 s, 2 min or 10 min is more than in the sixth before, "
+            "by 64 MiB or more in all, and what is left would be used up within 10 min, an hour, a day.",
             costs="the run: the kernel kills it, or CUDA says that it is out of memory.",
             wrong="the program fills a cache of a size that it knows. The step is a straight line drawn on.",
         ),
@@ -44,16 +44,16 @@ ALERTS = {
             sees="a rank whose steps wait for input longer than those of the others, by 10% of a step; or take longer, "
             "by 12%. The others wait for it in their collectives, so that all steps are equally long.",
             costs="the difference, in every rank.",
-            wrong="ranks do different work on purpose. A rank that is late in its forward or backward is not seen where a "
-            "collective makes all steps equally long: record a trace of all ranks, `dynotune trace --ranks`.",
+            wrong="ranks do different work on purpose. A rank that is late in its forward or backward is not seen "
+            "where a collective makes all steps equally long: record a trace of all ranks, `dynotune trace --ranks`.",
             explains=("rank-imbalance",),
         ),
         _alert(
             "stalled",
             "No step ends, and nothing computes.",
-            sees="no step for 10 s, ten times the usual and twice the longest one, while all processes together use less "
-            "than a tenth of a core and the GPU runs no kernel; or for 5 min whatever they do. The details say what each "
-            "thread waits for, by the kernel.",
+            sees="no step for 10 s, ten times the usual and twice the longest one, while all processes together use "
+            "less than a tenth of a core and the GPU runs no kernel; or for 5 min whatever they do. The details say "
+            "what each thread waits for, by the kernel.",
             costs="all of the time.",
             wrong="the program waits on purpose, for a file or a person.",
         ),

@@ -22,8 +22,8 @@ SCOPES = {
 PARTS = ("sees", "costs", "wrong when")
 HEAD = """# Findings
 
-What `dynotune doctor`, `dynotune diagnose` and `dynotune watch` may find, family by family. `dynotune explain ID` shows one of them in
-the terminal. How shares and severities are defined stands in [the reference of diagnoses](diagnosis.md).
+What `dynotune doctor`, `dynotune diagnose` and `dynotune watch` may find, family by family. `dynotune explain ID` shows
+one of them in the terminal. How shares and severities are defined stands in [the reference of diagnoses](diagnosis.md).
 
 This page is made from the rules themselves: `make findings` writes it.
 """

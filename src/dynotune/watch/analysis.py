@@ -48,7 +48,7 @@ class Look(NamedTuple):
     gpus: Sequence[GpuView]
     rows: Sequence[ProcessView]
     history: dict[int, deque[tuple[float, str]]]
-    lost_workers: Sequence[tuple[float, int]]
+    lost_workers: Sequence[int]
     room_bytes: int | None
     num_cpus: int
 
@@ -133,8 +133,8 @@ def loader_reason(look: Look) -> str:
     busy = sum(fmean(cores for cores, _ in each) >= 0.8 for each in known)
     idle = sum(fmean(cores for cores, _ in each) < 0.1 for each in known)
     num = len(workers)
-    if lost := [pid for at, pid in look.lost_workers if look.now - at < MINUTE_S]:
-        return f"worker {lost[-1]} has ended and {num} are left"
+    if look.lost_workers:
+        return f"worker {look.lost_workers[-1]} has ended, and {num} of its loader go on"
     if disk:
         return f"{disk} of {num} workers are at their disk"
     others = look.mean("others")
@@ -192,7 +192,7 @@ def lags(look: Look) -> dict[str, str]:
         elif step[rank] > LAG * 1.02 * usual_s:
             found[rank] = (
                 f"its steps take {words.duration(step[rank])}, those of the others {words.duration(usual_s)}, "
-                + ("and not because of input: look at its forward, backward, cores and GPU")
+                "and not because of input: look at its forward, backward, cores and GPU"
             )
     return found
 
@@ -202,8 +202,8 @@ def lags(look: Look) -> dict[str, str]:
 
 def input_bound(look: Look) -> Iterator[Alert]:
     seen = shares(look, MINUTE_S)
-    firsts = [bins[0].begin_s for rank in look.ranks if (bins := look.store.of("step", rank).bins())]
-    if seen is None or not firsts or look.now - min(firsts) < MINUTE_S or cause_of(look, seen) != "input":
+    first_s = min((look.store.of("step", rank).first_s for rank in look.ranks), default=look.now)
+    if seen is None or look.now - first_s < MINUTE_S or cause_of(look, seen) != "input":
         return
     reason = loader_reason(look)
     yield Alert(
@@ -231,8 +231,9 @@ def memory_growth(look: Look, typical_s: float | None) -> Iterator[Alert]:
         yield Alert(
             id="memory-growth",
             whose=whose,
-            text=f"{name} takes {words.num_bytes(per_s * 60)} more memory each minute: the {words.num_bytes(room)} left "
-            f"would be used up in {words.duration(full_s)}, at about step {max(steps) + int(full_s / typical_s):,}.",
+            text=f"{name} takes {words.num_bytes(per_s * 60)} more memory each minute: the "
+            f"{words.num_bytes(room)} left would be used up in {words.duration(full_s)}, "
+            f"at about step {max(steps) + int(full_s / typical_s):,}.",
         )
 
 

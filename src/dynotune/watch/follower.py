@@ -77,6 +77,8 @@ class Follower:
         self._mine: dict[int, bool] = {}
         self._sampler: probe.Sampler | None = None
         if not replay:
+            # Known before the first sample: what its processes used before is none of the first second's.
+            self._known = self._records.update()
             file = folder / "samples.jsonl" if writes else None
             gpus = probe.nvml.visible_gpus(os.environ)
             cpus = probe.host.usable_cpus()

@@ -14,13 +14,14 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 MOST_SHOWN = 48
 MOST_THREADS = 24
-STATES = {"R": "running", "S": "asleep", "D": "at its disk", "T": "stopped", "t": "stopped", "Z": "ended", "X": "ended"}
+STATES = {"R": "running", "D": "at its disk", "T": "stopped", "t": "stopped", "Z": "ended", "X": "ended"}
 CALLS = {
-    "x86_64": {0: "read", 1: "write", 7: "poll", 17: "read", 18: "write", 23: "poll", 35: "sleep", 45: "read", 47: "read",
-               61: "child", 74: "write", 202: "lock", 230: "sleep", 232: "poll", 247: "child", 257: "open", 262: "open",
-               270: "poll", 271: "poll", 281: "poll"},
+    "x86_64": {0: "read", 1: "write", 7: "poll", 17: "read", 18: "write", 23: "poll", 35: "sleep", 45: "read",
+               47: "read", 61: "child", 74: "write", 202: "lock", 230: "sleep", 232: "poll", 247: "child", 257: "open",
+               262: "open", 270: "poll", 271: "poll", 281: "poll"},
     "aarch64": {22: "poll", 56: "open", 63: "read", 64: "write", 67: "read", 68: "write", 72: "poll", 73: "poll",
-                82: "write", 95: "child", 98: "lock", 101: "sleep", 115: "sleep", 207: "read", 212: "read", 260: "child"},
+                82: "write", 95: "child", 98: "lock", 101: "sleep", 115: "sleep", 207: "read", 212: "read",
+                260: "child"},
 }  # fmt: skip
 """What system calls wait for, by their number. Source: syscalls(2), and the kernel's tables."""
 WAITS = {
@@ -48,7 +49,7 @@ class ProcessTable:
     def __init__(self) -> None:
         self.rows: list[ProcessView] = []
         self.history: dict[int, deque[tuple[float, str]]] = {}
-        self.lost_workers: deque[tuple[float, int]] = deque(maxlen=16)
+        self._lost: deque[tuple[int, frozenset[int]]] = deque(maxlen=16)
         self._before: dict[int, _Counters] = {}
         self._written: deque[tuple[float, dict[int, int]]] = deque(maxlen=120)
 
@@ -59,7 +60,8 @@ class ProcessTable:
         gone = {row.pid: row.role for row in self.rows} if rows else {}
         for row in rows:
             gone.pop(row.pid, None)
-        self.lost_workers.extend((now, pid) for pid, role in gone.items() if role.startswith("worker"))
+        beside = frozenset(row.pid for row in self.workers())
+        self._lost.extend((pid, beside - {pid}) for pid, role in gone.items() if role.startswith("worker"))
         self.rows = sorted(rows, key=lambda row: -(row.cores or 0.0))
         for store in (self.history, self._before):
             for pid in set(store) - {row.pid for row in rows}:
@@ -72,6 +74,11 @@ class ProcessTable:
 
     def workers(self) -> list[ProcessView]:
         return [row for row in self.rows if row.role.startswith("worker")]
+
+    def lost(self) -> list[int]:
+        """Workers that ended while others of their time go on: at the end of an epoch all of them end."""
+        living = {row.pid for row in self.rows}
+        return [pid for pid, beside in self._lost if beside & living]
 
     def written_bytes(self, pid: int, since_s: float) -> int | None:
         """What the process wrote since the last look before `since_s`."""

@@ -70,7 +70,7 @@ class Series:
         self._levels = [deque[Bin](maxlen=num) for _, num in LEVELS]
         self._counted = counted
         self.ever = Bin(0.0, counted=counted)
-        self.last_s = -math.inf
+        self.first_s, self.last_s = math.inf, -math.inf
 
     def add(self, time_s: float, value: float, number: int = 0) -> None:
         """Add a value; one that comes late counts for the newest bin."""
@@ -79,7 +79,7 @@ class Series:
             newest = self._begin(0, time_s, number)
         newest.add(value)
         self.ever.add(value)
-        self.last_s = max(self.last_s, time_s)
+        self.first_s, self.last_s = min(self.first_s, time_s), max(self.last_s, time_s)
 
     def _begin(self, level: int, time_s: float, number: int) -> Bin:
         """Begin a bin; the one before is complete, and goes into the next level as well."""
@@ -98,8 +98,8 @@ class Series:
         """From `begin_s` on, the finest that there are, in order of time; none is told twice."""
         chosen: list[Bin] = []
         until_s = math.inf
-        for bins in self._levels:
-            found = [each for each in bins if begin_s <= each.begin_s < until_s]
+        for (length_s, _), bins in zip(LEVELS, self._levels, strict=True):
+            found = [each for each in bins if begin_s <= each.begin_s and each.begin_s + length_s <= until_s]
             chosen = found + chosen
             until_s = min(until_s, bins[0].begin_s if bins else math.inf)
         return chosen
@@ -118,7 +118,7 @@ class Series:
 
 
 class Store:
-    """Series by what they are of (`step`, `wait`, `gpu.power_w`, …) and whose (a rank, a GPU). Times CLOCK_MONOTONIC."""
+    """Series by what they are of (`step`, `gpu.power_w`, …) and whose (a rank, a GPU). Times: CLOCK_MONOTONIC."""
 
     def __init__(self) -> None:
         self.series: dict[tuple[str, str], Series] = {}

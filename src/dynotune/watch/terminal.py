@@ -17,6 +17,8 @@ from dynotune.text import words
 
 LINE_EVERY_S = 5.0
 MOST_PROCESSES = 12
+WIDE, NARROW_COLUMNS = 70, 4
+"""In a terminal that is not so wide, tables show their first columns."""
 
 
 class Lines:
@@ -63,7 +65,7 @@ class Screen:
         self._live.start()
 
     def __call__(self, view: View) -> None:
-        self._live.update(drawn(view), refresh=True)
+        self._live.update(drawn(view, self._live.console.width), refresh=True)
 
     def close(self, view: View | None) -> None:
         """Leave the terminal as it was, with the last word below."""
@@ -72,7 +74,7 @@ class Screen:
             self._live.console.print(Text(words.plain(summary(view))))
 
 
-def drawn(view: View) -> RenderableType:
+def drawn(view: View, width: int) -> RenderableType:
     colour = {"input": "yellow", "stalled": "bold red", "device": "green"}.get(view.cause, "bold")
     parts: list[RenderableType] = [
         Text(words.plain(" ".join(view.command) or view.run), style="dim", overflow="ellipsis", no_wrap=True),
@@ -86,7 +88,9 @@ def drawn(view: View) -> RenderableType:
         shown = f"input {words.share(view.shares.input)} · kernels on the GPU {words.share(device)}"
         shown += f" · rest {words.share(view.shares.rest)}"
         parts.append(Text(shown))
-    parts.append(_table(["rank", "step", "median", "p95", "p99", "samples/s", "input", ""], map(_rank, view.steps_s)))
+    parts.append(
+        _table(["rank", "step", "median", "p95", "p99", "samples/s", "input", ""], map(_rank, view.steps_s), width)
+    )
     if isinstance(view.gpus, Unknown):
         parts.append(Text(f"GPUs: unknown: {view.gpus.reason}", style="dim"))
     elif view.gpus:
@@ -102,7 +106,7 @@ def drawn(view: View) -> RenderableType:
             "PCIe in/out",
             "limited by",
         ]
-        parts.append(_table(names, map(_gpu, view.gpus)))
+        parts.append(_table(names, map(_gpu, view.gpus), width))
     cores = f"{_cores(view.cores)} of {view.num_cpus} cores, others {_cores(view.others_cores)}"
     parts.append(
         Text(
@@ -121,18 +125,19 @@ def drawn(view: View) -> RenderableType:
         ]
         for each in view.processes[:MOST_PROCESSES]
     ]
-    parts.append(_table(["pid", "process", "cores", "threads", "memory", "state"], rows))
+    parts.append(_table(["pid", "process", "cores", "threads", "memory", "state"], rows, width))
     parts += [Text(f"step {mark.step:,}: {mark.kind}, {mark.text}", style="dim") for mark in view.marks[-3:]]
     parts += [Text(words.plain(note), style="dim") for note in view.notes[-2:]]
     return Group(*parts)
 
 
-def _table(names: list[str], rows: Any) -> Table:
+def _table(names: list[str], rows: Any, width: int) -> Table:
+    num = len(names) if width >= WIDE else NARROW_COLUMNS
     table = Table(box=None, pad_edge=False, header_style="dim", expand=False)
-    for name in names:
+    for name in names[:num]:
         table.add_column(name, overflow="ellipsis", no_wrap=True)
     for row in rows:
-        table.add_row(*(Text(words.plain(cell)) for cell in row))
+        table.add_row(*(Text(words.plain(cell)) for cell in row[:num]))
     return table
 
 

@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from dynotune import probe
 from dynotune.schema import document
+from dynotune.schema.errors import DynotuneError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.watch import Alert, Cause, GpuView, Mark, StepTimes, View
 from dynotune.text import words
@@ -93,7 +94,10 @@ class Watcher:
     def look(self, now: float) -> View:
         follower = self.follower
         with self.lock:
-            follower.update(now)
+            try:
+                follower.update(now)
+            except (DynotuneError, OSError) as error:
+                follower.notes = [str(error)]
             self.view = view = self._view(now)
         self._tell(view.alerts, now)
         for show in self.show:
@@ -108,7 +112,7 @@ class Watcher:
                 name: {
                     whose: [
                         [each.begin_s, each.mean, each.most, each.num, each.first]
-                        for each in store.of(name, whose).bins()
+                        for each in store.of(name, whose).bins(since_s)
                     ]
                     for whose in store.whose(name)
                 }
@@ -122,7 +126,7 @@ class Watcher:
         table = follower.table
         look = Look(
             now, follower.begun_s or now, store, [] if isinstance(gpus, Unknown) else gpus, table.rows, table.history,
-            list(table.lost_workers), follower.room_bytes, self._cpus,
+            table.lost(), follower.room_bytes, self._cpus,
         )  # fmt: skip
         seen = analysis.shares(look)
         found = [] if follower.is_over else analysis.alerts(look, self._past, follower.typical_s)

@@ -16,6 +16,8 @@ from dynotune.watch.store import Series, Store
 
 WINDOW_S, LONGEST_WINDOW_S, FEWEST_STEPS = 10.0, 60.0, 10
 INPUT_BOUND, DEVICE_BOUND = 0.25, 0.85
+FEWEST_BINS, LONG_STEP_S, FEWEST_LONG = 5, 5.0, 3
+"""Seconds with steps that a pace needs; steps that are long fill fewer."""
 MINUTE_S = 60.0
 DROP = 0.9
 """Below this share of its own past a pace is an alert, if it is also below `BELOW_ALL` of all that was there."""
@@ -117,7 +119,8 @@ def cause_of(look: Look, seen: Shares) -> Cause:
 def pace_s(look: Look, rank: str) -> float | None:
     """Median over the last seconds of their mean step: a pause in between does not move it."""
     bins = look.store.of("step", rank).newest(look.now - max(WINDOW_S, min(LONGEST_WINDOW_S, window_s(look, rank))))
-    return median(each.mean for each in bins) if sum(each.num for each in bins) >= min(3, FEWEST_STEPS) else None
+    found = median(each.mean for each in bins) if bins else 0.0
+    return found if len(bins) >= (FEWEST_BINS if found < LONG_STEP_S else FEWEST_LONG) else None
 
 
 def loader_reason(look: Look) -> str:
@@ -135,6 +138,8 @@ def loader_reason(look: Look) -> str:
     num = len(workers)
     if look.lost_workers:
         return f"worker {look.lost_workers[-1]} has ended, and {num} of its loader go on"
+    if stopped := [row.pid for row in workers if row.state == "stopped"]:
+        return f"worker {stopped[0]} is stopped"
     if disk:
         return f"{disk} of {num} workers are at their disk"
     others = look.mean("others")
@@ -255,13 +260,15 @@ def growth(series: Series, now: float, room_bytes: float) -> float | None:
 
 def throughput_drop(look: Look, past: Sequence[Moment]) -> Iterator[Alert]:
     ranks = look.ranks
-    pace = pace_s(look, ranks[0]) if ranks else None
+    # The fastest of three looks: what passes within seconds is no change.
+    paces = [pace_s(look, ranks[0]) if ranks else None, *(each.pace_s for each in list(past)[-2:])]
+    pace = min((each for each in paces if each), default=None) if all(paces) else None
     earlier = [each for each in past if each.usual and each.pace_s and each.at_s <= look.now - PAST_S[0]]
     if pace is None or len(earlier) < PAST_S[1]:
         return
-    paces = [each.pace_s for each in earlier if each.pace_s]
-    usual_s = median(paces)
-    if pace * DROP <= usual_s or pace * BELOW_ALL <= max(paces):
+    before_s = [each.pace_s for each in earlier if each.pace_s]
+    usual_s = median(before_s)
+    if pace * DROP <= usual_s or pace * BELOW_ALL <= max(before_s):
         return
     seen, grew = shares(look), []
     before = [each.shares for each in earlier if each.shares]

@@ -234,6 +234,7 @@ class Watcher:
             details = [] if alert.id != "stalled" else [
                 f"rank {rank.name}, {line}" for rank in follower.ranks.values() for line in waits(rank.pid)
             ]  # fmt: skip
+            details += [f"{row.role} ({row.pid}): {row.state}" for row in follower.table.workers() if details]
             if details:
                 details.append(f"For the lines of Python: py-spy dump --pid {next(iter(follower.ranks.values())).pid}")
         return Alert(id=alert.id, text=alert.text, whose=alert.whose, since_step=since, details=details)

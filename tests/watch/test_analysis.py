@@ -64,9 +64,10 @@ class Simulated:
         self.alerted += [(self.now, alert.id) for alert in found]
         seen = analysis.shares(look)
         cause = analysis.cause_of(look, seen) if seen else ""
-        usual = not any(alert.id == "throughput-drop" for alert in found)
+        pace = analysis.pace_s(look, "0")
+        usual = not analysis.is_slow(pace, analysis.usual_pace_s(look, self.past))
         step = max(self.num.values(), default=0)
-        self.past.append(Moment(self.now, step, cause, analysis.pace_s(look, "0"), seen, usual))
+        self.past.append(Moment(self.now, step, cause, pace, seen, usual))
         self.found = {alert.id: alert for alert in found}
 
     def look(self):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -69,7 +70,6 @@ def watched_steps(log: str) -> int:
 
 
 def test_a_stall_says_what_its_threads_wait_for_calls_the_command_and_ends_with_one(watch, user):
-    told = user.cwd / "told"
     called = f"{sys.executable} -c \"import os, sys; print(os.environ['DYNOTUNE_ALERT'], sys.stdin.read())\""
     watched = watch("--on-alert", called, "--fail-on", "stalled:1s", first="compute=0.02")
     watched.until(lambda view: view["num_steps"] > 20, "steps")
@@ -77,11 +77,10 @@ def test_a_stall_says_what_its_threads_wait_for_calls_the_command_and_ends_with_
     alert = watched.until_alert("stalled")
     assert "and no process computes" in alert["text"]
     assert any("main thread" in line and "sleeps" in line for line in alert["details"]), alert["details"]
-    out, _ = watched.process.communicate(timeout=120)
+    watched.process.communicate(timeout=120)
     assert watched.process.returncode == 1
     assert "ending the command: stalled" in (user.cwd / "stderr").read_text()
     assert '"id":"stalled"' in (watched.folder / "watch.log").read_text()
-    assert not told.exists()
 
 
 def test_a_worker_that_is_stopped_is_named(watch):
@@ -154,7 +153,7 @@ def test_another_terminal_joins_a_run_that_run_started_and_two_may(user):
         joined = [user.start("watch", str(folder), stdout=subprocess.PIPE) for _ in range(2)]
         for each in joined:
             lines = iter(each.stdout.readline, "")
-            assert any(" step " in line for line in lines)
+            assert any(re.search(r"  step \d", line) for line in lines)
         control.write_text("end")
         for each in joined:
             out, _ = each.communicate(timeout=120)
@@ -164,7 +163,7 @@ def test_another_terminal_joins_a_run_that_run_started_and_two_may(user):
     assert not (folder / "samples.jsonl").exists()
     replayed = user.types("watch", "--replay", str(folder))
     assert replayed.returncode == 0
-    assert " step " in replayed.stdout
+    assert re.search(r"  step \d", replayed.stdout)
     assert "The program has ended with exit code 0" in replayed.stdout.splitlines()[-1]
 
 

@@ -24,6 +24,7 @@ DROP = 0.9
 BELOW_ALL = 0.97
 PAST_S = (20.0, 30)
 """The past ends this long before now, and is at least so many looks."""
+LOOKS = 3
 LAG = 1.1
 STALL_S, STALL_STEPS, BUSY_STALL_S = 10.0, 10.0, 300.0
 QUIET_CORES, QUIET_DEVICE = 0.1, 5.0
@@ -119,8 +120,22 @@ def cause_of(look: Look, seen: Shares) -> Cause:
 def pace_s(look: Look, rank: str) -> float | None:
     """Median over the last seconds of their mean step: a pause in between does not move it."""
     bins = look.store.of("step", rank).newest(look.now - max(WINDOW_S, min(LONGEST_WINDOW_S, window_s(look, rank))))
-    found = median(each.mean for each in bins) if bins else 0.0
-    return found if len(bins) >= (FEWEST_BINS if found < LONG_STEP_S else FEWEST_LONG) else None
+    means = [each.mean for each in bins]
+    if not means or len(means) < (FEWEST_BINS if median(means) < LONG_STEP_S else FEWEST_LONG):
+        return None
+    # Of what has passed already, the last three seconds know.
+    return min(median(means), median(means[-3:]))
+
+
+def usual_pace_s(look: Look, past: Sequence[Moment]) -> tuple[float, float] | None:
+    """Median and slowest pace of the looks that were as usual; None where there are too few to say."""
+    end_s = look.now - PAST_S[0]
+    found = [each.pace_s for each in past if each.usual and each.pace_s and each.at_s <= end_s]
+    return (median(found), max(found)) if len(found) >= PAST_S[1] else None
+
+
+def is_slow(pace: float | None, usual_s: tuple[float, float] | None) -> bool:
+    return pace is not None and usual_s is not None and pace * DROP > usual_s[0] and pace * BELOW_ALL > usual_s[1]
 
 
 def loader_reason(look: Look) -> str:
@@ -259,17 +274,13 @@ def growth(series: Series, now: float, room_bytes: float) -> float | None:
 
 
 def throughput_drop(look: Look, past: Sequence[Moment]) -> Iterator[Alert]:
-    ranks = look.ranks
-    # The fastest of three looks: what passes within seconds is no change.
-    paces = [pace_s(look, ranks[0]) if ranks else None, *(each.pace_s for each in list(past)[-2:])]
-    pace = min((each for each in paces if each), default=None) if all(paces) else None
-    earlier = [each for each in past if each.usual and each.pace_s and each.at_s <= look.now - PAST_S[0]]
-    if pace is None or len(earlier) < PAST_S[1]:
+    pace = pace_s(look, look.ranks[0]) if look.ranks else None
+    usual = usual_pace_s(look, past)
+    # What passes within so many looks is no change.
+    if pace is None or usual is None or not is_slow(pace, usual) or any(each.usual for each in list(past)[-LOOKS:]):
         return
-    before_s = [each.pace_s for each in earlier if each.pace_s]
-    usual_s = median(before_s)
-    if pace * DROP <= usual_s or pace * BELOW_ALL <= max(before_s):
-        return
+    usual_s = usual[0]
+    earlier = [each for each in past if each.usual]
     seen, grew = shares(look), []
     before = [each.shares for each in earlier if each.shares]
     if seen is not None and before:

@@ -222,7 +222,7 @@ class Follower:
             except RecordError as error:
                 self.notes.append(str(error))
         if self._replayed is None:
-            self.is_over = self.end is not None or (bool(self._known) and now - self._alive_s > GONE_S)
+            self.is_over = self.is_over or self.end is not None or (bool(self._known) and now - self._alive_s > GONE_S)
 
     @property
     def typical_s(self) -> float | None:

@@ -54,7 +54,7 @@ class Server:
         self.metrics = metrics.Exposition()
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         more = {"daemon_threads": True, "block_on_close": False, "address_family": family}
-        kind: type[ThreadingHTTPServer] = type("_Server", (ThreadingHTTPServer,), more)
+        kind: type[ThreadingHTTPServer] = type("_Bound", (_Server,), more)
         try:
             self._http = kind((self.host, int(port)), type("_Bound", (_Handler,), {"owner": self}))
         except OSError as error:
@@ -103,6 +103,11 @@ class Server:
         )
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Whoever asked has gone, or asked nonsense; the terminal is the command's."""
+
+
 class _Handler(BaseHTTPRequestHandler):
     owner: Server
     timeout = PATIENCE_S
@@ -130,7 +135,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refused(self, query: dict[str, list[str]]) -> str | None:
         owner, host = self.owner, self.headers.get("Host", "")
-        name = urlsplit(f"//{host}").hostname if host.isprintable() else None
+        try:
+            name = urlsplit(f"//{host}").hostname
+        except ValueError:
+            name = None
         known = {owner.host, *(("localhost", "127.0.0.1", "::1") if _is_loopback(owner.host) else ())}
         if owner.token is None and name not in known:
             return "This host name is not the one that is served.\n"

@@ -23,7 +23,7 @@ from dynotune.schema.watch import Alert, Cause, GpuView, Mark, StepTimes, View
 from dynotune.text import words
 from dynotune.watch import analysis
 from dynotune.watch.analysis import Look, Moment
-from dynotune.watch.follower import Follower
+from dynotune.watch.follower import Follower, Rank
 from dynotune.watch.process_table import waits
 from dynotune.watch.store import LEVELS
 
@@ -136,15 +136,18 @@ class Watcher:
         step = max((rank.num_steps for rank in follower.ranks.values()), default=0)
         if seen is not None and not cause and not follower.is_over:
             cause = analysis.cause_of(look, seen)
-        usual = not any(alert.id in ("throughput-drop", "stalled") for alert in found)
         pace = analysis.pace_s(look, lead) if lead and not follower.is_over else None
+        usual = not analysis.is_slow(pace, analysis.usual_pace_s(look, self._past))
         first, before = analysis.changed(self._past, cause)
         self._past.append(Moment(now, step, cause, pace, seen, usual))
         since = None
         if first is not None and before is not None:
             since = analysis.refined(store, lead, first, before)
             self._mark(first, before, since)
-        steps = [self._steps(look, rank.name, rank.pid, rank.num_steps) for rank in follower.ranks.values()]
+        steps = [
+            self._steps(look, rank.name, rank.pid, rank.num_steps)
+            for rank in sorted(follower.ranks.values(), key=_place)
+        ]
         rates = [each.samples_per_s for each in steps if each.samples_per_s is not None]
         return View(
             run=self._folder.name,
@@ -286,6 +289,10 @@ def _gpus(sample: probe.Sample | None) -> list[GpuView] | Unknown:
         )
         for gpu in sample.gpus
     ]
+
+
+def _place(rank: Rank) -> tuple[int, str]:
+    return len(rank.name), rank.name
 
 
 def _known(value: int | Unknown) -> int | None:

@@ -81,19 +81,19 @@ def transparently(
     facts: Facts,
     step_function: str | None,
     json: str | None = None,
-    ended: Callable[[Exit], bool] = lambda exit_: False,
+    ended: Callable[[Exit], bool] | None = None,
 ) -> NoReturn:
     """Run the command, write its record, and exit as it did.
 
     Args:
-        ended: called with its end, before the record is written; True exits with 1, as a gate.
+        ended: of whoever watches: called with its end, before the record is written; True exits with 1, as a gate.
     """
     from dynotune.launch.process import TransparentRun
 
     transparent = TransparentRun(command, chosen, cwd=Path.cwd(), folder=folder)
     _let_interrupts_pass()
-    exit_ = transparent.run(env, facts, step_function=step_function)
-    gate = ended(exit_)
+    exit_ = transparent.run(env, facts, step_function=step_function, watched=ended is not None)
+    gate = ended is not None and ended(exit_)
     try:
         record = transparent.record(exit_)
         if folder is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import deque
@@ -10,7 +11,7 @@ from statistics import median
 
 from dynotune import probe
 from dynotune.launch.process import processes
-from dynotune.launch.records import EPOCH, Record, Records
+from dynotune.launch.records import EPOCH, Reader, Record, Records
 from dynotune.schema import document
 from dynotune.schema.errors import RecordError
 from dynotune.schema.facts import Unknown
@@ -35,7 +36,7 @@ class Rank:
 
     def __init__(self, name: str, record: Record) -> None:
         self.name, self.pid = name, record.pid
-        self.num_steps, self.num_cycles = 0, 0
+        self.num_steps, self.num_cycles, self.num_files = 0, 0, 0
         self.last_end_s: float | None = None
         self.longest_s = 0.0
 
@@ -69,6 +70,7 @@ class Follower:
         self.command: list[str] = []
         self.room_bytes: int | None = None
         self._records = Records(folder)
+        self._more: dict[Path, Reader] = {}
         self._known: list[Record] = []
         self._replayed = _replayed(folder, self.notes) if replay else None
         self._before: probe.Sample | None = None
@@ -122,6 +124,7 @@ class Follower:
             self._look_for_room(now)
         for record in records:
             self._take_steps(record, now)
+        self._take_more(now)
         self._take_sample(now)
         self._look_for_end(now)
 
@@ -140,6 +143,9 @@ class Follower:
             if rank.num_cycles == 0 or any(cycle.get("num_superseded") for cycle in cycles[rank.num_cycles :]):
                 rank.num_steps, rank.last_end_s = 0, record.begin_s
             rank.num_cycles = len(cycles)
+        self._take_all(rank, record, now)
+
+    def _take_all(self, rank: Rank, record: Record, now: float) -> None:
         steps = record.steps
         if self._replayed is not None:
             steps = [step for step in steps if step.end_s <= now]
@@ -148,15 +154,32 @@ class Follower:
         # Kept here alone, in bounded room.
         del record.steps[: len(steps)]
 
+    def _take_more(self, now: float) -> None:
+        """What processes wrote when their first record was full, in files of which the newest are kept."""
+        paths = sorted(self.folder.glob("process-*.more"), key=lambda path: int(path.stem.rpartition("-")[2]))
+        self._more = {path: self._more.get(path) or Reader(path) for path in paths}
+        for path, reader in self._more.items():
+            with contextlib.suppress(RecordError):  # gone since it was listed
+                record = reader.update()
+                for rank in [rank for rank in self.ranks.values() if rank.pid == record.pid and record.steps]:
+                    number = int(path.stem.rpartition("-")[2])
+                    if number > rank.num_files:
+                        rank.last_end_s = None  # files between were gone before they were read
+                    rank.num_files = max(rank.num_files, number + 1)
+                    self._take_all(rank, record, now)
+
     def _take(self, rank: Rank, end_s: float, wait_s: float, num_samples: int | None, begins: bool) -> None:
-        before_s = end_s if rank.last_end_s is None else rank.last_end_s
+        before_s, rank.last_end_s = rank.last_end_s, end_s
+        rank.num_steps += 1
+        if before_s is None:
+            return
         took_s, add, name = max(0.0, end_s - before_s), self.store.add, rank.name
         usual = self.store.of("step", name).ever if took_s > max(PAUSE_S, rank.longest_s / 2) else None
         rank.longest_s = max(rank.longest_s, took_s)
-        add("step", name, end_s, took_s, rank.num_steps)
-        add("wait", name, end_s, min(wait_s, took_s), rank.num_steps)
+        add("step", name, end_s, took_s, rank.num_steps - 1)
+        add("wait", name, end_s, min(wait_s, took_s), rank.num_steps - 1)
         if num_samples is not None:
-            add("samples", name, end_s, num_samples, rank.num_steps)
+            add("samples", name, end_s, num_samples, rank.num_steps - 1)
         if name == next(iter(self.ranks.values())).name:
             if usual is not None and usual.num > 5 and took_s > PAUSE * usual.quantile(0.5):
                 written = self.table.written_bytes(rank.pid, before_s)
@@ -165,11 +188,9 @@ class Follower:
                 self._mark(end_s, rank, "checkpoint" if saved else "pause", f"{took_s:.3g} s: {text}")
             if begins:
                 self._mark(end_s, rank, "epoch", "a loader was begun anew")
-        rank.num_steps += 1
-        rank.last_end_s = end_s
 
     def _mark(self, at_s: float, rank: Rank, kind: MarkKind, text: str) -> None:
-        self.marks.append(Mark(at_s=at_s, step=rank.num_steps, kind=kind, text=text))
+        self.marks.append(Mark(at_s=at_s, step=rank.num_steps - 1, kind=kind, text=text))
 
     def _take_sample(self, now: float) -> None:
         if self._sampler is not None:

@@ -4,8 +4,8 @@
 
 Each pair runs the same program both ways in random order; a client holds the page's event stream open and another reads
 /metrics once a second. The answer is the median ratio of the pairs with the order statistics around it that hold it in
-95% of cases, for each size of step, and the cores that the watcher used itself. With TraceML installed (`traceml` on the
-PATH) it is a third arm of each pair.
+95% of cases, for each size of step, and the cores that the watcher used itself. With TraceML installed (`traceml` on
+the PATH) it is a third arm of each pair.
 """
 
 from __future__ import annotations

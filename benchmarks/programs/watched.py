@@ -1,8 +1,8 @@
-"""Trains until told to end; a file says what goes wrong in it, from its next step on. For `watch_faults`, `watch_overhead`.
+"""Trains until told to end; a file says what goes wrong in it, from its next step on.
 
-Words of the file: `input=S` a sample takes so long, `compute=S` the host sleeps so long in a step, `busy=S` it computes,
-`leak=BYTES` a step keeps so much, `stall=1` no step ends, `end=1`. With `--ranks`, `rank=S` delays the input of rank 1.
-With `--seconds` it reads no file, and prints the seconds of a step.
+For `watch_faults` and `watch_overhead`. Words of the file: `input=S` a sample takes so long, `compute=S` the host
+sleeps so long in a step, `busy=S` it computes, `leak=BYTES` a step keeps so much, `stall=1` no step ends, `end=1`. With
+`--ranks`, `rank=S` delays the input of rank 1. With `--seconds` it reads no file, and prints the seconds of a step.
 """
 
 from __future__ import annotations

@@ -310,12 +310,11 @@ def stalled(look: Look) -> Iterator[Alert]:
     """No step for long, and nothing of the run is at work; or for very long."""
     for rank in look.ranks[:1]:
         step = look.store.of("step", rank)
-        since_s, usual_s = (
-            look.now - max(look.store.of("step", each).last_s for each in look.ranks),
-            step.ever.quantile(0.5),
-        )
+        since_s = look.now - max(look.store.of("step", each).last_s for each in look.ranks)
+        usual_s = step.ever.quantile(0.5)
         longest_s = step.ever.most if step.ever.num > 1 else 0.0
-        cores, device = look.mean("cores", length_s=5.0), look.device_percent
+        cores = look.mean("cores", length_s=5.0)
+        cores, device = look.mean("cores") if cores is None else cores, look.device_percent
         quiet = cores is not None and cores < QUIET_CORES and (isinstance(device, Unknown) or device < QUIET_DEVICE)
         if since_s > max(STALL_S if quiet else BUSY_STALL_S, STALL_STEPS * usual_s, 2 * longest_s):
             yield Alert(

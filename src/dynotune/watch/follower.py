@@ -77,14 +77,16 @@ class Follower:
         self._alive_s = time.perf_counter()
         self._memory_s = 0.0
         self._mine: dict[int, bool] = {}
+        self._listed: list[int] = []
         self._sampler: probe.Sampler | None = None
         if not replay:
             # Known before the first sample: what its processes used before is none of the first second's.
             self._known = self._records.update()
+            self._listed = self.pids()
             file = folder / "samples.jsonl" if writes else None
             gpus = probe.nvml.visible_gpus(os.environ)
             cpus = probe.host.usable_cpus()
-            self._sampler = probe.Sampler(cpus, gpus, self.pids, 1.0, file=file, gpm=True, keep=2)
+            self._sampler = probe.Sampler(cpus, gpus, lambda: self._listed, 1.0, file=file, gpm=True, keep=2)
             self._sampler.start()
 
     def close(self) -> None:
@@ -118,7 +120,8 @@ class Follower:
         if self._replayed is None:
             many = len(self.ranks) > 1
             roles = {rank.pid: f"rank {rank.name}" if many else "program" for rank in self.ranks.values()}
-            self.table.update(self.pids(), roles, now)
+            self._listed = self.pids()
+            self.table.update(self._listed, roles, now)
             if self.table.rows:
                 self.store.add("rss", "", now, sum(row.rss_bytes for row in self.table.rows))
             self._look_for_room(now)

@@ -103,44 +103,41 @@ def buckets(whole: Bin) -> list[tuple[str, float]]:
     return [*found, ("+Inf", float(whole.num))]
 
 
-class Exposition:
-    """Text for Prometheus, by its official client."""
+def exposition(watcher: Watcher, accept: str) -> tuple[str, bytes]:
+    """Text for Prometheus by its official client: content type and body, OpenMetrics where the scraper asks for it.
 
-    def text(self, watcher: Watcher, accept: str) -> tuple[str, bytes]:
-        """Content type and body, OpenMetrics where the scraper asks for it.
+    Raises:
+        CannotRunHere: prometheus-client is not installed.
+    """
+    try:
+        from prometheus_client import CollectorRegistry
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+        from prometheus_client.exposition import choose_encoder
+    except ImportError as error:
+        raise CannotRunHere("/metrics needs prometheus-client.", hint=MISSING) from error
 
-        Raises:
-            CannotRunHere: prometheus-client is not installed.
-        """
-        try:
-            from prometheus_client import CollectorRegistry
-            from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-            from prometheus_client.exposition import choose_encoder
-        except ImportError as error:
-            raise CannotRunHere("/metrics needs prometheus-client.", hint=MISSING) from error
+    class Collector:
+        def collect(self) -> Iterable[Any]:
+            for metric in collect(watcher):
+                labels = [metric.label] if metric.label else []
+                families = {
+                    "gauge": GaugeMetricFamily,
+                    "counter": CounterMetricFamily,
+                    "histogram": HistogramMetricFamily,
+                }
+                family = families[metric.kind](f"dynotune_{metric.name}", metric.help, labels=labels)
+                for whose, value in metric.values:
+                    of = [whose] if labels else []
+                    if isinstance(value, Times):
+                        family.add_metric(of, value.buckets, sum_value=value.total_s)
+                    else:
+                        family.add_metric(of, value)
+                yield family
 
-        class Collector:
-            def collect(self) -> Iterable[Any]:
-                for metric in collect(watcher):
-                    labels = [metric.label] if metric.label else []
-                    families = {
-                        "gauge": GaugeMetricFamily,
-                        "counter": CounterMetricFamily,
-                        "histogram": HistogramMetricFamily,
-                    }
-                    family = families[metric.kind](f"dynotune_{metric.name}", metric.help, labels=labels)
-                    for whose, value in metric.values:
-                        of = [whose] if labels else []
-                        if isinstance(value, Times):
-                            family.add_metric(of, value.buckets, sum_value=value.total_s)
-                        else:
-                            family.add_metric(of, value)
-                    yield family
-
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(Collector())
-        encode, kind = choose_encoder(accept)
-        return kind, encode(registry)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Collector())
+    encode, kind = choose_encoder(accept)
+    return kind, encode(registry)
 
 
 def push(watcher: Watcher, endpoint: str, *, exporter: Any = None, every_s: float = 10.0) -> Callable[[], None]:

@@ -51,6 +51,7 @@ class ProcessTable:
         self.history: dict[int, deque[tuple[float, str]]] = {}
         self._lost: deque[tuple[int, frozenset[int]]] = deque(maxlen=16)
         self._before: dict[int, _Counters] = {}
+        self._forks: dict[int, bool] = {}
         self._written: deque[tuple[float, dict[int, int]]] = deque(maxlen=120)
 
     def update(self, pids: Sequence[int], roles: Mapping[int, str], now: float) -> None:
@@ -63,7 +64,7 @@ class ProcessTable:
         beside = frozenset(row.pid for row in self.workers())
         self._lost.extend((pid, beside - {pid}) for pid, role in gone.items() if role.startswith("worker"))
         self.rows = sorted(rows, key=lambda row: -(row.cores or 0.0))
-        for store in (self.history, self._before):
+        for store in (self.history, self._before, self._forks):
             for pid in set(store) - {row.pid for row in rows}:
                 del store[pid]
         written = {pid: counted.written_bytes for pid, counted in self._before.items()}
@@ -111,7 +112,10 @@ class ProcessTable:
                 else (now_bytes - before_bytes) / took_s
             )
 
-        is_worker = parent in roles and (name.startswith("pt_data") or _is_fork(pid, parent))
+        is_worker = parent in roles and name.startswith("pt_data")
+        if parent in roles and not is_worker:
+            # Asked once: there may be hundreds, and none changes what it is.
+            is_worker = self._forks[pid] = self._forks.get(pid) or _is_fork(pid, parent)
         return ProcessView(
             pid=pid,
             role=roles.get(pid) or (f"worker of {roles[parent]}" if is_worker else name),

@@ -51,7 +51,6 @@ class Server:
             )
         self.token, self.watcher, self.condition = token, watcher, threading.Condition()
         self.body, self.number, self.ended, self.num_listeners = b"{}", 0, False, 0
-        self.metrics = metrics.Exposition()
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         more = {"daemon_threads": True, "block_on_close": False, "address_family": family}
         kind: type[ThreadingHTTPServer] = type("_Bound", (_Server,), more)
@@ -126,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._follow()
         elif asked.path == "/metrics":
             try:
-                kind, body = owner.metrics.text(owner.watcher, self.headers.get("Accept", ""))
+                kind, body = metrics.exposition(owner.watcher, self.headers.get("Accept", ""))
                 self._answer(200, kind, body)
             except CannotRunHere as error:
                 self._answer(501, "text/plain", f"{error.message} {error.hint}\n".encode())

@@ -44,8 +44,8 @@ def of_input(view: View) -> bool:
 
 
 def of_host(view: View) -> bool:
-    drop = alerts(view).get("throughput-drop")
-    return drop is not None and "input" not in drop["text"] and view["cause"] != "input"
+    drop = alerts(view).get("throughput-drop", {"text": ""})["text"]
+    return any(words in drop for words in ("the program itself uses", "the host does more", "nothing that is watched"))
 
 
 def stopped(view: View) -> bool:

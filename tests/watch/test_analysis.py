@@ -135,6 +135,18 @@ def test_throughput_below_its_own_past_is_said_until_it_is_as_before():
     assert "throughput-drop" not in run.found
 
 
+def test_a_host_that_computes_more_is_told_from_others_that_take_its_cores():
+    run = Simulated().runs(120, cores=0.6)
+    run.runs(15, step_s=0.02, cores=1.6)
+    assert "the program itself uses 1.6 of 8 cores, 0.6 before" in run.found["throughput-drop"].text
+    run = Simulated().runs(120)
+    for _ in range(15):
+        run.store.add("others", "", run.now + 1, 8.0)
+        run.runs(1, step_s=0.02)
+    assert "other processes use" in run.found["throughput-drop"].text
+    assert "itself" not in run.found["throughput-drop"].text
+
+
 def test_a_pause_of_a_few_seconds_is_no_drop_of_throughput():
     run = Simulated().runs(120)
     run.stands(9, cores=4.0)

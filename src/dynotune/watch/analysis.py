@@ -25,6 +25,7 @@ BELOW_ALL = 0.97
 PAST_S = (20.0, 30)
 """The past ends this long before now, and is at least so many looks."""
 LOOKS = 3
+MORE_CORES = 0.25
 LAG = 1.1
 STALL_S, STALL_STEPS, BUSY_STALL_S = 10.0, 10.0, 300.0
 QUIET_CORES, QUIET_DEVICE = 0.1, 5.0
@@ -290,15 +291,27 @@ def throughput_drop(look: Look, past: Sequence[Moment]) -> Iterator[Alert]:
         devices = [each.device for each in before if not isinstance(each.device, Unknown)]
         if devices and not isinstance(seen.device, Unknown) and seen.device < fmean(devices) - 0.05 and not grew:
             grew.append("the GPU idles more: the host does more between its kernels")
-    others = look.mean("others")
-    if not grew and others is not None and others > look.num_cpus / 4:
-        grew.append(f"other processes use {others:.1f} of {look.num_cpus} cores")
-    why = grew[:1] + ([reason] if (reason := device_reason(look)) else [])
+    if not grew:
+        whose = (("others", "other processes use"), ("cores", "the program itself uses"))
+        grew = [
+            f"{who} {cores[0]:.1f} of {look.num_cpus} cores, {cores[1]:.1f} before"
+            for name, who in whose
+            if (cores := now_and_before(look, name)) is not None and cores[0] > cores[1] + MORE_CORES
+        ]
+    why = grew + ([reason] if (reason := device_reason(look)) else [])
     yield Alert(
         id="throughput-drop",
         text=f"Steps take {words.duration(pace)}, {100 * (1 - usual_s / pace):.0f}% less throughput than before "
         f"({words.duration(usual_s)})" + (f": {'; '.join(why)}." if why else ": nothing that is watched says why."),
     )
+
+
+def now_and_before(look: Look, name: str) -> tuple[float, float] | None:
+    """Mean of the last ten seconds, and of the minutes before; None where one is not known."""
+    end_s = look.now - PAST_S[0]
+    before = [each.mean for each in look.store.of(name).newest(end_s - 2 * MINUTE_S) if each.begin_s < end_s]
+    now = look.mean(name)
+    return (now, fmean(before)) if before and now is not None else None
 
 
 def rank_lag(look: Look) -> Iterator[Alert]:

@@ -110,7 +110,7 @@ def drawn(view: View, width: int) -> RenderableType:
     cores = f"{_cores(view.cores)} of {view.num_cpus} cores, others {_cores(view.others_cores)}"
     parts.append(
         Text(
-            f"{view.num_processes} processes, {cores}, "
+            f"{view.num_processes} process{'es' * (view.num_processes != 1)}, {cores}, "
             f"memory {words.num_bytes(view.memory_bytes)} of {words.num_bytes(view.memory_limit_bytes)}"
         )
     )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
 
 from dynotune.diagnose.attribute import IMBALANCE, PART_OF
 from dynotune.doctor import ObservationView, all_rules, examine
 from dynotune.schema.diagnosis import Bottleneck, Diagnosis, Finding, Roofline, UpperBound
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Attribution, Observation, Timing
+from dynotune.schema.observation import Attribution, Observation, Predicted, Timing
 from dynotune.schema.trace_summary import Place
 
 DISTURBED = 0.25
@@ -57,6 +59,8 @@ def conclude(
     findings, unknown = examine(ObservationView(observation))
     timing, attribution = timing_of(observation), observation.attribution
     found: Bottleneck = "none" if isinstance(attribution, Unknown) else bottleneck(attribution)
+    if not isinstance(attribution, Unknown):
+        findings = [_with_predictions(finding, attribution.predicted) for finding in findings]
     return Diagnosis(
         command=observation.command,
         verdict=_disturbance(observation)
@@ -72,6 +76,13 @@ def conclude(
         facts=observation.facts,
         notes=_notes(observation),
     )
+
+
+def _with_predictions(finding: Finding, predicted: Mapping[str, Predicted]) -> Finding:
+    """The finding with what its settings would save, where the timeline tells."""
+    found = {str(one): predicted.get(str(one), predicted.get(one.knob)) for one in finding.candidates}
+    known = {setting: range_ for setting, range_ in found.items() if range_ is not None}
+    return msgspec.structs.replace(finding, predicted=known) if known else finding
 
 
 def _disturbance(observation: Observation) -> str:

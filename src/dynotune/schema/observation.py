@@ -436,6 +436,13 @@ class LostTime(msgspec.Struct, frozen=True, kw_only=True):
     evidence: list[str] = []
 
 
+class Predicted(msgspec.Struct, frozen=True):
+    """The share of a step that a setting would save, from `low` to `high`; below 0 where it would cost."""
+
+    low: float
+    high: float
+
+
 class Attribution(msgspec.Struct, frozen=True, kw_only=True, tag="attribution"):
     """The recorded window's facts, brought to the plain window's step.
 
@@ -445,6 +452,8 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True, tag="attribution"):
         counterfactual_savings: of some causes, and of all that the `device` or the `host` does, the share of a step
             that would be saved without them, by running the recorded timeline again: of a wait more than its own idle
             time, for what the host does after it would be hidden behind the device.
+        predicted: what settings would save of a step, in the same way, by setting, or by its knob for any value that
+            suffices.
     """
 
     shares: Shares
@@ -453,6 +462,7 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True, tag="attribution"):
     slowed: float | None = None
     notes: list[str] = []
     counterfactual_savings: dict[str, float] = {}
+    predicted: dict[str, Predicted] = {}
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):

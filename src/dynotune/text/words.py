@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 
 from dynotune.schema.comparison import Comparison
+from dynotune.schema.observation import Predicted
 from dynotune.schema.run import Objective
 from dynotune.schema.setting import Setting
 
@@ -195,6 +196,15 @@ def fine_share(part: float | None) -> str:
     if not part or part >= 0.0995:
         return share(part)
     return f"{part:.1%}" if part >= 0.0005 else "< 0.1%"
+
+
+def predicted(found: Predicted) -> str:
+    """What running the timeline again says of a setting, in words."""
+    low, high = max(0.0, found.low), max(0.0, found.high)
+    if high < 0.005:
+        return "saves next to nothing, as predicted"
+    ends = f"{high:.0%}" if f"{low:.0%}" == f"{high:.0%}" else f"{low:.0%} to {high:.0%}"
+    return f"saves {ends} of a step, as predicted"
 
 
 def count(number: float | None) -> str:

@@ -165,6 +165,7 @@ class Replay:
 
     def __init__(self, timeline: Timeline, found: steps.Steps, wait_s: float | None, faster: float = 1.0) -> None:
         self._timeline, self._steps, self._faster = timeline, found, faster
+        self._step_ns: float | None = None
         self._begin_ns = int(found.start_ns.min())
         by_end = np.argsort(timeline.device.end_ns, kind="stable")
         self._by_end: list[int] = by_end.tolist()
@@ -187,9 +188,19 @@ class Replay:
         """Whether there is anything of this cause."""
         return len(self._own_work.get(cause, ())) > 0 or any(anchor.cause == cause for anchor in self._anchors)
 
-    def saved(self, change: Change) -> float:
-        """The share of a step that is saved under a change; below 0 where it takes longer."""
-        return 1 - self.step_ns(self._faster, change) / self.step_ns(self._faster)
+    def saved(self, change: Change, faster: float | None = None) -> float:
+        """The share of a step that is saved under a change; below 0 where it takes longer.
+
+        Args:
+            faster: the host's speed under it, if another than the timeline's own.
+        """
+        if self._step_ns is None:
+            self._step_ns = self.step_ns(self._faster)
+        return 1 - self.step_ns(faster or self._faster, change) / self._step_ns
+
+    def is_paced_by_device(self, faster: float) -> bool:
+        """Whether a host as fast as that would change nothing: then a step does not tell how fast it is."""
+        return self.saved(NOTHING, max(faster, self._faster)) < PLATEAU - 1
 
     def step_ns(self, faster: float, change: Change = NOTHING) -> float:
         """What a step takes at that speed, once host and device are in their stride."""

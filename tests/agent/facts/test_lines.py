@@ -70,6 +70,24 @@ def test_a_line_is_known_with_its_text_and_what_it_calls(looking):
     assert thread["num"] >= ENOUGH and thread["cpu_s"] >= 0
 
 
+def test_a_line_is_told_as_it_was_though_the_thread_goes_on_while_its_stack_is_read(looking, monkeypatch):
+    """The thread wants the lock back at once: what is read of its frames one by one is of different moments."""
+
+    def counts() -> None:
+        json.dumps(list(range(2000)))
+        for _ in range(2000):
+            str(1.5)
+
+    def slow(*args):
+        time.sleep(0.002)  # the lock is the other thread's meanwhile
+        return lines.WHOSE_USER if args[0].co_filename == __file__ else "standard"
+
+    monkeypatch.setattr(lines, "whose", slow)
+    thread, *_ = looking(counts)
+    called = {line["text"] for line in thread["lines"] if "json" in line["callee"]}
+    assert called <= {"json.dumps(list(range(2000)))"}
+
+
 def test_another_thread_is_known_by_its_name_and_has_its_own_lines(looking):
     ends = threading.Event()
 

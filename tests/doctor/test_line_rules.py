@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from dynotune.schema.observation import Line, Loader, Loading, Thread
@@ -99,6 +100,16 @@ def test_a_sleep_is_no_work_and_its_line_is_named():
     waits = findings["program-waits"]
     assert waits.share == pytest.approx(0.6) and waits.where == Place("serve.py(9): fill")
     assert "host-bound" not in findings
+
+
+def test_a_short_sleep_is_no_work_though_the_time_before_it_was():
+    """Half of the looks at a sleep of 20 ms come right after other work."""
+    polls = Line(function="feed.py(9): read", text="time.sleep(self.poll)", num=24, cpu_s=0.4, least_cpu_s=0.02)
+    findings = found(python(polls, MODULE, host=0.3))
+    assert findings["program-waits"].share == pytest.approx(0.24)
+    assert "host-bound" not in findings
+    asks = msgspec.structs.replace(polls, text="found = table.get(key)", least_cpu_s=0.35)
+    assert "program-waits" not in found(python(asks, MODULE, host=0.3))
 
 
 def test_an_event_loop_with_nothing_to_do_waits_where_a_task_awaits():

@@ -278,7 +278,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
         leaf: the function that ran, where it is another than `function`.
         inside: "loader": a DataLoader asked for it; "event-loop": the loop waits, and the line is where a task awaits.
         num: times that it was seen.
-        cpu_s: processor time of the thread meanwhile; None where it was not asked.
+        cpu_s: processor time of the thread since it was looked at before, summed up; None where it was not asked.
+        least_cpu_s: each time the lesser of that and of the time until it was looked at again; None in older records.
     """
 
     function: str
@@ -288,6 +289,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     inside: str = ""
     num: int
     cpu_s: float | None = None
+    least_cpu_s: float | None = None
 
 
 class Thread(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,18 +46,26 @@ _OF_PROGRAM = (WHOSE_USER, WHOSE_INSTALLED)
 
 
 class Seen:
-    """How often one thread was at each place, and its processor time meanwhile, nanoseconds."""
+    """How often one thread was at each place, and its processor time meanwhile, nanoseconds.
+
+    What it ran for since the last look it may have run elsewhere: of a short sleep, half of the looks come right after
+    other work. So the lesser of the times before and after each look is summed up, too.
+    """
 
     def __init__(self) -> None:
         self.num, self.cpu_ns = 0, 0
         self.at: dict[Key, list[int]] = {}
+        self._last: tuple[list[int], int] | None = None
 
     def add(self, key: Key, cpu_ns: int) -> None:
+        if self._last is not None:
+            self._last[0][2] += min(self._last[1], cpu_ns)
         self.num += 1
         self.cpu_ns += cpu_ns
-        found = self.at.setdefault(key, [0, 0])
+        found = self.at.setdefault(key, [0, 0, 0])
         found[0] += 1
         found[1] += cpu_ns
+        self._last = found, cpu_ns
 
 
 class Moments:
@@ -159,10 +167,10 @@ class Lines:
         return _most_first(lines)[:most]
 
     def _lines(self, ident: int, seen: Seen) -> list[dict[str, Any]]:
-        lines = [self._line(key, num, cpu_ns, ident) for key, (num, cpu_ns) in list(seen.at.items()) if key[0]]
+        lines = [self._line(key, *counts, ident) for key, counts in list(seen.at.items()) if key[0]]
         return _most_first(lines)
 
-    def _line(self, key: Key, num: int, cpu_ns: int, ident: int) -> dict[str, Any]:
+    def _line(self, key: Key, num: int, cpu_ns: int, least_ns: int, ident: int) -> dict[str, Any]:
         own, line, callee, leaf, inside = key
         return {
             "function": function(self._known[own][1], line),
@@ -172,6 +180,7 @@ class Lines:
             "inside": inside,
             "num": num,
             "cpu_s": cpu_ns * 1e-9 if ident == self._of_steps else None,
+            "least_cpu_s": least_ns * 1e-9 if ident == self._of_steps else None,
         }
 
     def _look(self, turn: int, pid: int, own_s: float | None) -> None:

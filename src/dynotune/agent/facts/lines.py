@@ -167,11 +167,11 @@ class Lines:
         return _most_first(lines)[:most]
 
     def _lines(self, ident: int, seen: Seen) -> list[dict[str, Any]]:
-        lines = [self._line(key, *counts, ident) for key, counts in list(seen.at.items()) if key[0]]
+        lines = [self._line(key, counts, ident) for key, counts in list(seen.at.items()) if key[0]]
         return _most_first(lines)
 
-    def _line(self, key: Key, num: int, cpu_ns: int, least_ns: int, ident: int) -> dict[str, Any]:
-        own, line, callee, leaf, inside = key
+    def _line(self, key: Key, counts: list[int], ident: int) -> dict[str, Any]:
+        (own, line, callee, leaf, inside), (num, cpu_ns, least_ns) = key, counts
         return {
             "function": function(self._known[own][1], line),
             "text": _text(self._known[own][1], line),
@@ -203,9 +203,9 @@ class Lines:
         No frame is held on to afterwards: it keeps all objects alive that its function had.
         """
         frames, taken = sys._current_frames(), []
-        frame: FrameType | None
-        for ident, frame in ((self._of_steps, frames.pop(self._of_steps, None)), *frames.items()):
-            stack = []
+        for ident, innermost in ((self._of_steps, frames.pop(self._of_steps, None)), *frames.items()):
+            frame: FrameType | None = innermost
+            stack: list[Taken] = []
             while frame is not None and len(stack) < MOST_FRAMES:
                 stack.append((frame.f_code, frame.f_lineno or 0, frame.f_globals))
                 frame = frame.f_back

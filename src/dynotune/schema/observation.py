@@ -126,6 +126,8 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
         num: calls that were looked at; with inputs that were all longer in one dimension than those of the call before,
             by at most half, `num_grown`, by `growth` in all; and whose gradients are exchanged between ranks
             `num_synced`.
+        seen_share: of the looks at the thread that makes the steps, those inside of a call from this place; None where
+            nobody looked.
     """
 
     grad_enabled: bool
@@ -140,6 +142,7 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     num_grown: int = 0
     growth: int = 0
     num_synced: int = 0
+    seen_share: float | None = None
     place: Place = Place()
 
 

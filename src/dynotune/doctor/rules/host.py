@@ -176,9 +176,25 @@ def _between_operators_of_optimizer(view: ObservationView) -> float:
     return sum(cause.share * (1 - cause.work_s / cause.lost_s) for cause in causes if cause.lost_s)
 
 
+def _crowded_out(view: ObservationView) -> float:
+    """Return Python's share of a step without a device if recorded operators alone take longer than a plain step.
+
+    Others then slowed the recorded steps down, and operators seem to leave Python no time. So it counts as often as it
+    was seen, at most its part of a recorded step.
+    """
+    row = max(view.trace.hosts, key=lambda row: row.window_s, default=None)
+    if row is None or not view.trace.num_steps or not row.window_s:
+        return 0.0
+    recorded_s = row.loader_s + row.operator_s + row.communication_s
+    if recorded_s < view.timing.step_s * view.trace.num_steps:
+        return 0.0
+    return min(sum(part for _, part in known(of_python, view)), max(0.0, 1 - recorded_s / row.window_s))
+
+
 def _python_bound(view: ObservationView) -> Iterator[Finding]:
     sleeps = known(asleep, view)
     share = waits_for_host(view) - _between_operators_of_optimizer(view) - sum(part for _, part in sleeps)
+    share = max(share, _crowded_out(view))
     lines = within(known(of_python, view), share)
     if view.attribution.busy_share is not None or share < policy.HIGH_SHARE:
         return

@@ -123,6 +123,11 @@ def test_python_counts_as_often_as_it_was_seen_where_slowed_operators_leave_it_n
     row = HostTime(rank=None, window_s=1.5, loader_s=0.0, operator_s=1.2, communication_s=0.0)
     finding = found(on_cpu(shares={"host": 0.0}, traced={"hosts": [row]}, threads=seen))["host-bound"]
     assert (finding.share, finding.where) == (pytest.approx(0.15), Place("train.py(14): match"))
+    # Such lines may call operators: it is no alarm, however much was seen.
+    often = msgspec.structs.replace(seen[0], num=30, lines=[loops, msgspec.structs.replace(module, num=15)])
+    row_of_python = msgspec.structs.replace(row, window_s=4.0)
+    told: dict[str, Any] = {"traced": {"hosts": [row_of_python]}, "threads": [often]}
+    assert found(on_cpu(shares={"host": 0.0}, **told))["host-bound"].severity == "low"
     # No more than was recorded: lines that call operators are among those that were seen.
     less = HostTime(rank=None, window_s=1.5, loader_s=0.0, operator_s=1.45, communication_s=0.0)
     assert "host-bound" not in found(on_cpu(shares={"host": 0.0}, traced={"hosts": [less]}, threads=seen))

@@ -179,8 +179,8 @@ def _between_operators_of_optimizer(view: ObservationView) -> float:
 def _crowded_out(view: ObservationView) -> float:
     """Return Python's share of a step without a device if recorded operators alone take longer than a plain step.
 
-    Others then slowed the recorded steps down, and operators seem to leave Python no time. So it counts as often as it
-    was seen, at most its part of a recorded step.
+    Others, or the recording, then slowed these down, and they seem to leave Python no time. So it counts as often as it
+    was seen, at most its part of a recorded step. Some of the lines call operators: it is a bound, and no alarm.
     """
     row = max(view.trace.hosts, key=lambda row: row.window_s, default=None)
     if row is None or not view.trace.num_steps or not row.window_s:
@@ -193,15 +193,15 @@ def _crowded_out(view: ObservationView) -> float:
 
 def _python_bound(view: ObservationView) -> Iterator[Finding]:
     sleeps = known(asleep, view)
-    share = waits_for_host(view) - _between_operators_of_optimizer(view) - sum(part for _, part in sleeps)
-    share = max(share, _crowded_out(view))
+    surely = waits_for_host(view) - _between_operators_of_optimizer(view) - sum(part for _, part in sleeps)
+    share = max(surely, _crowded_out(view))
     lines = within(known(of_python, view), share)
     if view.attribution.busy_share is not None or share < policy.HIGH_SHARE:
         return
     yield Finding(
         id="host-bound",
         # Between operators of usual size Python takes as much: what a verdict names has a place, and no alarm.
-        severity=policy.severity(share) if share >= policy.MUCH_PYTHON else "low",
+        severity=policy.severity(surely) if surely >= policy.MUCH_PYTHON else "low",
         claim=f"Python runs between operators for {share:.0%} of a step.",
         share=share,
         evidence=[

@@ -131,7 +131,8 @@ def _many_short_kernels(view: ObservationView) -> Iterator[Finding]:
     "it. If kernels are short and most pauses are, or if the host was seen in torch's modules, backward passes and "
     "optimizers for most of its time, `launch-bound` counts the time. Host work that could run beside the "
     "device's work if the host did not wait for the device counts for those waits. Without a device: Python between "
-    "operators takes a tenth of a step or more; below a quarter, as in many programs, the severity is low.",
+    "operators takes a tenth of a step or more; below a quarter, as in many programs, the severity is low. It is low, "
+    "too, where recorded operators alone take longer than a plain step, and Python counts as often as it was seen.",
     costs="all of this time.",
     wrong_when="the host's work is the program's purpose, as in a simulation.",
 )

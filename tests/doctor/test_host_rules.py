@@ -115,6 +115,24 @@ def test_python_between_operators_on_the_cpu():
     assert found(on_cpu(shares={"host": 0.6}, traced={"causes": [loop]}))["host-bound"].share == pytest.approx(0.4)
 
 
+def test_python_counts_as_often_as_it_was_seen_where_slowed_operators_leave_it_no_time():
+    """In recorded steps, which other programs slowed, operators take longer than a whole plain step."""
+    loops = Line(function="train.py(14): match", text="for box in boxes:", num=15, cpu_s=0.7)
+    module = Line(function="train.py(30): step", callee="/lib/torch/nn/modules/module.py(9): call", num=85)
+    seen = [Thread(of_steps=True, num=100, cpu_s=5.0, lines=[module, loops])]
+    row = HostTime(rank=None, window_s=1.5, loader_s=0.0, operator_s=1.2, communication_s=0.0)
+    finding = found(on_cpu(shares={"host": 0.0}, traced={"hosts": [row]}, threads=seen))["host-bound"]
+    assert (finding.share, finding.where) == (pytest.approx(0.15), Place("train.py(14): match"))
+    # Such lines may call operators: it is no alarm, however much was seen.
+    often = msgspec.structs.replace(seen[0], num=30, lines=[loops, msgspec.structs.replace(module, num=15)])
+    row_of_python = msgspec.structs.replace(row, window_s=4.0)
+    told: dict[str, Any] = {"traced": {"hosts": [row_of_python]}, "threads": [often]}
+    assert found(on_cpu(shares={"host": 0.0}, **told))["host-bound"].severity == "low"
+    # No more than was recorded: lines that call operators are among those that were seen.
+    less = HostTime(rank=None, window_s=1.5, loader_s=0.0, operator_s=1.45, communication_s=0.0)
+    assert "host-bound" not in found(on_cpu(shares={"host": 0.0}, traced={"hosts": [less]}, threads=seen))
+
+
 def test_a_step_that_others_held_up_is_not_the_fault_of_python():
     # 60 ms of 100 in no operator, of which the slower recorded steps have 10.
     row = HostTime(rank=None, window_s=1.0, loader_s=0.0, operator_s=0.9, communication_s=0.0)

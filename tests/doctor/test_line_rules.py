@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from dynotune.schema.observation import Line, Loader, Loading, Thread
@@ -50,6 +51,29 @@ def test_what_is_written_in_c_is_known_by_the_text_of_its_line():
     # What a library does below a line is the library's.
     inside = Line(function="train.py(9): f", text="torch.tensor(1)", callee=LIBRARY + "timm/x.py(2): f", num=40)
     assert "tensor-from-list" not in found(python(inside, MODULE))
+
+
+@pytest.mark.parametrize(
+    ("text", "callee"),
+    [
+        ("sheet.save(path)", LIBRARY + "PIL/Image.py(2593): save"),
+        ("pen.line(points)", LIBRARY + "PIL/ImageDraw.py(200): line"),
+        ("iio.imwrite(path, frame)", LIBRARY + "imageio/v3.py(150): imwrite"),
+        ("save_image(batch, path)", LIBRARY + "torchvision/utils.py(120): save_image"),
+        ("cv2.imwrite(path, frame)", ""),
+    ],
+)
+def test_pictures_that_are_written_in_the_loop_are_named(text, callee):
+    leaf = LIBRARY + "PIL/ImageFile.py(678): _encode_tile"
+    writes = Line(function="train.py(50): sheet", text=text, callee=callee, leaf=leaf, num=20, cpu_s=1.0)
+    assert found(python(writes, MODULE))["logged-per-step"].where == Place("train.py(50): sheet")
+
+
+def test_pictures_that_are_read_are_no_log():
+    reads = Line(
+        function="data.py(9): item", text="x = Image.open(p)", callee=LIBRARY + "PIL/Image.py(9): open", num=20
+    )
+    assert "logged-per-step" not in found(python(reads, MODULE))
 
 
 def test_python_without_a_habit_is_told_where_it_runs():
@@ -101,6 +125,16 @@ def test_a_sleep_is_no_work_and_its_line_is_named():
     assert "host-bound" not in findings
 
 
+def test_a_short_sleep_is_no_work_though_the_time_before_it_was():
+    """Half of the looks at a sleep of 20 ms come right after other work."""
+    polls = Line(function="feed.py(9): read", text="time.sleep(self.poll)", num=24, cpu_s=0.4, least_cpu_s=0.02)
+    findings = found(python(polls, MODULE, host=0.3))
+    assert findings["program-waits"].share == pytest.approx(0.24)
+    assert "host-bound" not in findings
+    asks = msgspec.structs.replace(polls, text="found = table.get(key)", least_cpu_s=0.35)
+    assert "program-waits" not in found(python(asks, MODULE, host=0.3))
+
+
 def test_an_event_loop_with_nothing_to_do_waits_where_a_task_awaits():
     awaits = Line(
         function="serve.py(21): fill", text="await asyncio.sleep(0.04)", inside="event-loop", num=70, cpu_s=0.5
@@ -136,6 +170,15 @@ def test_a_thread_that_computes_in_python_beside_the_steps_takes_the_lock():
     assert "threads-compete" not in found(_competing(thread(LISTED, of_steps=False, cpu_s=0.1)))
     # Where there was no core for it, it waited for that.
     assert "threads-compete" not in found(_competing(maker, **{"window.tree_cpu_s_per_s": 7.8}))
+
+
+def test_threads_that_take_much_of_cores_that_are_used_up_compete_for_those():
+    maker = thread(LISTED, of_steps=False, name="maker", cpu_s=4.5)
+    small: dict[str, float] = {"host.num_cores": 2, "window.tree_cpu_s_per_s": 1.9}
+    assert found(_competing(maker, **small))["threads-compete"].share == pytest.approx(0.4)
+    # Where other programs take them, it is not known what it waited for.
+    crowded = small | {"host.num_cores": 8, "window.others_cpu_s_per_s": 6.0}
+    assert "threads-compete" not in found(_competing(maker, **crowded))
 
 
 def test_threads_whose_time_nobody_knows_are_no_threads_that_did_nothing():

@@ -177,6 +177,13 @@ def test_a_graph_that_grows_is_found_before_memory_shows_it():
         assert "leak-graph-kept" not in found(holds(allocators=[], graph_nodes_growth=grown))
 
 
+def test_a_graph_that_grows_with_its_inputs_is_not_kept():
+    call = ModelCall(grad_enabled=True, inference_mode=False, training=True, num=30, num_grown=29, growth=29)
+    grows = msgspec.structs.replace(_model("cuda:0"), call=call)
+    told: dict[str, Any] = {"allocators": [], "graph_nodes_growth": 12 * timing().num_steps}
+    assert "leak-graph-kept" not in found(holds(models=[grows], **told))
+
+
 def test_a_process_that_grows_without_its_graph_has_a_buffer_that_fills_up():
     grows: dict[str, Any] = {"rss_growth_bytes": 400 << 20, "allocators": []}
     facts = {"host.memory_available_bytes": 8 * GB}

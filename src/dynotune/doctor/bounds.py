@@ -9,7 +9,7 @@ from dynotune.doctor.machine import fact_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import LostTime, Model
+from dynotune.schema.observation import LostTime, Model, ModelCall
 from dynotune.schema.trace_summary import Operator, Place
 
 _PRODUCTS = "mm addmm bmm baddbmm addmv mv dot convolution mkldnn_convolution linear cudnn_convolution"
@@ -228,6 +228,16 @@ def version(text: str) -> tuple[int, int]:
 def main_model(view: ObservationView) -> Model | None:
     """Return the first of the outermost modules, which has most parameters."""
     return view.models[0] if view.models else None
+
+
+def grows(view: ObservationView, call: ModelCall) -> bool:
+    """Tell whether each call of a module gets longer inputs than the call before.
+
+    In a training, batches that are sorted by length grow, too, but not always by the same.
+    """
+    if call.num < policy.FEWEST_CALLS or call.num_grown < policy.MOST_CALLS_GROW * call.num:
+        return False
+    return not view.is_training or (call.growth > 0 and call.growth % call.num_grown == 0)
 
 
 def num_input_shapes(view: ObservationView) -> int:

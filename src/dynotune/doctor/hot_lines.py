@@ -52,15 +52,20 @@ def asleep(view: ObservationView) -> list[Seen]:
     A line that takes no processor time may also wait for the device, or for a core: it has to say what it waits for.
     """
     thread = steps_thread(view)
-    chosen = (line for line in thread.lines if line.inside == "event-loop" or (_idles(view, line) and _waits(line)))
+    chosen = (
+        line
+        for line in thread.lines
+        if line.inside == "event-loop" or (_waits(line) and _idles(view, line, line.least_cpu_s))
+    )
     return [(line, line.num / thread.num) for line in chosen]
 
 
-def _idles(view: ObservationView, line: Line) -> bool:
-    """Tell whether the thread took hardly any processor time at the line."""
-    if line.cpu_s is None or line.inside or is_torchs(line):
+def _idles(view: ObservationView, line: Line, cpu_s: float | None = None) -> bool:
+    """Tell whether the thread took hardly any processor time at the line, this one where it is given."""
+    cpu_s = line.cpu_s if cpu_s is None else cpu_s
+    if cpu_s is None or line.inside or is_torchs(line):
         return False
-    return line.cpu_s < ASLEEP * line.num * view.timing.window_s / steps_thread(view).num
+    return cpu_s < ASLEEP * line.num * view.timing.window_s / steps_thread(view).num
 
 
 def _waits(line: Line) -> bool:
@@ -73,7 +78,9 @@ def of_python(view: ObservationView, chosen: Callable[[Line], bool] = lambda lin
     With a device, a line costs at most its time, and at most what the device waits for the host.
     """
     thread = steps_thread(view)
+    sleeps = [line for line, _ in asleep(view)]
     own = [line for line in thread.lines if not line.inside and not is_torchs(line) and not _idles(view, line)]
+    own = [line for line in own if line not in sleeps]
     most = view.attribution.shares.host if view.uses_cuda else 1.0
     return [(line, min(most, line.num / thread.num)) for line in own if chosen(line)]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynotune.launch.records.periodic import periodic_work
+from dynotune.launch.records.periodic import periodic_work, seen_inside
 
 TRAINS, VALIDATES, MODULE, SAVES, SERIALISES, DRAWS, SAMPLES = range(7)
 FRAMES = {
@@ -91,3 +91,10 @@ def test_shares_are_of_the_window_whatever_was_seen(step_s, seen):
     assert all(0 < work.share <= 1 and work.num_steps >= 1 for work in found)
     assert sum(work.share for work in found) <= 1 + 1e-9
     assert all(0 <= step < len(step_s) for step in steps)
+
+
+def test_what_a_line_calls_counts_for_that_line_however_deep_it_is():
+    told = {"frames": list(FRAMES), "stacks": [[TRAINS], [VALIDATES, MODULE]], "seen": [[0, 1], [1, 1], [1, 2], [0, 3]]}
+    assert seen_inside(told, "train.py(30): main") == seen_inside(told, "model.py(12): forward") == 0.5
+    assert seen_inside(told, "train.py(99): main") == 0.0
+    assert seen_inside(told | {"seen": []}, "train.py(30): main") is None

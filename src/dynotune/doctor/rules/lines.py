@@ -109,8 +109,9 @@ _HABITS = (
         remedy="Do it every hundred steps, or in a thread that gets values that were detached.",
         wrong_when="each step is worth its record.",
         calls=r"/(logging|tensorboard|tensorboardX|wandb|mlflow|matplotlib|rich|tqdm|csv)/|/torch/utils/tensorboard/|"
-        r"_histograms_impl",
-        text=r"^print\(|\.write\(|json\.dumps?\(|add_(scalar|histogram|image)|histogram\(|histc\(",
+        r"_histograms_impl|/PIL/(ImageDraw\.py|Image\.py\(\d+\): save\b)|/imageio/.*: (im|mim|vol)write\b|"
+        r"/torchvision/utils\.py\(",
+        text=r"^print\(|imwrite\(|savefig\(|\.write\(|json\.dumps?\(|add_(scalar|histogram|image)|histogram\(|histc\(",
     ),
 )
 
@@ -211,7 +212,8 @@ def _producer(view: ObservationView) -> Line | None:
     sees="another thread of the program took processor time in code of its own, while the thread of the steps ran "
     "Python, too: one of them has the interpreter's lock at a time.",
     costs="at most the other threads' time, and at most that for which the device waits for the host, or for which the "
-    "thread of the steps neither ran nor waited for anything else while there were cores.",
+    "thread of the steps neither ran nor waited for anything else. If no core is left, it may wait for one: then at "
+    "most the other threads' part of all processor time, where that is large.",
     wrong_when="the other thread computes in C without the lock.",
     explains=("host-bound", "launch-bound"),
 )
@@ -225,7 +227,12 @@ def threads_compete(view: ObservationView) -> Iterator[Finding]:
     waits = sum(part for _, part in asleep(view)) + view.attribution.shares.input
     idle = max(0.0, 1.0 - steps.cpu_s / window_s - waits)
     share = min(taken, view.attribution.shares.host if view.uses_cuda else idle)
-    if share < policy.MEDIUM_SHARE or (not view.uses_cuda and not _cores_left(view)):
+    if not view.uses_cuda:
+        # Where no core was left, it may have waited for one: by as much as they take of all.
+        used = _cores_used_up(view)
+        part = taken / used if used else 1.0
+        share = min(share, part if part >= policy.LARGE_PART else 0.0)
+    if share < policy.MEDIUM_SHARE:
         return
     busiest = max(others, key=lambda one: one.cpu_s or 0.0)
     yield Finding(
@@ -239,11 +246,12 @@ def threads_compete(view: ObservationView) -> Iterator[Finding]:
     )
 
 
-def _cores_left(view: ObservationView) -> bool:
-    """Tell whether a thread that was ready to run found a core: else it waited for that, and for no lock."""
+def _cores_used_up(view: ObservationView) -> float | None:
+    """Return what all programs took of the cores, if hardly any was left: then a thread may wait for a core."""
     names = ("host.num_cores", "window.tree_cpu_s_per_s", "window.others_cpu_s_per_s")
-    cores, used, by_others = (number_or_none(view, name) for name in names)
-    return cores is None or used is None or used + max(0.0, by_others or 0.0) < policy.USED_UP * cores
+    cores, own, by_others = (number_or_none(view, name) for name in names)
+    used = None if own is None else own + max(0.0, by_others or 0.0)
+    return None if cores is None or used is None or used < policy.USED_UP * cores else used
 
 
 RULES = (

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import num_input_shapes
+from dynotune.doctor.bounds import grows, num_input_shapes
 from dynotune.doctor.declaration import rule
 from dynotune.doctor.machine import fact_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
@@ -233,7 +233,8 @@ _KEEP_NO_GRAPH = "Sum up loss.detach() or its value, and keep no tensor that sti
 def _grown_graph(view: ObservationView) -> float | None:
     """Return the nodes of autograd's graph that each step leaves behind; None if that is not known."""
     grown = view.process.graph_nodes_growth
-    if grown is None:
+    # The graph of the last loss is as long as its input.
+    if grown is None or any(model.call is not None and grows(view, model.call) for model in view.models):
         return None
     each = grown / max(1, view.timing.num_steps)
     return each if each >= 1 else 0.0

@@ -80,6 +80,18 @@ def periodic_work(
     return sorted(rows, key=lambda row: -row.share)[:MOST], steps
 
 
+def seen_inside(moments: dict[str, Any], function: str) -> float | None:
+    """Return the part of the looks that had this line of a function on the stack; None if nobody looked.
+
+    Raises:
+        KeyError, IndexError, TypeError: as `periodic_work`.
+    """
+    frames = moments["frames"]
+    having = {number for number, stack in enumerate(moments["stacks"]) if any(frames[at] == function for at in stack)}
+    seen = [stack in having for stack, _ in moments["seen"]]
+    return sum(seen) / len(seen) if seen else None
+
+
 def _row(
     begun: Stack, own: Sequence[Stack], steps: Sequence[int], moments: dict[str, Any], share: float
 ) -> PeriodicWork:

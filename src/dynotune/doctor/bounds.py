@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from dynotune.doctor import policy
-from dynotune.doctor.machine import fact_or_none
+from dynotune.doctor.machine import fact_or_none, number_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import LostTime, Model
-from dynotune.schema.trace_summary import Operator, Place
+from dynotune.schema.trace_summary import Copies, Operator, Place
 
 _PRODUCTS = "mm addmm bmm baddbmm addmv mv dot convolution mkldnn_convolution linear cudnn_convolution"
 PRODUCTS = frozenset(f"aten::{name}" for name in (*_PRODUCTS.split(), "convolution_backward"))
@@ -51,6 +51,21 @@ def faster_host_saving(view: ObservationView) -> float:
 def saving(view: ObservationView, share: float) -> float:
     """Return the part of `share`, the time of some kernels, by which a step gets shorter without them."""
     return max(0.0, min(share, faster_device_saving(view)))
+
+
+def idle_in_doubt(view: ObservationView) -> float:
+    """Return how much of a plain step's idle time the device may have worked: its clock was lowered for power or heat.
+
+    A recorded step has more idle time, so there the same kernels may have run at the highest clock. 0 if that is not
+    known.
+    """
+    attribution = view.observation.attribution
+    names = ("gpu.max_sm_clock_mhz", "window.sm_clock_mhz")
+    highest, clock = (number_or_none(view, name) for name in names)
+    reasons = fact_or_none(view, "window.clock_reasons")
+    if isinstance(attribution, Unknown) or attribution.busy_share is None or not highest or not clock or not reasons:
+        return 0.0
+    return attribution.busy_share * max(0.0, highest / clock - 1.0)
 
 
 def bound_of_compiling(view: ObservationView) -> float:
@@ -167,13 +182,28 @@ def behind_pageable_copies(view: ObservationView) -> float:
     return max(0.0, min(save - view.lost("h2d-blocking"), view.attribution.shares.host))
 
 
+def to_device(view: ObservationView) -> list[Copies]:
+    """Return the copies to the device of the first recorded rank."""
+    copies = [row for row in view.trace.copies if row.kind == "HtoD"]
+    return [row for row in copies if row.rank == copies[0].rank]
+
+
+def is_pinned(view: ObservationView) -> bool:
+    """Tell whether at least a quarter of the copies to the device is of page-locked memory."""
+    rows = to_device(view)
+    num = sum(row.num for row in rows if row.pinned)
+    return num > 0 and 4 * num >= sum(row.num for row in rows)
+
+
 def delay_of_device(view: ObservationView, cause: str) -> float:
     """Return what a plain step saves without this cause, beyond the idle time in which the cause was seen.
 
-    0 if the cause did not delay the device: no finding bears such a cost, and it stays where it is.
+    0 if the cause did not delay the device: no finding bears such a cost, and it stays where it is. A wait for a copy
+    of page-locked memory delays it later, too: the queue is empty from then on.
     """
     lost = view.lost(cause)
-    return max(0.0, view.attribution.counterfactual_savings.get(cause, 0.0) - lost) if lost else 0.0
+    bears = lost or (cause == "h2d-blocking" and is_pinned(view))
+    return max(0.0, view.attribution.counterfactual_savings.get(cause, 0.0) - lost) if bears else 0.0
 
 
 def unless_waited(view: ObservationView, share: float) -> float:
@@ -233,6 +263,12 @@ def main_model(view: ObservationView) -> Model | None:
 def num_input_shapes(view: ObservationView) -> int:
     """Return the most distinct input shapes of an outermost module; 0 if they were not followed."""
     return max((model.call.num_input_shapes or 0 for model in view.models if model.call is not None), default=0)
+
+
+def inputs_grow(model: Model) -> bool:
+    """Tell whether most calls had longer inputs than the call before."""
+    call = model.call
+    return call is not None and call.num_grown >= policy.MOST_CALLS_GROW * call.num and call.num >= policy.FEWEST_CALLS
 
 
 def place_of(losses: Iterable[LostTime], model: Model | None = None) -> Place:

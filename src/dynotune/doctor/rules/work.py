@@ -6,7 +6,15 @@ import math
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import bytes_per_s, main_model, operators_per_step, place_of, saving, waits_for_host
+from dynotune.doctor.bounds import (
+    bytes_per_s,
+    inputs_grow,
+    main_model,
+    operators_per_step,
+    place_of,
+    saving,
+    waits_for_host,
+)
 from dynotune.doctor.declaration import rule
 from dynotune.doctor.hot_lines import is_torchs, known, place, steps_thread, told, updating
 from dynotune.doctor.observation_view import ObservationView
@@ -74,7 +82,7 @@ def _numbers_asked(model: Model) -> int:
 )
 def cache_absent(view: ObservationView) -> Iterator[Finding]:
     growing = [model for model in view.models if model.call is not None and not model.call.grad_enabled]
-    growing = [model for model in growing if model.call is not None and _grows(model.call.num, model.call.num_grown)]
+    growing = list(filter(inputs_grow, growing))
     if not growing or view.is_training:
         return
     call = growing[0].call
@@ -95,10 +103,6 @@ def cache_absent(view: ObservationView) -> Iterator[Finding]:
         remedy="Keep what does not change: use_cache=True (transformers), or pass past keys and values and the new "
         "item alone.",
     )
-
-
-def _grows(num: int, num_grown: int) -> bool:
-    return num >= policy.FEWEST_CALLS and num_grown >= policy.MOST_CALLS_GROW * num
 
 
 @rule(

@@ -28,6 +28,15 @@ def test_a_small_part_under_an_unknown_name_is_no_alarm():
     assert found(on_cpu(periodic=[work("other", 0.2)]))["periodic-work"].severity == "low"
 
 
+def test_what_begins_inside_a_library_is_the_calls_own_work():
+    # Every step calls generate() there, and some of them begin with a new prompt.
+    prefill = work("other", 0.4, function="/venv/lib/python3.12/site-packages/transformers/utils.py(3208): _sample")
+    assert found(on_cpu(periodic=[prefill]))["periodic-work"].severity == "low"
+    # What validates is known by its name, wherever it begins.
+    inside = work("validation", 0.4, function="/venv/lib/python3.12/site-packages/lightning/loop.py(9): run")
+    assert found(on_cpu(periodic=[inside]))["validation-often"].severity == "high"
+
+
 @pytest.mark.parametrize("one", [work("other", 0.005), work("other", 0.3, num_steps=1, every=None)])
 def test_what_is_small_or_was_seen_once_is_not_told(one):
     assert "periodic-work" not in found(on_cpu(periodic=[one]))

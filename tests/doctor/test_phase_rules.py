@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dynotune.schema.observation import Loader, PeriodicWork, SlowStep, Thread
+from dynotune.schema.observation import Line, Loader, PeriodicWork, SlowStep, Thread
 from dynotune.schema.trace_summary import Place
 
 from .devices import found, on_cpu
@@ -52,6 +52,14 @@ def test_a_checkpoint_counts_as_saving():
     threads = [Thread(of_steps=True, num=100, cpu_s=4.9)]
     finding = found(on_cpu(periodic=[work("checkpoint", 0.2)], threads=threads))["saved-per-step"]
     assert (finding.share, finding.where) == (0.2, Place("train.py(30): main"))
+
+
+def test_steps_that_save_and_do_more_count_as_saving_for_what_was_seen_of_it():
+    saves = Line(function="train.py(64): report", text="torch.save(state, path)", num=10, cpu_s=0.4,
+                 callee="/lib/torch/serialization.py(945): save")  # fmt: skip
+    threads = [Thread(of_steps=True, num=100, cpu_s=4.9, lines=[saves])]
+    finding = found(on_cpu(periodic=[work("checkpoint", 0.27)], threads=threads))["saved-per-step"]
+    assert (finding.share, finding.where) == (pytest.approx(0.1), Place("train.py(64): report"))
 
 
 def test_an_epoch_that_begins_in_its_sampler_wants_no_persistent_workers():

@@ -254,6 +254,10 @@ def test_images_that_the_program_itself_makes_floats_of():
     both = copies(True, num=20, num_bytes=10 * ((1 << 20) + 64))
     result = found(moves(lost("h2d-not-overlapped", 0.4), rows=(both,), **fields))
     assert result["transfer-float"].share == pytest.approx(0.4 * 0.75, rel=0.01)
+    # Converting them is the host's work, which the device could do.
+    converts = lost("h2d-not-overlapped", 0.2), lost("host-bound", 0.5)
+    made = found(moves(*converts, rows=(both,), shares={"host": 0.5}, **fields))["transfer-float"]
+    assert (made.share, made.also) == (pytest.approx(0.5 + 0.2 * 0.75, rel=0.01), ["h2d-not-overlapped", "host-bound"])
     # The loader's batch is all that is copied: floats are made of it on the device.
     as_bytes = copies(True, num=10, num_bytes=10 << 18)
     assert "transfer-float" not in found(moves(lost("h2d-not-overlapped", 0.4), rows=(as_bytes,), **fields))

@@ -115,9 +115,13 @@ def of_loader(view: ObservationView, chosen: Callable[[Line], bool] = lambda lin
 
 def of_reads(view: ObservationView) -> list[Seen]:
     """Return the lines that read values of the device, or wait for it: their time, with what they compute for that."""
+    return of_thread(view, lambda line: _READS.search(line.text) is not None)
+
+
+def of_thread(view: ObservationView, chosen: Callable[[Line], bool]) -> list[Seen]:
+    """Return lines of the steps' thread outside of the loader, with all of their time, torch's included."""
     thread = steps_thread(view)
-    lines = (line for line in thread.lines if not line.inside and _READS.search(line.text))
-    return [(line, line.num / thread.num) for line in lines]
+    return [(line, line.num / thread.num) for line in thread.lines if not line.inside and chosen(line)]
 
 
 def updating(view: ObservationView) -> float | None:

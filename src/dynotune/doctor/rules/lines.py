@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.declaration import Rule, rule
-from dynotune.doctor.hot_lines import asleep, in_words, of_loader, of_python, steps_thread, told
+from dynotune.doctor.hot_lines import asleep, in_words, known, of_loader, of_python, of_thread, steps_thread, told
 from dynotune.doctor.machine import number_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.phases import periodic
@@ -123,7 +123,9 @@ def _judge(habit: Habit) -> Callable[[ObservationView], Iterator[Finding]]:
             rare = [
                 (Line(function=one.function, text=one.text, num=0), one.share) for one in periodic(view, habit.in_steps)
             ]
-            found = max(found, rare, key=lambda lines: sum(part for _, part in lines))
+            # Steps that save may do more than that: what was seen of saving itself tells better.
+            seen = known(lambda view: of_thread(view, habit.is_at), view)
+            found = max(found, seen or rare, key=lambda lines: sum(part for _, part in lines))
         share = min(1.0, sum(part for _, part in found))
         if share < policy.LEAST_SHARE:
             return

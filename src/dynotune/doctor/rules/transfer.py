@@ -93,9 +93,9 @@ def h2d_not_overlapped(view: ObservationView) -> Iterator[Finding]:
     "copies to the device cost time. If no loader's batch holds such images, the rule looks for a model whose input "
     "does, with as many bytes as a copy has, or all copies of a step.",
     costs="the part of this time that the same images as bytes would spare: three quarters for float32, seven eighths "
-    "for float64.",
+    "for float64. If the loader gives bytes, also the time for which the device waits for the function that copies.",
     wrong_when="the host computed the values, and they are no longer pixel values.",
-    explains=["h2d-not-overlapped", "pcie-saturated"],
+    explains=["h2d-not-overlapped", "host-bound", "pcie-saturated"],
 )
 def transfer_float(view: ObservationView) -> Iterator[Finding]:
     if not view.uses_cuda:
@@ -109,6 +109,8 @@ def transfer_float(view: ObservationView) -> Iterator[Finding]:
         return
     item_bytes = 8 if images.dtype.endswith("float64") else 4
     share = lost * (1 - 1 / item_bytes) * min(1.0, images.num_bytes / max(1.0, _bytes_per_step(view)))
+    converting = _converting(view, images, place_of(losses))
+    share = min(1.0, share + sum(loss.share for loss in converting))
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -120,6 +122,7 @@ def transfer_float(view: ObservationView) -> Iterator[Finding]:
             f"{images.shape} {images.dtype}, {images.num_bytes / 1e6:.3g} MB a batch",
             *([f"{distinct} distinct values in 4,096"] if distinct is not None else []),
             *evidence_of(losses, 1),
+            *evidence_of(converting, 1),
         ],
         where=place_of(losses),
         remedy="Send images as uint8, and convert and normalise them on the device.",
@@ -141,6 +144,15 @@ def _float_images(view: ObservationView) -> tuple[Tensor | None, int | None]:
     inputs = [each for model in view.models if model.call is not None for each in model.call.inputs]
     copied = [*(row.median_bytes for row in to_device(view) if row.median_bytes), _bytes_per_step(view)]
     return _largest_image(each for each in inputs if any(_is_about(each.num_bytes, size) for size in copied)), None
+
+
+def _converting(view: ObservationView, images: Tensor, copied: Place) -> list[LostTime]:
+    """Return the host's work in the function that copies, if the loader gave it these images as bytes."""
+    loader = main_loader(view)
+    batch = loader.batch or () if loader is not None else ()
+    if not any(each.dtype.endswith("uint8") and sorted(each.shape) == sorted(images.shape) for each in batch):
+        return []
+    return [loss for loss in view.losses("host-bound") if loss.where.function == copied.function]
 
 
 def _largest_image(tensors: Iterable[Tensor]) -> Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 
 from dynotune.doctor import policy
@@ -15,6 +16,7 @@ from dynotune.schema.trace_summary import Copies, Operator, Place
 _PRODUCTS = "mm addmm bmm baddbmm addmv mv dot convolution mkldnn_convolution linear cudnn_convolution"
 PRODUCTS = frozenset(f"aten::{name}" for name in (*_PRODUCTS.split(), "convolution_backward"))
 """Operators that multiply matrices or convolve."""
+_LOWERS_CLOCK = re.compile(r"power|thermal|slowdown")
 _SEVERITIES: tuple[Severity, ...] = ("low", "medium", "high")
 
 
@@ -56,16 +58,15 @@ def saving(view: ObservationView, share: float) -> float:
 def idle_in_doubt(view: ObservationView) -> float:
     """Return how much of a plain step's idle time the device may have worked: its clock was lowered for power or heat.
 
-    A recorded step has more idle time, so there the same kernels may have run at the highest clock. 0 if that is not
-    known.
+    A recorded step takes longer and leaves the device idle for longer, so its kernels may have run at a higher clock.
+    0 if that is not known.
     """
-    attribution = view.observation.attribution
-    names = ("gpu.max_sm_clock_mhz", "window.sm_clock_mhz")
-    highest, clock = (number_or_none(view, name) for name in names)
-    reasons = fact_or_none(view, "window.clock_reasons")
-    if isinstance(attribution, Unknown) or attribution.busy_share is None or not highest or not clock or not reasons:
+    attribution, reasons = view.observation.attribution, fact_or_none(view, "window.clock_reasons")
+    highest, clock = (number_or_none(view, name) for name in ("gpu.max_sm_clock_mhz", "window.sm_clock_mhz"))
+    lowered = isinstance(reasons, list) and any(_LOWERS_CLOCK.search(str(reason)) for reason in reasons)
+    if isinstance(attribution, Unknown) or attribution.busy_share is None or not highest or not clock or not lowered:
         return 0.0
-    return attribution.busy_share * max(0.0, highest / clock - 1.0)
+    return attribution.busy_share * max(0.0, min(highest / clock, attribution.slowed or 1.0) - 1.0)
 
 
 def bound_of_compiling(view: ObservationView) -> float:

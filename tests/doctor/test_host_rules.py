@@ -96,6 +96,31 @@ def test_waits_for_the_host_weigh_from_a_twentieth_on():
     assert "host-bound" not in found(waiting(lost("host-bound", 0.004)))
 
 
+def test_idle_time_that_a_lower_clock_explains_is_of_low_severity():
+    def lowered(clock_mhz: float, *reasons: str, slowed: float = 2.0) -> Finding:
+        facts: Any = {
+            "gpu.max_sm_clock_mhz": 1980,
+            "window.sm_clock_mhz": clock_mhz,
+            "window.clock_reasons": list(reasons),
+        }
+        losses = lost("host-bound", 0.08), lost("launch-bound", 0.09)
+        made = waiting(*losses, host=0.17, facts=facts)
+        assert not isinstance(made.attribution, Unknown)
+        recorded = msgspec.structs.replace(made.attribution, slowed=slowed)
+        return found(msgspec.structs.replace(made, attribution=recorded))["launch-bound"]
+
+    surely = lowered(1980.0, "sw-power-cap 0.50")
+    assert (surely.severity, surely.share) == ("high", pytest.approx(0.17))
+    # The recorded steps, which leave the device idle, may have run at the highest clock.
+    doubtful = lowered(1650.0, "sw-power-cap 1.00")
+    assert (doubtful.severity, doubtful.share) == ("low", pytest.approx(0.17))
+    assert "17% of a step" in doubtful.evidence[-1]
+    # Clocks that were locked are so in recorded steps, too, and steps that take as long when recorded are as hard work.
+    assert lowered(1650.0).severity == "high"
+    assert lowered(1650.0, "gpu-idle 1.00").severity == "high"
+    assert lowered(1650.0, "sw-power-cap 1.00", slowed=1.0).severity == "high"
+
+
 def test_what_the_host_queues_late_for_pageable_copies_is_not_its_own_work():
     copy = Copies(
         rank=None, kind="HtoD", pinned=False, num=10, num_bytes=10_000, total_s=1e-4, bytes_per_s=1e8, exposed_s=1e-4

@@ -82,6 +82,12 @@ def test_steps_that_are_all_alike_or_mostly_long_tell_nothing():
     assert periodic([0.1] * 20 + [0.5] * 40, *seen) == ([], set())
 
 
+def test_other_steps_that_nobody_saw_may_do_the_same():
+    # Steps of a device that is behind: most only queue work, and some wait until there is room for more.
+    step_s = [0.1 if step % 4 == 3 else 0.00002 for step in range(60)]
+    assert periodic(step_s, *[([TRAINS, MODULE], step, 20) for step in range(3, 60, 4)]) == ([], set())
+
+
 @given(
     st.lists(st.floats(0.001, 10), min_size=1, max_size=40),
     st.lists(st.tuples(st.lists(st.integers(0, 6), max_size=5), st.integers(-3, 50), st.integers(1, 9)), max_size=30),

@@ -18,7 +18,7 @@ from dynotune.doctor.bounds import (
 from dynotune.doctor.declaration import rule
 from dynotune.doctor.hot_lines import (
     asleep,
-    is_torchs,
+    ends_in_torch,
     known,
     of_python,
     of_reads,
@@ -168,7 +168,7 @@ def _mostly_launches(view: ObservationView) -> bool:
         return False
     working = [line for line in thread.lines if not line.inside]
     num = sum(line.num for line in working)
-    return num > 0 and sum(line.num for line in working if is_torchs(line)) >= policy.MOSTLY_LAUNCHES * num
+    return num > 0 and sum(line.num for line in working if ends_in_torch(line)) >= policy.MOSTLY_LAUNCHES * num
 
 
 def _between_operators_of_optimizer(view: ObservationView) -> float:

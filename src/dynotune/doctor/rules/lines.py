@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dynotune.doctor import policy
+from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.declaration import Rule, rule
-from dynotune.doctor.hot_lines import asleep, in_words, of_loader, of_python, steps_thread, told
+from dynotune.doctor.hot_lines import asleep, in_words, known, of_loader, of_python, of_thread, steps_thread, told
 from dynotune.doctor.machine import number_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.phases import periodic
@@ -123,7 +124,9 @@ def _judge(habit: Habit) -> Callable[[ObservationView], Iterator[Finding]]:
             rare = [
                 (Line(function=one.function, text=one.text, num=0), one.share) for one in periodic(view, habit.in_steps)
             ]
-            found = max(found, rare, key=lambda lines: sum(part for _, part in lines))
+            # Steps that save may do more than that: what was seen of saving itself tells better.
+            seen = known(lambda view: of_thread(view, habit.is_at), view)
+            found = max(found, seen or rare, key=lambda lines: sum(part for _, part in lines))
         share = min(1.0, sum(part for _, part in found))
         if share < policy.LEAST_SHARE:
             return
@@ -173,13 +176,13 @@ def _of_habit(habit: Habit) -> Rule:
     title="The program sleeps, or waits for a thread of its own.",
     sees="the thread of the steps was seen at a line of the program where it took hardly any processor time, and that "
     "is no wait for a loader or for the device: a sleep, a queue, a lock, a socket, an event loop with nothing to do.",
-    costs="all of this time.",
+    costs="all of this time, and with a device at most what it waits.",
     wrong_when="there is nothing to do: a service waits for its requests.",
     explains=("host-bound",),
 )
 def program_waits(view: ObservationView) -> Iterator[Finding]:
     found = asleep(view)
-    share = min(1.0, sum(part for _, part in found))
+    share = unless_waited(view, min(1.0, sum(part for _, part in found)))
     if share < policy.LEAST_SHARE:
         return
     largest, _ = max(found, key=lambda pair: pair[1])
@@ -222,7 +225,8 @@ def threads_compete(view: ObservationView) -> Iterator[Finding]:
     others = [one for one in view.process.threads if not one.of_steps and one.lines]
     if steps.cpu_s is None or any(one.cpu_s is None for one in others):
         raise Missing("processor time of threads", "the kernel does not say")
-    taken = sum(one.cpu_s or 0.0 for one in others) / window_s
+    # What a thread of a library computes, torch's that pins batches among them, is seen at no line of the program.
+    taken = sum(min((one.cpu_s or 0.0) / window_s, sum(line.num for line in one.lines) / one.num) for one in others)
     # What it took of the processor is its own; the rest, but for its waits, it may have waited for the lock.
     waits = sum(part for _, part in asleep(view)) + view.attribution.shares.input
     idle = max(0.0, 1.0 - steps.cpu_s / window_s - waits)

@@ -6,7 +6,15 @@ import math
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import bytes_per_s, grows, main_model, operators_per_step, place_of, saving, waits_for_host
+from dynotune.doctor.bounds import (
+    bytes_per_s,
+    inputs_grow,
+    main_model,
+    operators_per_step,
+    place_of,
+    saving,
+    waits_for_host,
+)
 from dynotune.doctor.declaration import rule
 from dynotune.doctor.hot_lines import is_torchs, known, place, steps_thread, told, updating
 from dynotune.doctor.observation_view import ObservationView
@@ -74,7 +82,7 @@ def _numbers_asked(model: Model) -> int:
     explains=("launch-bound", "host-bound", "amp-absent", "compile-default", "small-operators"),
 )
 def cache_absent(view: ObservationView) -> Iterator[Finding]:
-    growing = [(model, model.call) for model in view.models if model.call is not None and grows(view, model.call)]
+    growing = [(model, model.call) for model in view.models if model.call is not None and inputs_grow(view, model)]
     if not growing:
         return
     model, call = growing[0]

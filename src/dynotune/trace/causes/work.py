@@ -169,13 +169,22 @@ def _no_tensor_cores(facts: RankFacts) -> Iterator[LostTime]:
     half = _named(facts, rows, lambda name: is_of_half(name) or is_misaligned(name))
     single = ~half & (classes[rows] == matmul) & _named(facts, rows, is_fp32_matmul)
     single &= capability is not None and capability >= TF32_CAPABILITY
-    for cause, chosen in (("gemm-misaligned", half), ("fp32-matmul-no-tf32", single), ("amp-absent", ~half & ~single)):
+    convolves = classes[rows] == convolution
+    for cause, chosen in (
+        ("gemm-misaligned", half & ~convolves),
+        ("gemm-misaligned", half & convolves),
+        ("fp32-matmul-no-tf32", single),
+        ("amp-absent", ~half & ~single),
+    ):
         took = in_window(facts, device.start_ns[rows[chosen]], device.end_ns[rows[chosen]])
         if took.any():
             longest = names[device.name[rows[chosen][np.argmax(took)]]]
             times = f"{per_step(facts, int((took > 0).sum()))}, {duration(took.mean())} each"
             evidence = f"kernels: {times}; the longest is {short_kernel_name(longest)}"
             where = launched_at(facts, rows[chosen], took)
+            if convolves[chosen].all() and "conv" not in where.operator:
+                # A compiled graph is one operator, whatever is in it.
+                where = Place(where.function, "convolution", where.call)
             yield LostTime(cause, int(took.sum()), _NO_TENSOR_CORES[cause], where, (evidence,))
 
 

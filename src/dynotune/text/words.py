@@ -199,12 +199,15 @@ def fine_share(part: float | None) -> str:
 
 
 def predicted(found: Predicted) -> str:
-    """What running the timeline again says of a setting, in words."""
-    low, high = max(0.0, found.low), max(0.0, found.high)
-    if high < 0.005:
-        return "saves next to nothing, as predicted"
-    ends = f"{high:.0%}" if f"{low:.0%}" == f"{high:.0%}" else f"{low:.0%} to {high:.0%}"
-    return f"saves {ends} of a step, as predicted"
+    """What running the timeline again says of a setting; nobody has tried it."""
+    low, high = round(found.low, 2), round(found.high, 2)
+    if low < 0:
+        saves = f" or save up to {high:.0%}" if high > 0 else ""
+        return f"predicted to cost up to {-low:.0%} of a step{saves}, not proved"
+    if high <= 0:
+        return "predicted to change next to nothing, not proved"
+    ends = f"{high:.0%}" if low == high else f"{low:.0%} to {high:.0%}"
+    return f"predicted to save {ends} of a step, not proved"
 
 
 def count(number: float | None) -> str:

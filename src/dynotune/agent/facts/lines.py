@@ -48,8 +48,8 @@ _OF_PROGRAM = (WHOSE_USER, WHOSE_INSTALLED)
 class Seen:
     """How often one thread was at each place, and its processor time meanwhile, nanoseconds.
 
-    What it ran for since the last look it may have run elsewhere: of a short sleep, half of the looks come right after
-    other work. So the lesser of the times before and after each look is summed up, too.
+    It may have run elsewhere since the last look: half of the looks at a short sleep come right after other work. So
+    the lesser of the times before and after each look is summed up, too.
     """
 
     def __init__(self) -> None:

@@ -225,14 +225,14 @@ def threads_compete(view: ObservationView) -> Iterator[Finding]:
     others = [one for one in view.process.threads if not one.of_steps and one.lines]
     if steps.cpu_s is None or any(one.cpu_s is None for one in others):
         raise Missing("processor time of threads", "the kernel does not say")
-    # What a thread of a library computes, torch's that pins batches among them, is seen at no line of the program.
+    # A library's own thread, as torch's that pins batches, is seen at no line of the program.
     taken = sum(min((one.cpu_s or 0.0) / window_s, sum(line.num for line in one.lines) / one.num) for one in others)
     # What it took of the processor is its own; the rest, but for its waits, it may have waited for the lock.
     waits = sum(part for _, part in asleep(view)) + view.attribution.shares.input
     idle = max(0.0, 1.0 - steps.cpu_s / window_s - waits)
     share = min(taken, view.attribution.shares.host if view.uses_cuda else idle)
     if not view.uses_cuda:
-        # Where no core was left, it may have waited for one: by as much as they take of all.
+        # It may have waited for a core if none was left: by as much as they take of all.
         used = _cores_used_up(view)
         part = taken / used if used else 1.0
         share = min(share, part if part >= policy.LARGE_PART else 0.0)

@@ -43,7 +43,7 @@ def h2d_blocking(view: ObservationView) -> Iterator[Finding]:
     share = max(sum(loss.share for loss in losses), without) - delay_of_device(view, MADE)
     if share < policy.LEAST_SHARE or not is_pinned(view):
         return
-    # Where the wait left no gap of its own, the copies that were waited for are known.
+    # The copies that were waited for are known, even if the wait left no gap of its own.
     losses = losses or view.losses("h2d-not-overlapped")
     yield Finding(
         id="h2d-blocking",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections import deque
 
 import pytest
 
 from dynotune.schema.watch import GpuView, ProcessView
 from dynotune.watch import analysis
-from dynotune.watch.analysis import Look, Moment
+from dynotune.watch.analysis import Analysis, Look
 from dynotune.watch.store import Store
 
 BEGUN_S = 1000.0
@@ -21,11 +20,10 @@ class Simulated:
 
     def __init__(self) -> None:
         self.store, self.now, self.num = Store(), BEGUN_S, {}
-        self.past: deque[Moment] = deque(maxlen=600)
+        self.analysis, self.losses = Analysis(), {}
         self.alerted: list[tuple[float, str]] = []
         self.gpus: list[GpuView] = []
         self.rows: list[ProcessView] = []
-        self.history: dict[int, deque[tuple[float, str]]] = {}
         self.random = random.Random(0)
 
     def runs(
@@ -58,23 +56,14 @@ class Simulated:
         self.store.add("others", "", self.now, 0.0)
         self.store.add("rss", "", self.now, rss)
         if device is not None:
-            self.store.add("gpu.utilisation_percent", "0", self.now, device)
-        look = self.look()
-        found = analysis.alerts(look, self.past, 0.01)
+            self.store.add("gpu.kernel_running_percent", "0", self.now, device)
+        self.moment, found, self.change = self.analysis.judge(self.look())
         self.alerted += [(self.now, alert.id) for alert in found]
-        seen = analysis.shares(look)
-        cause = analysis.cause_of(look, seen) if seen else ""
-        pace = analysis.pace_s(look, "0")
-        usual = not analysis.is_slow(pace, analysis.usual_pace_s(look, self.past))
-        step = max(self.num.values(), default=0)
-        self.past.append(Moment(self.now, step, cause, pace, seen, usual))
         self.found = {alert.id: alert for alert in found}
 
     def look(self):
-        return Look(self.now, BEGUN_S, self.store, self.gpus, self.rows, self.history, [], 20 * GIB, 8)
-
-    def ids_since(self, at_s):
-        return {id_ for when, id_ in self.alerted if when >= at_s}
+        step = max(self.num.values(), default=0)
+        return Look(self.now, BEGUN_S, self.store, self.gpus, self.rows, [], self.losses, 20 * GIB, 8, step)
 
 
 @pytest.mark.parametrize(
@@ -90,10 +79,9 @@ class Simulated:
     ],
 )
 def test_the_cause_is_what_the_last_seconds_waited_for(how, cause):
-    look = Simulated().runs(15, **how).look()
-    seen = analysis.shares(look)
-    assert analysis.cause_of(look, seen) == cause
-    assert analysis.sentence(look, seen, cause)
+    run = Simulated().runs(15, **how)
+    assert run.moment.cause == cause
+    assert analysis.sentence(run.look(), run.moment)
 
 
 def test_an_hour_of_a_clean_run_has_no_alert():
@@ -109,9 +97,8 @@ def test_a_loader_that_becomes_slow_is_said_within_fifteen_seconds_with_its_step
     run = Simulated().runs(120)
     changed_at = run.num["0"]
     run.runs(15, step_s=0.02, wait=0.6)
-    first, before = analysis.changed(run.past, "input")
-    assert abs(analysis.refined(run.store, "0", first, before) - changed_at) <= 110
-    assert before.cause == "cpu"
+    assert abs(run.change.step - changed_at) <= 110
+    assert (run.change.before.cause, run.moment.cause) == ("cpu", "input")
     assert "the wait for input grew" in run.found["throughput-drop"].text
 
 
@@ -200,25 +187,23 @@ def test_a_quiet_stall_is_said_within_fifteen_seconds_and_a_busy_one_only_after_
     assert "stalled" in busy.found
 
 
-def worker(pid: int, cores: float, state: str, run: Simulated) -> None:
-    run.rows.append(
-        ProcessView(pid=pid, role="worker of program", cores=cores, num_threads=1, rss_bytes=1, state=state)
-    )
-    run.history[pid] = deque([(cores, state)] * 10)
+def worker(pid: int, cores: float, at_disk_share: float, run: Simulated) -> None:
+    fixed = {"role": "worker of program", "num_threads": 1, "rss_bytes": 1, "state": "sleeping"}
+    run.rows.append(ProcessView(pid=pid, cores=cores, at_disk_share=at_disk_share, **fixed))
 
 
 @pytest.mark.parametrize(
     ("states", "reason"),
     [
-        ([(0.1, "at its disk"), (0.1, "at its disk"), (0.9, "running")], "2 of 3 workers are at their disk"),
-        ([(0.95, "running")] * 2, "all 2 workers compute all the time"),
-        ([(0.0, "asleep"), (0.9, "running")], "1 of 2 workers sleep or wait, outside of the CPU"),
+        ([(0.1, 0.9), (0.1, 0.4), (0.9, 0.0)], "2 of 3 workers are at their disk"),
+        ([(0.95, 0.0)] * 2, "all 2 workers compute all the time"),
+        ([(0.0, 0.0), (0.9, 0.0)], "1 of 2 workers sleep or wait, outside of the CPU"),
     ],
 )
 def test_the_loader_is_late_for_what_its_workers_do(states, reason):
     run = Simulated().runs(15, wait=0.5)
-    for pid, (cores, state) in enumerate(states):
-        worker(pid, cores, state, run)
+    for pid, (cores, at_disk_share) in enumerate(states):
+        worker(pid, cores, at_disk_share, run)
     assert analysis.loader_reason(run.look()) == reason
 
 
@@ -228,5 +213,31 @@ def test_a_gpu_that_others_use_is_named():
     run.gpus = [GpuView(**fields, clock_limits=["hw-thermal"], others=["python (77), 40% of the time"])]
     run.runs(1, device=95)
     assert "python (77)" in run.found["device-shared"].text
-    seen = analysis.shares(run.look())
-    assert "hw-thermal" in analysis.sentence(run.look(), seen, "device")
+    assert "hw-thermal" in analysis.sentence(run.look(), run.moment)
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_loss_that_is_no_number_is_said_until_it_is_one_again(loss):
+    run = Simulated().runs(20)
+    run.losses["0"] = 2000, loss
+    run.runs(1)
+    assert run.found["loss-not-finite"].text == f"The loss is {loss} at step 2,000."
+    run.losses["0"] = 2100, 0.5
+    run.runs(1)
+    assert "loss-not-finite" not in run.found
+
+
+def test_a_rank_that_is_longer_in_its_forward_lags_and_not_those_that_wait_for_it_in_backward():
+    run = Simulated()
+    for _ in range(20):
+        run.runs(1, ranks=("0", "1", "2"))
+        for rank, backward_s in (("0", 0.008), ("1", 0.004), ("2", 0.008)):
+            run.store.add("backward", rank, run.now, backward_s)
+    run.runs(1, ranks=("0", "1", "2"))
+    assert run.found["rank-lag"].whose == "1"
+    assert "its forward, optimizer or other code takes" in run.found["rank-lag"].text
+    # With a GPU, the host waits for the others anywhere.
+    for rank in ("0", "1", "2"):
+        run.store.add("reserved_bytes", rank, run.now, GIB)
+    run.runs(1, ranks=("0", "1", "2"))
+    assert "rank-lag" not in run.found

@@ -76,7 +76,7 @@ def test_a_stall_says_what_its_threads_wait_for_calls_the_command_and_ends_with_
     watched.does("stall=1")
     alert = watched.until_alert("stalled")
     assert "and no process computes" in alert["text"]
-    assert any("main thread" in line and "sleeps" in line for line in alert["details"]), alert["details"]
+    assert any("MainThread: program.py(" in line for line in alert["details"]), alert["details"]
     watched.process.communicate(timeout=120)
     assert watched.process.returncode == 1
     assert "ending the command: stalled" in (user.cwd / "stderr").read_text()

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from dynotune.launch.records import Record
 from dynotune.schema.errors import CannotRunHere
 from dynotune.watch import Server, Watcher, push
 from dynotune.watch.follower import Rank
@@ -33,9 +32,8 @@ def watcher(tmp_path: Path) -> Iterator[Watcher]:
     made = Watcher(folder, writes=True)
     store = made.follower.store
     for rank in ("0", "1"):
-        name = Path(rank)
-        made.follower.ranks[name] = Rank(rank, Record(path=name, pid=0, start_s=BEGUN_S))
-        made.follower.ranks[name].num_steps = 6000
+        made.follower.ranks[int(rank)] = Rank(rank, 0)
+        made.follower.ranks[int(rank)].num_steps = 6000
         for at in range(6000):
             store.add("step", rank, BEGUN_S + at / 100, 0.01, at)
             store.add("wait", rank, BEGUN_S + at / 100, 0.004, at)
@@ -198,9 +196,15 @@ def test_opentelemetry_gets_the_same_numbers(watcher):
             """Nothing is open."""
 
     exporter = InMemory()
-    push(watcher, "", exporter=exporter, every_s=3600.0)()
-    assert exporter.points["dynotune.steps", "1"] == 6000
-    assert exporter.points["dynotune.step_time", "0"] == pytest.approx(60.0)
+    spans = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter").InMemorySpanExporter()
+    end = push(watcher, "", exporter=exporter, spans=spans, every_s=3600.0)
+    watcher.look(BEGUN_S + 60)
+    end()
+    assert exporter.points["dynotune.step_seconds_count", "1"] == 6000
+    assert exporter.points["dynotune.step_seconds_sum", "0"] == pytest.approx(60.0)
+    assert exporter.points["dynotune.samples", "0"] == 6000 * 32
+    (span,) = spans.get_finished_spans()
+    assert (span.name, span.attributes["cause"], span.attributes["num_steps"]) == ("dynotune.window", "input", 6000)
     assert exporter.points["dynotune.running", ""] == 1
 
 
@@ -212,11 +216,11 @@ SEEN = """(() => ({
   overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
   verdict: document.getElementById("verdict").textContent,
   state: document.getElementById("state").textContent,
-  plots: [...document.querySelectorAll(".plot:not([hidden])")].map((plot) => plot.querySelectorAll("path").length),
+  plots: [...document.querySelectorAll(".plot")].map((plot) => plot.querySelectorAll("path.js-line").length),
   points: Object.values(series.step || {}).map((rows) => rows.length),
-  ranks: document.querySelectorAll("#ranks tr").length - 1,
+  ranks: document.querySelector("#tables table")?.querySelectorAll("tr").length - 1,
   paper: getComputedStyle(document.body).backgroundColor,
-  labels: [...document.querySelectorAll("svg")].map((svg) => svg.getAttribute("aria-label")),
+  labels: [...document.querySelectorAll(".plot")].map((plot) => plot.getAttribute("aria-label")),
 }))()"""
 
 
@@ -258,10 +262,10 @@ def test_the_page_shows_the_run_at_any_width_and_asks_nobody_else(browser, serve
 def test_a_reload_loses_nothing_and_keys_move_along_a_plot(browser, server):
     before = opened(browser, server.url, 900)["points"]
     assert opened(browser, server.url, 900)["points"] == before == [60, 60]
-    browser.ask("document.querySelector('svg').focus()")
+    browser.ask("document.querySelector('.plot').focus()")
     for key in ("Home", "ArrowRight"):
         browser.call("Input.dispatchKeyEvent", type="keyDown", key=key)
-    key = browser.ask("document.querySelector('.plot .key').textContent")
+    key = browser.ask("document.querySelector('.plot figcaption').textContent")
     assert "step 100:" in key
 
 

@@ -52,9 +52,9 @@ def test_no_value_is_lost_or_counted_twice(added):
         now += later_s
         series.add(now, value)
     assert series.ever.num == len(added)
-    begins = [each.begin_s for each in series.bins()]
+    begins = [each.begin_s for each in series.all_bins(-math.inf)]
     assert begins == sorted(set(begins))
-    assert sum(each.num for each in series.bins()) <= len(added)
+    assert sum(each.num for each in series.all_bins(-math.inf)) <= len(added)
     recent = [value for at, value in _times(added) if at >= math.floor(now)]
     assert series.over(math.floor(now)).num == len(recent)
 
@@ -73,10 +73,10 @@ def test_a_day_takes_no_more_room_than_two_and_its_past_is_still_there():
         for at in range(4):
             series.add(second + at / 4, 0.001 * (1 + second % 7), 4 * second + at)
         if second in (DAY_S, 2 * DAY_S - 1):
-            sizes.append(sum(len(each.counts) for each in series.bins()))
-    assert len(series.bins()) <= sum(num for _, num in LEVELS)
+            sizes.append(sum(len(each.counts) for each in series.all_bins(-math.inf)))
+    assert len(series.all_bins(-math.inf)) <= sum(num for _, num in LEVELS)
     assert sizes[1] <= 1.1 * sizes[0]
-    covered_s = 2 * DAY_S - series.bins()[0].begin_s
+    covered_s = 2 * DAY_S - series.all_bins(-math.inf)[0].begin_s
     assert covered_s >= DAY_S
     assert series.ever.num == 8 * DAY_S
 
@@ -85,7 +85,7 @@ def test_what_comes_late_counts_for_the_newest_second():
     series = Series()
     series.add(10.2, 1.0)
     series.add(3.0, 2.0)
-    assert [each.num for each in series.bins()] == [2]
+    assert [each.num for each in series.all_bins(-math.inf)] == [2]
 
 
 def test_the_number_of_series_is_bounded():

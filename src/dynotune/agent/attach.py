@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .facts.models import Around
+    from .facts.sight import Sight
     from .facts.state import State
     from .steps.identities import Key
     from .tasks.startup_spans import StartupSpans
@@ -62,12 +63,13 @@ class Agent:
         program.prepare, program.before_result = self._before_task, self._before_result
         program.say_state, program.watch_calls = self._say_state, self._watch_calls
         self._tasks = TaskQueue(program, plan.get("tasks") or [], live=bool(plan.get("live")))
+        self._sight = self._watched() if plan.get("watched") else None
         self._steps = program.steps = Steps(
             grad_enabled=self._grad_enabled,
             record=writer.step,
             # In a measured run nobody asks what a step allocated: that costs more than the step's own record.
             flags_now=self._new_events if plan.get("note_events") or self._state is not None else None,
-            reached=self._tasks.reached,
+            reached=self._tasks.reached if self._sight is None else self._sight.reached,
             fixed=self._step_fixed,
             search_again=self._search_again,
             has_stepped=self._state.optimizers.stepped if self._state is not None else None,
@@ -80,6 +82,11 @@ class Agent:
         from .facts.state import State
 
         return State(self.log)
+
+    def _watched(self) -> Sight:
+        from .facts.sight import Sight
+
+        return Sight(self._program, self.log)
 
     def _startup_spans(self) -> StartupSpans:
         from .tasks.startup_spans import StartupSpans
@@ -164,6 +171,8 @@ class Agent:
         if self._plan.get("step_function"):
             self._guard("--step-function", marker.torch_is_here, torch, self.mark_step)
         self._guard("graphs", event_hooks.cover_graph_replay, torch, self._replayed, self.log)
+        if self._sight is not None:
+            self._guard("sight", self._sight.torch_is_here, torch)
         if self._startup is not None:
             self._startup.torch_is_here(torch)
 
@@ -223,6 +232,8 @@ class Agent:
     def _loader_begun(self, key: Key, loader: Any) -> Key:
         key = self._steps.iterator_made(key, loader.dataset)
         self._guard("loader", self._program.loader_begun, key, loader)
+        if self._sight is not None and self._steps.cycle is not None and not self._steps.counts(key):
+            self._guard("loader", self._sight.loader_begun)
         if self._state is not None:
             self._guard("loader", self._state.loaders.begun, key, loader)
         self._guard("loader", self._settings.on_loader, loader)
@@ -269,6 +280,7 @@ class Agent:
                 "begin_s": begin_s,
                 "num_steps": self._steps.num_steps,
                 "num_superseded": num_superseded,
+                "stacks_by": self._sight and self._sight.signal,
                 **self._program.ranks(),
             }
         )

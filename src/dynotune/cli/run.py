@@ -6,7 +6,7 @@ import contextlib
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
 
 import typer
 
@@ -40,19 +40,39 @@ For example: dynotune run --set loader.num_workers=4 -- python train.py
 """
 
 
+RecipeFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Apply the settings of a recipe.")]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Refuse a recipe that was proved on another GPU, driver, torch or command.")
+]
+
+
+class Prepared(NamedTuple):
+    """A command with the settings that it is run with."""
+
+    command: list[str]
+    settings: list[Setting]
+    env: dict[str, str]
+    facts: Facts
+
+
 def run(
     context: typer.Context,
     settings: Settings = None,
-    recipe: Annotated[Path | None, typer.Option(metavar="FILE", help="Apply the settings of a recipe.")] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse a recipe that was proved on another GPU, driver, torch or command.")
-    ] = False,
+    recipe: RecipeFile = None,
+    strict: Strict = False,
     step_function: StepFunction = None,
     json: Json = None,
     run_dir: RunDir = None,
 ) -> None:
-    command = command_of(context)
     check_json(json)
+    found = prepared(context, settings, recipe, strict=strict)
+    with folder_for(runs_folder(run_dir), found.settings) as folder:
+        transparently(found, folder, step_function=step_function, json=json)
+
+
+def prepared(context: typer.Context, settings: list[str] | None, recipe: Path | None, *, strict: bool) -> Prepared:
+    """The command with the settings that were asked for, and what these need to know."""
+    command = command_of(context)
     if strict and recipe is None:
         raise UsageError("--strict is about a recipe, and there is none.", hint="Add --recipe FILE.")
     proved = None if recipe is None else _read(recipe)
@@ -67,18 +87,13 @@ def run(
     facts = _facts(command, Path.cwd(), env, chosen, proved)
     if proved is not None and recipe is not None:
         _check_proved(proved, recipe, facts, command, strict=strict)
-
-    with folder_for(runs_folder(run_dir), chosen) as folder:
-        transparently(command, chosen, folder, env=env, facts=facts, step_function=step_function, json=json)
+    return Prepared(command, chosen, env, facts)
 
 
 def transparently(
-    command: list[str],
-    chosen: list[Setting],
+    found: Prepared,
     folder: Path | None,
     *,
-    env: dict[str, str],
-    facts: Facts,
     step_function: str | None,
     json: str | None = None,
     ended: Callable[[Exit], bool] | None = None,
@@ -90,9 +105,9 @@ def transparently(
     """
     from dynotune.launch.process import TransparentRun
 
-    transparent = TransparentRun(command, chosen, cwd=Path.cwd(), folder=folder)
+    transparent = TransparentRun(found.command, found.settings, cwd=Path.cwd(), folder=folder)
     _let_interrupts_pass()
-    exit_ = transparent.run(env, facts, step_function=step_function, watched=ended is not None)
+    exit_ = transparent.run(found.env, found.facts, step_function=step_function, watched=ended is not None)
     gate = ended is not None and ended(exit_)
     try:
         record = transparent.record(exit_)

@@ -15,7 +15,7 @@ from dynotune.doctor.folklore import seen_here
 from dynotune.doctor.machine_differences import differences
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.registry import all_rules, examine
-from dynotune.doctor.watch_alerts import ALERTS
+from dynotune.doctor.watch import ALERTS
 
 __all__ = [
     "ALERTS",

@@ -10,7 +10,7 @@ from dynotune.doctor.observation_view import ObservationView
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.setting import Setting
 
-Scope = Literal["machine", "program"]
+Scope = Literal["machine", "program", "watch"]
 Judge = Callable[[ObservationView], Iterable[Finding]]
 
 
@@ -19,7 +19,7 @@ class Rule:
     """One rule. Call it with a view to get its findings.
 
     Args:
-        scope: `machine` needs facts alone; `program` needs a command that was watched.
+        scope: `machine` needs facts alone; `program` needs a command that was watched; `watch` one that runs.
         sees, costs, wrong_when: prose for readers: what the rule looks at, what the finding costs, when it is wrong.
         candidates: settings that the rule may offer: `knob=value`, or `knob` alone if the rule computes the value.
         explains: ids of more general findings of which this one is the reason.

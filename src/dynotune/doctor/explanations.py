@@ -7,7 +7,7 @@ import difflib
 from dynotune.doctor import folklore
 from dynotune.doctor.declaration import Rule
 from dynotune.doctor.registry import all_rules
-from dynotune.doctor.watch_alerts import ALERTS
+from dynotune.doctor.watch import ALERTS
 from dynotune.schema.errors import UsageError
 from dynotune.schema.explanation import Explained, Explanation
 
@@ -20,19 +20,13 @@ def explain(word: str) -> Explanation:
     Raises:
         UsageError: no finding and no remedy has this name; the hint holds the nearest names.
     """
-    rules = all_rules()
+    rules = {**all_rules(), **ALERTS}
     id_ = word.strip().lower().replace("_", "-")
     if id_ in rules:
         return Explanation(asked=word, finding=explained(rules[id_]), folklore=folklore.about_finding(id_))
-    if id_ in ALERTS:
-        return Explanation(asked=word, finding=ALERTS[id_], folklore=folklore.about_finding(id_))
     if remedies := folklore.by_name(word):
         return Explanation(asked=word, folklore=remedies)
-    names = [
-        *rules,
-        *ALERTS,
-        *(name for entry in folklore.entries() for name in [entry.folklore.id, *entry.folklore.about]),
-    ]
+    names = [*rules, *(name for entry in folklore.entries() for name in [entry.folklore.id, *entry.folklore.about])]
     raise UsageError(f"Nothing is known of {word!r} here.", hint=_nearest(word, names))
 
 

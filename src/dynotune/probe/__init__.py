@@ -22,10 +22,11 @@ from dynotune.probe.sampling.window import over
 from dynotune.probe.sources import clock_reasons, nvml
 from dynotune.probe.sources.counters import descendants
 from dynotune.probe.sources.interpreter import interpreter
-from dynotune.probe.sources.samples import Sample, read_samples
+from dynotune.probe.sources.samples import Gpu, Sample, read_samples
 
 __all__ = [
     "Energy",
+    "Gpu",
     "Interference",
     "Neighbours",
     "Sample",

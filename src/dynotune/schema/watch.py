@@ -1,4 +1,7 @@
-"""What `dynotune watch` shows: made once a second, and only shown by terminal, page and exporters."""
+"""What `dynotune watch` shows: made once a second, and only shown by terminal, page and exporters.
+
+Terminal, page and metrics name and write a value by the unit that ends its field's name.
+"""
 
 from __future__ import annotations
 
@@ -9,43 +12,43 @@ import msgspec
 from dynotune.schema.facts import Unknown
 
 State = Literal["starting", "running", "ended"]
-MarkKind = Literal["epoch", "pause", "checkpoint", "bottleneck"]
+MarkKind = Literal["epoch", "validation", "checkpoint", "pause", "bottleneck"]
 Cause = Literal["", "input", "device", "host", "cpu", "waiting", "stalled"]
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one rank's steps in the last minute.
+    """Steps of one rank in the last minute.
 
     Args:
-        rank: its number, or the place of a process without one.
-        num_steps: since its start.
-        median_s, p95_s, p99_s: within 2%; None without steps.
+        rank: its number; the order of its start if it has none.
+        median_s, p95_s, p99_s: within 2%.
         input_share: of the steps' time, the wait for the loader's next batch.
-        lag: what tells it from the other ranks, in words; empty if nothing does.
+        num_ready: batches that loader workers have made and nobody has drawn, of `num_asked`.
+        allocated_bytes, reserved_bytes: device memory by torch's allocator.
+        lag: in what the rank is behind the others.
     """
 
     rank: str
     pid: int
     num_steps: int
-    median_s: float | None
-    p95_s: float | None
-    p99_s: float | None
-    longest_s: float | None
-    samples_per_s: float | None
-    input_share: float | None
+    median_s: float | None = None
+    p95_s: float | None = None
+    p99_s: float | None = None
+    samples_per_s: float | None = None
+    input_share: float | None = None
+    longest_s: float | None = None
+    num_ready: float | None = None
+    num_asked: float | None = None
+    allocated_bytes: float | None = None
+    reserved_bytes: float | None = None
     lag: str = ""
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the steps' time in the last ten seconds.
-
-    Args:
-        device: a kernel ran on the GPU, by NVML's utilisation.
-        rest: neither of the two at least; without a GPU, all but the wait for input.
-    """
+    """Shares of the steps' time in the last ten seconds; `rest` is neither input nor kernels on the GPU."""
 
     input: float
-    device: float | Unknown
+    device: float | None
     rest: float
 
 
@@ -53,14 +56,14 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU now, by NVML.
 
     Args:
-        utilisation_percent: time in which any kernel ran; says nothing of how full the GPU was.
+        kernel_running_percent: time in which any kernel ran; says nothing of how full the GPU was.
         sm_active_percent, tensor_active_percent: by NVML's GPM counters, Hopper on; over all multiprocessors.
         clock_limits: why the clock is not higher.
         others: processes of others on it, with the share of time in which their kernels ran.
     """
 
     nvml_index: int
-    utilisation_percent: float | Unknown
+    kernel_running_percent: float | Unknown
     sm_active_percent: float | Unknown
     tensor_active_percent: float | Unknown
     memory_used_bytes: float | Unknown
@@ -75,13 +78,13 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessView(msgspec.Struct, frozen=True, kw_only=True):
-    """One process now.
+    """One process; rates and shares are of its last ten seconds.
 
     Args:
         role: `rank 0`, `worker of rank 0`, or its name.
-        cores: that it kept busy in the last second; None for one that is new.
-        state: `running`, `asleep`, `at its disk`, `stopped`, `ended`.
+        state: by the kernel: `running`, `sleeping`, `disk-sleep`, `stopped`.
         disk_bytes_per_s, cached_bytes_per_s: that it read from disks, and from memory or pipes.
+        gpu_bytes: device memory by NVML, on all GPUs.
     """
 
     pid: int
@@ -90,8 +93,10 @@ class ProcessView(msgspec.Struct, frozen=True, kw_only=True):
     num_threads: int
     rss_bytes: int
     state: str
+    at_disk_share: float = 0.0
     disk_bytes_per_s: float | None = None
     cached_bytes_per_s: float | None = None
+    gpu_bytes: float | None = None
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,12 +109,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """What `dynotune explain ID` explains, here and now.
-
-    Args:
-        whose: a rank, a GPU; empty for the whole run.
-        details: lines, such as what each thread waits for.
-    """
+    """What `dynotune explain ID` explains; `whose` is a rank, a GPU, or empty for the whole run."""
 
     id: str
     text: str
@@ -123,26 +123,26 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: str = "dynotune.view/1"
     run: str
-    command: list[str] = []
+    command: list[str]
     at_s: float
     clock_s: float
     state: State
     verdict: str
-    cause: Cause = ""
-    since_step: int | None = None
-    exit_code: int | None = None
-    num_steps: int = 0
-    steps_s: list[StepTimes] = []
-    samples_per_s: float | None = None
-    shares: Shares | None = None
-    gpus: list[GpuView] | Unknown = []
-    processes: list[ProcessView] = []
-    num_processes: int = 0
-    cores: float | None = None
-    num_cpus: int = 1
-    others_cores: float | None = None
-    memory_bytes: int | None = None
-    memory_limit_bytes: int | None = None
-    marks: list[Mark] = []
-    alerts: list[Alert] = []
-    notes: list[str] = []
+    cause: Cause
+    since_step: int | None
+    exit_code: int | None
+    num_steps: int
+    steps_s: list[StepTimes]
+    samples_per_s: float | None
+    shares: Shares | None
+    gpus: list[GpuView] | Unknown
+    processes: list[ProcessView]
+    num_processes: int
+    cores: float | None
+    num_cpus: int
+    others_cores: float | None
+    memory_bytes: int
+    memory_limit_bytes: int | Unknown
+    marks: list[Mark]
+    alerts: list[Alert]
+    notes: list[str]

@@ -1,10 +1,11 @@
 """A live run as it is now: followed, stored in bounded room, judged once a second, and shown.
 
-`Watcher` follows a run folder (`follower`, `process_table`), keeps what it saw (`store`), and makes one `View` a second
-(`analysis`: the sentence and the alerts). What shows the view only shows it: `lines` and `screen` in the terminal,
+`Watcher` follows a run folder (`follower`, `processes`), keeps what it saw (`store`), and makes one `View` a second
+(`analysis`: the sentence and the alerts). What shows the view only shows it: `Lines` and `Screen` in the terminal,
 `Server` as a page and for Prometheus, `push` for OpenTelemetry.
 
-Starting the command is `launch`'s. Nothing here reaches into the program.
+Starting the command is `launch`'s. Nothing here reaches into the program, but for the signal that asks a stalled one
+where its threads are.
 """
 
 from typing import TYPE_CHECKING
@@ -19,7 +20,5 @@ if TYPE_CHECKING:
 
 __all__ = ["Lines", "Screen", "Server", "Watcher", "push"]
 
-__getattr__ = lazy_face(
-    __name__,
-    {"Lines": "terminal", "Screen": "terminal", "Server": "server", "Watcher": "watcher", "push": "metrics"},
-)
+_HOMES = {"Lines": "terminal", "Screen": "terminal", "Server": "server", "Watcher": "watcher", "push": "metrics"}
+__getattr__ = lazy_face(__name__, _HOMES)

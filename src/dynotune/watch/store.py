@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections import deque
+from collections import Counter, deque
+from itertools import takewhile
 
 LEVELS = ((1.0, 600), (15.0, 960), (120.0, 720))
 """Length of a bin in seconds and the number of bins that are kept, the finest first."""
@@ -19,7 +19,7 @@ class Bin:
 
     Args:
         first: number of its first step, for those that hold steps.
-        counts: how many values fell in each class of `WIDTH`; None where nobody asks for quantiles.
+        counts: how many values fell in each class of `WIDTH`, where quantiles are asked for.
     """
 
     __slots__ = ("begin_s", "counts", "first", "most", "num", "total")
@@ -27,23 +27,21 @@ class Bin:
     def __init__(self, begin_s: float, *, first: int = 0, counted: bool = False) -> None:
         self.begin_s, self.first = begin_s, first
         self.num, self.total, self.most = 0, 0.0, -math.inf
-        self.counts: dict[int, int] | None = {} if counted else None
+        self.counts: Counter[int] | None = Counter() if counted else None
 
     def add(self, value: float) -> None:
         self.num += 1
         self.total += value
         self.most = max(self.most, value)
         if self.counts is not None:
-            at = class_of(value)
-            self.counts[at] = self.counts.get(at, 0) + 1
+            self.counts[math.ceil(math.log(min(max(value, SHORTEST_S), LONGEST_S)) / math.log(WIDTH))] += 1
 
     def merge(self, other: Bin) -> None:
         self.num += other.num
         self.total += other.total
         self.most = max(self.most, other.most)
         if self.counts is not None:
-            for at, num in (other.counts or {}).items():
-                self.counts[at] = self.counts.get(at, 0) + num
+            self.counts.update(other.counts or ())
 
     @property
     def mean(self) -> float:
@@ -52,15 +50,11 @@ class Bin:
     def quantile(self, share: float) -> float:
         """The value that this share of them does not exceed, within 2%; NaN where there is none."""
         left = math.ceil(share * self.num)
-        for at in sorted(self.counts or ()):
-            left -= (self.counts or {})[at]
+        for at, num in sorted((self.counts or {}).items()):
+            left -= num
             if left <= 0:
                 return float(min(WIDTH ** (at - 0.5), self.most))
         return math.nan
-
-
-def class_of(value: float) -> int:
-    return math.ceil(math.log(min(max(value, SHORTEST_S), LONGEST_S)) / math.log(WIDTH))
 
 
 class Series:
@@ -74,45 +68,37 @@ class Series:
 
     def add(self, time_s: float, value: float, number: int = 0) -> None:
         """Add a value; one that comes late counts for the newest bin."""
-        newest = self._levels[0][-1] if self._levels[0] else None
-        if newest is None or time_s >= newest.begin_s + LEVELS[0][0]:
-            newest = self._begin(0, time_s, number)
-        newest.add(value)
+        self._bin(0, time_s, number).add(value)
         self.ever.add(value)
         self.first_s, self.last_s = min(self.first_s, time_s), max(self.last_s, time_s)
 
-    def _begin(self, level: int, time_s: float, number: int) -> Bin:
-        """Begin a bin; the one before is complete, and goes into the next level as well."""
+    def _bin(self, level: int, time_s: float, number: int) -> Bin:
+        """The newest bin, or a new one; the one before is then complete, and goes into the next level as well."""
         bins, length_s = self._levels[level], LEVELS[level][0]
+        if bins and time_s < bins[-1].begin_s + length_s:
+            return bins[-1]
         if bins and level + 1 < len(LEVELS):
-            done, coarser = bins[-1], self._levels[level + 1]
-            into = coarser[-1] if coarser else None
-            if into is None or done.begin_s >= into.begin_s + LEVELS[level + 1][0]:
-                into = self._begin(level + 1, done.begin_s, done.first)
-            into.merge(done)
-        begun = Bin(time_s // length_s * length_s, first=number, counted=self._counted)
-        bins.append(begun)
-        return begun
+            self._bin(level + 1, bins[-1].begin_s, bins[-1].first).merge(bins[-1])
+        bins.append(Bin(time_s // length_s * length_s, first=number, counted=self._counted))
+        return bins[-1]
 
-    def bins(self, begin_s: float = -math.inf) -> list[Bin]:
+    def all_bins(self, begin_s: float) -> list[Bin]:
         """From `begin_s` on, the finest that there are, in order of time; none is told twice."""
         chosen: list[Bin] = []
         until_s = math.inf
         for (length_s, _), bins in zip(LEVELS, self._levels, strict=True):
-            found = [each for each in bins if begin_s <= each.begin_s and each.begin_s + length_s <= until_s]
-            chosen = found + chosen
+            chosen = [one for one in bins if begin_s <= one.begin_s and one.begin_s + length_s <= until_s] + chosen
             until_s = min(until_s, bins[0].begin_s if bins else math.inf)
         return chosen
 
-    def newest(self, begin_s: float) -> list[Bin]:
+    def bins(self, begin_s: float) -> list[Bin]:
         """The finest bins from `begin_s` on, in order of time; the price is theirs alone."""
-        found = list(itertools.takewhile(lambda each: each.begin_s >= begin_s, reversed(self._levels[0])))
-        return found[::-1]
+        return list(takewhile(lambda each: each.begin_s >= begin_s, reversed(self._levels[0])))[::-1]
 
     def over(self, begin_s: float) -> Bin:
-        """The finest bins from `begin_s` on, as one."""
+        """The same as one."""
         whole = Bin(begin_s, counted=self._counted)
-        for each in self.newest(begin_s):
+        for each in self.bins(begin_s):
             whole.merge(each)
         return whole
 
@@ -124,12 +110,10 @@ class Store:
         self.series: dict[tuple[str, str], Series] = {}
 
     def add(self, name: str, whose: str, time_s: float, value: float, number: int = 0) -> None:
-        series = self.series.get((name, whose))
-        if series is None:
-            if len(self.series) >= MOST_SERIES:
-                return
-            series = self.series[name, whose] = Series(counted=name == "step")
-        series.add(time_s, value, number)
+        if (name, whose) not in self.series and len(self.series) < MOST_SERIES:
+            self.series[name, whose] = Series(counted=name == "step")
+        if series := self.series.get((name, whose)):
+            series.add(time_s, value, number)
 
     def of(self, name: str, whose: str = "") -> Series:
         """The series; an empty one where there is none."""

@@ -1,4 +1,4 @@
-"""Once a second: follow, look, and hand the view to whoever shows it."""
+"""Once a second: follow, judge, and hand the view to whoever shows it."""
 
 from __future__ import annotations
 
@@ -10,30 +10,27 @@ import signal
 import subprocess
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
+
 from dynotune import probe
 from dynotune.schema import document
-from dynotune.schema.errors import DynotuneError
+from dynotune.schema.errors import CONTRADICTIONS, DynotuneError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.watch import Alert, Cause, GpuView, Mark, StepTimes, View
+from dynotune.schema.watch import Alert, Mark, StepTimes, View
 from dynotune.text import words
-from dynotune.watch import analysis
-from dynotune.watch.analysis import Look, Moment
+from dynotune.watch.analysis import MINUTE_S, Analysis, Change, Look, Moment, lags, sentence
 from dynotune.watch.follower import Follower, Rank
-from dynotune.watch.process_table import waits
-from dynotune.watch.store import LEVELS
 
-EVERY_S = 1.0
-REPLAY_SPEED = 10.0
+EVERY_S, REPLAY_SPEED = 1.0, 10.0
 UNSTEPPED_S = 60.0
-PLOTTED = ("step", "wait", "samples", "rss", "cores", "gpu.utilisation_percent", "gpu.sm_active_percent",
+MOST_PROCESSES = 48
+CALL_S, CLOSE_S, ANSWER_S = 60.0, 5.0, 0.2
+PLOTTED = ("step", "wait", "rss", "cores", "gpu.kernel_running_percent", "gpu.sm_active_percent",
            "gpu.tensor_active_percent", "gpu.memory_used_bytes", "gpu.power_w")  # fmt: skip
-
-Show = Callable[[View], None]
 
 
 class Watcher:
@@ -50,19 +47,17 @@ class Watcher:
         self, folder: Path, *, writes: bool = False, replay: bool = False, on_alert: str | None = None,
         fail_on: Mapping[str, float] | None = None, log: IO[Any] | int = subprocess.DEVNULL,
     ) -> None:  # fmt: skip
-        self.follower = Follower(folder, writes=writes, replay=replay)
-        self.show: list[Show] = []
+        self.follower, self.analysis = Follower(folder, writes=writes, replay=replay), Analysis()
+        self.show: list[Callable[[View], None]] = []
         self.view: View | None = None
         self.failed: Alert | None = None
         self.exit_code: int | None = None
-        self._folder, self._replay, self._log = folder, replay, log
-        self._on_alert, self._fail_on = on_alert, dict(fail_on or {})
-        self._past: deque[Moment] = deque(maxlen=LEVELS[0][1])
-        self._alerted: dict[tuple[str, str], tuple[float, Alert]] = {}
-        self._children: list[subprocess.Popen[bytes]] = []
-        self._stopping = threading.Event()
         self.lock = threading.RLock()
-        self._cpus = len(probe.host.usable_cpus())
+        self._replay, self._log, self._on_alert, self._fail_on = replay, log, on_alert, dict(fail_on or {})
+        self._alerted: dict[tuple[str, str], tuple[float, int]] = {}
+        self._calls: list[threading.Thread] = []
+        self._stopping = threading.Event()
+        self._num_cpus = len(probe.host.usable_cpus())
 
     def stop(self) -> None:
         self._stopping.set()
@@ -82,218 +77,165 @@ class Watcher:
 
     def close(self, exit_code: int | None = None) -> None:
         """Show the end, and give all back."""
-        self.exit_code = exit_code
-        self.follower.is_over = True
-        if not self._replay:
-            self.look(time.perf_counter())
+        self.exit_code, self.follower.is_over = exit_code, True
+        self.look(time.perf_counter())
         self.follower.close()
-        for child in self._children:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(timeout=5.0)
+        for call in self._calls:
+            call.join(CLOSE_S)
 
     def look(self, now: float) -> View:
-        follower = self.follower
         with self.lock:
             try:
-                follower.update(now)
-            except (DynotuneError, OSError) as error:
-                follower.notes = [str(error)]
+                self.follower.update(now)
+            except (DynotuneError, OSError, *CONTRADICTIONS) as error:
+                self.follower.notes = [str(error)]
             self.view = view = self._view(now)
-        self._tell(view.alerts, now)
         for show in self.show:
             show(view)
         return view
 
     def series(self, since_s: float = -math.inf) -> dict[str, dict[str, list[list[float]]]]:
-        """What is plotted, from then on: name, whose, and `[time, mean, most, num, first step]` of each bin."""
-        store = self.follower.store
+        """What is plotted, from then on: name, whose, and `[time, mean, most, first step]` of each bin."""
+        store, found = self.follower.store, dict[str, dict[str, list[list[float]]]]()
         with self.lock:
-            return {
-                name: {
-                    whose: [
-                        [each.begin_s, each.mean, each.most, each.num, each.first]
-                        for each in store.of(name, whose).bins(since_s)
+            for name, whose in store.series:
+                if name in PLOTTED:
+                    bins = store.of(name, whose).all_bins(since_s)
+                    found.setdefault(name, {})[whose] = [
+                        [each.begin_s, each.mean, each.most, each.first] for each in bins
                     ]
-                    for whose in store.whose(name)
-                }
-                for name in PLOTTED
-            }
+        return found
 
     def _view(self, now: float) -> View:
-        follower = self.follower
-        store, sample = follower.store, follower.sample
-        gpus = _gpus(sample)
-        table = follower.table
+        follower, step = self.follower, max((rank.num_steps for rank in self.follower.ranks.values()), default=0)
+        rows, room = follower.processes.rows, probe.host_memory.facts().get("host.memory_available_bytes")
         look = Look(
-            now, follower.begun_s or now, store, [] if isinstance(gpus, Unknown) else gpus, table.rows, table.history,
-            table.lost(), follower.room_bytes, self._cpus,
+            now, follower.begun_s or now, follower.store, [] if isinstance(follower.gpus, Unknown) else follower.gpus,
+            rows, follower.processes.lost(), follower.losses, room if isinstance(room, int) else None,
+            self._num_cpus, step,
         )  # fmt: skip
-        seen = analysis.shares(look)
-        found = [] if follower.is_over else analysis.alerts(look, self._past, follower.typical_s)
-        found = [self._since(alert, look) for alert in found]
-        cause: Cause = "stalled" if any(alert.id == "stalled" for alert in found) else ""
-        lead = look.ranks[0] if look.ranks else ""
-        step = max((rank.num_steps for rank in follower.ranks.values()), default=0)
-        if seen is not None and not cause and not follower.is_over:
-            cause = analysis.cause_of(look, seen)
-        pace = analysis.pace_s(look, lead) if lead and not follower.is_over else None
-        usual = not analysis.is_slow(pace, analysis.usual_pace_s(look, self._past))
-        first, before = analysis.changed(self._past, cause)
-        self._past.append(Moment(now, step, cause, pace, seen, usual))
-        since = None
-        if first is not None and before is not None:
-            since = analysis.refined(store, lead, first, before)
-            self._mark(first, before, since)
-        steps = [
-            self._steps(look, rank.name, rank.pid, rank.num_steps)
-            for rank in sorted(follower.ranks.values(), key=_place)
-        ]
+        moment, alerts, change = self.analysis.judge(look)
+        if follower.is_over:
+            alerts, change = [], None
+        if change is not None and not any(mark.at_s == change.first.at_s for mark in follower.marks):
+            text = f"from {change.before.cause}-bound to {moment.cause}-bound"
+            follower.marks.append(Mark(at_s=change.first.at_s, step=change.step, kind="bottleneck", text=text))
+        behind = lags(look)
+        steps = [self._steps(look, rank, behind) for rank in sorted(follower.ranks.values(), key=_place)]
         rates = [each.samples_per_s for each in steps if each.samples_per_s is not None]
+        alerts = self._told(alerts, look)
         return View(
-            run=self._folder.name,
+            run=follower.folder.name,
             command=follower.command,
             at_s=now,
             clock_s=time.time() - (time.perf_counter() - now),
             state="ended" if follower.is_over else "running" if steps else "starting",
-            verdict=self._verdict(look, cause, since, before, found, step),
-            cause=cause,
-            since_step=since,
+            verdict=self._verdict(look, moment, alerts, change),
+            cause="" if follower.is_over else moment.cause,
+            since_step=change and change.step,
             exit_code=self.exit_code if follower.end is None else follower.end.exit_code,
             num_steps=step,
             steps_s=steps,
             samples_per_s=sum(rates) if rates else None,
-            shares=seen,
-            gpus=gpus,
-            processes=table.shown(),
-            num_processes=len(table.rows),
-            cores=look.mean("cores"),
-            num_cpus=self._cpus,
-            others_cores=look.mean("others"),
-            memory_bytes=sum(row.rss_bytes for row in table.rows) or None,
-            memory_limit_bytes=_known(probe.host.memory_bytes()),
+            shares=moment.shares,
+            gpus=follower.gpus,
+            processes=rows[:MOST_PROCESSES],
+            num_processes=len(rows),
+            cores=moment.cores,
+            num_cpus=self._num_cpus,
+            others_cores=moment.others,
+            memory_bytes=sum(row.rss_bytes for row in rows),
+            memory_limit_bytes=probe.host.memory_bytes(),
             marks=list(follower.marks),
-            alerts=found,
+            alerts=alerts,
             notes=follower.notes,
         )
 
-    def _verdict(
-        self, look: Look, cause: Cause, since: int | None, before: Moment | None, found: Sequence[Alert], step: int
-    ) -> str:
+    def _verdict(self, look: Look, moment: Moment, alerts: list[Alert], change: Change | None) -> str:
         follower = self.follower
         if follower.is_over:
             code = self.exit_code if follower.end is None else follower.end.exit_code
             how = (
                 "" if code is None else f" with exit code {code}" if code >= 0 else f" by {signal.Signals(-code).name}"
             )
-            return f"The program has ended{how}, after {step:,} steps."
-        if not step:
+            return f"The program has ended{how}, after {look.step:,} steps."
+        if not look.step:
             waited = f" for {words.duration(look.now - look.begun_s)}" if follower.begun_s is not None else ""
             hint = " If it has a loop that is not found, name its function: --step-function MODULE:FUNCTION."
             return f"No step yet{waited}." + (hint if look.now - look.begun_s > UNSTEPPED_S else "")
-        stall = next((alert for alert in found if alert.id == "stalled"), None)
-        if stall is not None:
-            return stall.text
-        seen = analysis.shares(look)
-        if seen is None or not cause:
+        if moment.cause == "stalled":
+            return alerts[0].text
+        if moment.shares is None:
             return "No step in the last minute."
-        text = analysis.sentence(look, seen, cause)
-        if since is not None and before is not None and before.shares is not None:
-            text += f". Since step {since:,}; before, steps waited {words.share(before.shares.input)} for input"
-            text += f" and took {words.duration(before.pace_s)}" if before.pace_s else ""
+        text = sentence(look, moment)
+        if change is not None and change.before.shares is not None:
+            waited = words.share(change.before.shares.input)
+            text += f". Since step {change.step:,}; before, steps waited {waited} for input"
+            text += f" and took {words.duration(change.before.pace_s)}" if change.before.pace_s else ""
         return text + "."
 
-    def _steps(self, look: Look, rank: str, pid: int, num_steps: int) -> StepTimes:
-        store = look.store
-        step, wait, samples = (store.of(name, rank).over(look.now - 60.0) for name in ("step", "wait", "samples"))
-        known = step.num > 0 and step.total > 0
+    def _steps(self, look: Look, rank: Rank, behind: Mapping[str, str]) -> StepTimes:
+        step, wait, samples = (look.lately(name, rank.name, MINUTE_S) for name in ("step", "wait", "samples"))
+        newest = {
+            name: found.mean if (found := look.lately(name, rank.name)).num else None
+            for name in ("num_ready", "num_asked", "allocated_bytes", "reserved_bytes")
+        }
+        known = {} if not step.total else {
+            "median_s": step.quantile(0.5), "p95_s": step.quantile(0.95), "p99_s": step.quantile(0.99),
+            "longest_s": step.most, "input_share": wait.total / step.total,
+            "samples_per_s": samples.total / step.total if samples.num else None,
+        }  # fmt: skip
         return StepTimes(
-            rank=rank,
-            pid=pid,
-            num_steps=num_steps,
-            median_s=step.quantile(0.5) if known else None,
-            p95_s=step.quantile(0.95) if known else None,
-            p99_s=step.quantile(0.99) if known else None,
-            longest_s=step.most if known else None,
-            samples_per_s=samples.total / step.total if known and samples.num else None,
-            input_share=wait.total / step.total if known else None,
-            lag=analysis.lags(look).get(rank, ""),
+            rank=rank.name, pid=rank.pid, num_steps=rank.num_steps, lag=behind.get(rank.name, ""), **known, **newest
         )
 
-    def _mark(self, first: Moment, before: Moment, step: int) -> None:
-        marks = self.follower.marks
-        if not any(mark.kind == "bottleneck" and mark.at_s == first.at_s for mark in marks):
-            text = f"from {before.cause}-bound to {first.cause}-bound"
-            marks.append(Mark(at_s=first.at_s, step=step, kind="bottleneck", text=text))
+    def _told(self, alerts: list[Alert], look: Look) -> list[Alert]:
+        """The alerts with what they began with; a new one is handed on, one that lasts too long is a failure."""
+        known, self._alerted, found = self._alerted, {}, []
+        for alert in alerts:
+            key = alert.id, alert.whose
+            begun_s, step = self._alerted[key] = known.get(key, (look.now, look.step))
+            details = self._details(is_new=key not in known) if alert.id == "stalled" else []
+            found.append(msgspec.structs.replace(alert, since_step=step, details=details))
+            if key not in known and self._on_alert is not None:
+                self._calls.append(threading.Thread(target=self._call, args=(self._on_alert, found[-1]), daemon=True))
+                self._calls[-1].start()
+            if look.now - begun_s >= self._fail_on.get(alert.id, math.inf):
+                self.failed = found[-1]
+        return found
 
-    def _since(self, alert: Alert, look: Look) -> Alert:
-        """The alert with what it began with; of a stall, what each thread waits for, asked when it began."""
-        key = alert.id, alert.whose
-        known = self._alerted.get(key)
-        if known is not None:
-            since, details = known[1].since_step, known[1].details
-        else:
-            follower = self.follower
-            since = max((rank.num_steps for rank in follower.ranks.values()), default=None)
-            details = [] if alert.id != "stalled" else [
-                f"rank {rank.name}, {line}" for rank in follower.ranks.values() for line in waits(rank.pid)
-            ]  # fmt: skip
-            details += [f"{row.role} ({row.pid}): {row.state}" for row in follower.table.workers() if details]
-            if details:
-                details.append(f"For the lines of Python: py-spy dump --pid {next(iter(follower.ranks.values())).pid}")
-        return Alert(id=alert.id, text=alert.text, whose=alert.whose, since_step=since, details=details)
+    def _details(self, *, is_new: bool) -> list[str]:
+        """What each thread is at, as the program answers when it is asked, and the state of loader workers."""
+        found, ranks = [], list(self.follower.ranks.values())
+        if is_new and not self._replay and sum(map(_ask, ranks)):
+            self._stopping.wait(ANSWER_S)
+            self.follower.update(time.perf_counter())
+        for rank in ranks:
+            of = f"rank {rank.name}, " if len(ranks) > 1 else ""
+            found += [f"{of}{thread}: {' in '.join(places)}" for thread, places in rank.stacks.items()]
+        return [*found, *(f"{row.role} ({row.pid}): {row.state}" for row in self.follower.processes.workers())]
 
-    def _tell(self, found: Sequence[Alert], now: float) -> None:
-        keys = {(alert.id, alert.whose): alert for alert in found}
-        for key in set(self._alerted) - set(keys):
-            del self._alerted[key]
-        for key, alert in keys.items():
-            begun_s, _ = self._alerted.setdefault(key, (now, alert))
-            if begun_s == now and self._on_alert is not None:
-                self._call(alert)
-            if now - begun_s >= self._fail_on.get(alert.id, float("inf")):
-                self.failed = alert
-
-    def _call(self, alert: Alert) -> None:
-        self._children = [child for child in self._children if child.poll() is None]
-        env = {**os.environ, "DYNOTUNE_ALERT": alert.id}
+    def _call(self, command: str, alert: Alert) -> None:
         try:
-            child = subprocess.Popen(
-                shlex.split(self._on_alert or ""), stdin=subprocess.PIPE, stdout=self._log, stderr=self._log, env=env
-            )
-        except OSError as error:
-            self.follower.notes.append(f"--on-alert cannot be started: {error}")
-            return
-        self._children.append(child)
-        with contextlib.suppress(OSError):
-            assert child.stdin is not None
-            child.stdin.write(document.encode(alert, indent=0) + b"\n")
-            child.stdin.close()
+            subprocess.run(
+                shlex.split(command), input=document.encode(alert, indent=0) + b"\n", stdout=self._log,
+                stderr=self._log, env={**os.environ, "DYNOTUNE_ALERT": alert.id}, timeout=CALL_S, check=False,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            self.follower.notes.append(f"--on-alert failed: {error}")
 
 
-def _gpus(sample: probe.Sample | None) -> list[GpuView] | Unknown:
-    if sample is None or isinstance(sample.gpus, Unknown):
-        return Unknown("not sampled yet") if sample is None else sample.gpus  # type: ignore[return-value]
-    names = [name for name in GpuView.__struct_fields__ if name not in ("clock_limits", "others")]
-    return [
-        GpuView(
-            **{name: getattr(gpu, name) for name in names},
-            clock_limits=[] if isinstance(gpu.clock_reasons, Unknown) else probe.clock_reasons.names(gpu.clock_reasons),
-            others=[
-                f"{process.name or 'another container'} ({process.pid}), {process.sm_percent}% of the time"
-                for process in ([] if isinstance(gpu.processes, Unknown) else gpu.processes)
-                if sample.pids_comparable
-                and not process.ours
-                and isinstance(process.sm_percent, int)
-                and process.sm_percent
-            ],
-        )
-        for gpu in sample.gpus
-    ]
+def _ask(rank: Rank) -> bool:
+    """Ask for the stacks by the signal that the process said it answers, if it still catches that."""
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        status = Path(f"/proc/{rank.pid}/status").read_text()
+        caught = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt"))
+        if rank.stacks_by and caught >> (rank.stacks_by - 1) & 1:
+            rank.stacks = {}
+            os.kill(rank.pid, rank.stacks_by)
+            return True
+    return False
 
 
 def _place(rank: Rank) -> tuple[int, str]:
     return len(rank.name), rank.name
-
-
-def _known(value: int | Unknown) -> int | None:
-    return value if isinstance(value, int) else None

@@ -1,11 +1,11 @@
 """What the agent writes: one mapped file a process, begun late, never in the program's way."""
 
 import json
+import math
 import os
 import struct
 import sys
 import threading
-import time
 from pathlib import Path
 
 import msgspec
@@ -91,20 +91,20 @@ def test_a_record_that_is_full_stands_as_it_is(tmp_path, written, monkeypatch):
 
 def test_a_full_record_of_a_watched_run_goes_on_in_further_files_of_which_the_newest_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(writers, "_LAST_BYTES", writers._FIRST_BYTES)
-    writer = writers.Writer(str(tmp_path), {"rolls": True})
+    writer = writers.Writer(str(tmp_path), {"watched": True})
     rank = Follower(tmp_path, writes=True)
     writer.event(event="cycle", begin_s=0.5, step="step")
     for number in range(1, 10_001):
         writer.step(number / 2, 0.1, 4, 0)
         if number % 1000 == 0:
-            rank.update(time.perf_counter())
+            rank.update(math.inf)
     rank.close()
     steps = rank.store.of("step", "0").ever
     assert steps.num == 10_000
     assert (steps.total, steps.most) == (pytest.approx(4999.5), 0.5)
     assert len(list(tmp_path.glob("process-*.more"))) == 2
     late = Follower(tmp_path, writes=True)
-    late.update(time.perf_counter())
+    late.update(math.inf)
     late.close()
     assert 0 < late.store.of("step", "0").ever.num < 10_000
     assert late.store.of("step", "0").ever.most == 0.5

@@ -51,7 +51,7 @@ class Writer:
     def __init__(self, folder: str, plan: dict[str, Any] | None = None) -> None:
         self._folder = folder
         self._hints: list[str] = (plan or {}).get("secret_hints", [])
-        self._rolls = bool((plan or {}).get("rolls"))
+        self._rolls = bool((plan or {}).get("watched"))
         self._patterns: list[str] = (plan or {}).get("secret_patterns", [])
         self.reset_after_fork()
 

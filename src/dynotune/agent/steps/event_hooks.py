@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import weakref
 from contextlib import contextmanager
 from threading import get_ident
 from time import perf_counter
@@ -35,6 +36,7 @@ class LoaderHooks:
         self._original_next = iterator.__next__
         self._draw = [iterator.__next__]  # a task may change it
         self._are_unseen = False
+        self.iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         iterator.__init__, iterator._reset = self._init(iterator.__init__), self._reset(iterator._reset)
         iterator.__next__, loaders.__iter__ = self._next(), self._iter(loaders.__iter__)
 
@@ -89,6 +91,7 @@ class LoaderHooks:
                 batch_size = getattr(loader, "batch_size", None)
                 key = type(loader), id(loader.dataset), batch_size, type(loader.sampler), hooks._steps.grad_enabled()
                 self._dynotune = hooks._met(key, loader), batch_size
+                hooks.iterators.add(self)
             except Exception as error:
                 hooks._log("loader", error)
 

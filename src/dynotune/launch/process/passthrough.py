@@ -43,7 +43,7 @@ class TransparentRun:
             self._settings, env, run_dir=self._folder, agent_dir=environment.AGENT, facts=facts
         )
         if self._folder is not None:
-            plan = Plan(settings=planned, step_function=step_function, rolls=watched)
+            plan = Plan(settings=planned, step_function=step_function, watched=watched)
             document.write(self._folder / "plan.json", plan, to_agent=True)
         self._started_s, self._launched_s = time.time(), time.perf_counter()
         exit_ = run_in_foreground(command, env=child_env, cwd=self._cwd, run_dir=self._folder)

@@ -11,13 +11,14 @@ from dynotune.lazy_face import lazy_face
 if TYPE_CHECKING:
     from dynotune.launch.records.batch_costs import with_loading
     from dynotune.launch.records.process_state import failed_parts, state_of_process
-    from dynotune.launch.records.record import (
+    from dynotune.launch.records.record import (  # fmt: skip
         ALLOCATED,
         COMPILED,
         EPOCH,
         Reader,
         Record,
         Records,
+        Step,
         read_back,
         spent,
         summarise,
@@ -31,6 +32,7 @@ __all__ = [
     "Reader",
     "Record",
     "Records",
+    "Step",
     "TaskPage",
     "failed_parts",
     "read_back",
@@ -49,6 +51,7 @@ __getattr__ = lazy_face(
         "Reader": "record",
         "Record": "record",
         "Records": "record",
+        "Step": "record",
         "TaskPage": "task_page",
         "failed_parts": "process_state",
         "read_back": "record",

@@ -109,6 +109,7 @@ class GpuCounters:
         if isinstance(running, Unknown):
             return running
         pids = sorted({int(process.pid) for process in running})
+        used = {int(process.pid): getattr(process, "usedGpuMemory", None) for process in running}
         foreign = [pid for pid in pids if pid not in ours]
         shares = self._sm_percent(index, handle) if foreign else {}
         return [
@@ -117,6 +118,7 @@ class GpuCounters:
                 name=self._name(pid),
                 ours=pid in ours,
                 sm_percent=None if pid in ours else shares if isinstance(shares, Unknown) else shares.get(pid, 0),
+                memory_bytes=used[pid],
             )
             for pid in pids
         ]

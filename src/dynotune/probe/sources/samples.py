@@ -87,12 +87,14 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
         name: of that process id here; None where there is no such process here.
         ours: the process id has been in the arm's tree.
         sm_percent: share of time its kernels ran lately; asked for foreign processes only.
+        memory_bytes: of the device, that it holds.
     """
 
     pid: int
     name: str | None
     ours: bool
     sm_percent: int | Unknown | None = None
+    memory_bytes: int | None = None
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.study import Study
 from dynotune.text import words
 
-__all__ = ["page", "write"]
+__all__ = ["live", "page", "write"]
 
 # Fate, colour, mark and meaning of the points of a plot.
 LEGEND = (
@@ -74,6 +74,17 @@ def page(study: Study, *, recipe: str = "") -> str:
             recipe=_listing(recipe),
         )
     )
+
+
+def live() -> str:
+    """The page of `dynotune watch`: asks the server that it came from for what it shows, and nobody else.
+
+    Raises:
+        CannotRunHere: as `page`.
+    """
+    scripts, style = [_plotly(), _part("live.js")], Markup(_part("style.css"))
+    found = _templates().get_template("live.html")
+    return found.render(scripts=[Markup(script) for script in scripts], style=style, policy=_policy(scripts))
 
 
 def write(path: Path, study: Study, *, recipe: str = "", own_name: bool = False) -> None:

@@ -1,0 +1,142 @@
+"use strict";
+// Each plot: its title, its lines by the server's series (name, column of the row, what it is called), and its axis.
+const MEAN = 1, MOST = 2, STEP = 3, MOST_ROWS = 3600;
+const PLOTS = [
+  ["Step time", [["step", MEAN, "mean"], ["step", MOST, "longest"]], { ticksuffix: "s" }],
+  ["Wait for input in a step", [["wait", MEAN, "wait"]], { ticksuffix: "s" }],
+  ["GPU at work", [["gpu.kernel_running_percent", MEAN, "kernels run"],
+    ["gpu.sm_active_percent", MEAN, "SM active"], ["gpu.tensor_active_percent", MEAN, "tensor active"]],
+  { ticksuffix: "%", range: [0, 100] }],
+  ["GPU memory in use", [["gpu.memory_used_bytes", MEAN, "memory"]], { ticksuffix: "B" }],
+  ["Power", [["gpu.power_w", MEAN, "power"]], { ticksuffix: "W" }],
+  ["Cores kept busy", [["cores", MEAN, "cores"]], {}],
+  ["Memory of the run's processes", [["rss", MEAN, "memory"]], { ticksuffix: "B" }],
+];
+const series = {};
+const root = document.documentElement;
+let view = {};
+const $ = (id) => document.getElementById(id);
+const css = (name) => getComputedStyle(root).getPropertyValue("--" + name).trim();
+const moment = (at) => new Date(1000 * (at - view.at_s + view.clock_s));
+
+function made(kind, text, ...children) {
+  const element = document.createElement(kind);
+  element.textContent = text;
+  element.append(...children);
+  return element;
+}
+
+function say(id, text) {
+  if ($(id).textContent !== text) $(id).textContent = text;
+}
+
+function merge(more) {
+  for (const [name, all] of Object.entries(more)) {
+    for (const [whose, rows] of Object.entries(all)) {
+      const first = rows.length ? rows[0][0] : Infinity;
+      const kept = (series[name]?.[whose] || []).filter((row) => row[0] < first);
+      (series[name] ??= {})[whose] = [...kept, ...rows].slice(-MOST_ROWS);
+    }
+  }
+}
+
+function traces(lines) {
+  return lines.flatMap(([name, column, called]) => Object.entries(series[name] || {}).map(([whose, rows]) => ({
+    name: Object.keys(series[name]).length > 1 ? `${called} ${whose}` : called,
+    x: rows.map((row) => moment(row[0])), y: rows.map((row) => row[column]), rows: rows, mode: "lines",
+  })));
+}
+
+function layout(place, axis) {
+  const grid = { color: css("muted"), gridcolor: css("grid"), zeroline: false, fixedrange: true };
+  const line = (mark) => ({ type: "line", yref: "paper", y0: 0, y1: 1, x0: moment(mark.at_s), x1: moment(mark.at_s),
+    line: { width: 1, dash: "dot", color: css(mark.kind === "bottleneck" ? "accent" : "muted") } });
+  return { width: place.clientWidth, height: 220, margin: { l: 64, r: 8, t: 8, b: 28 }, hovermode: "x", dragmode: false,
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: css("ink") }, shapes: view.marks.map(line),
+    colorway: [css("accent"), css("muted"), css("ink"), css("part-other")], legend: { orientation: "h", y: 1.15 },
+    xaxis: grid, yaxis: { ...grid, rangemode: "tozero", exponentformat: "SI", ...axis } };
+}
+
+// What a plot shows at one moment, for who hears it; keys move along it.
+function tell(figure, at) {
+  const lines = figure.lines, row = lines[0].rows[at];
+  const values = lines.map((line) => `${line.name} ${Number(line.y[Math.min(at, line.y.length - 1)].toPrecision(3))}`);
+  const step = row.length > STEP && row[STEP] ? `, step ${row[STEP].toLocaleString("en")}` : "";
+  const said = `${moment(row[0]).toLocaleTimeString()}${step}: ${values.join(", ")}`;
+  figure.querySelector("figcaption").textContent = said;
+  figure.setAttribute("aria-label", `${figure.dataset.title}. ${said}. Arrow keys move along it.`);
+}
+
+function move(event) {
+  const figure = event.currentTarget, last = figure.lines[0].rows.length - 1;
+  const by = { ArrowLeft: -1, ArrowRight: 1, PageUp: -30, PageDown: 30, Home: -Infinity, End: Infinity }[event.key];
+  if (by === undefined) return;
+  event.preventDefault();
+  figure.cursor = Math.max(0, Math.min(last, (figure.cursor ?? last) + by));
+  tell(figure, figure.cursor);
+  Plotly.Fx.hover(figure.firstChild, [{ curveNumber: 0, pointNumber: figure.cursor }]);
+}
+
+function figureOf([title]) {
+  const figure = made("figure", "", made("div", ""), made("figcaption", ""));
+  Object.assign(figure, { tabIndex: 0, className: "plot", onkeydown: move });
+  figure.dataset.title = title;
+  figure.setAttribute("role", "img");
+  figure.querySelector("figcaption").setAttribute("aria-live", "off");
+  $("plots").append(made("section", "", made("h2", title), figure));
+  return figure;
+}
+
+function draw() {
+  PLOTS.forEach((plot) => {
+    const lines = traces(plot[1]);
+    if (!lines.length) return;
+    const figure = plot.figure ??= figureOf(plot);
+    figure.lines = lines;
+    Plotly.react(figure.firstChild, lines, layout(figure, plot[2]), { displayModeBar: false });
+    tell(figure, figure.cursor ?? lines[0].rows.length - 1);
+  });
+}
+
+function table([title, columns, rows]) {
+  const row = (kind, cells) => made("tr", "", ...cells.map((cell) => made(kind, cell)));
+  const body = made("table", "", made("caption", title), row("th", columns), ...rows.map((cells) => row("td", cells)));
+  body.querySelectorAll("th").forEach((head) => head.scope = "col");
+  const scroll = made("div", "", body);
+  Object.assign(scroll, { className: "scroll", tabIndex: 0, role: "region", ariaLabel: title });
+  return scroll;
+}
+
+function show() {
+  say("command", view.command.join(" ") || view.run);
+  say("verdict", view.verdict);
+  say("state", view.state === "ended" ? "The program has ended" : view.state);
+  say("clock", moment(view.at_s).toLocaleTimeString());
+  $("state").dataset.state = view.state;
+  const alerts = view.alerts.map((alert) => made("li", `${alert.id}: ${alert.text} (dynotune explain ${alert.id})`,
+    made("ul", "", ...alert.details.map((line) => made("li", line)))));
+  if (alerts.map((each) => each.textContent).join("") !== $("alerts").textContent) $("alerts").replaceChildren(...alerts);
+  const marks = view.marks.slice(-20).reverse();
+  $("marks").replaceChildren(...marks.map((mark) => made("li", `step ${mark.step.toLocaleString("en")}: ${mark.kind}, ${mark.text}`)));
+  if (!document.hidden) draw();
+  root.dataset.views = 1 + Number(root.dataset.views || 0);
+}
+
+const source = new EventSource("events" + location.search);
+source.addEventListener("series", (event) => merge(JSON.parse(event.data)));
+source.addEventListener("tables", (event) => {
+  const told = JSON.parse(event.data);
+  $("tables").replaceChildren(...(told.tables || []).filter(([, , rows]) => rows.length).map(table));
+  $("notes").replaceChildren(...[...(view.notes || []), ...(told.unknown || [])].map((note) => made("li", note)));
+});
+source.addEventListener("view", (event) => {
+  view = JSON.parse(event.data);
+  if (view.at_s !== undefined) show();
+  if (view.state === "ended") source.close();
+});
+source.onerror = () => {
+  if (view.state === "ended") return;
+  $("state").dataset.state = "lost";
+  say("state", "No answer any more: dynotune has ended, or cannot be reached. This is the last that it said.");
+};
+addEventListener("resize", () => view.at_s !== undefined && draw());

@@ -34,12 +34,22 @@ class Data(Dataset):
         return torch.ones(8)
 net = torch.nn.Linear(8, 1)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-kept = []
+kept, did = [], ""
+def once(what):
+    global did
+    did, before = what, did
+    return what and what != before
 for x in DataLoader(Data(), batch_size=2, num_workers=int(sys.argv[2])):
-    net(x).sum().backward()
+    now = asked()
+    (net(x).sum() * float(now.get("loss", 1))).backward()
     optimizer.step()
     optimizer.zero_grad()
-    now = asked()
+    if once(now.get("pause", "")):
+        time.sleep(1)
+        if now["pause"] == "validation":
+            list(DataLoader(torch.ones(8), batch_size=4))
+        if now["pause"] == "checkpoint":
+            torch.save(torch.ones(1 << 19), sys.argv[1] + ".pt")
     time.sleep(float(now.get("compute", 0)))
     kept.append(b"x" * int(now.get("leak", 0)))
     while "stall" in asked():

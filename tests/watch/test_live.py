@@ -109,6 +109,35 @@ def test_a_worker_that_dies_ends_the_program_as_without_dynotune(watch):
     assert "The program has ended with exit code 1" in (watched.folder / "watch.log").read_text()
 
 
+def test_a_validation_a_checkpoint_and_another_pause_are_marked_apart(watch):
+    watched = watch(first="compute=0.01")
+    for number, kind in enumerate(("validation", "checkpoint", "pause")):
+        watched.until(lambda view, least=20 * (number + 1): view["num_steps"] > least, "steps")
+        watched.does(f"compute=0.01 pause={kind}")
+        watched.until(lambda view, kind=kind: any(mark["kind"] == kind for mark in view["marks"]), f"the {kind}")
+    assert watched.ends()[0] == 0
+
+
+def test_a_loss_that_becomes_nan_is_said_with_its_step(watch):
+    watched = watch(first="compute=0.01")
+    clean = watched.until(lambda view: view["num_steps"] > 100, "steps")
+    assert clean["alerts"] == []
+    watched.does("compute=0.01 loss=nan")
+    alert = watched.until_alert("loss-not-finite")
+    assert re.fullmatch(r"The loss is nan at step [\d,]+\.", alert["text"])
+    assert watched.ends()[0] == 0
+
+
+def test_settings_apply_as_with_run_and_batches_that_are_ready_are_counted(watch):
+    watched = watch("--set", "loader.num_workers=2", first="compute=0.02")
+    view = watched.until(lambda view: view["steps_s"] and view["steps_s"][0]["num_ready"], "batches that are ready")
+    assert len(_workers(view)) == 2
+    assert view["steps_s"][0]["num_ready"] <= view["steps_s"][0]["num_asked"] == 4
+    assert watched.ends()[0] == 0
+    run = msgspec.json.decode((watched.folder / "run.json").read_bytes())
+    assert [(each["knob"], each["ok"]) for each in run["readback"]] == [("loader.num_workers", True)]
+
+
 def test_memory_that_leaks_is_said_with_the_step_at_which_it_ends(watch):
     watched = watch(first="compute=0.02 leak=1000000")
     alert = watched.until_alert("memory-growth")
@@ -197,6 +226,7 @@ def test_every_alert_is_explained():
         (("--serve", "nonsense", "--", "true"), 2, "is no address"),
         (("--serve", "0.0.0.0:0", "--", "true"), 2, "no token"),
         (("--tui", "here"), 2, "no terminal"),
+        (("--set", "loader.num_workers=2", "here"), 2, "this run has begun"),
         (("--replay", "x", "--", "true"), 2, "Give one of them"),
     ],
 )

@@ -25,7 +25,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
         input_share: of the steps' time, the wait for the loader's next batch.
         num_ready: batches that loader workers have made and nobody has drawn, of `num_asked`.
         allocated_bytes, reserved_bytes: device memory by torch's allocator.
-        lag: in what the rank is behind the others.
+        lags: `yes` for one that an alert says is behind the others.
     """
 
     rank: str
@@ -41,7 +41,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     num_asked: float | None = None
     allocated_bytes: float | None = None
     reserved_bytes: float | None = None
-    lag: str = ""
+    lags: str = ""
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +142,6 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     num_cpus: int
     others_cores: float | None
     memory_bytes: int
-    memory_limit_bytes: int | Unknown
     marks: list[Mark]
     alerts: list[Alert]
     notes: list[str]

@@ -203,7 +203,8 @@ def loader_reason(look: Look) -> str:
     workers = [row for row in look.rows if row.role.startswith("worker")]
     num, others = len(workers), look.mean("others") or 0.0
     at_disk = sum(row.at_disk_share >= 0.3 for row in workers)
-    busy, idle = (sum(row.cores is not None and right(row.cores) for row in workers) for right in (_is_busy, _is_idle))
+    cores = [row.cores for row in workers if row.cores is not None]
+    busy, idle = sum(each >= 0.8 for each in cores), sum(each < 0.1 for each in cores)
     stopped = [row.pid for row in workers if row.state == "stopped"]
     if not workers:
         return "no worker processes: the program makes its batches itself" if look.rows else ""
@@ -215,14 +216,6 @@ def loader_reason(look: Look) -> str:
         return f"other processes use {others:.1f} of {look.num_cpus} cores"
     waits = f"{idle} of {num} workers sleep or wait, outside of the CPU" if idle else ""
     return f"all {num} workers compute all the time" if busy == num else waits
-
-
-def _is_busy(cores: float) -> bool:
-    return cores >= 0.8
-
-
-def _is_idle(cores: float) -> bool:
-    return cores < 0.1
 
 
 def _device_reason(look: Look) -> str:
@@ -270,33 +263,28 @@ def input_bound(look: Look) -> Iterator[Alert]:
         yield Alert(id="input-bound", text=f"{text}: {reason}." if reason else f"{text}.")
 
 
-def lags(look: Look) -> dict[str, str]:
-    """Ranks that are behind the others, and in what."""
+def rank_lag(look: Look) -> Iterator[Alert]:
+    """A rank that is behind the others, and in what."""
     steps, wait_s, own_s = {}, {}, {}
     for rank in look.ranks:
         step, wait, back = (look.lately(name, rank, look.window_s(rank)) for name in ("step", "wait", "backward"))
         if step.num >= 3:
             steps[rank], wait_s[rank] = step.quantile(0.5), wait.mean
             # A rank waits for the others in backward; with a GPU its host may do so anywhere.
-            own_s[rank] = step.mean - wait.mean - back.mean if not look.store.whose("reserved_bytes") else math.nan
-    found = {}
-    for rank, step_s in steps.items() if len(steps) > 1 else ():
-        usual_s, usual_wait_s, usual_own_s = (
-            median(value for other, value in values.items() if other != rank) for values in (steps, wait_s, own_s)
-        )
-        if wait_s[rank] - usual_wait_s > LAG * usual_s:
-            found[rank] = f"it waits {words.duration(wait_s[rank] - usual_wait_s)} longer for input in each step"
-        elif own_s[rank] - usual_own_s > LAG * usual_s:
-            more = words.duration(own_s[rank] - usual_own_s)
-            found[rank] = f"its forward, optimizer or other code takes {more} longer in each step"
-        elif step_s > (1.02 + LAG) * usual_s:
-            took = f"{words.duration(step_s)}, those of the others {words.duration(usual_s)}"
-            found[rank] = f"its steps take {took}, and not for input: look at its backward, cores and GPU"
-    return found
-
-
-def rank_lag(look: Look) -> Iterator[Alert]:
-    for rank, why in lags(look).items():
+            own_s[rank] = math.nan if look.store.whose("reserved_bytes") else step.mean - wait.mean - back.mean
+    for rank in steps if len(steps) > 1 else ():
+        others = [other for other in steps if other != rank]
+        usual_s = median(steps[other] for other in others)
+        more_wait_s, more_own_s = (each[rank] - median(each[other] for other in others) for each in (wait_s, own_s))
+        if more_wait_s > LAG * usual_s:
+            why = f"it waits {words.duration(more_wait_s)} longer for input in each step"
+        elif more_own_s > LAG * usual_s:
+            why = f"its forward, optimizer or other code takes {words.duration(more_own_s)} longer in each step"
+        elif steps[rank] > (1.02 + LAG) * usual_s:
+            why = f"its steps take {words.duration(steps[rank])}, those of the others {words.duration(usual_s)}, "
+            why += "and not for input: look at its backward, cores and GPU"
+        else:
+            continue
         yield Alert(id="rank-lag", whose=rank, text=f"Rank {rank} lags: {why}.")
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from dynotune import probe
 from dynotune.launch.process import processes
-from dynotune.launch.records import EPOCH, Reader, Record, Records, Step
+from dynotune.launch.records import EPOCH, Record, Records
 from dynotune.schema import document
 from dynotune.schema.errors import RecordError
 from dynotune.schema.facts import Unknown
@@ -92,7 +92,8 @@ class Follower:
         self.is_over = False
         self.notes: list[str] = []
         self.command: list[str] = []
-        self._records, self._known, self._more = Records(folder), list[Record](), dict[Path, Reader]()
+        self._records, self._more = Records(folder), Records(folder, "process-*.more")
+        self._known: list[Record] = []
         self._waiting: list[probe.Sample] = []
         self._before: probe.Sample | None = None
         self._alive_s = time.perf_counter()
@@ -138,17 +139,12 @@ class Follower:
             self.processes.update(self.pids(), roles, self._gpu_bytes(), now)
             if self.processes.rows:
                 self.store.add("rss", "", now, sum(row.rss_bytes for row in self.processes.rows))
-        for record in [*self._known, *self._read_more()]:
+        more: list[Record] = []
+        with contextlib.suppress(RecordError):  # one is gone since it was listed
+            more = self._more.update()
+        for record in [*self._known, *more]:
             self._take(record, now)
         self._look_for_end(now)
-
-    def _read_more(self) -> list[Record]:
-        """What processes wrote when their first record was full, in files of which the newest are kept."""
-        found = []
-        for path in sorted(self.folder.glob("process-*.more"), key=_number):
-            with contextlib.suppress(RecordError):  # gone since it was listed
-                found.append(self._more.setdefault(path, Reader(path)).update())
-        return found
 
     def _take(self, record: Record, now: float) -> None:
         rank, cycles = self.ranks.get(record.pid), record.events.get("cycle", [])
@@ -174,7 +170,7 @@ class Follower:
         for event in _until(record.events.get("sight", []), now, _at):
             self._take_sight(rank, document.convert(event, Sight))
 
-    def _take_step(self, rank: Rank, step: Step) -> None:
+    def _take_step(self, rank: Rank, step: Any) -> None:
         begin_s, rank.last_end_s = rank.last_end_s, step.end_s
         rank.num_steps += 1
         if begin_s is None:

@@ -22,7 +22,7 @@ from dynotune.schema.errors import CONTRADICTIONS, DynotuneError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.watch import Alert, Mark, StepTimes, View
 from dynotune.text import words
-from dynotune.watch.analysis import MINUTE_S, Analysis, Change, Look, Moment, lags, sentence
+from dynotune.watch.analysis import MINUTE_S, Analysis, Change, Look, Moment, sentence
 from dynotune.watch.follower import Follower, Rank
 
 EVERY_S, REPLAY_SPEED = 1.0, 10.0
@@ -120,8 +120,8 @@ class Watcher:
         if change is not None and not any(mark.at_s == change.first.at_s for mark in follower.marks):
             text = f"from {change.before.cause}-bound to {moment.cause}-bound"
             follower.marks.append(Mark(at_s=change.first.at_s, step=change.step, kind="bottleneck", text=text))
-        behind = lags(look)
-        steps = [self._steps(look, rank, behind) for rank in sorted(follower.ranks.values(), key=_place)]
+        behind = {alert.whose for alert in alerts if alert.id == "rank-lag"}
+        steps = [self._steps(look, rank, rank.name in behind) for rank in sorted(follower.ranks.values(), key=_place)]
         rates = [each.samples_per_s for each in steps if each.samples_per_s is not None]
         alerts = self._told(alerts, look)
         return View(
@@ -145,7 +145,6 @@ class Watcher:
             num_cpus=self._num_cpus,
             others_cores=moment.others,
             memory_bytes=sum(row.rss_bytes for row in rows),
-            memory_limit_bytes=probe.host.memory_bytes(),
             marks=list(follower.marks),
             alerts=alerts,
             notes=follower.notes,
@@ -174,7 +173,7 @@ class Watcher:
             text += f" and took {words.duration(change.before.pace_s)}" if change.before.pace_s else ""
         return text + "."
 
-    def _steps(self, look: Look, rank: Rank, behind: Mapping[str, str]) -> StepTimes:
+    def _steps(self, look: Look, rank: Rank, lags: bool) -> StepTimes:
         step, wait, samples = (look.lately(name, rank.name, MINUTE_S) for name in ("step", "wait", "samples"))
         newest = {
             name: found.mean if (found := look.lately(name, rank.name)).num else None
@@ -186,7 +185,7 @@ class Watcher:
             "samples_per_s": samples.total / step.total if samples.num else None,
         }  # fmt: skip
         return StepTimes(
-            rank=rank.name, pid=rank.pid, num_steps=rank.num_steps, lag=behind.get(rank.name, ""), **known, **newest
+            rank=rank.name, pid=rank.pid, num_steps=rank.num_steps, lags="yes" if lags else "", **known, **newest
         )
 
     def _told(self, alerts: list[Alert], look: Look) -> list[Alert]:

@@ -161,7 +161,7 @@ class Fake:
     Tensor = Scalar
     empty = staticmethod(lambda shape, pin_memory: Host())
 
-    class cuda:  # noqa: N801
+    class cuda:
         Event = Event
         current_stream = staticmethod(lambda device: f"stream of {device}")
         is_initialized = staticmethod(lambda: True)

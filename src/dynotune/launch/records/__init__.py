@@ -11,28 +11,15 @@ from dynotune.lazy_face import lazy_face
 if TYPE_CHECKING:
     from dynotune.launch.records.batch_costs import with_loading
     from dynotune.launch.records.process_state import failed_parts, state_of_process
-    from dynotune.launch.records.record import (  # fmt: skip
-        ALLOCATED,
-        COMPILED,
-        EPOCH,
-        Reader,
-        Record,
-        Records,
-        Step,
-        read_back,
-        spent,
-        summarise,
-    )
+    from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, Record, Records, read_back, spent, summarise
     from dynotune.launch.records.task_page import TaskPage
 
 __all__ = [
     "ALLOCATED",
     "COMPILED",
     "EPOCH",
-    "Reader",
     "Record",
     "Records",
-    "Step",
     "TaskPage",
     "failed_parts",
     "read_back",
@@ -48,10 +35,8 @@ __getattr__ = lazy_face(
         "ALLOCATED": "record",
         "COMPILED": "record",
         "EPOCH": "record",
-        "Reader": "record",
         "Record": "record",
         "Records": "record",
-        "Step": "record",
         "TaskPage": "task_page",
         "failed_parts": "process_state",
         "read_back": "record",

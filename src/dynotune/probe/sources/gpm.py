@@ -8,6 +8,7 @@ from dynotune.probe.sources.nvml import answer
 from dynotune.schema.facts import Unknown
 
 NOT_ASKED = Unknown("GPM counters were not asked for")
+FIRST = Unknown("the first reading has none before it")
 
 
 class Gpm:
@@ -24,16 +25,13 @@ class Gpm:
         """Percent of time that a multiprocessor had a warp, and that a tensor core was at work; over all of them."""
         if self._unknown is not None:
             return self._unknown, self._unknown
-        now = answer(self._library, self._sample)
-        before, self._before = self._before, None if isinstance(now, Unknown) else now
-        try:
-            if isinstance(now, Unknown) or before is None:
-                why = now if isinstance(now, Unknown) else Unknown("the first reading has none before it")
-                return why, why
-            both = answer(self._library, lambda: self._between(before, now))
-            return (both, both) if isinstance(both, Unknown) else both
-        finally:
-            self._free(before)
+        before, now = self._before, answer(self._library, self._sample)
+        self._before = None if isinstance(now, Unknown) else now
+        found: Any = now
+        if not isinstance(now, Unknown):
+            found = FIRST if before is None else answer(self._library, lambda: self._between(before, now))
+        self._free(before)
+        return (found, found) if isinstance(found, Unknown) else found
 
     def close(self) -> None:
         self._free(self._before)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from dynotune.watch import Watcher
 
 LOG = "watch.log"
-NARROWEST = 40
 HELP = """See a run while it runs: step times, what holds them up, ranks, GPUs, processes, and alerts.
 
 With a command, it runs as under `dynotune run`; what is seen goes to a page, and as lines to watch.log in the run
@@ -192,7 +191,7 @@ def _terminal() -> Any:
     """The console of the controlling terminal.
 
     Raises:
-        UsageError: there is none, or it is too narrow for any of it.
+        UsageError: there is none.
     """
     from rich.console import Console
 
@@ -200,10 +199,6 @@ def _terminal() -> Any:
         console = Console(file=open("/dev/tty", "w", encoding="utf-8"), highlight=False, markup=False)  # noqa: PTH123, SIM115
     except OSError as error:
         raise UsageError("--tui draws a screen, and there is no terminal.", hint="Leave --tui out.") from error
-    if console.width < NARROWEST:
-        raise UsageError(
-            f"The terminal has {console.width} columns; the screen needs {NARROWEST}.", hint="Leave --tui out."
-        )
     return console
 
 

@@ -17,16 +17,19 @@ ASKED = ("cpu_times", "io_counters", "memory_info", "name", "num_threads", "ppid
 class _Process:
     """One process and its last two minutes: (time, CPU seconds, bytes read from disks, read at all, written, state)."""
 
-    def __init__(self, pid: int, roles: Mapping[int, str]) -> None:
+    def __init__(self, pid: int) -> None:
         self.process = psutil.Process(pid)
         self.looks: deque[tuple[Any, ...]] = deque(maxlen=MOST_LOOKS)
-        self.role = self.process.name()
-        parent = self.process.ppid()
-        if parent in roles and pid not in roles:
+        self.is_worker: bool | None = None
+
+    def role(self, name: str, parent: int, roles: Mapping[int, str]) -> str:
+        if self.process.pid in roles or parent not in roles:
+            return roles.get(self.process.pid, name)
+        if self.is_worker is None:
             # Loaders fork their workers, or spawn them with a word that says so.
-            mine = self.process.cmdline()
-            is_fork = mine == psutil.Process(parent).cmdline() or "spawn_main" in " ".join(mine)
-            self.role = f"worker of {roles[parent]}" if is_fork or self.role.startswith("pt_data") else self.role
+            mine, its = self.process.cmdline(), psutil.Process(parent).cmdline()
+            self.is_worker = mine == its or "spawn_main" in " ".join(mine) or name.startswith("pt_data")
+        return f"worker of {roles[parent]}" if self.is_worker else name
 
     def row(self, pid: int, roles: Mapping[int, str], gpu_bytes: Mapping[int, float], now: float) -> ProcessView | None:
         found = self.process.as_dict(ASKED)
@@ -45,7 +48,7 @@ class _Process:
         disk, all_ = rate(2), rate(3)
         return ProcessView(
             pid=pid,
-            role=roles.get(pid, self.role),
+            role=self.role(found["name"], found["ppid"], roles),
             cores=rate(1),
             num_threads=found["num_threads"],
             rss_bytes=found["memory_info"].rss,
@@ -70,7 +73,7 @@ class Processes:
         before, rows = {row.pid for row in self.workers()}, []
         for pid in pids:
             try:
-                known = self._known.get(pid) or self._known.setdefault(pid, _Process(pid, roles))
+                known = self._known.get(pid) or self._known.setdefault(pid, _Process(pid))
                 row = known.row(pid, roles, gpu_bytes, now)
             except psutil.Error:  # it has ended
                 continue

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 
 import pytest
 
+from dynotune.agent.core.program import Program
+from dynotune.agent.facts import sight as sights
+from dynotune.agent.facts.sight import Sight
 from dynotune.watch import Watcher
 
 from ..cli.conftest import until, user
@@ -42,7 +46,7 @@ def test_a_full_gpu_is_said_so_by_its_multiprocessors_and_tensor_cores(user):
                 lambda: (seen := watcher.look(time.perf_counter())).cause == "device" and seen, "a busy device"
             )
             gpu = view.gpus[0]
-            assert gpu.utilisation_percent > 90
+            assert gpu.kernel_running_percent > 90
             assert view.verdict.startswith("Device-bound")
             if isinstance(gpu.sm_active_percent, float):  # Hopper on
                 full = lambda: (seen := watcher.look(time.perf_counter()).gpus[0]).sm_active_percent > 80 and seen  # noqa: E731
@@ -53,3 +57,32 @@ def test_a_full_gpu_is_said_so_by_its_multiprocessors_and_tensor_cores(user):
             watcher.follower.close()
             control.write_text("end")
         running.communicate(timeout=120)
+
+
+def test_a_loss_on_the_gpu_is_copied_without_a_wait_and_memory_is_said(monkeypatch):
+    torch = pytest.importorskip("torch")
+    said = []
+    program = Program("", said.append, lambda where, error: said.append(error))
+    program.torch = torch
+    original = torch.autograd.backward
+    sight = Sight(program, lambda where, error: said.append(error))
+    monkeypatch.setattr(sights, "EVERY_S", 0.0)
+    weight = torch.full((1 << 20,), float("nan"), device="cuda", requires_grad=True)
+    loss = (weight * 2).mean()
+    try:
+        sight.torch_is_here(torch)
+        # The first copy makes its pinned memory.
+        loss.backward(retain_graph=True)
+        torch.cuda.set_sync_debug_mode("error")
+        sight.reached(1)
+        loss.backward()
+        sight.reached(2)
+        torch.cuda.set_sync_debug_mode("default")
+        torch.cuda.synchronize()
+        sight.reached(3)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+        torch.autograd.backward = original
+        signal.signal(sight.signal, signal.SIG_DFL)
+    assert "nan" in {event.get("loss") for event in said}
+    assert 1 << 22 <= said[-1]["allocated_bytes"] <= said[-1]["reserved_bytes"]

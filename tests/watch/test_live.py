@@ -155,6 +155,17 @@ def test_a_rank_that_is_late_with_its_input_is_named(watch):
     assert watched.ends()[0] == 0
 
 
+def test_a_rank_that_is_late_in_its_forward_is_named_and_not_the_one_that_waits_for_it(watch):
+    late = RANKS.replace("time.sleep(0.02 * self.rank)", "pass").replace(
+        "    net(x)", "    time.sleep(0.05 * rank); net(x)"
+    )
+    watched = watch(program=late)
+    alert = watched.until_alert("rank-lag")
+    assert alert["whose"] == "1"
+    assert "its forward, optimizer or other code takes" in alert["text"]
+    assert watched.ends()[0] == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_command_dies_by_the_signal_that_dynotune_got_and_dynotune_by_the_same(watch, number):
     watched = watch(first="compute=0.02")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import shutil
 import socket
@@ -12,10 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.facts import Unknown
+from dynotune.schema.watch import GpuView
 from dynotune.watch import Server, Watcher, push
+from dynotune.watch.columns import tables
 from dynotune.watch.follower import Rank
+from dynotune.watch.terminal import drawn
 
 from ..cli.conftest import until
 from ..report.browser import CHROMIUM, Browser
@@ -99,6 +105,40 @@ def test_a_taken_port_is_said_with_what_to_do(server, watcher):
     with pytest.raises(CannotRunHere, match="Cannot serve") as refused:
         Server(f"127.0.0.1:{server.port}", watcher)
     assert "take another one" in refused.value.hint
+
+
+# The terminal, and what it shares with the page
+
+
+def full_gpu(**more: Any) -> GpuView:
+    fields = dict.fromkeys((name for name in GpuView.__struct_fields__ if name not in ("clock_limits", "others")), 1)
+    return GpuView(**{**fields, **more})
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_the_screen_fits_any_terminal_and_says_the_verdict_first(watcher, width):
+    watcher.follower.gpus = [full_gpu(sm_active_percent=Unknown("no GPM counters"), memory_used_bytes=3 << 30)]
+    console = Console(width=width, file=io.StringIO(), force_terminal=False)
+    console.print(drawn(watcher.look(BEGUN_S + 60), width))
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert any(line.startswith("Input-bound: the loader") for line in lines[:4])
+    ranks = next(at for at, line in enumerate(lines) if line.startswith("rank"))
+    assert [line.split()[0] for line in lines[ranks + 1 : ranks + 3]] == ["0", "1"]
+    assert "no GPM counters" in console.file.getvalue()
+
+
+def test_values_are_written_by_the_unit_of_their_name(watcher):
+    watcher.follower.gpus = [
+        full_gpu(memory_used_bytes=3 << 30, power_w=Unknown("not said"), clock_limits=["hw-thermal"])
+    ]
+    gpus = next(table for table in tables(watcher.look(BEGUN_S + 60)) if table.title == "GPUs")
+    cells = dict(zip(gpus.columns, gpus.rows[0], strict=True))
+    assert cells["memory used"] == "3.00 GiB"
+    assert cells["power"] == "unknown"
+    assert cells["kernel running"] == "1%"
+    assert cells["clock limits"] == "hw-thermal"
+    assert "others" not in cells
 
 
 # Prometheus and OpenTelemetry

@@ -206,8 +206,11 @@ class Follower:
         before, self._before = self._before, sample
         if before is not None and sample.time_s <= before.time_s:
             return
-        self.gpus = sample.gpus if isinstance(sample.gpus, Unknown) else [_gpu(sample, gpu) for gpu in sample.gpus]
-        for gpu in [] if isinstance(self.gpus, Unknown) else self.gpus:
+        known = {} if isinstance(self.gpus, Unknown) else {gpu.nvml_index: gpu for gpu in self.gpus}
+        sampled = [] if isinstance(sample.gpus, Unknown) else sample.gpus
+        found = [_gpu(sample, gpu, known.get(gpu.nvml_index)) for gpu in sampled]
+        self.gpus = sample.gpus if isinstance(sample.gpus, Unknown) else found
+        for gpu in found:
             for name, value in msgspec.structs.asdict(gpu).items():
                 if isinstance(value, int | float):
                     self.store.add(f"gpu.{name}", str(gpu.nvml_index), sample.time_s, value)
@@ -256,12 +259,16 @@ def _number(path: Path) -> int:
     return int(path.stem.rpartition("-")[2])
 
 
-def _gpu(sample: probe.Sample, gpu: probe.Gpu) -> GpuView:
+def _gpu(sample: probe.Sample, gpu: probe.Gpu, before: GpuView | None) -> GpuView:
     known = [] if isinstance(gpu.processes, Unknown) else gpu.processes
     foreign = [each for each in known if sample.pids_comparable and not each.ours and isinstance(each.sm_percent, int)]
+    fields = {name: getattr(gpu, name) for name in GpuView.__struct_fields__ if hasattr(gpu, name)}
+    for name in ("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s"):
+        if before is not None and isinstance(fields[name], Unknown):  # asked less often than the rest
+            fields[name] = getattr(before, name)
     return GpuView(
         kernel_running_percent=gpu.utilisation_percent,
-        **{name: getattr(gpu, name) for name in GpuView.__struct_fields__ if hasattr(gpu, name)},
+        **fields,
         clock_limits=[] if isinstance(gpu.clock_reasons, Unknown) else probe.clock_reasons.names(gpu.clock_reasons),
         others=[
             f"{each.name or 'another container'} ({each.pid}), {each.sm_percent}% of the time"

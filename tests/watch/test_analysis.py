@@ -241,3 +241,13 @@ def test_a_rank_that_is_longer_in_its_forward_lags_and_not_those_that_wait_for_i
         run.store.add("reserved_bytes", rank, run.now, GIB)
     run.runs(1, ranks=("0", "1", "2"))
     assert "rank-lag" not in run.found
+
+
+def test_the_first_few_uneven_steps_of_ranks_are_no_lag():
+    run = Simulated()
+    for rank, took_s in (("0", 0.09), ("1", 0.05)):
+        for at in range(4):
+            run.store.add("step", rank, run.now + at * took_s, took_s, at)
+            run.store.add("wait", rank, run.now + at * took_s, 0.0, at)
+    run.stands(1)
+    assert "rank-lag" not in run.found

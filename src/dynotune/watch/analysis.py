@@ -268,24 +268,26 @@ def rank_lag(look: Look) -> Iterator[Alert]:
     steps, wait_s, own_s = {}, {}, {}
     for rank in look.ranks:
         step, wait, back = (look.lately(name, rank, look.window_s(rank)) for name in ("step", "wait", "backward"))
-        if step.num >= 3:
+        if step.num >= (FEWEST_STEPS if step.mean < LONG_STEP_S else FEWEST_LONG):
             steps[rank], wait_s[rank] = step.quantile(0.5), wait.mean
             # A rank waits for the others in backward; with a GPU its host may do so anywhere.
             own_s[rank] = math.nan if look.store.whose("reserved_bytes") else step.mean - wait.mean - back.mean
-    for rank in steps if len(steps) > 1 else ():
-        others = [other for other in steps if other != rank]
-        usual_s = median(steps[other] for other in others)
-        more_wait_s, more_own_s = (each[rank] - median(each[other] for other in others) for each in (wait_s, own_s))
-        if more_wait_s > LAG * usual_s:
-            why = f"it waits {words.duration(more_wait_s)} longer for input in each step"
-        elif more_own_s > LAG * usual_s:
-            why = f"its forward, optimizer or other code takes {words.duration(more_own_s)} longer in each step"
-        elif steps[rank] > (1.02 + LAG) * usual_s:
-            why = f"its steps take {words.duration(steps[rank])}, those of the others {words.duration(usual_s)}, "
-            why += "and not for input: look at its backward, cores and GPU"
-        else:
-            continue
-        yield Alert(id="rank-lag", whose=rank, text=f"Rank {rank} lags: {why}.")
+    if len(steps) < 2:
+        return
+    parts = (
+        (wait_s, LAG, "it waits {} longer for input in each step"),
+        (own_s, LAG, "its forward, optimizer or other code takes {} longer in each step"),
+        (steps, LAG + 0.02, "its steps take {} longer, and not for input: look at its backward, cores and GPU"),
+    )
+    for values, least, why in parts:
+        usual = {rank: [other for other in steps if other != rank] for rank in steps}
+        more_s = {rank: values[rank] - median(values[other] for other in others) for rank, others in usual.items()}
+        late = {rank: more for rank, more in more_s.items() if more > least * median(steps[r] for r in usual[rank])}
+        for rank, more in late.items():
+            text = f"Rank {rank} lags: {why.format(words.duration(more))}."
+            yield Alert(id="rank-lag", whose=rank, text=text)
+        if late:
+            return  # what a part explains makes the steps of those that wait uneven, too
 
 
 def memory_growth(look: Look) -> Iterator[Alert]:

@@ -180,7 +180,7 @@ def test_a_cold_page_cache_is_declared_or_it_is_said_why_not(reached):
 
 @pytest.mark.parametrize(
     ("program", "reason"),
-    [(WITHOUT, "draw from no DataLoader"), (IN_A_THREAD, "draw from no DataLoader|in another thread")],
+    [(WITHOUT, "draw from no DataLoader"), LONG(IN_A_THREAD, "draw from no DataLoader|in another thread")],
 )
 def test_steps_without_a_loader_of_their_own_have_no_ceilings(program, reason, reached):
     found = reached(program)
@@ -194,7 +194,7 @@ def test_a_command_that_fails_is_no_failure_of_the_diagnosis(reached):
     assert "no data here" in found.reason
 
 
-@pytest.mark.parametrize("name", ["hf_trainer.py", *map(LONG, ["gan.py", "accumulation.py", "draws_ahead.py"])])
+@pytest.mark.parametrize("name", [*map(LONG, ["hf_trainer.py", "gan.py", "accumulation.py", "draws_ahead.py"])])
 def test_programs_of_others_are_drained_and_replayed(name, reached):
     found = reached((PROGRAMS / name).read_text(), warmup_steps=8, window_steps=6)
     assert found["loader"].step_s > 0

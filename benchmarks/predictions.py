@@ -1,7 +1,7 @@
 """Whether what the timeline predicts of settings comes true: each setting switched on and off within one live run.
 
-    python benchmarks/predictions.py KEPT [--programs FOLDER] [--device cuda] [--only NAME]… [--lanes 1] [--gpus 1]
-        [--limit-s 80] [--budget-s S] [--out FILE]
+    python benchmarks/predictions.py KEPT [--programs FOLDER | --sources FOLDER] [--device cuda] [--only NAME]…
+        [--draw SEED] [--lanes 1] [--gpus 1] [--limit-s 80] [--budget-s S] [--out FILE]
 
 KEPT is the folder that diagnosis_accuracy.py filled by `--keep`, and the programs are the same: their traces are
 read and run again by today's code. Every setting that it predicts and that can be switched is an arm, and so are the
@@ -31,7 +31,7 @@ from typing import Any
 
 import kept
 import msgspec
-from diagnosis_accuracy import Case, cases, of_another_hand
+from diagnosis_accuracy import Case, cases, drawn, of_another_hand, of_publishers
 from hardware import RESULTS, without_places
 
 from dynotune import knobs
@@ -79,7 +79,9 @@ def measured(case: Case, settings: Sequence[str], gpu: int | None, limit_s: floa
     """The speed-up of each setting, or why there is none."""
     env = {**os.environ, **dict(case.env)} | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu)})
     with tempfile.TemporaryDirectory() as base:
-        run = RunSpec(command=list(case.command), cwd=Path(base), env=env, base=Path(base, "runs"), lock=False)
+        run = RunSpec(
+            command=list(case.command), cwd=case.cwd or Path(base), env=env, base=Path(base, "runs"), lock=False
+        )
         try:
             found = switch_arms(
                 run,
@@ -132,6 +134,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kept", type=Path)
     parser.add_argument("--programs", type=Path, metavar="FOLDER")
+    parser.add_argument("--sources", type=Path, metavar="FOLDER")
+    parser.add_argument("--draw", type=int, metavar="SEED", help="take the programs in an order by lot")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--lanes", type=int, default=1)
@@ -144,8 +148,11 @@ def main() -> None:
     until_s = time.monotonic() + given.budget_s
     if given.programs:
         wanted = list(of_another_hand(given.programs, given.device, given.only, fixed=False))
+    elif given.sources:
+        wanted = list(of_publishers(given.sources, given.device, given.only))
     else:
         wanted = list(cases(given.device, None, given.only))
+    wanted = wanted if given.draw is None else drawn(wanted, given.draw)
     cpus = sorted(os.sched_getaffinity(0))
     size = max(1, len(cpus) // given.lanes)
     free = queue.SimpleQueue[tuple[list[int], int | None]]()

@@ -16,6 +16,7 @@ FEWEST = 20
 """Times that a thread was looked at: with fewer, one time more or less is a twentieth of a step."""
 ASLEEP = 0.25
 """Processor time over wall time of a thread at a line. Below it the line waits."""
+NOWHERE = Place()
 MOST_TOLD, LEAST_TOLD = 3, 0.005
 
 Seen = tuple[Line, float]
@@ -149,7 +150,7 @@ def known(lines: Callable[[ObservationView], list[Seen]], view: ObservationView)
         return []
 
 
-def place(lines: Iterable[Seen], otherwise: Place) -> Place:
+def place(lines: Iterable[Seen], otherwise: Place = NOWHERE) -> Place:
     """Return the place of the largest of these lines."""
     largest = max(lines, key=lambda pair: pair[1], default=None)
     return otherwise if largest is None else Place(function=largest[0].function)

@@ -201,7 +201,7 @@ def variable_evidence(view: ObservationView, *names: str) -> list[str]:
     return lines
 
 
-def place_of(view: ObservationView, *names: str) -> Place:
+def place_of_variable(view: ObservationView, *names: str) -> Place:
     """Return where the program itself set the first of these variables; no place if it set none."""
     for name in names:
         for process in [] if isinstance(view.observation.processes, Unknown) else view.observation.processes:

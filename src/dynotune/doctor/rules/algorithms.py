@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import (
     at_most,
@@ -15,14 +13,12 @@ from dynotune.doctor.bounds import (
     place_of,
     saving,
 )
-from dynotune.doctor.declaration import rule
+from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.machine import fact_or_none
 from dynotune.doctor.observation_view import ObservationView, evidence_of
 from dynotune.doctor.slow_steps import slow_steps
-from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
-from dynotune.schema.trace_summary import Place
 
 REPEATABLE = ("index", "sort", "random", "pooling")
 """Classes of kernels for which torch has a second algorithm, whose results repeat."""
@@ -31,8 +27,6 @@ _CONVOLUTIONS = ("aten::cudnn_convolution", "aten::convolution_backward")
 
 
 @rule(
-    "cudnn-benchmark-off",
-    "program",
     title="cuDNN picks convolution algorithms by a heuristic, without timing them.",
     sees="convolutions take a fifth of a step or more, their shapes hardly vary, and `torch.backends.cudnn.benchmark` "
     "is off.",
@@ -42,7 +36,7 @@ _CONVOLUTIONS = ("aten::cudnn_convolution", "aten::convolution_backward")
     "benchmarking on, the choice may differ between runs, and results then differ in their last digits.",
     candidates=[Setting("cudnn.benchmark", True)],
 )
-def cudnn_benchmark_off(view: ObservationView) -> Iterator[Finding]:
+def cudnn_benchmark_off(view: ObservationView) -> Judgements:
     if not view.uses_cuda or not _may_convolve(view):
         return
     share_of = view.kernel_share("convolution")
@@ -54,22 +48,18 @@ def cudnn_benchmark_off(view: ObservationView) -> Iterator[Finding]:
     if share < policy.LEAST_SHARE:
         return
     slow = [loss for loss in view.losses("gemm-misaligned", "amp-absent") if is_at(loss.where, "conv")]
-    yield Finding(
-        id="cudnn-benchmark-off",
+    yield Judgement(
         severity=policy.severity(share) if slow else at_most(policy.severity(share), "medium"),
         claim=f"Convolutions take {share_of:.0%} of a step, with algorithms that cuDNN chose without timing them.",
         share=share,
         evidence=[view.mentions("live.cudnn_benchmark"), *evidence_of(slow)],
         where=place_of(slow, main_model(view)),
-        candidates=[Setting("cudnn.benchmark", True)],
         remedy="Set torch.backends.cudnn.benchmark = True, so that cuDNN times its algorithms. Results may differ in "
         "their last digits.",
     )
 
 
 @rule(
-    "cudnn-deterministic-on",
-    "program",
     title="cuDNN may use only algorithms whose results repeat.",
     sees="`torch.backends.cudnn.deterministic` is on in a training whose convolutions take a fifth of a step or more.",
     costs="at most half of the time of convolutions. Only their backward pass has algorithms whose results do not "
@@ -78,19 +68,15 @@ def cudnn_benchmark_off(view: ObservationView) -> Iterator[Finding]:
     candidates=[Setting("cudnn.deterministic", False), Setting("cudnn.benchmark", True)],
     explains=["cudnn-benchmark-off"],
 )
-def cudnn_deterministic_on(view: ObservationView) -> Iterator[Finding]:
+def cudnn_deterministic_on(view: ObservationView) -> Judgements:
     if not view.uses_cuda or not view.is_training or not _may_convolve(view):
         return
     share_of = view.kernel_share("convolution")
     if share_of < policy.CONVOLUTION_SHARE or not view.truth("live.cudnn_deterministic"):
         return
     share = saving(view, policy.AUTOTUNED * share_of)
-    if share < policy.LEAST_SHARE:
-        return
     benchmarks = fact_or_none(view, "live.cudnn_benchmark") is True
-    yield Finding(
-        id="cudnn-deterministic-on",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"Convolutions take {share_of:.0%} of a step, and cuDNN may use only algorithms whose results repeat.",
         share=share,
         evidence=[view.mentions("live.cudnn_deterministic"), view.mentions("live.cudnn_benchmark")],
@@ -101,8 +87,6 @@ def cudnn_deterministic_on(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "cudnn-benchmark-dynamic",
-    "program",
     title="cuDNN times its algorithms again for each new input shape.",
     sees="`torch.backends.cudnn.benchmark` is on and inputs had more than twenty shapes. Either the recorded steps "
     "have more convolution kernels than their operators can have used, or step times differ much. With more than two "
@@ -115,7 +99,7 @@ def cudnn_deterministic_on(view: ObservationView) -> Iterator[Finding]:
     candidates=[Setting("cudnn.benchmark", False)],
     explains=["alloc-retries", "alloc-jitter", "host-bound", "launch-bound", "sync-per-step"],
 )
-def cudnn_benchmark_dynamic(view: ObservationView) -> Iterator[Finding]:
+def cudnn_benchmark_dynamic(view: ObservationView) -> Judgements:
     if not view.uses_cuda or not _may_convolve(view) or not view.truth("live.cudnn_benchmark"):
         return
     num_shapes = num_input_shapes(view)
@@ -130,11 +114,7 @@ def cudnn_benchmark_dynamic(view: ObservationView) -> Iterator[Finding]:
     uneven = 1.0 - view.timing.median_step_s / view.timing.step_s if view.timing.step_s else 0.0
     # With few shapes most steps time nothing, and some steps are longer only by their size.
     share = min(1.0, max(timed, uneven if num_shapes > policy.FEW_SHAPES else slow.share if slow else 0.0))
-    if share < policy.LEAST_SHARE:
-        return
-    yield Finding(
-        id="cudnn-benchmark-dynamic",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"cuDNN times its algorithms for each new shape, and there were {num_shapes} already.",
         share=share,
         evidence=[
@@ -143,28 +123,24 @@ def cudnn_benchmark_dynamic(view: ObservationView) -> Iterator[Finding]:
             *(slow.evidence() if slow else []),
         ],
         where=place_of([], main_model(view)),
-        candidates=[Setting("cudnn.benchmark", False)],
         remedy="Set torch.backends.cudnn.benchmark = False, or pad inputs to a few sizes.",
     )
 
 
 @rule(
-    "cudnn-benchmark-limit",
-    "program",
     title="cuDNN times only the first ten of its algorithms.",
     sees="benchmarking is on, convolutions take half of a step or more, and the limit is the default.",
     costs="unknown. The fastest algorithm is mostly among the first ten.",
     wrong_when="the fastest algorithm is among the first ten.",
 )
-def cudnn_benchmark_limit(view: ObservationView) -> Iterator[Finding]:
+def cudnn_benchmark_limit(view: ObservationView) -> Judgements:
     if not view.uses_cuda or not _may_convolve(view) or num_input_shapes(view) > policy.FEW_SHAPES:
         return
     if view.kernel_share("convolution") < 0.5 or not view.truth("live.cudnn_benchmark"):
         return
     if view.number("live.cudnn_benchmark_limit") == 0:
         return
-    yield Finding(
-        id="cudnn-benchmark-limit",
+    yield Judgement(
         severity="low",
         claim="cuDNN times ten algorithms for each convolution, and may have more of them.",
         share=Unknown("the other algorithms were not tried"),
@@ -175,8 +151,6 @@ def cudnn_benchmark_limit(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "deterministic-algos-on",
-    "program",
     title="torch may use only algorithms whose results repeat.",
     sees="`torch.use_deterministic_algorithms(True)`, and time in operations that have a faster algorithm whose "
     "results do not repeat: indexing, scattering, sorting, interpolation, and convolutions in training.",
@@ -186,7 +160,7 @@ def cudnn_benchmark_limit(view: ObservationView) -> Iterator[Finding]:
     candidates=[Setting("determinism.algorithms", False)],
     explains=["fill-uninitialized"],
 )
-def deterministic_algos_on(view: ObservationView) -> Iterator[Finding]:
+def deterministic_algos_on(view: ObservationView) -> Judgements:
     if not view.truth("live.deterministic_algorithms"):
         return
     if view.uses_cuda:
@@ -195,21 +169,17 @@ def deterministic_algos_on(view: ObservationView) -> Iterator[Finding]:
     else:
         share = operator_share(view, lambda name: name.startswith(_REPEATABLE_ON_CPU))
     share = min(1.0, share + (_filling(view)[1] if view.truth("live.fill_uninitialized_memory") else 0.0))
-    yield Finding(
-        id="deterministic-algos-on",
+    yield Judgement(
         severity=policy.severity(share),
         claim="torch may use only algorithms whose results repeat.",
         share=share,
         evidence=[view.mentions("live.deterministic_algorithms"), view.mentions("live.deterministic_warn_only")],
         where=place_of([], main_model(view)),
-        candidates=[Setting("determinism.algorithms", False)],
         remedy="Call torch.use_deterministic_algorithms(False) if results need not repeat bit by bit.",
     )
 
 
 @rule(
-    "fill-uninitialized",
-    "program",
     title="torch fills memory that the program overwrites anyway.",
     sees="deterministic algorithms are on, `torch.utils.deterministic.fill_uninitialized_memory` is on, and fills are "
     "among the recorded operators.",
@@ -218,20 +188,14 @@ def deterministic_algos_on(view: ObservationView) -> Iterator[Finding]:
     wrong_when="the program reads memory that it never wrote, and results must still repeat.",
     candidates=[Setting("determinism.algorithms", False)],
 )
-def fill_uninitialized(view: ObservationView) -> Iterator[Finding]:
+def fill_uninitialized(view: ObservationView) -> Judgements:
     if not view.truth("live.deterministic_algorithms") or not view.truth("live.fill_uninitialized_memory"):
         return
     fills, share = _filling(view)
-    if share < policy.LEAST_SHARE:
-        return
-    yield Finding(
-        id="fill-uninitialized",
-        severity=policy.severity(share),
+    yield Judgement(
         claim="With deterministic algorithms torch fills each new tensor, although the program overwrites it.",
         share=share,
         evidence=[f"{fills / (view.trace.num_steps or 1):,.0f} fills a step"],
-        where=Place(),
-        candidates=[Setting("determinism.algorithms", False)],
         remedy="Set torch.utils.deterministic.fill_uninitialized_memory = False.",
     )
 
@@ -255,13 +219,3 @@ def _fills(name: str) -> bool:
 def _may_convolve(view: ObservationView) -> bool:
     """Return False if the modules are known and none of them is a convolution."""
     return not view.models or any(model.num_modules.get("convolution") for model in view.models)
-
-
-RULES = (
-    cudnn_benchmark_off,
-    cudnn_deterministic_on,
-    cudnn_benchmark_dynamic,
-    cudnn_benchmark_limit,
-    deterministic_algos_on,
-    fill_uninitialized,
-)

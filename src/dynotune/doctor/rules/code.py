@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import (
     at_least,
@@ -17,11 +15,10 @@ from dynotune.doctor.bounds import (
     version,
     waits_for_host,
 )
-from dynotune.doctor.declaration import rule
+from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.hot_lines import steps_thread
 from dynotune.doctor.machine import fact_or_none, unset
 from dynotune.doctor.observation_view import Missing, ObservationView
-from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Model, ModelCall
 from dynotune.schema.setting import Setting
@@ -35,8 +32,6 @@ _ZEROING = ("aten::zero_", "aten::_foreach_zero_", "aten::fill_", "aten::add_")
 
 
 @rule(
-    "profiler-left-on",
-    "program",
     title="The program profiles itself.",
     sees="the program itself runs torch's profiler, or `emit_nvtx`, within the window.",
     costs="host time for each operator and kernel: on one H200, ResNet-50 took 1.7 times as long under the profiler. "
@@ -45,7 +40,7 @@ _ZEROING = ("aten::zero_", "aten::_foreach_zero_", "aten::fill_", "aten::add_")
     wrong_when="this run is meant to profile. A schedule without `repeat=1` never ends.",
     explains=["host-bound", "launch-bound"],
 )
-def profiler_left_on(view: ObservationView) -> Iterator[Finding]:
+def profiler_left_on(view: ObservationView) -> Judgements:
     where = view.text("live.profiler_place")
     if not where:
         return
@@ -54,8 +49,7 @@ def profiler_left_on(view: ObservationView) -> Iterator[Finding]:
         share = waits_for_host(view) + (0.0 if view.uses_cuda else view.attribution.shares.device)
     except Missing:
         share = Unknown("no trace can be recorded while the program records its own")
-    yield Finding(
-        id="profiler-left-on",
+    yield Judgement(
         severity="high" if isinstance(share, Unknown) else at_least(policy.severity(share), "medium"),
         claim="The program runs torch's profiler during its steps.",
         share=share,
@@ -66,8 +60,6 @@ def profiler_left_on(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "inference-mode-absent",
-    "program",
     title="Inference keeps activations that only a backward pass needs.",
     sees="a program without an optimizer and without a backward pass calls its model with gradients enabled, and the "
     "results require gradients.",
@@ -76,7 +68,7 @@ def profiler_left_on(view: ObservationView) -> Iterator[Finding]:
     "in memory until the results are freed, and new memory is allocated for them.",
     wrong_when="gradients are computed in a way that leaves no trace.",
 )
-def inference_mode_absent(view: ObservationView) -> Iterator[Finding]:
+def inference_mode_absent(view: ObservationView) -> Judgements:
     if view.is_training:
         return
     kept = [model for model in view.models if model.call is not None and _keeps_graph(model)]
@@ -86,8 +78,7 @@ def inference_mode_absent(view: ObservationView) -> Iterator[Finding]:
     recording = _of_recording(view)
     little = recording < (policy.LEAST_SHARE if view.uses_cuda else policy.HIGH_SHARE)
     share: float | Unknown = Unknown("a trace does not show the cost of keeping activations") if little else recording
-    yield Finding(
-        id="inference-mode-absent",
+    yield Judgement(
         severity=at_least(severity_of(share, "medium"), "medium"),
         claim="The model runs with gradients enabled and without a backward pass, so it keeps all activations.",
         share=share,
@@ -98,15 +89,13 @@ def inference_mode_absent(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "gradients-unused",
-    "program",
     title="Gradients are computed of a model that nothing updates.",
     sees="a module in evaluation mode that training calls with gradients enabled, whose results require gradients, and "
     "none of whose parameters an optimizer has: a teacher, a frozen encoder, a metric.",
     costs="the part of the backward pass that goes through it: twice its forward pass, at most the backward pass.",
     wrong_when="what is trained stands before it, so that gradients have to go through it.",
 )
-def gradients_unused(view: ObservationView) -> Iterator[Finding]:
+def gradients_unused(view: ObservationView) -> Judgements:
     if not view.is_training:
         return
     for model in view.models:
@@ -118,8 +107,7 @@ def gradients_unused(view: ObservationView) -> Iterator[Finding]:
         share = _behind(view, call)
         if share < policy.LEAST_SHARE:
             continue
-        yield Finding(
-            id="gradients-unused",
+        yield Judgement(
             severity=policy.severity(share),
             claim=f"{model.name.rpartition('.')[2]} is evaluated with gradients, and no optimizer has its weights.",
             share=share,
@@ -152,15 +140,13 @@ def _of_recording(view: ObservationView) -> float:
 
 
 @rule(
-    "model-train-mode-eval",
-    "program",
     title="A model in training mode is used for inference.",
     sees="a program without an optimizer and without a backward pass calls a model whose dropout or batch norm is in "
     "training mode.",
     costs="right results, not time: dropout drops, and batch norm uses the batch's statistics and changes its own.",
     wrong_when="the mode is meant, as for Monte Carlo dropout or to renew batch norm's statistics.",
 )
-def model_train_mode_eval(view: ObservationView) -> Iterator[Finding]:
+def model_train_mode_eval(view: ObservationView) -> Judgements:
     if view.is_training:
         return
     model = next((model for model in view.models if model.num_training and model.call is not None), None)
@@ -168,12 +154,10 @@ def model_train_mode_eval(view: ObservationView) -> Iterator[Finding]:
         return
     if model.call.grad_enabled and goes_backward(view):
         return
-    yield Finding(
-        id="model-train-mode-eval",
+    yield Judgement(
         severity="high",
         kind="correctness",
         claim=f"{model.num_training} layers of the model (dropout, batch norm) are in training mode during inference.",
-        share=Unknown("it costs right results, not time"),
         evidence=[f"{model.name}.training: {model.training}", "no optimizer stepped"],
         where=place_of([], model),
         remedy="Call model.eval() before inference.",
@@ -181,15 +165,13 @@ def model_train_mode_eval(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "zero-grad-memset",
-    "program",
     title="Gradients are filled with zeros instead of dropped.",
     sees="`zero_grad(set_to_none=False)`.",
     costs="zeros are written to all gradients, and the new gradients are added to them: four times the gradients' "
     "bytes, and one more operator for each parameter. On the CPU: at most the time of such operators.",
     wrong_when="the program reads `.grad` of parameters that got no gradient.",
 )
-def zero_grad_memset(view: ObservationView) -> Iterator[Finding]:
+def zero_grad_memset(view: ObservationView) -> Judgements:
     if not view.is_training or fact_or_none(view, "live.zero_grad_sets_none") is not False:
         return
     num = sum(each.num_tensors for each in view.optimizers)
@@ -210,9 +192,8 @@ def zero_grad_memset(view: ObservationView) -> Iterator[Finding]:
     if not isinstance(share, Unknown) and share < policy.LEAST_SHARE:
         return
     place = fact_or_none(view, "live.zero_grad_place")
-    yield Finding(
-        id="zero-grad-memset",
-        severity=severity_of(share, "low"),
+    yield Judgement(
+        otherwise="low",
         claim="zero_grad(set_to_none=False) fills all gradients with zeros, and the backward pass adds to them.",
         share=share,
         evidence=[f"{num} tensors, {num_bytes / 1e6:,.0f} MB"],
@@ -222,8 +203,6 @@ def zero_grad_memset(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "ul-cublas-env-on-construct",
-    "program",
     title="Ultralytics sets a variable that slows each matrix product.",
     sees="Ultralytics put CUBLAS_WORKSPACE_CONFIG into the environment, it is still set, and torch is older than 2.13. "
     "Such a torch reads the variable with a regular expression at each product.",
@@ -233,7 +212,7 @@ def zero_grad_memset(view: ObservationView) -> Iterator[Finding]:
     candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
     explains=["cublas-env-regex"],
 )
-def ul_cublas_env_on_construct(view: ObservationView) -> Iterator[Finding]:
+def ul_cublas_env_on_construct(view: ObservationView) -> Judgements:
     changes = [
         change
         for change in view.process.environment_changes
@@ -249,9 +228,8 @@ def ul_cublas_env_on_construct(view: ObservationView) -> Iterator[Finding]:
     except Missing as missing:
         share = Unknown(f"{missing.name}: {missing.reason}")
     last = changes[-1]
-    yield Finding(
-        id="ul-cublas-env-on-construct",
-        severity=severity_of(share, "medium"),
+    yield Judgement(
+        otherwise="medium",
         claim=f"Ultralytics set {WORKSPACE}, which costs host time at each matrix product.",
         share=share,
         evidence=[
@@ -259,14 +237,11 @@ def ul_cublas_env_on_construct(view: ObservationView) -> Iterator[Finding]:
             view.mentions("live.torch_version"),
         ],
         where=Place(f"{last.file}({last.line}): {last.function}"),
-        candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
         remedy=f'Call os.environ.pop("{WORKSPACE}") right after YOLO(...), or use torch 2.13 or later.',
     )
 
 
 @rule(
-    "ul-deterministic-default",
-    "program",
     title="Ultralytics trains with repeatable results by default.",
     sees="a training of an Ultralytics model with deterministic algorithms on.",
     costs="at most what `deterministic-algos-on` and `cudnn-deterministic-on` count: here half of the time of "
@@ -275,7 +250,7 @@ def ul_cublas_env_on_construct(view: ObservationView) -> Iterator[Finding]:
     candidates=[Setting("determinism.algorithms", False), Setting("cudnn.deterministic", False)],
     explains=["deterministic-algos-on", "cudnn-deterministic-on", "fill-uninitialized"],
 )
-def ul_deterministic_default(view: ObservationView) -> Iterator[Finding]:
+def ul_deterministic_default(view: ObservationView) -> Judgements:
     model = next((model for model in view.models if model.name.startswith("ultralytics.")), None)
     if model is None or not view.is_training or not view.truth("live.deterministic_algorithms"):
         return
@@ -284,24 +259,11 @@ def ul_deterministic_default(view: ObservationView) -> Iterator[Finding]:
         share = policy.AUTOTUNED * view.kernel_share("convolution") + view.kernel_share("index", "sort", "pooling")
     except Missing as missing:
         share = Unknown(f"{missing.name}: {missing.reason}")
-    yield Finding(
-        id="ul-deterministic-default",
-        severity=severity_of(share, "low"),
+    yield Judgement(
+        otherwise="low",
         claim="Ultralytics trains with deterministic algorithms by default.",
         share=share,
         evidence=[view.mentions("live.deterministic_algorithms"), f"model: {model.name}"],
         where=place_of([], model),
-        candidates=[Setting("determinism.algorithms", False), Setting("cudnn.deterministic", False)],
         remedy="Pass deterministic=False to train() if results need not repeat bit by bit.",
     )
-
-
-RULES = (
-    profiler_left_on,
-    inference_mode_absent,
-    gradients_unused,
-    model_train_mode_eval,
-    zero_grad_memset,
-    ul_cublas_env_on_construct,
-    ul_deterministic_default,
-)

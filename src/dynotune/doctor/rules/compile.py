@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import (
@@ -17,10 +16,9 @@ from dynotune.doctor.bounds import (
     severity_of,
     waits_for_host,
 )
-from dynotune.doctor.declaration import rule
+from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.doctor.rules.sync import breaks_a_graph
-from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Compilation
 from dynotune.schema.setting import Setting
@@ -35,9 +33,7 @@ _BREAK = re.compile(r"(?:\d+x )?(?P<file>.+?\.py):(?P<line>\d+): ")
 _CHANGED = re.compile(r"size|shape|stride|rank|dimension", re.IGNORECASE)
 
 
-@rule(
-    "compile-default",
-    "program",
+@cuda_rule(
     title="Pointwise kernels run one by one.",
     sees="in a model that is not compiled, pointwise, normalising and reducing kernels take a fifth of the kernels' "
     "time or more.",
@@ -47,28 +43,22 @@ _CHANGED = re.compile(r"size|shape|stride|rank|dimension", re.IGNORECASE)
     "last digits.",
     candidates=[Setting("compile.mode", "default")],
 )
-def compile_default(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def compile_default(view: ObservationView) -> Judgements:
     losses = view.losses("compile-default")
     share = saving(view, sum(loss.share for loss in losses))
     if share < policy.LEAST_SHARE or any(model.compiled for model in view.models):
         return
-    yield Finding(
-        id="compile-default",
+    yield Judgement(
         severity="medium" if share >= policy.MUCH_FUSABLE else "low",
         claim="Many kernels read and write memory for a single small operation each.",
         share=share,
         evidence=evidence_of(losses),
         where=place_of(losses, main_model(view)),
-        candidates=[Setting("compile.mode", "default")],
         remedy="Compile the model, torch.compile(model): it fuses these kernels.",
     )
 
 
 @rule(
-    "graph-breaks",
-    "program",
     title="torch.compile cuts the model into pieces.",
     sees="torch counted graph breaks while it compiled; or torch made no graph of a compiled model at all, which it "
     "does silently after a break inside a loop.",
@@ -80,7 +70,7 @@ def compile_default(view: ObservationView) -> Iterator[Finding]:
     wrong_when="the code that breaks the graph is needed, and runs once in many calls.",
     explains=["launch-bound", "host-bound", "compile-default"],
 )
-def graph_breaks(view: ObservationView) -> Iterator[Finding]:
+def graph_breaks(view: ObservationView) -> Judgements:
     compilation = _compiled(view)
     if compilation is None:
         return
@@ -93,8 +83,7 @@ def graph_breaks(view: ObservationView) -> Iterator[Finding]:
     severity = severity_of(share, "medium")
     num = compilation.num_graph_breaks
     reasons = [*compilation.breaks, *compilation.skipped]
-    yield Finding(
-        id="graph-breaks",
+    yield Judgement(
         severity=at_least(severity, "medium") if gave_up else severity,
         claim="torch.compile made no graph of the model: all of it runs uncompiled."
         if gave_up
@@ -110,8 +99,6 @@ def graph_breaks(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "recompiles",
-    "program",
     title="torch.compile compiles the same code again, or has given up.",
     sees="torch counted recompilations. A function that reached the limit, 8 by default, runs uncompiled from then on, "
     "and torch says so once.",
@@ -120,7 +107,7 @@ def graph_breaks(view: ObservationView) -> Iterator[Finding]:
     wrong_when="the program has seen all shapes after a while.",
     explains=["launch-bound", "host-bound", "compile-default", "recompile-jitter"],
 )
-def recompiles(view: ObservationView) -> Iterator[Finding]:
+def recompiles(view: ObservationView) -> Judgements:
     compilation = _compiled(view)
     if compilation is None or not (compilation.limit_reached or compilation.num_recompilations):
         return
@@ -133,8 +120,7 @@ def recompiles(view: ObservationView) -> Iterator[Finding]:
     )
     where = place_of([], main_model(view))
     if compilation.limit_reached:
-        yield Finding(
-            id="recompiles",
+        yield Judgement(
             severity="high",
             claim=f"torch.compile reached its limit of recompilations in {', '.join(compilation.limit_reached[:SHOWN])}"
             ", which has run uncompiled since.",
@@ -147,8 +133,7 @@ def recompiles(view: ObservationView) -> Iterator[Finding]:
     timing = view.timing
     in_window = compilation.num_compilations_in_window > 0
     share = max(0.0, 1.0 - timing.median_step_s / timing.step_s) if in_window and timing.step_s else 0.0
-    yield Finding(
-        id="recompiles",
+    yield Judgement(
         severity=at_least(severity_of(share, "low"), "medium") if in_window else "low",
         kind="speed" if in_window else "start",
         claim=f"torch.compile compiled the same code again {compilation.num_recompilations} times.",
@@ -160,23 +145,20 @@ def recompiles(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "cudagraph-skipped",
-    "program",
     title="torch.compile was asked for CUDA graphs and does not use them.",
     sees="a mode of torch.compile that uses CUDA graphs, and TorchInductor's reasons for leaving them out.",
     costs="at most the time for which the device waits for the host: a graph needs a single launch.",
     wrong_when="the device is busy all the time anyway.",
     explains=["launch-bound", "host-bound"],
 )
-def cudagraph_skipped(view: ObservationView) -> Iterator[Finding]:
+def cudagraph_skipped(view: ObservationView) -> Judgements:
     compilation = _compiled(view)
     if compilation is None or not view.uses_cuda or not compilation.cudagraph_skips:
         return
     if not any(mode in GRAPH_MODES for mode in compilation.modes):
         return
     shares = _shares_of_host(view)
-    yield Finding(
-        id="cudagraph-skipped",
+    yield Judgement(
         severity=severity_of(shares, "medium"),
         claim="torch.compile was asked for CUDA graphs and left them out.",
         share=shares,
@@ -188,8 +170,6 @@ def cudagraph_skipped(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "cudagraph-rerecord",
-    "program",
     title="CUDA graphs are recorded again for each input shape.",
     sees="a mode of torch.compile that uses CUDA graphs, and graphs that were recorded within the window.",
     costs="at most the time for which the device waits for the host meanwhile. Each graph also holds memory of its "
@@ -197,7 +177,7 @@ def cudagraph_skipped(view: ObservationView) -> Iterator[Finding]:
     wrong_when="the program has seen all shapes after a while.",
     explains=["launch-bound", "host-bound"],
 )
-def cudagraph_rerecord(view: ObservationView) -> Iterator[Finding]:
+def cudagraph_rerecord(view: ObservationView) -> Judgements:
     compilation = _compiled(view)
     if compilation is None or not view.uses_cuda or not any(mode in GRAPH_MODES for mode in compilation.modes):
         return
@@ -207,9 +187,8 @@ def cudagraph_rerecord(view: ObservationView) -> Iterator[Finding]:
     if not recorded:
         return
     share = _shares_of_host(view)
-    yield Finding(
-        id="cudagraph-rerecord",
-        severity=severity_of(share, "medium"),
+    yield Judgement(
+        otherwise="medium",
         claim=f"CUDA graphs were recorded {recorded} times within the window.",
         share=share,
         evidence=[f"modes: {', '.join(compilation.modes)}"],
@@ -295,6 +274,3 @@ def _place(reasons: list[str]) -> Place | None:
         if match := _BREAK.match(reason):
             return Place(f"{match['file']}({match['line']}): forward")
     return None
-
-
-RULES = (compile_default, graph_breaks, recompiles, cudagraph_skipped, cudagraph_rerecord)

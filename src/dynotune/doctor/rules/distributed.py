@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import at_least, bytes_per_s, main_model, place_of, saving, severity_of
-from dynotune.doctor.declaration import rule
+from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
-from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown, Value
 from dynotune.schema.observation import Model
 from dynotune.schema.trace_summary import Place
@@ -18,8 +16,6 @@ _CALLED_SEVERAL_TIMES = re.compile(r"(?P<num>\d+) × call ")
 
 
 @rule(
-    "dataparallel-used",
-    "program",
     title="A model runs under DataParallel.",
     sees="the outermost module is `torch.nn.DataParallel`.",
     costs="at most the time for which devices idle or only exchange data: one process copies the model to all devices "
@@ -27,13 +23,12 @@ _CALLED_SEVERAL_TIMES = re.compile(r"(?P<num>\d+) × call ")
     wrong_when="the program splits the batch for inference of a few seconds.",
     explains=["launch-bound", "host-bound", "communication-exposed"],
 )
-def dataparallel_used(view: ObservationView) -> Iterator[Finding]:
+def dataparallel_used(view: ObservationView) -> Judgements:
     model = next((model for model in view.models if model.wrapper == "DataParallel"), None)
     if model is None:
         return
     share = _idle_of_all(view)
-    yield Finding(
-        id="dataparallel-used",
+    yield Judgement(
         severity=at_least(severity_of(share, "medium"), "medium"),
         claim="DataParallel copies the model to each device in every step, from one process.",
         share=share,
@@ -69,8 +64,6 @@ def _devices(view: ObservationView) -> list[str]:
 
 
 @rule(
-    "ddp-find-unused-on",
-    "program",
     title="DistributedDataParallel looks for unused parameters, and there are none.",
     sees="`find_unused_parameters=True`, and every parameter got a gradient.",
     costs="a walk of the graph after each forward pass, and one more collective: at most the time for which the device "
@@ -79,16 +72,15 @@ def _devices(view: ObservationView) -> list[str]:
     wrong_when="parameters are unused only in some steps.",
     explains=["host-bound"],
 )
-def ddp_find_unused_on(view: ObservationView) -> Iterator[Finding]:
+def ddp_find_unused_on(view: ObservationView) -> Judgements:
     model = _ddp(view)
     if model is None or model.ddp.get("find_unused_parameters") is not True:
         return
     if _ddp_fact(model, "unused_parameters") not in (0, False):
         return
     share = _of_unused(view)
-    yield Finding(
-        id="ddp-find-unused-on",
-        severity=severity_of(share, "medium"),
+    yield Judgement(
+        otherwise="medium",
         claim="DistributedDataParallel walks the graph in each step for parameters without a gradient, and there "
         "are none.",
         share=share,
@@ -112,8 +104,6 @@ def _of_unused(view: ObservationView) -> float | Unknown:
 
 
 @rule(
-    "ddp-no-sync-absent",
-    "program",
     title="Gradients are exchanged in each backward pass of an accumulated step.",
     sees="DistributedDataParallel is called several times for each step of the optimizer, and exchanges gradients "
     "after each of them.",
@@ -121,7 +111,7 @@ def _of_unused(view: ObservationView) -> float | Unknown:
     wrong_when="the batches between two updates differ in number between ranks.",
     explains=["communication-exposed"],
 )
-def ddp_no_sync_absent(view: ObservationView) -> Iterator[Finding]:
+def ddp_no_sync_absent(view: ObservationView) -> Judgements:
     model, match = _ddp(view), _CALLED_SEVERAL_TIMES.search(view.process.step)
     if model is None or model.call is None or match is None or not view.is_training:
         return
@@ -129,11 +119,7 @@ def ddp_no_sync_absent(view: ObservationView) -> Iterator[Finding]:
     if model.call.num_synced < 0.9 * model.call.num:
         return
     share = view.attribution.shares.communication * (num - 1) / num
-    if share < policy.LEAST_SHARE:
-        return
-    yield Finding(
-        id="ddp-no-sync-absent",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"Gradients are exchanged {num} times for each update, and once is enough.",
         share=share,
         evidence=[f"a step: {view.process.step}"],
@@ -143,24 +129,20 @@ def ddp_no_sync_absent(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "ddp-bucket-cap",
-    "program",
     title="Gradients are reduced while the device does nothing else.",
     sees="all-reduces of DistributedDataParallel beside which nothing ran. The time for which one rank waits for "
     "another counts for `rank-imbalance`.",
     costs="this time, if the backward pass could hide all of it.",
     wrong_when="communication takes longer than the backward pass, so no bucket size hides it.",
 )
-def ddp_bucket_cap(view: ObservationView) -> Iterator[Finding]:
+def ddp_bucket_cap(view: ObservationView) -> Judgements:
     losses = view.losses("ddp-bucket-cap")
     share = sum(loss.share for loss in losses) - view.lost("rank-imbalance")
     if share < policy.LEAST_SHARE:
         return
     model = _ddp(view)
     cap = None if model is None else model.ddp.get("bucket_cap_mb")
-    yield Finding(
-        id="ddp-bucket-cap",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"The device only reduces gradients for {share:.0%} of a step.",
         share=share,
         evidence=[*evidence_of(losses), *([f"bucket_cap_mb: {cap}"] if isinstance(cap, int | float) else [])],
@@ -171,26 +153,20 @@ def ddp_bucket_cap(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "ddp-bucket-view",
-    "program",
     title="Gradients are copied into buckets and back.",
     sees="`gradient_as_bucket_view=False`, and time in copying kernels.",
     costs="at most the time of these kernels, and at most the time in which the device's memory copies all gradients "
     "twice.",
     wrong_when="the program detaches gradients in place, which fails with views.",
 )
-def ddp_bucket_view(view: ObservationView) -> Iterator[Finding]:
+def ddp_bucket_view(view: ObservationView) -> Judgements:
     model = _ddp(view)
     if model is None or model.ddp.get("gradient_as_bucket_view") is not False or not view.uses_cuda:
         return
     step_s = view.timing.step_s
     copied = 4 * model.parameter_bytes / bytes_per_s(view) / step_s if step_s else 1.0
     share = saving(view, min(copied, view.kernel_share("copy") + view.lost("device-copies")))
-    if share < policy.LEAST_SHARE:
-        return
-    yield Finding(
-        id="ddp-bucket-view",
-        severity=policy.severity(share),
+    yield Judgement(
         claim="DistributedDataParallel copies all gradients into buckets and back.",
         share=share,
         evidence=[f"{model.parameter_bytes / 1e6:,.0f} MB of parameters", "gradient_as_bucket_view=False"],
@@ -200,19 +176,16 @@ def ddp_bucket_view(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "ddp-static-graph",
-    "program",
     title="DistributedDataParallel does not know that the graph stays the same.",
     sees="torch says that `static_graph=True` could be set, and it is not set.",
     costs="little: with a static graph, DistributedDataParallel looks for unused parameters only once.",
     wrong_when="the graph changes later on.",
 )
-def ddp_static_graph(view: ObservationView) -> Iterator[Finding]:
+def ddp_static_graph(view: ObservationView) -> Judgements:
     model = _ddp(view)
     if model is None or model.ddp.get("static_graph") is not False or model.ddp.get("can_set_static_graph") is not True:
         return
-    yield Finding(
-        id="ddp-static-graph",
+    yield Judgement(
         severity="low",
         claim="The graph was the same in all steps, and static_graph is off.",
         share=Unknown("the saving is not known"),
@@ -222,8 +195,6 @@ def ddp_static_graph(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "communication-exposed",
-    "program",
     title="Ranks communicate while nothing else is done.",
     sees="collectives beside which the device ran nothing, except all-reduces of DistributedDataParallel. Without a "
     "device: collectives beside which no operator ran. The time for which one rank waits for another counts for "
@@ -231,7 +202,7 @@ def ddp_static_graph(view: ObservationView) -> Iterator[Finding]:
     costs="this time, if other work could hide all of it.",
     wrong_when="the next operation needs the result at once, as in tensor parallelism.",
 )
-def communication_exposed(view: ObservationView) -> Iterator[Finding]:
+def communication_exposed(view: ObservationView) -> Judgements:
     losses = view.losses("communication-exposed")
     if view.uses_cuda:
         exposed = sum(loss.share for loss in losses)
@@ -240,9 +211,7 @@ def communication_exposed(view: ObservationView) -> Iterator[Finding]:
         share = view.attribution.shares.communication * (1.0 - _waiting(view))
     if share < policy.LEAST_SHARE:
         return
-    yield Finding(
-        id="communication-exposed",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"Ranks exchange data and do nothing else for {share:.0%} of a step.",
         share=share,
         evidence=evidence_of(losses) or [view.mentions("live.distributed_backend")],
@@ -253,8 +222,6 @@ def communication_exposed(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "rank-imbalance",
-    "program",
     title="Ranks wait for the slowest one.",
     sees="time in collectives before the last rank has joined them. Without a device: such time in which no operator "
     "runs.",
@@ -263,7 +230,7 @@ def communication_exposed(view: ObservationView) -> Iterator[Finding]:
     wrong_when="another rank is the slow one in each step. Then no rank stands out, and the severity is low.",
     explains=["communication-exposed"],
 )
-def rank_imbalance(view: ObservationView) -> Iterator[Finding]:
+def rank_imbalance(view: ObservationView) -> Judgements:
     if len(view.processes) < 2:
         return
     share, evidence = _imbalance(view)
@@ -273,8 +240,7 @@ def rank_imbalance(view: ObservationView) -> Iterator[Finding]:
     # Ranks that wait equally long, or work equally long, wait by chance, for instance for a core.
     beyond = min(share, _beyond_slowest(view)) if losses and not view.uses_cuda else share
     small = beyond < policy.RANKS_DIFFER or not losses
-    yield Finding(
-        id="rank-imbalance",
+    yield Judgement(
         severity="low" if small else policy.severity(beyond),
         claim=losses[0].claim
         if losses
@@ -342,15 +308,3 @@ def _ddp_fact(model: Model, name: str) -> Value:
     if isinstance(value, Unknown):
         raise Missing(f"{name} of DistributedDataParallel", value.reason)
     return value
-
-
-RULES = (
-    dataparallel_used,
-    ddp_find_unused_on,
-    ddp_no_sync_absent,
-    ddp_bucket_cap,
-    ddp_bucket_view,
-    ddp_static_graph,
-    communication_exposed,
-    rank_imbalance,
-)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dynotune.doctor import policy
-from dynotune.doctor.declaration import rule
+from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.hot_lines import steps_thread
 from dynotune.doctor.machine import (
     NOT_MEASURED,
@@ -15,7 +13,7 @@ from dynotune.doctor.machine import (
     is_on,
     no_gpu,
     number_or_none,
-    place_of,
+    place_of_variable,
     severity_on_gpu,
     share_and_severity,
     shares,
@@ -24,16 +22,14 @@ from dynotune.doctor.machine import (
     whole_number,
 )
 from dynotune.doctor.observation_view import Missing, ObservationView
-from dynotune.schema.diagnosis import Finding, Severity
+from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 
 PATHS = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE")
 
 
-@rule(
-    "launch-blocking-on",
-    "machine",
+@machine_rule(
     title="Every kernel launch waits for the kernel's end.",
     sees="CUDA_LAUNCH_BLOCKING is set, and not to 0.",
     costs="host and GPU take turns: all of the GPU's idle time that the host causes. The variable is for finding the "
@@ -42,26 +38,21 @@ PATHS = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE")
     candidates=unset("CUDA_LAUNCH_BLOCKING"),
     explains=["host-bound", "launch-bound", "sync-per-step"],
 )
-def launch_blocking_on(view: ObservationView) -> Iterator[Finding]:
+def launch_blocking_on(view: ObservationView) -> Judgements:
     if not is_on(view.variable("CUDA_LAUNCH_BLOCKING")):
         return
     parts = shares(view)
     share, severity = share_and_severity(view, None if parts is None else parts.host + parts.transfer, "high")
-    yield Finding(
-        id="launch-blocking-on",
+    yield Judgement(
         severity=severity,
         claim="CUDA_LAUNCH_BLOCKING makes the program wait for the end of every kernel.",
         share=share,
-        evidence=variable_evidence(view, "CUDA_LAUNCH_BLOCKING"),
-        where=place_of(view, "CUDA_LAUNCH_BLOCKING"),
-        candidates=unset("CUDA_LAUNCH_BLOCKING"),
+        variables=["CUDA_LAUNCH_BLOCKING"],
         remedy="Unset it. Set it only to find the kernel that fails.",
     )
 
 
-@rule(
-    "no-memory-caching-on",
-    "machine",
+@machine_rule(
     title="torch's caching allocator is off.",
     sees="PYTORCH_NO_CUDA_MEMORY_CACHING is set. Any value switches the cache off, even 0.",
     costs="each allocation and each release becomes a call to the driver, and releases wait for the GPU. A step takes "
@@ -70,26 +61,21 @@ def launch_blocking_on(view: ObservationView) -> Iterator[Finding]:
     candidates=unset("PYTORCH_NO_CUDA_MEMORY_CACHING"),
     explains=["alloc-retries", "pinned-alloc-slow", "empty-cache-in-loop", "host-bound"],
 )
-def no_memory_caching_on(view: ObservationView) -> Iterator[Finding]:
+def no_memory_caching_on(view: ObservationView) -> Judgements:
     if view.variable("PYTORCH_NO_CUDA_MEMORY_CACHING") is None:
         return
     parts = shares(view)
     share, severity = share_and_severity(view, None if parts is None else parts.host, "high")
-    yield Finding(
-        id="no-memory-caching-on",
+    yield Judgement(
         severity=severity,
         claim="PYTORCH_NO_CUDA_MEMORY_CACHING makes each allocation a call to the driver.",
         share=share,
-        evidence=variable_evidence(view, "PYTORCH_NO_CUDA_MEMORY_CACHING"),
-        where=place_of(view, "PYTORCH_NO_CUDA_MEMORY_CACHING"),
-        candidates=unset("PYTORCH_NO_CUDA_MEMORY_CACHING"),
+        variables=["PYTORCH_NO_CUDA_MEMORY_CACHING"],
         remedy="Unset it. A value of 0 switches the cache off, too.",
     )
 
 
-@rule(
-    "omp-threads-1",
-    "machine",
+@machine_rule(
     title="Operators on the CPU run in one thread although there are more cores.",
     sees="OMP_NUM_THREADS is 1 and each process may use more than one core. torchrun sets the variable if it is unset "
     "and several processes start; Ultralytics sets it, too. Or: a model on the CPU runs in one thread of torch.",
@@ -99,7 +85,7 @@ def no_memory_caching_on(view: ObservationView) -> Iterator[Finding]:
     wrong_when="operators are too small to be split, or other processes keep the cores busy.",
     candidates=["host.num_threads", "env.OMP_NUM_THREADS"],
 )
-def omp_threads_1(view: ObservationView) -> Iterator[Finding]:
+def omp_threads_1(view: ObservationView) -> Judgements:
     by_variable = (view.variable("OMP_NUM_THREADS") or "").strip() == "1"
     on_cpu = not isinstance(view.observation.processes, Unknown) and not view.uses_cuda
     threads = number_or_none(view, "live.num_threads")
@@ -120,17 +106,12 @@ def omp_threads_1(view: ObservationView) -> Iterator[Finding]:
     what = "OMP_NUM_THREADS is 1" if by_variable else "torch was told to use one thread"
     # The variable has no effect if a library calls torch.set_num_threads.
     each = Setting("host.num_threads", cores) if on_cpu else Setting("env.OMP_NUM_THREADS", str(cores))
-    yield Finding(
-        id="omp-threads-1",
+    yield Judgement(
         severity=otherwise if bound is None else severity,
         claim=f"{what}: operators on the CPU use one core of {cores}.",
         share=share,
-        evidence=[
-            *variable_evidence(view, "OMP_NUM_THREADS"),
-            f"{cores} cores for each process",
-            *fact_evidence(view, "live.num_threads"),
-        ],
-        where=place_of(view, "OMP_NUM_THREADS"),
+        variables=["OMP_NUM_THREADS"],
+        evidence=[f"{cores} cores for each process", *fact_evidence(view, "live.num_threads")],
         candidates=[each],
         remedy="Set it to the cores that each rank may use, less its loader workers."
         + " A call of torch.set_num_threads in the program or a library overrides it." * on_cpu,
@@ -153,9 +134,7 @@ def _spare_cores(view: ObservationView, cores: int, ranks: int) -> float | None:
     return free - (0.0 if thread.cpu_s is None else max(0.0, 1.0 - thread.cpu_s / window_s))
 
 
-@rule(
-    "max-connections",
-    "machine",
+@machine_rule(
     title="There are few hardware queues, or more are asked for than exist.",
     sees="CUDA_DEVICE_MAX_CONNECTIONS is below 8, its default, or above 32, the maximum.",
     costs="work on streams that share a queue waits for the other streams' work.",
@@ -163,26 +142,20 @@ def _spare_cores(view: ObservationView, cores: int, ranks: int) -> float | None:
     "does.",
     candidates=unset("CUDA_DEVICE_MAX_CONNECTIONS"),
 )
-def max_connections(view: ObservationView) -> Iterator[Finding]:
+def max_connections(view: ObservationView) -> Judgements:
     value = view.variable("CUDA_DEVICE_MAX_CONNECTIONS")
     number = whole_number(value)
     if value is None or (number is not None and 8 <= number <= 32):
         return
-    yield Finding(
-        id="max-connections",
+    yield Judgement(
         severity="low",
         claim=f"CUDA_DEVICE_MAX_CONNECTIONS is {value}; the default is 8, the most is 32.",
-        share=NOT_MEASURED,
-        evidence=variable_evidence(view, "CUDA_DEVICE_MAX_CONNECTIONS"),
-        where=place_of(view, "CUDA_DEVICE_MAX_CONNECTIONS"),
-        candidates=unset("CUDA_DEVICE_MAX_CONNECTIONS"),
+        variables=["CUDA_DEVICE_MAX_CONNECTIONS"],
         remedy="Leave it at 1 if tensor parallelism needs it. Unset it otherwise.",
     )
 
 
-@rule(
-    "tf32-env-override",
-    "machine",
+@machine_rule(
     title="A variable overrides the program's TF32 settings.",
     sees="NVIDIA_TF32_OVERRIDE=0, which forbids TF32 in all libraries, or TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, which "
     "allows it in matrix products.",
@@ -192,47 +165,39 @@ def max_connections(view: ObservationView) -> Iterator[Finding]:
     candidates=unset("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
     explains=["fp32-matmul-no-tf32"],
 )
-def tf32_env_override(view: ObservationView) -> Iterator[Finding]:
+def tf32_env_override(view: ObservationView) -> Judgements:
     forbidden = view.variable("NVIDIA_TF32_OVERRIDE")
     allowed = view.variable("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
     if forbidden is not None and forbidden.strip() == "0":
         parts = shares(view)
         bound = None if parts is None else min(view.lost("fp32-matmul-no-tf32", "amp-absent"), parts.device)
         share, severity = share_and_severity(view, bound, "medium")
-        yield Finding(
-            id="tf32-env-override",
+        yield Judgement(
             severity=severity,
             claim="NVIDIA_TF32_OVERRIDE=0 forbids TF32, even if the program allows it.",
             share=share,
-            evidence=variable_evidence(view, "NVIDIA_TF32_OVERRIDE"),
-            where=place_of(view, "NVIDIA_TF32_OVERRIDE"),
-            candidates=unset("NVIDIA_TF32_OVERRIDE"),
+            variables=["NVIDIA_TF32_OVERRIDE"],
             remedy="Unset it, so that the program's own settings hold. Results change in their last digits.",
         )
     elif is_on(allowed):
-        yield Finding(
-            id="tf32-env-override",
+        yield Judgement(
             severity="low",
             kind="correctness",
             claim="TORCH_ALLOW_TF32_CUBLAS_OVERRIDE allows TF32 in matrix products, even if the program does not.",
             share=0.0,
-            evidence=variable_evidence(view, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
-            where=place_of(view, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
-            candidates=unset("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
+            variables=["TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"],
             remedy="Allow TF32 in the program instead, where readers see it.",
         )
 
 
-@rule(
-    "device-order",
-    "machine",
+@machine_rule(
     title="CUDA numbers GPUs of several models by speed.",
     sees="visible GPUs of different models while CUDA_DEVICE_ORDER is not PCI_BUS_ID.",
     costs="no time. `cuda:0` is not GPU 0 of nvidia-smi, so the wrong GPU may be measured or shared.",
     wrong_when="GPUs are chosen by UUID.",
     candidates=[Setting("env.CUDA_DEVICE_ORDER", "PCI_BUS_ID")],
 )
-def device_order(view: ObservationView) -> Iterator[Finding]:
+def device_order(view: ObservationView) -> Judgements:
     if view.variable("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or no_gpu(view):
         return
     count = view.observation.facts.get("gpu.count")
@@ -241,47 +206,38 @@ def device_order(view: ObservationView) -> Iterator[Finding]:
         several = range(int(view.number("gpu.count")))
         differ = len({view.text(f"gpu{at or ''}.name") for at in several}) > 1
     if differ:
-        yield Finding(
-            id="device-order",
+        yield Judgement(
             severity="low",
             kind="measurement",
             claim="The GPUs differ, and CUDA numbers them by speed, nvidia-smi by PCI address.",
-            share=0.0,
             evidence=variable_evidence(view, "CUDA_DEVICE_ORDER"),
-            candidates=[Setting("env.CUDA_DEVICE_ORDER", "PCI_BUS_ID")],
             remedy="Set CUDA_DEVICE_ORDER=PCI_BUS_ID, so that both number them alike.",
         )
 
 
-@rule(
-    "alloc-conf-both-names",
-    "machine",
+@machine_rule(
     title="The allocator's options are set under both of their names, with different values.",
     sees="PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF are both set, to different values.",
     costs="some options do not take effect: the CUDA allocator reads PYTORCH_CUDA_ALLOC_CONF, the older name, first.",
     wrong_when="the options that differ do not matter.",
     candidates=unset("PYTORCH_CUDA_ALLOC_CONF"),
 )
-def alloc_conf_both_names(view: ObservationView) -> Iterator[Finding]:
+def alloc_conf_both_names(view: ObservationView) -> Judgements:
     new, old = view.variable("PYTORCH_ALLOC_CONF"), view.variable("PYTORCH_CUDA_ALLOC_CONF")
     if new is None or old is None or new == old:
         return
-    yield Finding(
-        id="alloc-conf-both-names",
+    yield Judgement(
         severity=severity_on_gpu(view, "medium"),
         kind="memory",
         claim="PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF are both set and differ. torch reads the former first.",
         share=NOT_MEASURED,
         evidence=variable_evidence(view, "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
-        where=place_of(view, "PYTORCH_CUDA_ALLOC_CONF"),
-        candidates=unset("PYTORCH_CUDA_ALLOC_CONF"),
+        where=place_of_variable(view, "PYTORCH_CUDA_ALLOC_CONF"),
         remedy="Keep only PYTORCH_ALLOC_CONF, with the options that you want.",
     )
 
 
-@rule(
-    "cudnn-v8-cache",
-    "machine",
+@machine_rule(
     title="torch keeps few of cuDNN's plans, or none.",
     sees="TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT is negative, which keeps no plans, or below 100. The default is 10000; 0 "
     "means no limit.",
@@ -289,28 +245,23 @@ def alloc_conf_both_names(view: ObservationView) -> Iterator[Finding]:
     wrong_when="the network has few convolutions, or none.",
     candidates=unset("TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT"),
 )
-def cudnn_v8_cache(view: ObservationView) -> Iterator[Finding]:
+def cudnn_v8_cache(view: ObservationView) -> Judgements:
     value = view.variable("TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT")
     limit = whole_number(value)
     if limit is None or limit == 0 or limit >= policy.SMALL_PLAN_CACHE:
         return
     parts = shares(view)
     share, severity = share_and_severity(view, None if parts is None else parts.host, "medium")
-    yield Finding(
-        id="cudnn-v8-cache",
+    yield Judgement(
         severity=severity,
         claim="torch keeps none of cuDNN's plans." if limit < 0 else f"torch keeps only {limit} of cuDNN's plans.",
         share=share,
-        evidence=variable_evidence(view, "TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT"),
-        where=place_of(view, "TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT"),
-        candidates=unset("TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT"),
+        variables=["TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT"],
         remedy="Unset it. The default of 10000 plans takes at most about 2 GiB.",
     )
 
 
-@rule(
-    "nccl-path-disabled",
-    "machine",
+@machine_rule(
     title="A communication path between GPUs is off.",
     sees="NCCL_P2P_DISABLE, NCCL_SHM_DISABLE or NCCL_IB_DISABLE is on, or NCCL_P2P_LEVEL is LOC.",
     costs="GPUs of one machine exchange data through host memory instead of NVLink or PCIe, or through sockets instead "
@@ -319,7 +270,7 @@ def cudnn_v8_cache(view: ObservationView) -> Iterator[Finding]:
     candidates=unset(*PATHS, "NCCL_P2P_LEVEL"),
     explains=["communication-exposed", "ddp-bucket-cap"],
 )
-def nccl_path_disabled(view: ObservationView) -> Iterator[Finding]:
+def nccl_path_disabled(view: ObservationView) -> Judgements:
     names = [name for name in PATHS if is_on(view.variable(name))]
     if (view.variable("NCCL_P2P_LEVEL") or "").upper() in ("LOC", "0"):
         names.append("NCCL_P2P_LEVEL")
@@ -331,26 +282,11 @@ def nccl_path_disabled(view: ObservationView) -> Iterator[Finding]:
     if several and "NCCL_P2P_DISABLE" in names and " NV" in str(fact_or_none(view, "gpu.topology")):
         otherwise = "high"
     share, severity = share_and_severity(view, None if parts is None else parts.communication, otherwise)
-    yield Finding(
-        id="nccl-path-disabled",
+    yield Judgement(
         severity=severity,
         claim=f"{in_words(names)} keeps NCCL off a path between GPUs.",
         share=share,
-        evidence=[*variable_evidence(view, *names), *fact_evidence(view, "gpu.topology")],
-        where=place_of(view, *names),
-        candidates=unset(*names),
+        variables=names,
+        evidence=[*fact_evidence(view, "gpu.topology")],
         remedy="Unset them, and check once with NCCL_DEBUG=INFO which path NCCL uses.",
     )
-
-
-RULES = (
-    launch_blocking_on,
-    no_memory_caching_on,
-    omp_threads_1,
-    max_connections,
-    tf32_env_override,
-    device_order,
-    alloc_conf_both_names,
-    cudnn_v8_cache,
-    nccl_path_disabled,
-)

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.declaration import rule
+from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.machine import (
     NOT_MEASURED,
     fact_or_none,
     gpus,
     no_gpu,
-    place_of,
     severity_on_gpu,
     shares,
     unset,
-    variable_evidence,
     version,
 )
 from dynotune.doctor.observation_view import Missing, ObservationView
-from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 
 REGEX_FROM, REGEX_UNTIL = (2, 0), (2, 13)
@@ -31,24 +27,20 @@ PRODUCTS = frozenset(
 )
 
 
-@rule(
-    "driver-too-old",
-    "machine",
+@machine_rule(
     title="The driver is too old for torch's CUDA version.",
     sees="the CUDA version of the torch build against the highest that the driver supports. A driver serves all minor "
     "versions of its major version.",
     costs="torch finds no GPU. A program that falls back to the CPU does so silently.",
     wrong_when="NVIDIA's forward-compatibility package is installed beside the driver.",
 )
-def driver_too_old(view: ObservationView) -> Iterator[Finding]:
+def driver_too_old(view: ObservationView) -> Judgements:
     if no_gpu(view) or view.fact("torch.cuda") is None:
         return
     if not view.truth("torch.driver_ok"):
-        yield Finding(
-            id="driver-too-old",
+        yield Judgement(
             severity="high",
             claim=f"torch is built for CUDA {view.text('torch.cuda')}, which the GPU's driver does not support.",
-            share=NOT_MEASURED,
             evidence=[view.mentions(name) for name in ("torch.version", "gpu.driver", "gpu.cuda_driver")],
             remedy="Install a newer driver, or a torch built for the CUDA that the driver supports.",
             commands=[
@@ -58,32 +50,26 @@ def driver_too_old(view: ObservationView) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "torch-without-cuda",
-    "machine",
+@machine_rule(
     title="There is a GPU, and torch is built without CUDA.",
     sees="a visible GPU, and a torch build for the CPU in the command's interpreter.",
     costs="everything runs on the CPU.",
     wrong_when="the program is meant to run on the CPU.",
 )
-def torch_without_cuda(view: ObservationView) -> Iterator[Finding]:
+def torch_without_cuda(view: ObservationView) -> Judgements:
     if not gpus(view) or view.fact("torch.cuda") is not None:
         return
     torch_version = view.text("torch.version")
     if "rocm" not in torch_version and "xpu" not in torch_version:
-        yield Finding(
-            id="torch-without-cuda",
+        yield Judgement(
             severity="high",
             claim=f"There is a GPU, and torch {torch_version} is built without CUDA.",
-            share=NOT_MEASURED,
             evidence=[view.mentions(name) for name in ("gpu.name", "torch.version", "python.executable")],
             remedy="Install a CUDA build: https://pytorch.org/get-started/locally/ names it for your driver.",
         )
 
 
-@rule(
-    "cublas-env-regex",
-    "machine",
+@machine_rule(
     title="A variable costs host time at each matrix product.",
     sees="CUBLAS_WORKSPACE_CONFIG is set, and torch is 2.0 to 2.12. These versions read it with a regular expression "
     "whenever they fetch a cuBLAS handle. For a watched command, the host's own time in matrix products bounds the "
@@ -94,7 +80,7 @@ def torch_without_cuda(view: ObservationView) -> Iterator[Finding]:
     candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
     explains=["launch-bound", "host-bound"],
 )
-def cublas_env_regex(view: ObservationView) -> Iterator[Finding]:
+def cublas_env_regex(view: ObservationView) -> Judgements:
     if view.variable("CUBLAS_WORKSPACE_CONFIG") is None:
         return
     torch_version = view.text("torch.version")
@@ -107,19 +93,16 @@ def cublas_env_regex(view: ObservationView) -> Iterator[Finding]:
         severity = severity_on_gpu(view, "low" if wanted else "medium")
     else:
         share, severity = bound, "low" if wanted else policy.severity(bound)
-    yield Finding(
-        id="cublas-env-regex",
+    yield Judgement(
         severity=severity,
         claim="CUBLAS_WORKSPACE_CONFIG costs host time at each matrix product.",
         share=share,
+        variables=["CUBLAS_WORKSPACE_CONFIG"],
         evidence=[
-            *variable_evidence(view, "CUBLAS_WORKSPACE_CONFIG"),
             view.mentions("torch.version"),
             *products,
             *(["deterministic algorithms are on, which need it"] if wanted else []),
         ],
-        where=place_of(view, "CUBLAS_WORKSPACE_CONFIG"),
-        candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
         remedy="Unset it unless results must repeat bit by bit. torch 2.13 and later read it only once.",
     )
 
@@ -144,9 +127,7 @@ def _host_share_of_products(view: ObservationView) -> tuple[float | None, list[s
     return min(host_s / step_s, parts.host), [evidence]
 
 
-@rule(
-    "cublas-workspace-small",
-    "machine",
+@machine_rule(
     title="cuBLAS gets less workspace than torch's default.",
     sees="CUBLAS_WORKSPACE_CONFIG names less than 8.125 MiB in all, as `:16:8` and `:0:0` do.",
     costs="cuBLAS cannot use algorithms that split a product along its inner dimension, which are the fast ones for "
@@ -154,19 +135,16 @@ def _host_share_of_products(view: ObservationView) -> tuple[float | None, list[s
     wrong_when="products are large, or memory is very short.",
     candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
 )
-def cublas_workspace_small(view: ObservationView) -> Iterator[Finding]:
+def cublas_workspace_small(view: ObservationView) -> Judgements:
     value = view.variable("CUBLAS_WORKSPACE_CONFIG")
     size = _workspace_bytes(value or "")
     if size is None or size >= policy.DEFAULT_CUBLAS_WORKSPACE_BYTES:
         return
-    yield Finding(
-        id="cublas-workspace-small",
+    yield Judgement(
         severity=severity_on_gpu(view, "medium"),
         claim=f"CUBLAS_WORKSPACE_CONFIG leaves cuBLAS {size / 1024:,.4g} KiB of workspace; torch gives 8 MiB or more.",
-        share=NOT_MEASURED,
-        evidence=[*variable_evidence(view, "CUBLAS_WORKSPACE_CONFIG"), "sizes are in KiB: :SIZE:COUNT"],
-        where=place_of(view, "CUBLAS_WORKSPACE_CONFIG"),
-        candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
+        variables=["CUBLAS_WORKSPACE_CONFIG"],
+        evidence=["sizes are in KiB: :SIZE:COUNT"],
         remedy="Unset it, or use :4096:8 if results must repeat.",
     )
 
@@ -177,6 +155,3 @@ def _workspace_bytes(value: str) -> int | None:
     if not pairs or "".join(f":{size}:{count}" for size, count in pairs) != value:
         return None
     return sum(int(size) * int(count) for size, count in pairs) * 1024
-
-
-RULES = (driver_too_old, torch_without_cuda, cublas_env_regex, cublas_workspace_small)

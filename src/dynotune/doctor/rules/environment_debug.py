@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dynotune.doctor import policy
-from dynotune.doctor.declaration import rule
+from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.machine import (
     NOT_MEASURED,
     fact_or_none,
@@ -14,7 +14,7 @@ from dynotune.doctor.machine import (
     is_on,
     is_watched,
     number_or_none,
-    place_of,
+    place_of_variable,
     severity_on_gpu,
     shares,
     unset,
@@ -22,7 +22,7 @@ from dynotune.doctor.machine import (
 )
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.startup_shared import what_it_saves
-from dynotune.schema.diagnosis import Finding, Severity
+from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import FRESH_CACHES, Compilation
 
@@ -89,9 +89,7 @@ def _set(view: ObservationView, name: str, counts: Callable[[str], bool]) -> boo
     return value is not None and counts(value)
 
 
-@rule(
-    "debug-flags-left-on",
-    "machine",
+@machine_rule(
     title="A debugging aid was left on.",
     sees="variables that make torch, NCCL, cuDNN or cuBLAS check or log their work. In a watched program, also "
     "autograd's anomaly detection.",
@@ -102,7 +100,7 @@ def _set(view: ObservationView, name: str, counts: Callable[[str], bool]) -> boo
     candidates=unset(*dict.fromkeys(flag.name for flag in FLAGS)),
     explains=["host-bound", "launch-bound", "sync-per-step", "communication-exposed"],
 )
-def debug_flags_left_on(view: ObservationView) -> Iterator[Finding]:
+def debug_flags_left_on(view: ObservationView) -> Judgements:
     flags = [flag for flag in FLAGS if _set(view, flag.name, flag.counts)]
     anomaly = fact_or_none(view, "live.anomaly_mode") is True
     if not flags and not anomaly:
@@ -115,15 +113,14 @@ def debug_flags_left_on(view: ObservationView) -> Iterator[Finding]:
         severity = policy.severity(share)
     evidence = ["torch.autograd.set_detect_anomaly(True) is in force"] if anomaly else []
     evidence += [f"{variable_evidence(view, flag.name)[0]}: {flag.does}" for flag in flags]
-    yield Finding(
-        id="debug-flags-left-on",
+    yield Judgement(
         severity=severity,
         claim="Anomaly detection of autograd is on."
         if anomaly
         else f"{in_words(names)} {'are' if len(names) > 1 else 'is'} set, for debugging.",
         share=share,
         evidence=evidence,
-        where=place_of(view, *names),
+        where=place_of_variable(view, *names),
         candidates=unset(*names),
         remedy=" ".join(
             [
@@ -158,9 +155,7 @@ def _bound_of_flags(view: ObservationView, flags: Sequence[Flag]) -> float | Unk
     return parts.communication
 
 
-@rule(
-    "torch-nccl-debug",
-    "machine",
+@machine_rule(
     title="torch watches its collectives for debugging.",
     sees="TORCH_NCCL_BLOCKING_WAIT, TORCH_NCCL_NAN_CHECK, TORCH_NCCL_ENABLE_TIMING or TORCH_NCCL_DESYNC_DEBUG is on.",
     costs="a host that waits for each collective cannot queue the next work. A search for NaN reads each buffer once "
@@ -168,27 +163,23 @@ def _bound_of_flags(view: ObservationView, flags: Sequence[Flag]) -> float | Unk
     wrong_when="a hang is being looked for.",
     candidates=unset(*NCCL),
 )
-def torch_nccl_debug(view: ObservationView) -> Iterator[Finding]:
+def torch_nccl_debug(view: ObservationView) -> Judgements:
     names = [name for name in NCCL if is_on(view.variable(name))]
     if not names:
         return
     several = (number_or_none(view, "gpu.count") or 2) > 1
     waits = any(name.endswith(("BLOCKING_WAIT", "NAN_CHECK")) for name in names)
-    yield Finding(
-        id="torch-nccl-debug",
+    yield Judgement(
         severity=severity_on_gpu(view, "medium" if several and waits else "low"),
         claim=f"{in_words(names)} {'slow' if len(names) > 1 else 'slows'} collectives down.",
-        share=NOT_MEASURED,
         evidence=[f"{line}: {NCCL[name]}" for name, line in zip(names, variable_evidence(view, *names), strict=True)],
-        where=place_of(view, *names),
+        where=place_of_variable(view, *names),
         candidates=unset(*names),
         remedy="Unset them once the hang is found.",
     )
 
 
-@rule(
-    "caches-disabled",
-    "machine",
+@machine_rule(
     title="torch.compile keeps none of its results.",
     sees="TORCHINDUCTOR_FORCE_DISABLE_CACHES, TORCHINDUCTOR_FX_GRAPH_CACHE=0, TORCHINDUCTOR_AUTOGRAD_CACHE=0 or "
     "TRITON_ALWAYS_COMPILE. In a watched program, also torch's configuration, and a cache folder that the program sets "
@@ -197,7 +188,7 @@ def torch_nccl_debug(view: ObservationView) -> Iterator[Finding]:
     wrong_when="the compiler itself is being worked on, or the program compiles nothing.",
     candidates=unset(*COMPILE_CACHES),
 )
-def caches_disabled(view: ObservationView) -> Iterator[Finding]:
+def caches_disabled(view: ObservationView) -> Judgements:
     names = [name for name, counts in COMPILE_CACHES.items() if _set(view, name, counts)]
     live = [
         text
@@ -213,14 +204,12 @@ def caches_disabled(view: ObservationView) -> Iterator[Finding]:
     off = "The caches of torch.compile are off" if names or live else "Each start has a compile cache of its own"
     unused = not isinstance(view.observation.processes, Unknown) and not _compiles(view)
     unused = unused or number_or_none(view, "start.num_graphs") == 0
-    yield Finding(
-        id="caches-disabled",
+    yield Judgement(
         severity="low" if unused else "medium",
         kind="start",
         claim=f"{off}: each start compiles everything again.",
-        share=0.0,
-        evidence=[*variable_evidence(view, *names, *fresh), *live, *what_it_saves(view)],
-        where=place_of(view, *names, *fresh),
+        variables=[*names, *fresh],
+        evidence=[*live, *what_it_saves(view)],
         candidates=unset(*names),
         remedy="Leave the caches on. TORCHINDUCTOR_CACHE_DIR can name a folder that lasts."
         if names or live
@@ -234,9 +223,7 @@ def _compiles(view: ObservationView) -> bool:
     return isinstance(compilation, Compilation) and compilation.num_graphs > 0
 
 
-@rule(
-    "bytecode-not-kept",
-    "machine",
+@machine_rule(
     title="Python compiles the modules that it imports anew at each start.",
     sees="torch's modules have no bytecode files, and either PYTHONDONTWRITEBYTECODE is set or the folder for these "
     "files is not writable.",
@@ -244,7 +231,7 @@ def _compiles(view: ObservationView) -> bool:
     "Each spawned worker and each rank pays, too. Steps are not slower, so the severity is low for a watched command.",
     wrong_when="the program starts once and runs for days.",
 )
-def bytecode_not_kept(view: ObservationView) -> Iterator[Finding]:
+def bytecode_not_kept(view: ObservationView) -> Judgements:
     if view.truth("torch.bytecode"):
         return
     name = "PYTHONDONTWRITEBYTECODE"
@@ -255,22 +242,18 @@ def bytecode_not_kept(view: ObservationView) -> Iterator[Finding]:
     packages = str(folder).rpartition("/")[0] if folder else ""
     way = f"Unset {name}" if refused else "Let PYTHONPYCACHEPREFIX name a folder that lasts"
     compiles = [f"{python} -m compileall -q {packages}"] if packages and python else []
-    yield Finding(
-        id="bytecode-not-kept",
+    yield Judgement(
         severity="low" if is_watched(view) else "medium",
         kind="start",
         claim="Python compiles all modules that it imports anew at each start, torch's included.",
-        share=0.0,
         evidence=variable_evidence(view, name) if refused else ["there are none, and their folder is not writable"],
-        where=place_of(view, name),
+        where=place_of_variable(view, name),
         remedy=f"{way}, or compile the modules once, for instance while an image is built.",
         commands=compiles,
     )
 
 
-@rule(
-    "jiterator-cache",
-    "machine",
+@machine_rule(
     title="torch compiles some of its own kernels anew at each start.",
     sees="USE_PYTORCH_KERNEL_CACHE=0.",
     costs="seconds at the first call of each special function that torch compiles at run time. Later steps are not "
@@ -278,19 +261,12 @@ def bytecode_not_kept(view: ObservationView) -> Iterator[Finding]:
     wrong_when="the program calls none of these functions.",
     candidates=unset("USE_PYTORCH_KERNEL_CACHE"),
 )
-def jiterator_cache(view: ObservationView) -> Iterator[Finding]:
+def jiterator_cache(view: ObservationView) -> Judgements:
     if _set(view, "USE_PYTORCH_KERNEL_CACHE", lambda value: not is_on(value)):
-        yield Finding(
-            id="jiterator-cache",
+        yield Judgement(
             severity="low",
             kind="start",
             claim="USE_PYTORCH_KERNEL_CACHE=0: kernels that torch compiles at run time are not kept.",
-            share=0.0,
-            evidence=variable_evidence(view, "USE_PYTORCH_KERNEL_CACHE"),
-            where=place_of(view, "USE_PYTORCH_KERNEL_CACHE"),
-            candidates=unset("USE_PYTORCH_KERNEL_CACHE"),
+            variables=["USE_PYTORCH_KERNEL_CACHE"],
             remedy="Unset it. PYTORCH_KERNEL_CACHE_PATH can name a folder that lasts.",
         )
-
-
-RULES = (debug_flags_left_on, torch_nccl_debug, caches_disabled, bytecode_not_kept, jiterator_cache)

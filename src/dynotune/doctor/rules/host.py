@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import (
     PRODUCTS,
@@ -15,7 +13,7 @@ from dynotune.doctor.bounds import (
     saving,
     waits_for_host,
 )
-from dynotune.doctor.declaration import rule
+from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
 from dynotune.doctor.hot_lines import (
     asleep,
     ends_in_torch,
@@ -30,11 +28,10 @@ from dynotune.doctor.hot_lines import (
 )
 from dynotune.doctor.machine import fact_or_none, number_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
-from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader
 from dynotune.schema.setting import Setting
-from dynotune.schema.trace_summary import SHORT_KERNEL_S, Called, Caller, Operator, Place
+from dynotune.schema.trace_summary import SHORT_KERNEL_S, Called, Caller, Operator
 
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _PROGRAM: tuple[Caller, ...] = ("program", "unknown")
@@ -47,9 +44,7 @@ _SMALL = (
 _SMALL_NAMES = frozenset(f"aten::{name}" for name in _SMALL.split())
 
 
-@rule(
-    "launch-bound",
-    "program",
+@cuda_rule(
     title="Kernels take less time than their launch.",
     sees="the device is idle for short times, again and again, between kernels of less than 10 µs. Or: a step runs "
     "hundreds of such kernels, they are three quarters of all kernels or more, and with the pauses before them they "
@@ -63,9 +58,7 @@ _SMALL_NAMES = frozenset(f"aten::{name}" for name in _SMALL.split())
     candidates=[Setting("compile.mode", "reduce-overhead")],
     explains=["launch-latency"],
 )
-def launch_bound(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def launch_bound(view: ObservationView) -> Judgements:
     losses, launches = view.losses("launch-bound"), _mostly_launches(view)
     pauses = sum(loss.share for loss in losses)
     others = view.lost("host-bound")
@@ -84,9 +77,7 @@ def launch_bound(view: ObservationView) -> Iterator[Finding]:
     if others > pauses:
         claim = f"The device waits for {share:.0%} of a step while the host launches its kernels."
     candidates = [] if any(model.compiled for model in view.models) else [Setting("compile.mode", "reduce-overhead")]
-    yield Finding(
-        id="launch-bound",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=claim,
         share=share,
         evidence=evidence_of([*losses, *view.losses("host-bound")] if counted else losses),
@@ -97,7 +88,7 @@ def launch_bound(view: ObservationView) -> Iterator[Finding]:
     )
 
 
-def _many_short_kernels(view: ObservationView) -> Iterator[Finding]:
+def _many_short_kernels(view: ObservationView) -> Judgements:
     """Find a device that works nearly all the time on kernels that do very little."""
     kernels, num_steps, step_s = view.kernels, view.trace.num_steps, view.timing.step_s
     num, short_s = kernels.num_short, kernels.short_s
@@ -110,8 +101,7 @@ def _many_short_kernels(view: ObservationView) -> Iterator[Finding]:
     if share < policy.HIGH_SHARE:
         return
     compiled = any(model.compiled for model in view.models)
-    yield Finding(
-        id="launch-bound",
+    yield Judgement(
         severity=policy.severity(share),
         claim=f"{num / num_steps:,.0f} of {kernels.num / num_steps:,.0f} kernels a step take less than 10 µs each: "
         f"with the pauses between them {share:.0%} of a step.",
@@ -124,8 +114,6 @@ def _many_short_kernels(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "host-bound",
-    "program",
     title="The device waits for the host's own work.",
     sees="the device is idle while the host runs Python or operators of its own, and no more specific rule explains "
     "it. If kernels are short and most pauses are, or if the host was seen in torch's modules, backward passes and "
@@ -136,7 +124,7 @@ def _many_short_kernels(view: ObservationView) -> Iterator[Finding]:
     costs="all of this time.",
     wrong_when="the host's work is the program's purpose, as in a simulation.",
 )
-def host_bound(view: ObservationView) -> Iterator[Finding]:
+def host_bound(view: ObservationView) -> Judgements:
     if not view.uses_cuda:
         yield from _python_bound(view)
         return
@@ -148,8 +136,7 @@ def host_bound(view: ObservationView) -> Iterator[Finding]:
     if share < policy.LEAST_SHARE or share <= view.lost("launch-bound") or _mostly_launches(view):
         return
     lines = known(of_python, view)
-    yield Finding(
-        id="host-bound",
+    yield Judgement(
         severity=policy.severity(policy.SPARED_OF_HOST * share),
         claim=f"The device waits for the host's own work for {share:.0%} of a step.",
         share=share,
@@ -192,15 +179,14 @@ def _crowded_out(view: ObservationView) -> float:
     return min(sum(part for _, part in known(of_python, view)), max(0.0, 1 - recorded_s / row.window_s))
 
 
-def _python_bound(view: ObservationView) -> Iterator[Finding]:
+def _python_bound(view: ObservationView) -> Judgements:
     sleeps = known(asleep, view)
     surely = waits_for_host(view) - _between_operators_of_optimizer(view) - sum(part for _, part in sleeps)
     share = max(surely, _crowded_out(view))
     lines = within(known(of_python, view), share)
     if view.attribution.busy_share is not None or share < policy.HIGH_SHARE:
         return
-    yield Finding(
-        id="host-bound",
+    yield Judgement(
         # Between operators of usual size Python takes as much: what a verdict names has a place, and no alarm.
         severity=policy.severity(surely) if surely >= policy.MUCH_PYTHON else "low",
         claim=f"Python runs between operators for {share:.0%} of a step.",
@@ -214,25 +200,20 @@ def _python_bound(view: ObservationView) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "launch-latency",
-    "program",
+@cuda_rule(
     title="The device pauses between queued kernels.",
     sees="pauses of up to 100 µs although the next kernel was queued.",
     costs="these pauses, one or two microseconds for each kernel. Only fewer kernels, or CUDA graphs, help.",
     wrong_when="kernels are long, so the pauses do not matter.",
 )
-def launch_latency(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def launch_latency(view: ObservationView) -> Judgements:
     losses = view.losses("launch-latency")
     share = sum(loss.share for loss in losses)
     if share < policy.LEAST_SHARE:
         return
     short = (view.kernels.mean_s or 0.0) < SHORT_KERNEL_S and not view.kernels.in_graphs
     much = short and share >= policy.MUCH_WAITING_IN_QUEUE
-    yield Finding(
-        id="launch-latency",
+    yield Judgement(
         severity=policy.severity(share) if much else "low",
         claim=f"The device pauses between queued kernels for {share:.0%} of a step.",
         share=share,
@@ -243,8 +224,6 @@ def launch_latency(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "optimizer-forloop",
-    "program",
     title="The optimizer updates each parameter with separate kernels.",
     sees="more than 300 short kernels in each call of an optimizer's step. Without a device: more than 100 short "
     "operators that take one parameter each.",
@@ -255,7 +234,7 @@ def launch_latency(view: ObservationView) -> Iterator[Finding]:
     candidates=[Setting("optimizer.fused", True)],
     explains=["launch-bound", "launch-latency"],
 )
-def optimizer_forloop(view: ObservationView) -> Iterator[Finding]:
+def optimizer_forloop(view: ObservationView) -> Judgements:
     losses = view.losses("optimizer-forloop")
     share = min(1.0, sum(loss.share for loss in losses))
     if not view.uses_cuda and all(each.name.startswith("torch.optim.") for each in view.optimizers):
@@ -268,20 +247,17 @@ def optimizer_forloop(view: ObservationView) -> Iterator[Finding]:
     slow = [each for each in here if not each.fused] or here
     fusable = any(each.name.rpartition(".")[2] in FUSED for each in slow)
     kernels = "kernels" if view.uses_cuda else "operators"
-    yield Finding(
-        id="optimizer-forloop",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"The optimizer updates each parameter with separate {kernels}.",
         share=share,
+        losses=losses,
         evidence=[
-            *evidence_of(losses),
             *(
                 f"{each.name}(foreach={each.foreach}, fused={each.fused}), {each.num_tensors} tensors"
                 + ", of groups that set it for themselves" * each.groups_differ
                 for each in slow
-            ),
+            )
         ],
-        where=place_of(losses),
         candidates=[Setting("optimizer.fused", True)] if fusable else [],
         remedy=(
             "Pass fused=True, or leave foreach at its default: one kernel then updates many parameters."
@@ -294,8 +270,6 @@ def optimizer_forloop(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "python-elementwise-loops",
-    "program",
     title="A Python loop works on a tensor element by element.",
     sees="functions of the program call hundreds of short pointwise and indexing operators a step, one by one, and "
     "twenty or more for each matrix product or convolution. Calls by optimizers, backward passes and loops of "
@@ -305,7 +279,7 @@ def optimizer_forloop(view: ObservationView) -> Iterator[Finding]:
     wrong_when="each element depends on the one before, as in a recurrence.",
     explains=["launch-bound", "host-bound"],
 )
-def python_elementwise_loops(view: ObservationView) -> Iterator[Finding]:
+def python_elementwise_loops(view: ObservationView) -> Judgements:
     num_steps = view.trace.num_steps
     if not num_steps:
         raise Missing("steps in the trace", "they are neither marked nor found")
@@ -321,9 +295,7 @@ def python_elementwise_loops(view: ObservationView) -> Iterator[Finding]:
         return
     losses = view.losses("launch-bound", "host-bound")
     commonest = sorted(small, key=lambda pair: -pair[1].num)[:3]
-    yield Finding(
-        id="python-elementwise-loops",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"{per_step:,.0f} pointwise and indexing operators run in a step, as in a Python loop over elements.",
         share=share,
         evidence=[f"{row.name}: {called.num / num_steps:,.0f} a step" for row, called in commonest]
@@ -363,8 +335,6 @@ def _of_loop(view: ObservationView, num_steps: int) -> float:
 
 
 @rule(
-    "cpu-oversubscribed",
-    "program",
     title="More threads compute than there are cores.",
     sees="torch's threads over all ranks, or OpenCV's threads over all workers, outnumber the usable cores; and these "
     "cores are busy, other programs included, or threads that are ready to run wait for a core. Too many threads wake "
@@ -374,7 +344,7 @@ def _of_loop(view: ObservationView, num_steps: int) -> float:
     candidates=["host.num_threads"],
     explains=["host-bound", "loader-bound"],
 )
-def cpu_oversubscribed(view: ObservationView) -> Iterator[Finding]:
+def cpu_oversubscribed(view: ObservationView) -> Judgements:
     cores = view.number("host.num_cores")
     if cores < 1 or not (_cores_are_busy(view, cores) or _threads_wait(view)):
         return
@@ -398,14 +368,10 @@ def cpu_oversubscribed(view: ObservationView) -> Iterator[Finding]:
     if not over:
         return
     share = min(1.0, sum(share for _, _, share in over))
-    if share < policy.LEAST_SHARE:
-        return
     of_torch = over[0][0] == "torch" and of_workers <= workers
     each = max(1, int(cores) // ranks)
     waited = number_or_none(view, "live.core_wait_s_per_s")
-    yield Finding(
-        id="cpu-oversubscribed",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"{over[0][1]:.0f} threads of {over[0][0]} share {cores:.0f} cores.",
         share=share,
         evidence=[
@@ -415,7 +381,6 @@ def cpu_oversubscribed(view: ObservationView) -> Iterator[Finding]:
             view.mentions("window.tree_cpu_s_per_s"),
             *([] if waited is None else [f"threads that are ready to run wait {waited:.2g} s a second for a core"]),
         ],
-        where=Place(),
         candidates=[Setting("host.num_threads", each)] if of_torch else [],
         remedy=f"Call torch.set_num_threads({each}), or set OMP_NUM_THREADS."
         if of_torch
@@ -446,6 +411,3 @@ def _threads_wait(view: ObservationView) -> bool:
     """Tell whether the first rank's threads would use far more of the cores if these were free."""
     used, waited = (number_or_none(view, name) for name in ("window.tree_cpu_s_per_s", "live.core_wait_s_per_s"))
     return used is not None and waited is not None and used + waited >= policy.OVERSUBSCRIBED * used
-
-
-RULES = (launch_bound, host_bound, launch_latency, optimizer_forloop, python_elementwise_loops, cpu_oversubscribed)

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
-from dynotune.doctor.declaration import Rule, rule
-from dynotune.doctor.hot_lines import asleep, in_words, known, of_loader, of_python, of_thread, steps_thread, told
+from dynotune.doctor.declaration import Judgement, Judgements, Rule, rule
+from dynotune.doctor.hot_lines import (
+    asleep,
+    in_words,
+    known,
+    of_loader,
+    of_python,
+    of_thread,
+    place,
+    steps_thread,
+    told,
+)
 from dynotune.doctor.machine import number_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.phases import periodic
-from dynotune.schema.diagnosis import Finding
 from dynotune.schema.observation import Line, PeriodicKind
 from dynotune.schema.trace_summary import Place
 
@@ -117,8 +125,18 @@ _HABITS = (
 )
 
 
-def _judge(habit: Habit) -> Callable[[ObservationView], Iterator[Finding]]:
-    def judge(view: ObservationView) -> Iterator[Finding]:
+def _rule_of(habit: Habit) -> Rule:
+    @rule(
+        id=habit.id,
+        title=habit.title,
+        sees="where a sampler saw the thread of the steps, or the loader's workers: a line that calls this, or whose "
+        "text does.",
+        costs="the line's part of the time between operators, or of the wait for the loader; with a device, at most "
+        "what it waits for the host.",
+        wrong_when=habit.wrong_when,
+        explains=_GENERAL,
+    )
+    def judge(view: ObservationView) -> Judgements:
         found = [*of_python(view, habit.is_at), *of_loader(view, habit.is_at)]
         if habit.in_steps is not None:
             rare = [
@@ -128,51 +146,21 @@ def _judge(habit: Habit) -> Callable[[ObservationView], Iterator[Finding]]:
             seen = known(lambda view: of_thread(view, habit.is_at), view)
             found = max(found, seen or rare, key=lambda lines: sum(part for _, part in lines))
         share = min(1.0, sum(part for _, part in found))
-        if share < policy.LEAST_SHARE:
-            return
-        largest, _ = max(found, key=lambda pair: pair[1])
-        yield Finding(
-            id=habit.id,
-            severity=policy.severity(share),
+        yield Judgement(
             claim=f"{habit.what} takes {share:.0%} of a step.",
             share=share,
             evidence=told(found),
-            where=Place(function=largest.function),
+            where=place(found),
             remedy=habit.remedy,
         )
 
-    judge.__module__ = __name__
     return judge
 
 
-def _of_habit(habit: Habit) -> Rule:
-    return rule(
-        habit.id,
-        "program",
-        title=habit.title,
-        sees="where a sampler saw the thread of the steps, or the loader's workers: a line that calls this, or whose "
-        "text does.",
-        costs="the line's part of the time between operators, or of the wait for the loader; with a device, at most "
-        "what it waits for the host.",
-        wrong_when=habit.wrong_when,
-        explains=_GENERAL,
-    )(_judge(habit))
-
-
-(
-    tensor_from_list,
-    text_parsed_per_item,
-    table_read_per_item,
-    file_opened_per_item,
-    saved_per_step,
-    copied_per_step,
-    logged_per_step,
-) = map(_of_habit, _HABITS)
+HABITS = tuple(map(_rule_of, _HABITS))
 
 
 @rule(
-    "program-waits",
-    "program",
     title="The program sleeps, or waits for a thread of its own.",
     sees="the thread of the steps was seen at a line of the program where it took hardly any processor time, and that "
     "is no wait for a loader or for the device: a sleep, a queue, a lock, a socket, an event loop with nothing to do.",
@@ -180,7 +168,7 @@ def _of_habit(habit: Habit) -> Rule:
     wrong_when="there is nothing to do: a service waits for its requests.",
     explains=("host-bound",),
 )
-def program_waits(view: ObservationView) -> Iterator[Finding]:
+def program_waits(view: ObservationView) -> Judgements:
     found = asleep(view)
     share = unless_waited(view, min(1.0, sum(part for _, part in found)))
     if share < policy.LEAST_SHARE:
@@ -190,9 +178,7 @@ def program_waits(view: ObservationView) -> Iterator[Finding]:
     remedy = "Wait less: shorten the sleep or the time limit, or do the next piece of work meanwhile."
     if producer is not None:
         remedy = f"The thread that it waits for is at {producer.function}: make that faster, or use processes."
-    yield Finding(
-        id="program-waits",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"The program waits for {share:.0%} of a step, mostly at {in_words(largest)}.",
         share=share,
         evidence=told(found) + ([f"meanwhile: {in_words(producer)}"] if producer is not None else []),
@@ -209,8 +195,6 @@ def _producer(view: ObservationView) -> Line | None:
 
 
 @rule(
-    "threads-compete",
-    "program",
     title="Threads of the program compute in Python beside the steps.",
     sees="another thread of the program took processor time in code of its own, while the thread of the steps ran "
     "Python, too: one of them has the interpreter's lock at a time.",
@@ -220,7 +204,7 @@ def _producer(view: ObservationView) -> Line | None:
     wrong_when="the other thread computes in C without the lock.",
     explains=("host-bound", "launch-bound"),
 )
-def threads_compete(view: ObservationView) -> Iterator[Finding]:
+def threads_compete(view: ObservationView) -> Judgements:
     steps, window_s = steps_thread(view), view.timing.window_s
     others = [one for one in view.process.threads if not one.of_steps and one.lines]
     if steps.cpu_s is None or any(one.cpu_s is None for one in others):
@@ -239,8 +223,7 @@ def threads_compete(view: ObservationView) -> Iterator[Finding]:
     if share < policy.MEDIUM_SHARE:
         return
     busiest = max(others, key=lambda one: one.cpu_s or 0.0)
-    yield Finding(
-        id="threads-compete",
+    yield Judgement(
         severity=policy.severity(share),
         claim=f"Other threads of the program take {taken:.0%} of a core in Python while a step needs it.",
         share=share,
@@ -256,16 +239,3 @@ def _cores_used_up(view: ObservationView) -> float | None:
     cores, own, by_others = (number_or_none(view, name) for name in names)
     used = None if own is None else own + max(0.0, by_others or 0.0)
     return None if cores is None or used is None or used < policy.USED_UP * cores else used
-
-
-RULES = (
-    tensor_from_list,
-    text_parsed_per_item,
-    table_read_per_item,
-    file_opened_per_item,
-    saved_per_step,
-    copied_per_step,
-    logged_per_step,
-    program_waits,
-    threads_compete,
-)

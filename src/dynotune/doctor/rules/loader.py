@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import delay_of_device
-from dynotune.doctor.declaration import rule
+from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.hot_lines import known, of_loader, place, told
 from dynotune.doctor.loaders import (
     are_behind,
@@ -24,7 +22,6 @@ from dynotune.doctor.loaders import (
 from dynotune.doctor.machine import number_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.doctor.phases import sampling
-from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading
 from dynotune.schema.setting import Setting
@@ -34,8 +31,6 @@ SPLIT_FIRST = "Let the data set give each worker its own part (torch.utils.data.
 
 
 @rule(
-    "loader-bound",
-    "program",
     title="The program waits for its data loader.",
     sees="the share of a step in which the program only waited for the loader's next batch. With a device, this is the "
     "device's idle time while the program is inside the loader; without one, the time inside the loader. If workers "
@@ -50,7 +45,7 @@ SPLIT_FIRST = "Let the data set give each worker its own part (torch.utils.data.
     candidates=["loader.num_workers"],
     explains=["loader-jitter", "epoch-jitter"],
 )
-def loader_bound(view: ObservationView) -> Iterator[Finding]:
+def loader_bound(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     share = steady_wait(view, loader)
     if loader is not None and (taken := taken_by_workers(view, loader)) > share:
@@ -85,8 +80,7 @@ def loader_bound(view: ObservationView) -> Iterator[Finding]:
     used_up = not view.uses_cuda and _uses_up_processors(view)
     spared = min(share, _avoidable(view, loader)) + late
     then = f", and {late:.0%} until work is queued after late batches" if late >= policy.LEAST_SHARE else ""
-    yield Finding(
-        id="loader-bound",
+    yield Judgement(
         severity="low" if brief or used_up else policy.severity(spared),
         claim=f"A step waits {share:.0%} of its time for the data loader{then}.",
         share=min(1.0, share + late),
@@ -97,10 +91,9 @@ def loader_bound(view: ObservationView) -> Iterator[Finding]:
     )
 
 
-def _crowded(view: ObservationView, loader: Loader, taken: float) -> Finding:
+def _crowded(view: ObservationView, loader: Loader, taken: float) -> Judgement:
     cores = int(view.number("host.num_cores"))
-    return Finding(
-        id="loader-bound",
+    return Judgement(
         severity=policy.severity(taken),
         claim=f"Operators wait for cores that workers use, for at most {taken:.0%} of a step.",
         share=taken,
@@ -133,8 +126,6 @@ def _uses_up_processors(view: ObservationView) -> bool:
 
 
 @rule(
-    "num-workers-zero",
-    "program",
     title="The training process makes its batches itself.",
     sees="the program waits for a DataLoader that has `num_workers=0`.",
     costs="the wait, less what workers cannot hide: handing a batch over, and the processor time of loading on the "
@@ -143,7 +134,7 @@ def _uses_up_processors(view: ObservationView) -> bool:
     candidates=["loader.num_workers"],
     explains=["loader-bound", "loader-jitter"],
 )
-def num_workers_zero(view: ObservationView) -> Iterator[Finding]:
+def num_workers_zero(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     if loader is None or loader.num_workers:
         return
@@ -157,9 +148,7 @@ def num_workers_zero(view: ObservationView) -> Iterator[Finding]:
     remedy = "Let workers make batches beside the training process."
     if gives_all_to_each(loader):
         remedy = f"{SPLIT_FIRST}, then use workers."
-    yield Finding(
-        id="num-workers-zero",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"Batches are made in the training process, which waits {wait:.0%} of a step for them.",
         share=share,
         evidence=[*told(lines), *evidence_of(losses), _in_words(loader), *_making(loader)],
@@ -170,8 +159,6 @@ def num_workers_zero(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "num-workers-too-many",
-    "program",
     title="There are more workers than cores.",
     sees="the loader's workers, times the ranks on this machine, outnumber the cores that affinity and quota allow.",
     costs="at most the wait for the loader without the starts of epochs, or the wait of operators on the CPU for cores "
@@ -181,7 +168,7 @@ def num_workers_zero(view: ObservationView) -> Iterator[Finding]:
     candidates=["loader.num_workers"],
     explains=["loader-bound", "loader-jitter", "prefetch-factor"],
 )
-def num_workers_too_many(view: ObservationView) -> Iterator[Finding]:
+def num_workers_too_many(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     if loader is None or not loader.num_workers:
         return
@@ -194,8 +181,7 @@ def num_workers_too_many(view: ObservationView) -> Iterator[Finding]:
     wait = max(steady_wait(view, loader), taken_by_workers(view, loader))
     lost = wait >= policy.LEAST_SHARE
     fewer = max(1, cores // ranks)
-    yield Finding(
-        id="num-workers-too-many",
+    yield Judgement(
         severity=policy.severity(wait) if lost else "low",
         claim=f"{loader.num_workers * ranks} workers share {cores} {'core' if cores == 1 else 'cores'}.",
         share=wait if lost else Unknown("only a comparison shows what crowded cores cost"),
@@ -207,8 +193,6 @@ def num_workers_too_many(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "persistent-workers",
-    "program",
     title="Workers start anew for each epoch.",
     sees="steps that begin an epoch take longer than others, by more than the first batch takes to make, and the "
     "loader's workers do not persist. The rule is silent if an iterator goes on across epochs, as Ultralytics' does.",
@@ -217,28 +201,21 @@ def num_workers_too_many(view: ObservationView) -> Iterator[Finding]:
     candidates=[Setting("loader.persistent_workers", True)],
     explains=["epoch-jitter"],
 )
-def persistent_workers(view: ObservationView) -> Iterator[Finding]:
+def persistent_workers(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     if loader is None or not starts_workers_each_epoch(view, loader) or sampling(view):
         return
     share = epoch_starts(view, first_batch_s(loader))
-    if share < policy.LEAST_SHARE:
-        return
-    yield Finding(
-        id="persistent-workers",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"Starting {loader.num_workers} workers for each epoch takes {share:.0%} of the time.",
         share=share,
         evidence=[*_epochs_in_words(view), _in_words(loader)],
         where=loader.place,
-        candidates=[Setting("loader.persistent_workers", True)],
         remedy="Keep the workers from one epoch to the next (persistent_workers=True).",
     )
 
 
 @rule(
-    "mp-context",
-    "program",
     title="Workers start in a fresh interpreter.",
     sees="the loader starts its workers by spawn or forkserver, anew for each epoch, and the first steps of epochs "
     "take longer than forked workers would need.",
@@ -247,30 +224,23 @@ def persistent_workers(view: ObservationView) -> Iterator[Finding]:
     candidates=[Setting("loader.multiprocessing_context", "fork")],
     explains=["epoch-jitter"],
 )
-def mp_context(view: ObservationView) -> Iterator[Finding]:
+def mp_context(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     if loader is None or not starts_workers_each_epoch(view, loader) or sampling(view):
         return
     if loader.context not in ("spawn", "forkserver"):
         return
     share = epoch_starts(view, max(first_batch_s(loader), policy.FORK_S * loader.num_workers))
-    if share < policy.LEAST_SHARE:
-        return
-    yield Finding(
-        id="mp-context",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"Workers start by {loader.context}: each imports the program again, once an epoch.",
         share=share,
         evidence=[*_epochs_in_words(view), _in_words(loader)],
         where=loader.place,
-        candidates=[Setting("loader.multiprocessing_context", "fork")],
         remedy="Keep the workers, or fork them if that is safe.",
     )
 
 
 @rule(
-    "prefetch-factor",
-    "program",
     title="Batches take unevenly long to make, and too few are made ahead.",
     sees="the program waits although the workers have time left, and the longest batch took several times the mean, so "
     "long that workers would not keep up if each batch did. For a model on the CPU, the rule asks for idle cores, too.",
@@ -280,7 +250,7 @@ def mp_context(view: ObservationView) -> Iterator[Finding]:
     candidates=["loader.prefetch_factor"],
     explains=["loader-bound", "loader-jitter"],
 )
-def prefetch_factor(view: ObservationView) -> Iterator[Finding]:
+def prefetch_factor(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     share = steady_wait(view, loader)
     if loader is None or not loader.num_workers or share < policy.LEAST_SHARE:
@@ -295,8 +265,7 @@ def prefetch_factor(view: ObservationView) -> Iterator[Finding]:
         return  # a batch made ahead takes a core from the one made now
     share = min(share, uneven)
     ahead = loader.prefetch_factor or 2
-    yield Finding(
-        id="prefetch-factor",
+    yield Judgement(
         severity=policy.severity(share),
         claim=f"A batch can take {loading.longest_s / loading.fetch_s:.0f} times the mean, and each worker makes "
         f"{ahead} ahead.",
@@ -375,6 +344,3 @@ def _epochs_in_words(view: ObservationView) -> list[str]:
         f"epochs begun in the window: {timing.num_epochs}",
         f"their first step takes {first_s * 1e3:.3g} ms, others {usual_s * 1e3:.3g} ms",
     ]
-
-
-RULES = (loader_bound, num_workers_zero, num_workers_too_many, persistent_workers, mp_context, prefetch_factor)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dynotune.doctor import policy
-from dynotune.doctor.declaration import rule
+from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.machine import (
     NOT_MEASURED,
     Load,
@@ -23,16 +21,14 @@ from dynotune.doctor.machine import (
     shares,
 )
 from dynotune.doctor.observation_view import Missing, ObservationView
-from dynotune.schema.diagnosis import Finding, Severity
+from dynotune.schema.diagnosis import Severity
 
 THERMAL = ("sw-thermal", "hw-thermal")
 HARDWARE = ("hw-slowdown", "hw-power-brake")
 EXPLAINING = ("sw-power-cap", "sync-boost", *THERMAL, *HARDWARE)
 
 
-@rule(
-    "gpu-power-capped",
-    "machine",
+@machine_rule(
     title="The power limit of a GPU was lowered.",
     sees="the power limit in force is below the GPU's default. For a watched command, also whether the limit held the "
     "clocks down.",
@@ -40,7 +36,7 @@ EXPLAINING = ("sw-power-cap", "sync-boost", *THERMAL, *HARDWARE)
     "lowered, of the time in which the GPU works. A GPU that waits for its host draws less and loses nothing.",
     wrong_when="the limit was lowered on purpose, for a rack that cannot cool or feed more.",
 )
-def gpu_power_capped(view: ObservationView) -> Iterator[Finding]:
+def gpu_power_capped(view: ObservationView) -> Judgements:
     lowered = []
     for gpu in gpus(view):
         limit, default = view.number(f"{gpu}.power_limit_w"), view.number(f"{gpu}.default_power_limit_w")
@@ -58,8 +54,7 @@ def gpu_power_capped(view: ObservationView) -> Iterator[Finding]:
     otherwise: Severity = "medium" if part >= 1 - policy.MUCH_LOWERED_POWER else "low"
     share, severity = share_and_severity(view, bound, otherwise)
     names = in_words([gpu_in_words(view, gpu) for gpu, _, _ in lowered])
-    yield Finding(
-        id="gpu-power-capped",
+    yield Judgement(
         severity=severity,
         claim=f"The power limit of {names} was lowered, by {part:.0%} of its default.",
         share=share,
@@ -71,16 +66,14 @@ def gpu_power_capped(view: ObservationView) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "gpu-thermal-slowdown",
-    "machine",
+@machine_rule(
     title="A GPU slows down because it is hot.",
     sees="clock event reasons for heat, set by the driver or by the hardware, under load or now.",
     costs="clocks. Better cooling gives back at most the difference to the highest clock, of the time in which the GPU "
     "works.",
     wrong_when="the GPU was hot only at this moment, after another program.",
 )
-def gpu_thermal_slowdown(view: ObservationView) -> Iterator[Finding]:
+def gpu_thermal_slowdown(view: ObservationView) -> Judgements:
     yield from _slowed(
         view,
         THERMAL,
@@ -91,16 +84,14 @@ def gpu_thermal_slowdown(view: ObservationView) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "gpu-hw-slowdown",
-    "machine",
+@machine_rule(
     title="The hardware holds a GPU's clocks down.",
     sees="clock event reasons that the hardware set for another cause than heat: too much power drawn, or the power "
     "supply's brake.",
     costs="often half of the clocks, of the time in which the GPU works.",
     wrong_when="the reason was set only at this moment.",
 )
-def gpu_hw_slowdown(view: ObservationView) -> Iterator[Finding]:
+def gpu_hw_slowdown(view: ObservationView) -> Judgements:
     yield from _slowed(
         view,
         HARDWARE,
@@ -112,15 +103,13 @@ def gpu_hw_slowdown(view: ObservationView) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "gpu-sync-boost",
-    "machine",
+@machine_rule(
     title="A GPU keeps to the clocks of the slowest GPU in its group.",
     sees="the clock event reason sync boost: an administrator put several GPUs into one group.",
     costs="the difference to the clock that the GPU would reach alone, of the time in which it works.",
     wrong_when="the group is wanted, so that all ranks of a job take equally long.",
 )
-def gpu_sync_boost(view: ObservationView) -> Iterator[Finding]:
+def gpu_sync_boost(view: ObservationView) -> Judgements:
     yield from _slowed(
         view,
         ("sync-boost",),
@@ -140,7 +129,7 @@ def _slowed(
     remedy: str,
     otherwise: Severity,
     unless: str = "",
-) -> Iterator[Finding]:
+) -> Judgements:
     """Yield a finding for all GPUs with one of these clock event reasons. An idle GPU without one is unknown.
 
     Args:
@@ -171,8 +160,7 @@ def _slowed(
         bound = None if None in bounds else max(bound for bound in bounds if bound is not None)
         share, severity = share_and_severity(view, bound, otherwise)
         text = claim.format(names=in_words(slowed))
-        yield Finding(
-            id=id_,
+        yield Judgement(
             severity=severity,
             claim=text[0].upper() + text[1:],
             share=share,
@@ -192,9 +180,7 @@ def _lost(view: ObservationView, gpu: str, at_load: Load, held: float) -> float 
     return parts.device * (max(1 - at_load.clock_mhz / highest, 0.0) if held >= 0.5 else held)
 
 
-@rule(
-    "gpu-clocks-locked-low",
-    "machine",
+@machine_rule(
     title="A busy GPU stays far below its highest clock, and names no reason.",
     sees="under load, clocks are below 0.8 of the highest, and neither power, heat nor hardware is named as the "
     "reason. The clocks were locked, or application clocks were set.",
@@ -202,7 +188,7 @@ def _lost(view: ObservationView, gpu: str, at_load: Load, held: float) -> float 
     wrong_when="the clocks were locked for a measurement, or the work comes in bursts too short for the GPU to raise "
     "its clocks.",
 )
-def gpu_clocks_locked_low(view: ObservationView) -> Iterator[Finding]:
+def gpu_clocks_locked_low(view: ObservationView) -> Judgements:
     locked, evidence, bounds, idle = [], [], [], None
     for gpu in gpus(view):
         try:
@@ -225,8 +211,7 @@ def gpu_clocks_locked_low(view: ObservationView) -> Iterator[Finding]:
         bound = None if None in bounds else max(bound for bound in bounds if bound is not None)
         share, severity = share_and_severity(view, bound, "high")
         names = in_words([gpu_in_words(view, gpu) for gpu in locked])
-        yield Finding(
-            id="gpu-clocks-locked-low",
+        yield Judgement(
             severity=severity,
             claim=f"The clocks of {names} stay low under load, and the driver names no reason.",
             share=share,
@@ -240,32 +225,26 @@ def gpu_clocks_locked_low(view: ObservationView) -> Iterator[Finding]:
         raise idle
 
 
-@rule(
-    "persistence-off",
-    "machine",
+@machine_rule(
     title="The driver releases the GPU whenever no program uses it.",
     sees="persistence mode is off.",
     costs="a second or more at the start of each program that finds the GPU unused. Steps are not slower.",
     wrong_when="another program, for instance a display, uses the GPU all the time.",
 )
-def persistence_off(view: ObservationView) -> Iterator[Finding]:
+def persistence_off(view: ObservationView) -> Judgements:
     off = [gpu for gpu in gpus(view) if not view.truth(f"{gpu}.persistence")]
     if off:
-        yield Finding(
-            id="persistence-off",
+        yield Judgement(
             severity="low",
             kind="start",
             claim="Persistence mode is off: each start waits until the driver has set up the GPU.",
-            share=0.0,
             evidence=[f"{gpu_label(view, gpu)}: persistence mode is off" for gpu in off],
             remedy="Run nvidia-persistenced, or switch persistence mode on until the next restart of the machine.",
             commands=["sudo systemctl enable --now nvidia-persistenced", "sudo nvidia-smi -pm 1"],
         )
 
 
-@rule(
-    "gpu-shared",
-    "machine",
+@machine_rule(
     title="Another process uses the GPU.",
     sees="processes with a compute context before the command starts. If a container hides processes: a GPU that is "
     "busy, or whose memory is in use, without a visible process.",
@@ -273,7 +252,7 @@ def persistence_off(view: ObservationView) -> Iterator[Finding]:
     "meanwhile.",
     wrong_when="the other process is your own and idle, as a notebook that is still open.",
 )
-def gpu_shared(view: ObservationView) -> Iterator[Finding]:
+def gpu_shared(view: ObservationView) -> Judgements:
     if view.is_watched and not view.uses_cuda:
         return  # the command uses no GPU
     evidence, worst, hidden = [], [], None
@@ -294,8 +273,7 @@ def gpu_shared(view: ObservationView) -> Iterator[Finding]:
         worst.append(0 if (busy or 0) >= policy.BUSY_PERCENT else 1 if held else 2)
     if evidence:
         severities: tuple[Severity, ...] = ("high", "medium", "low")
-        yield Finding(
-            id="gpu-shared",
+        yield Judgement(
             severity=severities[min(worst)],
             kind="measurement",
             claim=(
@@ -318,43 +296,36 @@ def _held(view: ObservationView, gpu: str) -> bool:
     return bool(used and total) and used >= max(policy.SHARED_MEMORY * total, policy.HIDDEN_MEMORY_BYTES)  # type: ignore[operator]
 
 
-@rule(
-    "mig-slice",
-    "machine",
+@machine_rule(
     title="MIG splits the GPU.",
     sees="MIG mode is on: a program gets a slice, with a part of the multiprocessors and of the memory's bandwidth.",
     costs="nothing that a program could change. A slice is not a whole GPU, and the driver does not report utilisation "
     "for slices.",
     wrong_when="a slice was ordered.",
 )
-def mig_slice(view: ObservationView) -> Iterator[Finding]:
+def mig_slice(view: ObservationView) -> Judgements:
     if no_gpu(view):
         return
     if view.truth("gpu.mig"):
-        yield Finding(
-            id="mig-slice",
+        yield Judgement(
             severity="low",
             claim="MIG splits the GPU: a program has a slice of it, not all of it.",
-            share=NOT_MEASURED,
             evidence=["MIG mode is on"],
             remedy="Choose a larger profile if the program needs more.",
             commands=["nvidia-smi -L", "sudo nvidia-smi mig -lgip"],
         )
 
 
-@rule(
-    "row-remap-pending",
-    "machine",
+@machine_rule(
     title="A GPU needs a reset to take faulty memory out of use.",
     sees="remapped rows are pending: there were uncorrectable errors, and spare rows come into use at the next reset.",
     costs="no speed. Programs that touch these rows end with an error, and the GPU may be the slow rank of a job.",
     wrong_when="never. It matters less if no program touches this memory.",
 )
-def row_remap_pending(view: ObservationView) -> Iterator[Finding]:
+def row_remap_pending(view: ObservationView) -> Judgements:
     pending = [gpu for gpu in gpus(view) if view.truth(f"{gpu}.remapped_rows_pending")]
     if pending:
-        yield Finding(
-            id="row-remap-pending",
+        yield Judgement(
             severity="medium",
             kind="correctness",
             claim="Faulty memory of the GPU stays in use until a reset replaces it by spare rows.",
@@ -366,16 +337,3 @@ def row_remap_pending(view: ObservationView) -> Iterator[Finding]:
             remedy="Reset the GPU during maintenance, when no program uses it.",
             commands=[f"sudo nvidia-smi --gpu-reset{gpu_option(view, gpu)}" for gpu in pending],
         )
-
-
-RULES = (
-    gpu_power_capped,
-    gpu_thermal_slowdown,
-    gpu_hw_slowdown,
-    gpu_sync_boost,
-    gpu_clocks_locked_low,
-    persistence_off,
-    gpu_shared,
-    mig_slice,
-    row_remap_pending,
-)

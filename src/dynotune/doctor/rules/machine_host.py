@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dynotune.doctor import policy
-from dynotune.doctor.declaration import rule
+from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.machine import (
     DIAGNOSE,
     NOT_MEASURED,
@@ -22,7 +20,7 @@ from dynotune.doctor.machine import (
     variable_evidence,
 )
 from dynotune.doctor.observation_view import Missing, ObservationView
-from dynotune.schema.diagnosis import Finding, Severity
+from dynotune.schema.diagnosis import Severity
 
 DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 """With these drivers `powersave` follows the load. With all others it is the lowest frequency."""
@@ -30,9 +28,7 @@ DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 BINDING = ("OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
-@rule(
-    "cpu-governor-powersave",
-    "machine",
+@machine_rule(
     title="The processors are set to save power.",
     sees="the frequency governor `powersave`, and its driver if that is known. Machines on which the hypervisor "
     "decides have no governor.",
@@ -40,26 +36,22 @@ BINDING = ("OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
     "cores stay at their lowest frequency, and all host work takes longer.",
     wrong_when="the step waits for the GPU anyway.",
 )
-def cpu_governor_powersave(view: ObservationView) -> Iterator[Finding]:
+def cpu_governor_powersave(view: ObservationView) -> Judgements:
     if "powersave" not in view.text("host.governor").split(", "):
         return
     driver = fact_or_none(view, "host.governor_driver")
     fixed = isinstance(driver, str) and driver not in DYNAMIC_DRIVERS
-    yield Finding(
-        id="cpu-governor-powersave",
+    yield Judgement(
         severity="medium" if fixed else "low",
         claim="The frequency governor of the processors is powersave"
         + (f", which with {driver} is the lowest frequency." if fixed else "."),
-        share=NOT_MEASURED,
         evidence=fact_evidence(view, "host.governor", "host.governor_driver"),
         remedy="Try the governor performance if steps wait for the host.",
         commands=["sudo cpupower frequency-set -g performance"],
     )
 
 
-@rule(
-    "cgroup-cpu-quota",
-    "machine",
+@machine_rule(
     title="A quota allows less processor time than the visible cores suggest.",
     sees="the CPU quota of the container's control group against the cores that a process may run on, and how long the "
     "quota has stopped it. Thread pools, and torch's check of the number of workers, count cores and do not know the "
@@ -69,7 +61,7 @@ def cpu_governor_powersave(view: ObservationView) -> Iterator[Finding]:
     wrong_when="the number of threads already fits the quota, for instance by OMP_NUM_THREADS.",
     explains=["cpu-oversubscribed"],
 )
-def cgroup_cpu_quota(view: ObservationView) -> Iterator[Finding]:
+def cgroup_cpu_quota(view: ObservationView) -> Judgements:
     quota = view.fact("host.cpu_quota")
     if quota is None:
         return
@@ -91,8 +83,7 @@ def cgroup_cpu_quota(view: ObservationView) -> Iterator[Finding]:
     else:
         share = NOT_MEASURED
         severity = "medium" if cores <= num_cpus / 2 and threads is None else "low"
-    yield Finding(
-        id="cgroup-cpu-quota",
+    yield Judgement(
         severity=severity,
         claim=f"A quota allows {cores:g} cores of processor time, and {num_cpus} cores are visible.",
         share=share,
@@ -102,16 +93,14 @@ def cgroup_cpu_quota(view: ObservationView) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "cpu-affinity-narrow",
-    "machine",
+@machine_rule(
     title="The process may run on few of the machine's processors.",
     sees="the processors of its affinity against those that are online; for a watched command, also whether it used "
     "them up.",
     costs="the program, its pinning thread and its loader workers take turns on these processors.",
     wrong_when="a scheduler gave the job these processors, and the others belong to other jobs.",
 )
-def cpu_affinity_narrow(view: ObservationView) -> Iterator[Finding]:
+def cpu_affinity_narrow(view: ObservationView) -> Judgements:
     num_cpus, num_online = len(view.words("host.affinity")), view.number("host.num_logical_cpus")
     if num_cpus >= num_online:
         return
@@ -123,11 +112,9 @@ def cpu_affinity_narrow(view: ObservationView) -> Iterator[Finding]:
         severity = "medium" if used >= policy.USED_UP * num_cpus else "low"
     if severity == "low" and num_cpus >= num_online / 2:
         return
-    yield Finding(
-        id="cpu-affinity-narrow",
+    yield Judgement(
         severity=severity,
         claim=f"The process may run on {num_cpus} of {num_online:g} processors.",
-        share=NOT_MEASURED,
         evidence=[
             f"affinity: {num_cpus} processors; online: {num_online:g}",
             *([] if used is None else [f"the command used {used:.1f} of them"]),
@@ -138,15 +125,13 @@ def cpu_affinity_narrow(view: ObservationView) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "numa-remote",
-    "machine",
+@machine_rule(
     title="The process runs on processors that are far from its GPU.",
     sees="the processors of its affinity against those near the GPU, on machines with several memory nodes.",
     costs="copies and launches cross the link between processors: 1 to 10% if it matters, often nothing.",
     wrong_when="memory was bound to the GPU's node by other means.",
 )
-def numa_remote(view: ObservationView) -> Iterator[Finding]:
+def numa_remote(view: ObservationView) -> Judgements:
     if no_gpu(view) or view.number("host.num_numa_nodes") <= 1:
         return
     usable = set(view.words("host.affinity"))
@@ -157,13 +142,11 @@ def numa_remote(view: ObservationView) -> Iterator[Finding]:
         return
     node = fact_or_none(view, f"{(far or unbound)[0]}.numa_node")
     bind = f"numactl --cpunodebind={'N' if node is None else node} --membind={'N' if node is None else node} python …"
-    yield Finding(
-        id="numa-remote",
+    yield Judgement(
         severity="medium" if far else "low",
         claim="All usable processors are far from the GPU."
         if far
         else "The usable processors belong to several memory nodes, and some are far from the GPU.",
-        share=NOT_MEASURED,
         evidence=[
             f"{gpu_label(view, gpu)}: {num_near[gpu]} of {len(usable)} usable processors are near it"
             for gpu in far or unbound
@@ -172,25 +155,21 @@ def numa_remote(view: ObservationView) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "numa-balancing",
-    "machine",
+@machine_rule(
     title="The kernel moves pages between memory nodes under a process that is bound to one.",
     sees="automatic NUMA balancing is on, there are several memory nodes, and the process is bound to some of the "
     "processors.",
     costs="page faults that the kernel provokes to learn who uses a page. For a bound process it learns nothing new.",
     wrong_when="the process is bound to processors of several nodes.",
 )
-def numa_balancing(view: ObservationView) -> Iterator[Finding]:
+def numa_balancing(view: ObservationView) -> Judgements:
     if view.number("host.numa_balancing") == 0 or view.number("host.num_numa_nodes") <= 1:
         return
     num_cpus, num_online = len(view.words("host.affinity")), view.number("host.num_logical_cpus")
     if num_cpus < num_online and fact_or_none(view, "window.numa_pte_updates") != 0:
-        yield Finding(
-            id="numa-balancing",
+        yield Judgement(
             severity="low",
             claim="The kernel balances memory between nodes under a process that is already bound.",
-            share=NOT_MEASURED,
             evidence=[
                 view.mentions("host.numa_balancing"),
                 view.mentions("host.num_numa_nodes"),
@@ -202,60 +181,50 @@ def numa_balancing(view: ObservationView) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "zone-reclaim",
-    "machine",
+@machine_rule(
     title="The kernel drops cached files before it uses another node's memory.",
     sees="`vm.zone_reclaim_mode` is not zero, on a machine with several memory nodes.",
     costs="the program reads data from disk again that would have stayed in the page cache, and allocations wait for "
     "reclaim.",
     wrong_when="each process is bound to a node and its data fits there.",
 )
-def zone_reclaim(view: ObservationView) -> Iterator[Finding]:
+def zone_reclaim(view: ObservationView) -> Judgements:
     mode = view.number("host.zone_reclaim_mode")
     if mode and view.number("host.num_numa_nodes") > 1:
-        yield Finding(
-            id="zone-reclaim",
+        yield Judgement(
             severity="medium",
             claim="The kernel reclaims a node's cache before it uses the memory of another node.",
-            share=NOT_MEASURED,
             evidence=[f"vm.zone_reclaim_mode is {mode:g}", view.mentions("host.num_numa_nodes")],
             remedy="Set it to 0, the default.",
             commands=["sudo sysctl vm.zone_reclaim_mode=0"],
         )
 
 
-@rule(
-    "preempt-rt-kernel",
-    "machine",
+@machine_rule(
     title="The kernel is a real-time kernel.",
     sees="PREEMPT_RT in the kernel's version, or /sys/kernel/realtime.",
     costs="throughput, in exchange for bounded latency. NVIDIA's driver does not build for this kernel.",
     wrong_when="the machine controls something in real time, and training is its lesser purpose.",
 )
-def preempt_rt_kernel(view: ObservationView) -> Iterator[Finding]:
+def preempt_rt_kernel(view: ObservationView) -> Judgements:
     if view.truth("host.preempt_rt"):
-        yield Finding(
-            id="preempt-rt-kernel",
+        yield Judgement(
             severity=severity_on_gpu(view, "high") if not no_gpu(view) else "medium",
             claim="The kernel is built for real time (PREEMPT_RT), which costs throughput.",
-            share=NOT_MEASURED,
             evidence=fact_evidence(view, "host.preempt_rt", "host.kernel", "host.kernel_version"),
             remedy="Boot the distribution's standard kernel. NVIDIA does not support its driver on a real-time kernel.",
             commands=["uname -v"],
         )
 
 
-@rule(
-    "swap-active",
-    "machine",
+@machine_rule(
     title="The machine swaps memory.",
     sees="pages that were swapped while a command was watched. Without a command: the rule finds nothing if there is "
     "no swap, and warns if swap is in use and hardly any memory is left.",
     costs="a swapped page that is touched again is read from disk, which is thousands of times slower than memory.",
     wrong_when="the swapped memory belongs to programs that sleep.",
 )
-def swap_active(view: ObservationView) -> Iterator[Finding]:
+def swap_active(view: ObservationView) -> Judgements:
     if not view.number("host.swap_total_bytes"):
         return
     used = fact_evidence(view, "host.swap_used_bytes", "host.memory_available_bytes")
@@ -267,8 +236,7 @@ def swap_active(view: ObservationView) -> Iterator[Finding]:
             parts = shares(view)
             bound = None if parts is None else 1 - parts.device
             share, severity = share_and_severity(view, bound, "high")
-            yield Finding(
-                id="swap-active",
+            yield Judgement(
                 severity=severity if pages < policy.MUCH_SWAPPED_PAGES else "high",
                 claim=f"{pages:,.0f} pages were swapped while the command ran.",
                 share=share,
@@ -279,26 +247,12 @@ def swap_active(view: ObservationView) -> Iterator[Finding]:
         return
     total, left = view.number("host.memory_bytes"), view.number("host.memory_available_bytes")
     if left < policy.LITTLE_AVAILABLE_MEMORY * total and view.number("host.swap_used_bytes"):
-        yield Finding(
-            id="swap-active",
+        yield Judgement(
             severity="medium",
             claim=f"Hardly any memory is left ({left / 2**30:.1f} GiB), and swap is in use.",
-            share=NOT_MEASURED,
             evidence=used,
             remedy=remedy,
             commands=["vmstat 1", "free -h"],
         )
         return
     raise Missing("swapping while a command runs", DIAGNOSE)
-
-
-RULES = (
-    cpu_governor_powersave,
-    cgroup_cpu_quota,
-    cpu_affinity_narrow,
-    numa_remote,
-    numa_balancing,
-    zone_reclaim,
-    preempt_rt_kernel,
-    swap_active,
-)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dynotune.doctor import policy
-from dynotune.doctor.declaration import rule
+from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.machine import (
     DIAGNOSE,
     at_work,
@@ -20,28 +18,23 @@ from dynotune.doctor.machine import (
     window_of,
 )
 from dynotune.doctor.observation_view import Missing, ObservationView
-from dynotune.schema.diagnosis import Finding
 
 LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """Line rate of a PCIe lane by its generation, one direction, after the line's encoding."""
 
 
-@rule(
-    "pcie-width-degraded",
-    "machine",
+@machine_rule(
     title="A GPU's PCIe link uses fewer lanes than it could.",
     sees="fewer lanes under load than GPU and slot allow. An idle GPU may drop lanes, so the rule does not judge it.",
     costs="bandwidth between host and GPU, in proportion: at most this part of the time in which a step waits for "
     "copies.",
     wrong_when="the slot has fewer lanes than the driver believes.",
 )
-def pcie_width_degraded(view: ObservationView) -> Iterator[Finding]:
+def pcie_width_degraded(view: ObservationView) -> Judgements:
     yield from _degraded(view, "width", "lanes", "Reseat the card; look at the riser and the firmware's bifurcation.")
 
 
-@rule(
-    "pcie-gen-degraded",
-    "machine",
+@machine_rule(
     title="A GPU's PCIe link runs at an older generation than it could.",
     sees="a lower generation under load than GPU and system allow. An idle GPU slows its link down to save power, so "
     "the rule does not judge it.",
@@ -49,11 +42,11 @@ def pcie_width_degraded(view: ObservationView) -> Iterator[Finding]:
     "step waits for copies.",
     wrong_when="the load was too light for the link to speed up.",
 )
-def pcie_gen_degraded(view: ObservationView) -> Iterator[Finding]:
+def pcie_gen_degraded(view: ObservationView) -> Judgements:
     yield from _degraded(view, "generation", "generation", "Look at the slot and its setting in the firmware.")
 
 
-def _degraded(view: ObservationView, what: str, unit: str, remedy: str) -> Iterator[Finding]:
+def _degraded(view: ObservationView, what: str, unit: str, remedy: str) -> Judgements:
     slow, evidence, parts_lost, idle = [], [], [], None
     for gpu in gpus(view):
         most = view.number(f"{gpu}.pcie_max_{what}")
@@ -73,8 +66,7 @@ def _degraded(view: ObservationView, what: str, unit: str, remedy: str) -> Itera
         share, severity = share_and_severity(
             view, None if parts is None else parts.transfer * max(parts_lost), "medium"
         )
-        yield Finding(
-            id="pcie-width-degraded" if unit == "lanes" else "pcie-gen-degraded",
+        yield Judgement(
             severity=severity,
             claim=f"The PCIe link of {in_words(slow)} runs below its highest {'width' if unit == 'lanes' else unit}.",
             share=share,
@@ -86,15 +78,13 @@ def _degraded(view: ObservationView, what: str, unit: str, remedy: str) -> Itera
         raise idle
 
 
-@rule(
-    "pcie-saturated",
-    "machine",
+@machine_rule(
     title="The PCIe link to the GPU is full.",
     sees="bytes a second over the link, averaged over the window of a watched command, against the line rate.",
     costs="the time in which a step waits for copies: fewer bytes take less time.",
     wrong_when="several GPUs behind one switch share an uplink, which is full earlier than this rule says.",
 )
-def pcie_saturated(view: ObservationView) -> Iterator[Finding]:
+def pcie_saturated(view: ObservationView) -> Judgements:
     if not gpus(view):
         return
     if not is_watched(view):
@@ -112,8 +102,7 @@ def pcie_saturated(view: ObservationView) -> Iterator[Finding]:
         return
     parts = shares(view)
     share, severity = share_and_severity(view, None if parts is None else parts.transfer, "medium")
-    yield Finding(
-        id="pcie-saturated",
+    yield Judgement(
         severity=severity,
         claim=f"The PCIe link {way} carries {used[way] / rate:.0%} of its line rate on average.",
         share=share,
@@ -125,16 +114,14 @@ def pcie_saturated(view: ObservationView) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "pcie-replays",
-    "machine",
+@machine_rule(
     title="A GPU's PCIe link repeats packets.",
     sees="the counter of replayed packets, and its growth while a command ran. A counter at zero shows a sound link at "
     "any time.",
     costs="bandwidth. A link with errors may also fall back to fewer lanes or an older generation.",
     wrong_when="the counter grew long ago, when the card was put in.",
 )
-def pcie_replays(view: ObservationView) -> Iterator[Finding]:
+def pcie_replays(view: ObservationView) -> Judgements:
     counted = [gpu for gpu in gpus(view) if view.number(f"{gpu}.pcie_replays")]
     if not counted:
         return
@@ -142,8 +129,7 @@ def pcie_replays(view: ObservationView) -> Iterator[Finding]:
         raise Missing("growth of the replay counter", f"it is not zero, and {DIAGNOSE}")
     grown = sum(view.number(f"{window_of(gpu)}.pcie_replays") for gpu in counted)
     if grown >= policy.MANY_REPLAYS:
-        yield Finding(
-            id="pcie-replays",
+        yield Judgement(
             severity=severity_on_gpu(view, "medium"),
             claim=f"The PCIe link repeated {grown:g} packets while the command ran.",
             share=share_and_severity(view, None, "medium")[0],
@@ -151,6 +137,3 @@ def pcie_replays(view: ObservationView) -> Iterator[Finding]:
             remedy="Reseat the card, and look at riser and cables.",
             commands=["nvidia-smi -q -d PCIE"],
         )
-
-
-RULES = (pcie_width_degraded, pcie_gen_degraded, pcie_saturated, pcie_replays)

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import inputs_grow, num_input_shapes
-from dynotune.doctor.declaration import rule
+from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
 from dynotune.doctor.machine import fact_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.doctor.slow_steps import slow_steps
-from dynotune.schema.diagnosis import Finding, Severity
+from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Allocator, LostTime
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
 
-@rule(
-    "empty-cache-in-loop",
-    "program",
+@cuda_rule(
     title="The loop empties the allocator's cache.",
     sees="the program calls `torch.cuda.empty_cache()` within the window about as often as it makes steps, or each "
     "step returns memory to the driver and takes it anew.",
@@ -29,9 +27,7 @@ from dynotune.schema.trace_summary import Place
     wrong_when="another process needs the memory in between.",
     explains=["alloc-retries", "host-bound", "alloc-jitter"],
 )
-def empty_cache_in_loop(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def empty_cache_in_loop(view: ObservationView) -> Judgements:
     calls = _calls_per_step(view, "live.empty_cache_calls")
     often = calls is not None and calls >= policy.CALLS_PER_STEP
     losses = view.losses("empty-cache-in-loop", *(["alloc-retries"] if often else []))
@@ -42,8 +38,7 @@ def empty_cache_in_loop(view: ObservationView) -> Iterator[Finding]:
     if slow:
         share = max(share, slow.share)
     place = view.process.live.get("live.empty_cache_place")
-    yield Finding(
-        id="empty-cache-in-loop",
+    yield Judgement(
         severity=policy.severity(share),
         claim="The loop returns device memory to the driver and takes it anew.",
         share=share if share >= policy.LEAST_SHARE else Unknown("less than 1% of the recorded steps"),
@@ -57,9 +52,7 @@ def empty_cache_in_loop(view: ObservationView) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "alloc-retries",
-    "program",
+@cuda_rule(
     title="The allocator runs out of memory, empties its cache and tries again.",
     sees="the allocator's counters of retries or failures grew within the window; or calls take memory from the driver "
     "and return it while the device is idle.",
@@ -68,9 +61,7 @@ def empty_cache_in_loop(view: ObservationView) -> Iterator[Finding]:
     candidates=[Setting("alloc.expandable_segments", True), Setting("alloc.garbage_collection_threshold", 0.8)],
     explains=["host-bound", "alloc-jitter"],
 )
-def alloc_retries(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def alloc_retries(view: ObservationView) -> Judgements:
     allocators = _allocators(view)
     retries, ooms = sum(one.num_alloc_retries for one in allocators), sum(one.num_ooms for one in allocators)
     # The trace shows which calls return memory; the process counts its calls of empty_cache.
@@ -84,8 +75,7 @@ def alloc_retries(view: ObservationView) -> Iterator[Finding]:
     severity = policy.severity(share)
     if retries and severity == "low":
         severity = "medium"  # a retry stalls a step, even if the recorded steps show none
-    yield Finding(
-        id="alloc-retries",
+    yield Judgement(
         severity=severity,
         claim="The allocator takes memory from the driver and returns it in the middle of training."
         if not retries
@@ -108,9 +98,7 @@ def alloc_retries(view: ObservationView) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "fragmentation",
-    "program",
+@cuda_rule(
     title="Reserved memory is cut into pieces that nothing fits into.",
     sees="at least a fifth of the reserved memory, and 64 MiB, lies in unused pieces of split blocks "
     "(`inactive_split_bytes`), and at the peak as much was reserved and not allocated. Reserved less allocated memory "
@@ -119,20 +107,16 @@ def alloc_retries(view: ObservationView) -> Iterator[Finding]:
     wrong_when="other steps, for instance an evaluation, use these pieces.",
     candidates=[Setting("alloc.expandable_segments", True)],
 )
-def fragmentation(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def fragmentation(view: ObservationView) -> Judgements:
     for one in _allocators(view):
         wasted = min(one.inactive_split_bytes, one.peak_reserved_bytes - one.peak_allocated_bytes)
         if not one.reserved_bytes or wasted < max(policy.SPLIT_BYTES, policy.SPLIT_SHARE * one.reserved_bytes):
             continue
         scarce = one.peak_reserved_bytes >= policy.FULL_SHARE * one.total_bytes or one.num_alloc_retries > 0
-        yield Finding(
-            id="fragmentation",
+        yield Judgement(
             severity="medium" if scarce else "low",
             kind="memory",
             claim=f"{wasted / one.reserved_bytes:.0%} of the reserved memory is in unused pieces.",
-            share=Unknown("it costs memory"),
             evidence=[
                 f"{one.device}: {one.inactive_split_bytes / 1e9:.2f} GB inactive in split blocks",
                 f"at the peak {one.peak_reserved_bytes / 1e9:.2f} of {one.total_bytes / 1e9:.1f} GB reserved",
@@ -144,9 +128,7 @@ def fragmentation(view: ObservationView) -> Iterator[Finding]:
         return
 
 
-@rule(
-    "pinned-alloc-slow",
-    "program",
+@cuda_rule(
     title="The loop allocates page-locked memory.",
     sees="calls that allocate or register page-locked memory on threads that queue work, while the device is idle.",
     costs="this idle time.",
@@ -156,31 +138,18 @@ def fragmentation(view: ObservationView) -> Iterator[Finding]:
         Setting("alloc.pinned_use_background_threads", True),
     ],
 )
-def pinned_alloc_slow(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def pinned_alloc_slow(view: ObservationView) -> Judgements:
     losses = view.losses("pinned-alloc-slow")
     share = sum(loss.share for loss in losses)
-    if share < policy.LEAST_SHARE:
-        return
-    yield Finding(
-        id="pinned-alloc-slow",
-        severity=policy.severity(share),
+    yield Judgement(
         claim="The host allocates page-locked memory while the device waits.",
         share=share,
-        evidence=evidence_of(losses),
-        where=_where(losses),
-        candidates=[
-            Setting("alloc.pinned_use_cuda_host_register", True),
-            Setting("alloc.pinned_use_background_threads", True),
-        ],
+        losses=losses,
         remedy="Allocate the buffer once and reuse it.",
     )
 
 
 @rule(
-    "leak-graph-kept",
-    "program",
     title="Memory grows with each step.",
     sees="at the end of the window, tensors hold on to more of autograd's graph than at its begin, by a node a step or "
     "more. Or allocated device memory, or the process's own memory, is higher at the end. If levels between are known, "
@@ -193,7 +162,7 @@ def pinned_alloc_slow(view: ObservationView) -> Iterator[Finding]:
     "computed, because the program may keep its results or fill a buffer. While the program runs torch's profiler, "
     "which keeps each event, the rule does not judge the process's memory.",
 )
-def leak_graph_kept(view: ObservationView) -> Iterator[Finding]:
+def leak_graph_kept(view: ObservationView) -> Judgements:
     num_steps = max(1, view.timing.num_steps)
     for one in view.allocators:
         grown = one.allocated_growth_bytes
@@ -220,12 +189,10 @@ def leak_graph_kept(view: ObservationView) -> Iterator[Finding]:
         )
         yield _leak(view, "memory of the process", grown_rss, _free_host_bytes(view) if may_keep else None)
     elif kept:
-        yield Finding(
-            id="leak-graph-kept",
+        yield Judgement(
             severity="medium",
             kind="memory",
             claim=f"Each step leaves {kept:,.0f} {'nodes' if kept >= 1.5 else 'node'} of its autograd graph behind.",
-            share=Unknown("it costs memory"),
             evidence=[f"{view.process.graph_nodes_growth:,} nodes more after {num_steps} steps"],
             remedy=_KEEP_NO_GRAPH,
         )
@@ -248,7 +215,7 @@ def _grown_graph(view: ObservationView) -> float | None:
     return each if each >= 1 else 0.0
 
 
-def _leak(view: ObservationView, what: str, grown: int, free: float | None) -> Finding:
+def _leak(view: ObservationView, what: str, grown: int, free: float | None) -> Judgement:
     timing, kept = view.timing, _grown_graph(view)
     left_s = None if free is None else free / grown * timing.window_s
     severity: Severity = "medium" if kept and free is not None else "low"
@@ -262,12 +229,10 @@ def _leak(view: ObservationView, what: str, grown: int, free: float | None) -> F
     remedy = (
         "Look for what the program keeps: results, a buffer that fills up, a cache." if kept == 0 else _KEEP_NO_GRAPH
     )
-    return Finding(
-        id="leak-graph-kept",
+    return Judgement(
         severity=severity,
         kind="memory",
         claim=f"The {what} grows by {_size(grown / timing.num_steps)} a step.",
-        share=Unknown("it costs memory"),
         evidence=[f"{_size(grown)} in {timing.num_steps} steps ({timing.window_s:.1f} s)", *until],
         remedy=remedy,
     )
@@ -287,21 +252,16 @@ def _duration(time_s: float) -> str:
     return f"{time_s / 3600:.1f} h" if time_s >= 3600 else f"{time_s / 60:.1f} min"
 
 
-@rule(
-    "oom-or-batch-capped",
-    "program",
+@cuda_rule(
     title="The device's memory is full.",
     sees="at the peak, nine tenths of the device's memory were reserved, or an allocation failed.",
     costs="a larger batch does not fit, and a little more memory use ends the program.",
     wrong_when="the program takes all memory on purpose, as servers do for their caches.",
 )
-def oom_or_batch_capped(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def oom_or_batch_capped(view: ObservationView) -> Judgements:
     for one in _allocators(view):
         if one.num_ooms or one.peak_reserved_bytes >= policy.FULL_SHARE * one.total_bytes:
-            yield Finding(
-                id="oom-or-batch-capped",
+            yield Judgement(
                 severity="low",
                 kind="memory",
                 claim=f"{one.device} had {one.peak_reserved_bytes / one.total_bytes:.0%} of its memory reserved.",
@@ -376,6 +336,3 @@ def _variable_is_known(view: ObservationView, name: str) -> bool:
 
 def _where(losses: list[LostTime]) -> Place:
     return losses[0].where if losses else Place()
-
-
-RULES = (empty_cache_in_loop, alloc_retries, fragmentation, pinned_alloc_slow, leak_graph_kept, oom_or_batch_capped)

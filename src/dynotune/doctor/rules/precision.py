@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import capability, is_at, main_model, place_of, saving
-from dynotune.doctor.declaration import rule
+from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
-from dynotune.schema.diagnosis import Finding, Severity
+from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import LostTime, Model
 from dynotune.schema.setting import Setting
@@ -30,9 +28,7 @@ fastest device of each (A100, A40, Orin, L40S, H100, B200, B300, RTX PRO 6000)."
 _POINTWISE = ("elementwise", "normalisation", "pooling", "softmax", "copy", "random", "inductor")
 
 
-@rule(
-    "fp32-matmul-no-tf32",
-    "program",
+@cuda_rule(
     title="Matrix products run in float32 without tensor cores.",
     sees="kernels of float32 products that use no tensor cores, on a device of capability 8.0 or later, while torch "
     "may not use TF32 for them, which is its default.",
@@ -42,9 +38,7 @@ _POINTWISE = ("elementwise", "normalisation", "pooling", "softmax", "copy", "ran
     candidates=[Setting("matmul.fp32_precision", "high"), Setting("precision.autocast", "bf16")],
     explains=["amp-absent"],
 )
-def fp32_matmul_no_tf32(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def fp32_matmul_no_tf32(view: ObservationView) -> Judgements:
     losses = _no_tf32(view)
     lost = sum(loss.share for loss in losses)
     if lost < policy.LEAST_SHARE or view.variable("NVIDIA_TF32_OVERRIDE") == "0":
@@ -54,11 +48,7 @@ def fp32_matmul_no_tf32(view: ObservationView) -> Iterator[Finding]:
     float32, tf32, _ = rates(view)
     beyond = _gain_of_half(view)[0] if view.models else 0.0
     share = max(saving(view, lost * (1 - float32 / tf32)), beyond)
-    if share < policy.LEAST_SHARE:
-        return
-    yield Finding(
-        id="fp32-matmul-no-tf32",
-        severity=policy.severity(share),
+    yield Judgement(
         claim="Matrix products run in full float32, without tensor cores. TF32 changes results: it rounds to ten bits.",
         share=share,
         evidence=[*evidence_of(losses), view.mentions("live.matmul_fp32_precision")],
@@ -72,8 +62,6 @@ def fp32_matmul_no_tf32(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "amp-absent",
-    "program",
     title="Products and convolutions run in float32.",
     sees="a model in float32 that is called outside of autocast, on a device of capability 8.0 or later, and time in "
     "matrix products, convolutions and attention.",
@@ -85,25 +73,20 @@ def fp32_matmul_no_tf32(view: ObservationView) -> Iterator[Finding]:
     "slower, because casts are launches, too.",
     candidates=[Setting("precision.autocast", "bf16")],
 )
-def amp_absent(view: ObservationView) -> Iterator[Finding]:
+def amp_absent(view: ObservationView) -> Judgements:
     share, evidence = _gain_of_half(view)
     if share < policy.LEAST_SHARE:
         return
-    yield Finding(
-        id="amp-absent",
-        severity=policy.severity(share),
+    yield Judgement(
         claim="Products and convolutions run in float32. Autocast to bfloat16 changes results: it rounds to 8 bits.",
         share=share,
         evidence=evidence,
         where=place_of(view.losses("amp-absent"), main_model(view)),
-        candidates=[Setting("precision.autocast", "bf16")],
         remedy='Call the model and the loss inside torch.autocast("cuda", dtype=torch.bfloat16), and check the loss.',
     )
 
 
 @rule(
-    "inference-fp32-weights",
-    "program",
     title="A model serves with weights in float32.",
     sees="a program without gradients whose model holds float32 weights: it computes in float32, or autocast converts "
     "the weights at each call.",
@@ -113,7 +96,7 @@ def amp_absent(view: ObservationView) -> Iterator[Finding]:
     candidates=[Setting("precision.autocast", "bf16")],
     explains=["amp-absent"],
 )
-def inference_fp32_weights(view: ObservationView) -> Iterator[Finding]:
+def inference_fp32_weights(view: ObservationView) -> Judgements:
     model = main_model(view)
     if not view.uses_cuda or view.is_training or model is None or model.call is None or model.call.grad_enabled:
         return
@@ -124,11 +107,7 @@ def inference_fp32_weights(view: ObservationView) -> Iterator[Finding]:
         share, evidence = saving(view, view.lost("casts")), evidence_of(view.losses("casts"))
     else:
         share, evidence = _gain_of_half(view)
-    if share < policy.LEAST_SHARE:
-        return
-    yield Finding(
-        id="inference-fp32-weights",
-        severity=policy.severity(share),
+    yield Judgement(
         claim="Autocast converts the model's float32 weights at each call."
         if autocast
         else "The model serves in float32. Half types change results in their last digits.",
@@ -141,24 +120,20 @@ def inference_fp32_weights(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "amp-fp16-no-scaler",
-    "program",
     title="Training runs in float16 without loss scaling.",
     sees="autocast to float16 in a program whose optimizer is not stepped by a GradScaler.",
     costs="right results, not time: gradients smaller than 6e-8 become zero, and weights stop learning.",
     wrong_when="the program scales its loss by other means.",
 )
-def amp_fp16_no_scaler(view: ObservationView) -> Iterator[Finding]:
+def amp_fp16_no_scaler(view: ObservationView) -> Judgements:
     if not view.is_training:
         return
     if "float16" not in _autocast_types(view) or view.truth("live.grad_scaler"):
         return
-    yield Finding(
-        id="amp-fp16-no-scaler",
+    yield Judgement(
         severity="high",
         kind="correctness",
         claim="The model trains under float16 autocast without a GradScaler: small gradients become zero.",
-        share=Unknown("it costs right results, not time"),
         evidence=["autocast: float16", view.mentions("live.grad_scaler")],
         where=place_of([], main_model(view)),
         remedy='Step the optimizer through torch.amp.GradScaler("cuda"), or use bfloat16, which needs none.',
@@ -166,15 +141,13 @@ def amp_fp16_no_scaler(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "scaler-with-bf16",
-    "program",
     title="A GradScaler scales bfloat16 gradients, which do not need it.",
     sees="autocast to bfloat16 alone, and an optimizer that a GradScaler steps.",
     costs="the scaler's kernels over all gradients, which run with the optimizer's, and its wait for the device before "
     "each step: at most half of the optimizer's kernel time and the synchronisations' idle time.",
     wrong_when="other parts of the model run in float16.",
 )
-def scaler_with_bf16(view: ObservationView) -> Iterator[Finding]:
+def scaler_with_bf16(view: ObservationView) -> Judgements:
     if not view.is_training or not view.truth("live.grad_scaler") or _autocast_types(view) != {"bfloat16"}:
         return
     share: float | Unknown = Unknown("the device's work was not recorded")
@@ -183,8 +156,7 @@ def scaler_with_bf16(view: ObservationView) -> Iterator[Finding]:
         waits = sum(loss.share for loss in view.losses("sync-per-step") if is_at(loss.where, "item", "optimizer"))
         share = min(1.0, saving(view, 0.5 * view.kernel_share("optimizer")) + waits)
         severity = policy.severity(share)
-    yield Finding(
-        id="scaler-with-bf16",
+    yield Judgement(
         severity=severity,
         claim="A GradScaler scales the loss of a bfloat16 model, and bfloat16 has float32's range.",
         share=share,
@@ -195,15 +167,13 @@ def scaler_with_bf16(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "model-half-under-autocast",
-    "program",
     title="A model that is already in a half type runs under autocast.",
     sees="most parameters are float16 or bfloat16, and the model is called in an autocast region.",
     costs="in training, right results: updates smaller than a half type's last digit are lost, which autocast avoids "
     "by keeping float32 weights. At inference, the conversions between types.",
     wrong_when="the optimizer keeps float32 copies of its own.",
 )
-def model_half_under_autocast(view: ObservationView) -> Iterator[Finding]:
+def model_half_under_autocast(view: ObservationView) -> Judgements:
     model = main_model(view)
     if model is None or model.call is None or model.call.autocast is None:
         return
@@ -212,20 +182,17 @@ def model_half_under_autocast(view: ObservationView) -> Iterator[Finding]:
         return
     evidence = [f"parameters: {', '.join(model.dtypes)}", f"autocast: {model.call.autocast}"]
     if view.is_training:
-        yield Finding(
-            id="model-half-under-autocast",
+        yield Judgement(
             severity="medium",
             kind="correctness",
             claim="The weights are in a half type, so autocast has no float32 weights to update.",
-            share=Unknown("it costs right results, not time"),
             evidence=evidence,
             where=model.call.place,
             remedy="Remove .half() or .to(bfloat16): autocast converts tensors where it needs to.",
         )
         return
     share = saving(view, view.lost("casts")) if view.uses_cuda else 0.0
-    yield Finding(
-        id="model-half-under-autocast",
+    yield Judgement(
         severity="low",
         claim="The model is in a half type and runs under autocast, which only converts back and forth.",
         share=share,
@@ -235,29 +202,23 @@ def model_half_under_autocast(view: ObservationView) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "casts",
-    "program",
+@cuda_rule(
     title="Tensors are converted between types.",
     sees="kernels that only convert.",
     costs="their time, as far as the device sets the pace. Autocast itself converts the weights in each step, which "
     "takes more than a tenth of a step if batches are small. Under autocast the severity is therefore low.",
     wrong_when="the conversions are needed, as before an operator that takes another type.",
 )
-def casts(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def casts(view: ObservationView) -> Judgements:
     losses = view.losses("casts")
     share = saving(view, sum(loss.share for loss in losses))
     if share < policy.LEAST_SHARE:
         return
-    yield Finding(
-        id="casts",
+    yield Judgement(
         severity="medium" if share >= policy.MUCH_CASTING and not view.words("live.autocast_dtypes") else "low",
         claim=f"Conversions between types take {share:.0%} of a step.",
         share=share,
-        evidence=evidence_of(losses),
-        where=place_of(losses),
+        losses=losses,
         remedy="Make tensors in the type that is used; or compile: torch.compile fuses conversions with the next "
         "operator.",
     )
@@ -323,14 +284,3 @@ def _autocast_types(view: ObservationView) -> set[str]:
 
 def _plain(dtype: str) -> str:
     return dtype.removeprefix("torch.")
-
-
-RULES = (
-    fp32_matmul_no_tf32,
-    amp_absent,
-    inference_fp32_weights,
-    amp_fp16_no_scaler,
-    scaler_with_bf16,
-    model_half_under_autocast,
-    casts,
-)

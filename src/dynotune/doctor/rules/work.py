@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import (
@@ -15,10 +14,9 @@ from dynotune.doctor.bounds import (
     saving,
     waits_for_host,
 )
-from dynotune.doctor.declaration import rule
+from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.hot_lines import is_torchs, known, place, steps_thread, told, updating
 from dynotune.doctor.observation_view import ObservationView
-from dynotune.schema.diagnosis import Finding
 from dynotune.schema.observation import Line, Model
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Operator
@@ -29,8 +27,6 @@ and the optimizer's state read and written."""
 
 
 @rule(
-    "embedding-grads-dense",
-    "program",
     title="Gradients of an embedding are dense, and few of its rows are used.",
     sees="a trained embedding without `sparse=True`, whose steps ask for less than a tenth of its rows.",
     costs="its part of the optimizer's time, by its part of the parameters, less the rows that are used. Where that "
@@ -38,7 +34,7 @@ and the optimizer's state read and written."""
     "bandwidth of memory, at most the time of the operators.",
     wrong_when="the optimizer has no sparse version, or weight decay must reach every row.",
 )
-def embedding_grads_dense(view: ObservationView) -> Iterator[Finding]:
+def embedding_grads_dense(view: ObservationView) -> Judgements:
     model = main_model(view)
     if model is None or not view.is_training or model.table is None or model.table.sparse:
         return
@@ -51,11 +47,7 @@ def embedding_grads_dense(view: ObservationView) -> Iterator[Finding]:
     part = min(1.0, table.num_bytes / max(1, model.parameter_bytes))
     taken = moved_s / view.timing.step_s if not optimizing else optimizing * part
     share = saving(view, min(1.0, taken)) * (1 - asked / table.num_rows)
-    if share < policy.LEAST_SHARE:
-        return
-    yield Finding(
-        id="embedding-grads-dense",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"Each step updates all {table.num_rows:,} rows of an embedding, and asks for at most {asked:,} of them.",
         share=share,
         evidence=[f"weights of {table.num_bytes / 1e6:,.0f} MB, read or written {words} times a step"],
@@ -71,8 +63,6 @@ def _numbers_asked(model: Model) -> int:
 
 
 @rule(
-    "cache-absent",
-    "program",
     title="Each call computes again what the call before has computed.",
     sees="a model that is called with inputs that are longer than those of the call before, by one item or a few, as "
     "in generation without a cache of keys and values, or in a talk that is read anew for an answer. In a training: by "
@@ -81,7 +71,7 @@ def _numbers_asked(model: Model) -> int:
     wrong_when="what comes later changes what was computed before, as without a causal mask.",
     explains=("launch-bound", "host-bound", "amp-absent", "compile-default", "small-operators"),
 )
-def cache_absent(view: ObservationView) -> Iterator[Finding]:
+def cache_absent(view: ObservationView) -> Judgements:
     growing = [(model, model.call) for model in view.models if model.call is not None and inputs_grow(view, model)]
     if not growing:
         return
@@ -89,11 +79,7 @@ def cache_absent(view: ObservationView) -> Iterator[Finding]:
     length = max((max(tensor.shape, default=1) for tensor in call.inputs), default=1)
     new = call.growth / call.num_grown if call.growth else 1.0
     share = (view.attribution.shares.device + view.attribution.shares.host) * max(0.0, 1 - new / max(2, length))
-    if share < policy.LEAST_SHARE:
-        return
-    yield Finding(
-        id="cache-absent",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"The model gets {new:.0f} more {'item' if new < 1.5 else 'items'} at each call, and computes all again.",
         share=share,
         evidence=[f"{call.num_grown} of {call.num} calls had longer inputs than the call before"],
@@ -104,24 +90,18 @@ def cache_absent(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "double-precision",
-    "program",
     title="The model computes in float64.",
     sees="most of the outermost module's parameters, or the inputs that it is called with, are float64.",
     costs="half of the time of operators: twice the bytes, and half the rate or, on GPUs that are no data centre's, a "
     "thirty-second of it.",
     wrong_when="the results need more than seven digits.",
 )
-def double_precision(view: ObservationView) -> Iterator[Finding]:
+def double_precision(view: ObservationView) -> Judgements:
     model = main_model(view)
     if model is None or not _is_double(model):
         return
     share = saving(view, view.attribution.shares.device / 2)
-    if share < policy.LEAST_SHARE:
-        return
-    yield Finding(
-        id="double-precision",
-        severity=policy.severity(share),
+    yield Judgement(
         claim="The model computes in float64.",
         share=share,
         evidence=[", ".join(f"{num:,} parameters of {name}" for name, num in sorted(model.dtypes.items()))],
@@ -138,16 +118,14 @@ def _is_double(model: Model) -> bool:
 
 
 @rule(
-    "small-operators",
-    "program",
     title="Operators do less than calling them takes.",
     sees="a program without a device whose step calls hundreds of operators of less than 20 µs, which together take a "
     "large part of the operators' time.",
     costs="half of their time: as much as calling an operator takes at least.",
     wrong_when="each operator needs the result of the one before, and none has more to do.",
-    candidates=["compile.mode=default"],
+    candidates=[Setting("compile.mode", "default")],
 )
-def small_operators(view: ObservationView) -> Iterator[Finding]:
+def small_operators(view: ObservationView) -> Judgements:
     if view.uses_cuda or not view.trace.num_steps:
         return
     per_step = operators_per_step(view, lambda name: name.startswith("aten::"))
@@ -159,9 +137,7 @@ def small_operators(view: ObservationView) -> Iterator[Finding]:
     if per_step < policy.MANY_SMALL_OPERATORS or part < policy.LARGE_PART or share < policy.LEAST_SHARE:
         return
     lines = known(_calling, view)
-    yield Finding(
-        id="small-operators",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"A step calls {per_step:,.0f} operators; {part:.0%} of their time is in those of less than 20 µs.",
         share=share,
         evidence=[*told(lines), _commonest(small, view.trace.num_steps)],
@@ -184,6 +160,3 @@ def _calling(view: ObservationView) -> list[tuple[Line, float]]:
 def _commonest(rows: list[Operator], num_steps: int) -> str:
     most = sorted(rows, key=lambda row: -row.num)[:3]
     return "most often: " + ", ".join(f"{row.name} {row.num / num_steps:,.0f} times a step" for row in most)
-
-
-RULES = (embedding_grads_dense, cache_absent, double_precision, small_operators)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import place_of
-from dynotune.doctor.machine import NOT_MEASURED, place_of_variable, unset, variable_evidence
+from dynotune.doctor.machine import NOT_MEASURED, place_of_variable, severity_on_gpu, unset, variable_evidence
 from dynotune.doctor.observation_view import ObservationView, evidence_of
 from dynotune.schema.diagnosis import Finding, Kind, Severity
 from dynotune.schema.facts import Unknown
@@ -37,8 +37,8 @@ class Judgement:
         claim, evidence, where, remedy, commands, kind: as in `Finding`.
         share: as in `Finding`; None for the usual cost of the kind.
         severity: that of the share if None.
-        otherwise: severity if the share is unknown. Without it and `severity`, a share below `policy.LEAST_SHARE`
-            makes no finding.
+        otherwise: severity if the share is unknown; low for a rule on the machine where there is no GPU. Without it and
+            `severity`, a share below `policy.LEAST_SHARE` makes no finding.
         candidates: None for the settings that the rule declares with a value.
         losses: causes in the trace. They stand first in the evidence, and the largest gives the place.
         variables: of the environment. They stand first in the evidence with who set them, which gives the place; to
@@ -113,12 +113,15 @@ class Rule:
     def _finding(self, view: ObservationView, judged: Judgement) -> Finding | None:
         """Return the finding, or None if it costs too little to be one."""
         share = COST_OF_KIND[judged.kind] if judged.share is None else judged.share
-        severity = judged.severity or judged.otherwise if isinstance(share, Unknown) else judged.severity
-        if severity is None and not isinstance(share, Unknown):
+        severity = judged.severity
+        if severity is None and isinstance(share, Unknown):
+            assert judged.otherwise is not None, f"{self.id} says nothing of the severity of an unknown share"
+            severity = severity_on_gpu(view, judged.otherwise) if self.scope == "machine" else judged.otherwise
+        elif severity is None and not isinstance(share, Unknown):
             if judged.otherwise is None and share < policy.LEAST_SHARE:
                 return None
             severity = policy.severity(share)
-        assert severity is not None, f"{self.id} says nothing of the severity of an unknown share"
+        assert severity is not None
         where, candidates = judged.where, judged.candidates
         if where is None:
             where = place_of_variable(view, *judged.variables) if judged.variables else place_of(judged.losses)

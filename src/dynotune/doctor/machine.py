@@ -168,14 +168,15 @@ def severity_on_gpu(view: ObservationView, severity: Severity) -> Severity:
     return "low" if no_gpu(view) or without_cuda else severity
 
 
-def share_and_severity(
-    view: ObservationView, share: float | None, otherwise: Severity
-) -> tuple[float | Unknown, Severity]:
-    """Return share and severity of a finding with this bound; `otherwise` if no command was watched."""
-    if share is None:
-        return NOT_MEASURED, severity_on_gpu(view, otherwise)
-    share = min(max(share, 0.0), 1.0)
-    return share, policy.severity(share)
+def measured(share: float | None) -> float | Unknown:
+    """Return the bound of a cost; Unknown if no command was watched."""
+    return NOT_MEASURED if share is None else min(max(share, 0.0), 1.0)
+
+
+def part_of_step(view: ObservationView, *names: str) -> float | Unknown:
+    """Return the sum of these shares of a step, `host`; Unknown if there are none, or no command was watched."""
+    parts = shares(view)
+    return measured(None if parts is None or not names else sum(getattr(parts, name) for name in names))
 
 
 # Variables

@@ -28,12 +28,9 @@ _CONVOLUTIONS = ("aten::cudnn_convolution", "aten::convolution_backward")
 
 @rule(
     title="cuDNN picks convolution algorithms by a heuristic, without timing them.",
-    sees="convolutions take a fifth of a step or more, their shapes hardly vary, and `torch.backends.cudnn.benchmark` "
-    "is off.",
-    costs="at most half of the time of convolutions. The severity is at most medium unless slow kernels (half types or "
-    "TF32 without tensor cores) show that the heuristic failed.",
-    wrong_when="the heuristic already picks the fastest algorithm, as it mostly does for common shapes. With "
-    "benchmarking on, the choice may differ between runs, and results then differ in their last digits.",
+    sees="convolutions of few shapes take a fifth of a step or more, and `torch.backends.cudnn.benchmark` is off.",
+    costs="at most half of the time of convolutions. Above medium only if slow kernels show that the heuristic failed.",
+    wrong_when="the heuristic already picks the fastest algorithm, as it mostly does for common shapes.",
     candidates=[Setting("cudnn.benchmark", True)],
 )
 def cudnn_benchmark_off(view: ObservationView) -> Judgements:
@@ -62,8 +59,7 @@ def cudnn_benchmark_off(view: ObservationView) -> Judgements:
 @rule(
     title="cuDNN may use only algorithms whose results repeat.",
     sees="`torch.backends.cudnn.deterministic` is on in a training whose convolutions take a fifth of a step or more.",
-    costs="at most half of the time of convolutions. Only their backward pass has algorithms whose results do not "
-    "repeat.",
+    costs="at most half of the time of convolutions: faster algorithms of their backward pass are left out.",
     wrong_when="results must repeat bit by bit.",
     candidates=[Setting("cudnn.deterministic", False), Setting("cudnn.benchmark", True)],
     explains=["cudnn-benchmark-off"],
@@ -88,13 +84,11 @@ def cudnn_deterministic_on(view: ObservationView) -> Judgements:
 
 @rule(
     title="cuDNN times its algorithms again for each new input shape.",
-    sees="`torch.backends.cudnn.benchmark` is on and inputs had more than twenty shapes. Either the recorded steps "
-    "have more convolution kernels than their operators can have used, or step times differ much. With more than two "
-    "shapes, the rule also fires if memory was allocated in steps among the slowest hundredth, because each trial "
-    "needs memory.",
-    costs="the kernels that were only timed, and the time for which the host waits for them; otherwise the time that "
-    "steps take beyond the median. With twenty shapes or fewer, the share is what the slowest steps lost, which is a "
-    "lower bound.",
+    sees="`torch.backends.cudnn.benchmark` is on and inputs had more than twenty shapes; and the recorded steps have "
+    "more convolution kernels than their operators can have used, or step times differ much. With three shapes or "
+    "more, also if memory was allocated in steps among the slowest hundredth.",
+    costs="the kernels that were only timed, and the host's waits for them; otherwise the time of steps beyond the "
+    "median. With twenty shapes or fewer: what the slowest steps lost, a lower bound.",
     wrong_when="the program has seen all shapes after it has run for a while.",
     candidates=[Setting("cudnn.benchmark", False)],
     explains=["alloc-retries", "alloc-jitter", "host-bound", "launch-bound", "sync-per-step"],
@@ -145,15 +139,14 @@ def cudnn_benchmark_limit(view: ObservationView) -> Judgements:
         claim="cuDNN times ten algorithms for each convolution, and may have more of them.",
         share=Unknown("the other algorithms were not tried"),
         evidence=[view.mentions("live.cudnn_benchmark_limit")],
-        remedy="Try torch.backends.cudnn.benchmark_limit = 0 in a long training: cuDNN then times all algorithms, "
-        "once a shape.",
+        remedy="Try torch.backends.cudnn.benchmark_limit = 0 in a long training: cuDNN then times all algorithms, once "
+        "a shape.",
     )
 
 
 @rule(
     title="torch may use only algorithms whose results repeat.",
-    sees="`torch.use_deterministic_algorithms(True)`, and time in operations that have a faster algorithm whose "
-    "results do not repeat: indexing, scattering, sorting, interpolation, and convolutions in training.",
+    sees="`torch.use_deterministic_algorithms(True)`, and time in operations that have a faster algorithm.",
     costs="at most the time of indexing, scattering, sorting and interpolation, half of the time of convolutions, and "
     "the fills of `fill-uninitialized`.",
     wrong_when="results must repeat bit by bit.",
@@ -181,10 +174,8 @@ def deterministic_algos_on(view: ObservationView) -> Judgements:
 
 @rule(
     title="torch fills memory that the program overwrites anyway.",
-    sees="deterministic algorithms are on, `torch.utils.deterministic.fill_uninitialized_memory` is on, and fills are "
-    "among the recorded operators.",
-    costs="at most the fills' part of the pointwise kernels and of the time for which the device waits for the host. "
-    "Without a device: the time of the fills.",
+    sees="deterministic algorithms, `torch.utils.deterministic.fill_uninitialized_memory`, and recorded fills.",
+    costs="at most the fills' part of pointwise kernels and of waits for the host. Without a device: the fills' time.",
     wrong_when="the program reads memory that it never wrote, and results must still repeat.",
     candidates=[Setting("determinism.algorithms", False)],
 )

@@ -14,8 +14,7 @@ from dynotune.schema.setting import Setting
 
 @rule(
     title="Collating samples takes much of the loading time.",
-    sees="the program waits for its loader, or operators wait for cores that workers use; and the collate function "
-    "takes a large part of the time in which a batch is made.",
+    sees="a wait for the loader or for cores that workers use; collating takes much of a batch's time.",
     costs="at most the collate function's part of this wait.",
     wrong_when="samples are lazy, and the collate function is what reads or decodes them.",
     candidates=["loader.num_workers"],
@@ -44,9 +43,8 @@ def collate_heavy(view: ObservationView) -> Judgements:
 
 @rule(
     title="Decoding images or sound takes most of the loading time.",
-    sees="the program waits for its loader, or operators wait for cores that workers use; and a known decoder (Pillow, "
-    "OpenCV, torchvision, TurboJPEG, soundfile and others) takes a large part of the time in which a batch is made. "
-    "Converting and resizing the decoded image (Pillow, OpenCV) counts as decoding.",
+    sees="a wait for the loader or for cores that workers use; a known decoder (Pillow, OpenCV, torchvision, "
+    "TurboJPEG, soundfile and others) takes much of a batch's time, with converting and resizing the decoded image.",
     costs="at most the decoder's part of this wait.",
     wrong_when="the decoder waits for the file's bytes, or the size is drawn at random for each image.",
     candidates=["loader.num_workers"],
@@ -73,10 +71,8 @@ def decode_bound(view: ObservationView) -> Judgements:
 
 @rule(
     title="Forked workers copy the data set's Python objects as they read them.",
-    sees="the data set holds many Python objects in lists or dicts, and the private memory of the forked workers grew "
-    "within the window.",
-    costs="memory: in the end each worker has its own copy, because reading an object changes its reference count and "
-    "so writes to its page. It costs time only if the machine swaps.",
+    sees="the data set holds many Python objects, and the forked workers' private memory grew within the window.",
+    costs="memory: reading an object changes its reference count, so in the end each worker has a copy of its page.",
     wrong_when="workers fill a cache of their own on purpose.",
 )
 def cow_growth(view: ObservationView) -> Judgements:

@@ -34,9 +34,8 @@ _ZEROING = ("aten::zero_", "aten::_foreach_zero_", "aten::fill_", "aten::add_")
 @rule(
     title="The program profiles itself.",
     sees="the program itself runs torch's profiler, or `emit_nvtx`, within the window.",
-    costs="host time for each operator and kernel: on one H200, ResNet-50 took 1.7 times as long under the profiler. "
-    "The bound is the time for which the device waits for the host. Without a trace nothing bounds it, because two "
-    "recordings cannot run at once.",
+    costs="host time for each operator and kernel: on one H200, ResNet-50 took 1.7 times as long. At most the time for "
+    "which the device waits for the host; without a trace, nothing bounds it.",
     wrong_when="this run is meant to profile. A schedule without `repeat=1` never ends.",
     explains=["host-bound", "launch-bound"],
 )
@@ -61,11 +60,9 @@ def profiler_left_on(view: ObservationView) -> Judgements:
 
 @rule(
     title="Inference keeps activations that only a backward pass needs.",
-    sees="a program without an optimizer and without a backward pass calls its model with gradients enabled, and the "
-    "results require gradients.",
-    costs="some microseconds of host time for each operator, at most the time for which the device waits for the host. "
-    "If that time is short (without a device: less than a tenth of a step), nothing bounds the cost: activations stay "
-    "in memory until the results are freed, and new memory is allocated for them.",
+    sees="no optimizer, no backward pass, and a model that is called with gradients enabled; its results require them.",
+    costs="some microseconds of host time for each operator, at most the device's wait for the host. If that wait is "
+    "short, nothing bounds the cost: activations stay in memory until the results are freed.",
     wrong_when="gradients are computed in a way that leaves no trace.",
 )
 def inference_mode_absent(view: ObservationView) -> Judgements:
@@ -90,8 +87,8 @@ def inference_mode_absent(view: ObservationView) -> Judgements:
 
 @rule(
     title="Gradients are computed of a model that nothing updates.",
-    sees="a module in evaluation mode that training calls with gradients enabled, whose results require gradients, and "
-    "none of whose parameters an optimizer has: a teacher, a frozen encoder, a metric.",
+    sees="a module in evaluation mode that training calls with gradients enabled, and no optimizer has its parameters: "
+    "a teacher, a frozen encoder, a metric.",
     costs="the part of the backward pass that goes through it: twice its forward pass, at most the backward pass.",
     wrong_when="what is trained stands before it, so that gradients have to go through it.",
 )
@@ -141,8 +138,7 @@ def _of_recording(view: ObservationView) -> float:
 
 @rule(
     title="A model in training mode is used for inference.",
-    sees="a program without an optimizer and without a backward pass calls a model whose dropout or batch norm is in "
-    "training mode.",
+    sees="no optimizer, no backward pass, and a model whose dropout or batch norm is in training mode.",
     costs="right results, not time: dropout drops, and batch norm uses the batch's statistics and changes its own.",
     wrong_when="the mode is meant, as for Monte Carlo dropout or to renew batch norm's statistics.",
 )
@@ -167,8 +163,8 @@ def model_train_mode_eval(view: ObservationView) -> Judgements:
 @rule(
     title="Gradients are filled with zeros instead of dropped.",
     sees="`zero_grad(set_to_none=False)`.",
-    costs="zeros are written to all gradients, and the new gradients are added to them: four times the gradients' "
-    "bytes, and one more operator for each parameter. On the CPU: at most the time of such operators.",
+    costs="zeros are written to all gradients and the new ones added: four times the gradients' bytes, and one more "
+    "operator a parameter. On the CPU: at most the time of such operators.",
     wrong_when="the program reads `.grad` of parameters that got no gradient.",
 )
 def zero_grad_memset(view: ObservationView) -> Judgements:
@@ -204,10 +200,8 @@ def zero_grad_memset(view: ObservationView) -> Judgements:
 
 @rule(
     title="Ultralytics sets a variable that slows each matrix product.",
-    sees="Ultralytics put CUBLAS_WORKSPACE_CONFIG into the environment, it is still set, and torch is older than 2.13. "
-    "Such a torch reads the variable with a regular expression at each product.",
-    costs="50 to 150 µs of host time for each product, in every model of the process. The bound is the host's own time "
-    "in products, and at most the time for which the device waits for the host.",
+    sees="Ultralytics set CUBLAS_WORKSPACE_CONFIG, it is still set, and torch is older than 2.13 (`cublas-env-regex`).",
+    costs="50 to 150 µs of host time a product: at most the host's own time in products, and the device's waits.",
     wrong_when="results must repeat although several streams are used.",
     candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
     explains=["cublas-env-regex"],
@@ -244,8 +238,7 @@ def ul_cublas_env_on_construct(view: ObservationView) -> Judgements:
 @rule(
     title="Ultralytics trains with repeatable results by default.",
     sees="a training of an Ultralytics model with deterministic algorithms on.",
-    costs="at most what `deterministic-algos-on` and `cudnn-deterministic-on` count: here half of the time of "
-    "convolutions, and the time of indexing and sorting.",
+    costs="at most half of the time of convolutions, and the time of indexing and sorting.",
     wrong_when="results must repeat bit by bit.",
     candidates=[Setting("determinism.algorithms", False), Setting("cudnn.deterministic", False)],
     explains=["deterministic-algos-on", "cudnn-deterministic-on", "fill-uninitialized"],

@@ -35,12 +35,10 @@ _CHANGED = re.compile(r"size|shape|stride|rank|dimension", re.IGNORECASE)
 
 @cuda_rule(
     title="Pointwise kernels run one by one.",
-    sees="in a model that is not compiled, pointwise, normalising and reducing kernels take a fifth of the kernels' "
-    "time or more.",
+    sees="pointwise, normalising and reducing kernels of an uncompiled model take a fifth of the kernels' time.",
     costs="at most their time without the longest kernel of each uninterrupted row, as far as the device sets the "
-    "pace. Compiled, such a row runs as one kernel. A sum over the batch ends a row.",
-    wrong_when="shapes vary much, or the program ends before compilation has paid for itself. Results change in their "
-    "last digits.",
+    "pace: compiled, such a row runs as one kernel.",
+    wrong_when="shapes vary much, or the program ends too soon. Results change in their last digits.",
     candidates=[Setting("compile.mode", "default")],
 )
 def compile_default(view: ObservationView) -> Judgements:
@@ -62,11 +60,10 @@ def compile_default(view: ObservationView) -> Judgements:
     title="torch.compile cuts the model into pieces.",
     sees="torch counted graph breaks while it compiled; or torch made no graph of a compiled model at all, which it "
     "does silently after a break inside a loop.",
-    costs="at most what compiling the whole model could spare. With a device: its waits for the host, what "
-    "`compile-default` counts of pointwise kernels, and three quarters of as many generated kernels as there are cuts. "
-    "Without a device: the time of Python, three quarters of the time of uncompiled operators other than products, and "
-    "three quarters of the time of generated code that one piece would spare. If it is more, the cost is the time "
-    "spent waiting for values on which the code branches.",
+    costs="at most what compiling the whole model could spare. With a device: its waits for the host, the cost of "
+    "`compile-default`, and three quarters of the kernels that cuts keep apart. Without one: the time of Python, and "
+    "three quarters of that of uncompiled operators and of needless pieces. Or, if it is more, the waits for values on "
+    "which the code branches.",
     wrong_when="the code that breaks the graph is needed, and runs once in many calls.",
     explains=["launch-bound", "host-bound", "compile-default"],
 )
@@ -103,7 +100,7 @@ def graph_breaks(view: ObservationView) -> Judgements:
     sees="torch counted recompilations. A function that reached the limit, 8 by default, runs uncompiled from then on, "
     "and torch says so once.",
     costs="after the limit, at most what compiling spares, as for `graph-breaks`. Otherwise the time that steps take "
-    "beyond the median if something was compiled within the window; if not, only the first steps.",
+    "beyond the median if the window compiled anything; else only the first steps.",
     wrong_when="the program has seen all shapes after a while.",
     explains=["launch-bound", "host-bound", "compile-default", "recompile-jitter"],
 )
@@ -172,8 +169,7 @@ def cudagraph_skipped(view: ObservationView) -> Judgements:
 @rule(
     title="CUDA graphs are recorded again for each input shape.",
     sees="a mode of torch.compile that uses CUDA graphs, and graphs that were recorded within the window.",
-    costs="at most the time for which the device waits for the host meanwhile. Each graph also holds memory of its "
-    "own.",
+    costs="at most the device's wait for the host meanwhile. Each graph also holds memory of its own.",
     wrong_when="the program has seen all shapes after a while.",
     explains=["launch-bound", "host-bound"],
 )

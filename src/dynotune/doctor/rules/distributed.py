@@ -18,8 +18,8 @@ _CALLED_SEVERAL_TIMES = re.compile(r"(?P<num>\d+) × call ")
 @rule(
     title="A model runs under DataParallel.",
     sees="the outermost module is `torch.nn.DataParallel`.",
-    costs="at most the time for which devices idle or only exchange data: one process copies the model to all devices "
-    "in each step, and its threads share Python's lock. On one device the cost is a little host time.",
+    costs="at most the time for which devices idle or only exchange data: one process copies the model to all of them "
+    "in each step. On one device the cost is a little host time.",
     wrong_when="the program splits the batch for inference of a few seconds.",
     explains=["launch-bound", "host-bound", "communication-exposed"],
 )
@@ -66,9 +66,8 @@ def _devices(view: ObservationView) -> list[str]:
 @rule(
     title="DistributedDataParallel looks for unused parameters, and there are none.",
     sees="`find_unused_parameters=True`, and every parameter got a gradient.",
-    costs="a walk of the graph after each forward pass, and one more collective: at most the time for which the device "
-    "waits for the host (without one, some microseconds a parameter), and the collective's part of the exposed "
-    "communication.",
+    costs="a walk of the graph after each forward pass and one more collective: at most the device's wait for the host "
+    "(without one, some microseconds a parameter), and that collective's part of communication.",
     wrong_when="parameters are unused only in some steps.",
     explains=["host-bound"],
 )
@@ -81,8 +80,8 @@ def ddp_find_unused_on(view: ObservationView) -> Judgements:
     share = _of_unused(view)
     yield Judgement(
         otherwise="medium",
-        claim="DistributedDataParallel walks the graph in each step for parameters without a gradient, and there "
-        "are none.",
+        claim="DistributedDataParallel walks the graph in each step for parameters without a gradient, and there are "
+        "none.",
         share=share,
         evidence=["find_unused_parameters=True, unused: none", f"{model.num_tensors} parameters"],
         where=place_of([], model),
@@ -105,8 +104,7 @@ def _of_unused(view: ObservationView) -> float | Unknown:
 
 @rule(
     title="Gradients are exchanged in each backward pass of an accumulated step.",
-    sees="DistributedDataParallel is called several times for each step of the optimizer, and exchanges gradients "
-    "after each of them.",
+    sees="DistributedDataParallel is called several times for each optimizer step, and exchanges gradients each time.",
     costs="the exchanges but the last one: their part of the exposed communication.",
     wrong_when="the batches between two updates differ in number between ranks.",
     explains=["communication-exposed"],
@@ -130,8 +128,7 @@ def ddp_no_sync_absent(view: ObservationView) -> Judgements:
 
 @rule(
     title="Gradients are reduced while the device does nothing else.",
-    sees="all-reduces of DistributedDataParallel beside which nothing ran. The time for which one rank waits for "
-    "another counts for `rank-imbalance`.",
+    sees="all-reduces of DistributedDataParallel beside which nothing ran, without the waits of `rank-imbalance`.",
     costs="this time, if the backward pass could hide all of it.",
     wrong_when="communication takes longer than the backward pass, so no bucket size hides it.",
 )
@@ -155,8 +152,7 @@ def ddp_bucket_cap(view: ObservationView) -> Judgements:
 @rule(
     title="Gradients are copied into buckets and back.",
     sees="`gradient_as_bucket_view=False`, and time in copying kernels.",
-    costs="at most the time of these kernels, and at most the time in which the device's memory copies all gradients "
-    "twice.",
+    costs="at most the time of these kernels, and of copying all gradients twice at the memory's bandwidth.",
     wrong_when="the program detaches gradients in place, which fails with views.",
 )
 def ddp_bucket_view(view: ObservationView) -> Judgements:
@@ -196,9 +192,8 @@ def ddp_static_graph(view: ObservationView) -> Judgements:
 
 @rule(
     title="Ranks communicate while nothing else is done.",
-    sees="collectives beside which the device ran nothing, except all-reduces of DistributedDataParallel. Without a "
-    "device: collectives beside which no operator ran. The time for which one rank waits for another counts for "
-    "`rank-imbalance`.",
+    sees="collectives beside which the device ran nothing (without a device, no operator), except all-reduces of "
+    "DistributedDataParallel and the waits of `rank-imbalance`.",
     costs="this time, if other work could hide all of it.",
     wrong_when="the next operation needs the result at once, as in tensor parallelism.",
 )
@@ -223,8 +218,7 @@ def communication_exposed(view: ObservationView) -> Judgements:
 
 @rule(
     title="Ranks wait for the slowest one.",
-    sees="time in collectives before the last rank has joined them. Without a device: such time in which no operator "
-    "runs.",
+    sees="time in collectives before the last rank has joined them; without a device, only if no operator runs.",
     costs="this time: with equal work, all ranks would join at once. Without a device, the severity is that of the "
     "time by which one rank waits longer than another and works less.",
     wrong_when="another rank is the slow one in each step. Then no rank stands out, and the severity is low.",
@@ -248,8 +242,8 @@ def rank_imbalance(view: ObservationView) -> Judgements:
         share=share,
         evidence=evidence,
         where=losses[0].where if losses else Place(),
-        remedy="Give all ranks equal work (as many samples, of similar length), and look at the "
-        "slow rank's loader, device clock and cores.",
+        remedy="Give all ranks equal work (as many samples, of similar length), and look at the slow rank's loader, "
+        "device clock and cores.",
     )
 
 

@@ -11,11 +11,11 @@ from dynotune.doctor.machine import (
     fact_or_none,
     in_words,
     is_on,
+    measured,
     no_gpu,
     number_or_none,
+    part_of_step,
     place_of_variable,
-    severity_on_gpu,
-    share_and_severity,
     shares,
     unset,
     variable_evidence,
@@ -30,58 +30,11 @@ PATHS = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE")
 
 
 @machine_rule(
-    title="Every kernel launch waits for the kernel's end.",
-    sees="CUDA_LAUNCH_BLOCKING is set, and not to 0.",
-    costs="host and GPU take turns: all of the GPU's idle time that the host causes. The variable is for finding the "
-    "kernel that fails.",
-    wrong_when="kernels are so long that the host never gets far ahead of the GPU.",
-    candidates=unset("CUDA_LAUNCH_BLOCKING"),
-    explains=["host-bound", "launch-bound", "sync-per-step"],
-)
-def launch_blocking_on(view: ObservationView) -> Judgements:
-    if not is_on(view.variable("CUDA_LAUNCH_BLOCKING")):
-        return
-    parts = shares(view)
-    share, severity = share_and_severity(view, None if parts is None else parts.host + parts.transfer, "high")
-    yield Judgement(
-        severity=severity,
-        claim="CUDA_LAUNCH_BLOCKING makes the program wait for the end of every kernel.",
-        share=share,
-        variables=["CUDA_LAUNCH_BLOCKING"],
-        remedy="Unset it. Set it only to find the kernel that fails.",
-    )
-
-
-@machine_rule(
-    title="torch's caching allocator is off.",
-    sees="PYTORCH_NO_CUDA_MEMORY_CACHING is set. Any value switches the cache off, even 0.",
-    costs="each allocation and each release becomes a call to the driver, and releases wait for the GPU. A step takes "
-    "many times its usual time. The bound is all of the GPU's idle time that the host causes.",
-    wrong_when="a memory checker needs it.",
-    candidates=unset("PYTORCH_NO_CUDA_MEMORY_CACHING"),
-    explains=["alloc-retries", "pinned-alloc-slow", "empty-cache-in-loop", "host-bound"],
-)
-def no_memory_caching_on(view: ObservationView) -> Judgements:
-    if view.variable("PYTORCH_NO_CUDA_MEMORY_CACHING") is None:
-        return
-    parts = shares(view)
-    share, severity = share_and_severity(view, None if parts is None else parts.host, "high")
-    yield Judgement(
-        severity=severity,
-        claim="PYTORCH_NO_CUDA_MEMORY_CACHING makes each allocation a call to the driver.",
-        share=share,
-        variables=["PYTORCH_NO_CUDA_MEMORY_CACHING"],
-        remedy="Unset it. A value of 0 switches the cache off, too.",
-    )
-
-
-@machine_rule(
     title="Operators on the CPU run in one thread although there are more cores.",
-    sees="OMP_NUM_THREADS is 1 and each process may use more than one core. torchrun sets the variable if it is unset "
-    "and several processes start; Ultralytics sets it, too. Or: a model on the CPU runs in one thread of torch.",
-    costs="operators on the CPU run on one core. For a model on the CPU, the bound is the part of the operators' time "
-    "that cores could take over which had nothing to do while its thread ran. For a model on the GPU, the cost is in "
-    "collation and augmentation in the main process.",
+    sees="OMP_NUM_THREADS is 1, as torchrun and Ultralytics set it, or a model on the CPU runs in one thread of torch; "
+    "and each process may use more than one core.",
+    costs="for a model on the CPU, at most the part of the operators' time that idle cores could take over. For a "
+    "model on the GPU, collation and augmentation in the main process take longer.",
     wrong_when="operators are too small to be split, or other processes keep the cores busy.",
     candidates=["host.num_threads", "env.OMP_NUM_THREADS"],
 )
@@ -101,15 +54,14 @@ def omp_threads_1(view: ObservationView) -> Judgements:
     more = cores - 1 if spare is None else min(spare, cores - 1)
     parts = shares(view)
     bound = parts.device * (1 - 1 / (1 + more)) if parts is not None and on_cpu else None
-    otherwise: Severity = "medium" if on_cpu or no_gpu(view) else "low"
-    share, severity = share_and_severity(view, bound, otherwise)
+    severity: Severity = "medium" if on_cpu or no_gpu(view) else "low"
     what = "OMP_NUM_THREADS is 1" if by_variable else "torch was told to use one thread"
     # The variable has no effect if a library calls torch.set_num_threads.
     each = Setting("host.num_threads", cores) if on_cpu else Setting("env.OMP_NUM_THREADS", str(cores))
     yield Judgement(
-        severity=otherwise if bound is None else severity,
+        severity=severity if bound is None else policy.severity(bound),
         claim=f"{what}: operators on the CPU use one core of {cores}.",
-        share=share,
+        share=measured(bound),
         variables=["OMP_NUM_THREADS"],
         evidence=[f"{cores} cores for each process", *fact_evidence(view, "live.num_threads")],
         candidates=[each],
@@ -135,51 +87,26 @@ def _spare_cores(view: ObservationView, cores: int, ranks: int) -> float | None:
 
 
 @machine_rule(
-    title="There are few hardware queues, or more are asked for than exist.",
-    sees="CUDA_DEVICE_MAX_CONNECTIONS is below 8, its default, or above 32, the maximum.",
-    costs="work on streams that share a queue waits for the other streams' work.",
-    wrong_when="the program relies on the order that a single queue gives, as tensor parallelism in Megatron's style "
-    "does.",
-    candidates=unset("CUDA_DEVICE_MAX_CONNECTIONS"),
-)
-def max_connections(view: ObservationView) -> Judgements:
-    value = view.variable("CUDA_DEVICE_MAX_CONNECTIONS")
-    number = whole_number(value)
-    if value is None or (number is not None and 8 <= number <= 32):
-        return
-    yield Judgement(
-        severity="low",
-        claim=f"CUDA_DEVICE_MAX_CONNECTIONS is {value}; the default is 8, the most is 32.",
-        variables=["CUDA_DEVICE_MAX_CONNECTIONS"],
-        remedy="Leave it at 1 if tensor parallelism needs it. Unset it otherwise.",
-    )
-
-
-@machine_rule(
     title="A variable overrides the program's TF32 settings.",
-    sees="NVIDIA_TF32_OVERRIDE=0, which forbids TF32 in all libraries, or TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, which "
-    "allows it in matrix products.",
-    costs="if TF32 is forbidden, float32 products and convolutions run without tensor cores: at most their time. If it "
-    "is allowed, results have a mantissa of ten bits although the program did not ask for it.",
+    sees="NVIDIA_TF32_OVERRIDE=0, or TORCH_ALLOW_TF32_CUBLAS_OVERRIDE.",
+    costs="the former forbids TF32 in all libraries: at most the time of float32 products and convolutions. The latter "
+    "allows TF32 in matrix products: their results have a mantissa of ten bits.",
     wrong_when="the variable is set on purpose, to compare results.",
     candidates=unset("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
     explains=["fp32-matmul-no-tf32"],
 )
 def tf32_env_override(view: ObservationView) -> Judgements:
-    forbidden = view.variable("NVIDIA_TF32_OVERRIDE")
-    allowed = view.variable("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
-    if forbidden is not None and forbidden.strip() == "0":
-        parts = shares(view)
+    parts = shares(view)
+    if (view.variable("NVIDIA_TF32_OVERRIDE") or "").strip() == "0":
         bound = None if parts is None else min(view.lost("fp32-matmul-no-tf32", "amp-absent"), parts.device)
-        share, severity = share_and_severity(view, bound, "medium")
         yield Judgement(
-            severity=severity,
+            otherwise="medium",
             claim="NVIDIA_TF32_OVERRIDE=0 forbids TF32, even if the program allows it.",
-            share=share,
+            share=measured(bound),
             variables=["NVIDIA_TF32_OVERRIDE"],
             remedy="Unset it, so that the program's own settings hold. Results change in their last digits.",
         )
-    elif is_on(allowed):
+    elif is_on(view.variable("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")):
         yield Judgement(
             severity="low",
             kind="correctness",
@@ -227,7 +154,7 @@ def alloc_conf_both_names(view: ObservationView) -> Judgements:
     if new is None or old is None or new == old:
         return
     yield Judgement(
-        severity=severity_on_gpu(view, "medium"),
+        otherwise="medium",
         kind="memory",
         claim="PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF are both set and differ. torch reads the former first.",
         share=NOT_MEASURED,
@@ -238,34 +165,10 @@ def alloc_conf_both_names(view: ObservationView) -> Judgements:
 
 
 @machine_rule(
-    title="torch keeps few of cuDNN's plans, or none.",
-    sees="TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT is negative, which keeps no plans, or below 100. The default is 10000; 0 "
-    "means no limit.",
-    costs="host time: torch makes the plan of a convolution again if it was dropped.",
-    wrong_when="the network has few convolutions, or none.",
-    candidates=unset("TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT"),
-)
-def cudnn_v8_cache(view: ObservationView) -> Judgements:
-    value = view.variable("TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT")
-    limit = whole_number(value)
-    if limit is None or limit == 0 or limit >= policy.SMALL_PLAN_CACHE:
-        return
-    parts = shares(view)
-    share, severity = share_and_severity(view, None if parts is None else parts.host, "medium")
-    yield Judgement(
-        severity=severity,
-        claim="torch keeps none of cuDNN's plans." if limit < 0 else f"torch keeps only {limit} of cuDNN's plans.",
-        share=share,
-        variables=["TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT"],
-        remedy="Unset it. The default of 10000 plans takes at most about 2 GiB.",
-    )
-
-
-@machine_rule(
     title="A communication path between GPUs is off.",
     sees="NCCL_P2P_DISABLE, NCCL_SHM_DISABLE or NCCL_IB_DISABLE is on, or NCCL_P2P_LEVEL is LOC.",
-    costs="GPUs of one machine exchange data through host memory instead of NVLink or PCIe, or through sockets instead "
-    "of shared memory. Machines use sockets instead of InfiniBand. The bound is the exposed communication of a step.",
+    costs="data goes through host memory instead of NVLink or PCIe, or through sockets instead of shared memory or "
+    "InfiniBand. The bound is the exposed communication of a step.",
     wrong_when="the path does not work on this machine, and the program hangs without the variable.",
     candidates=unset(*PATHS, "NCCL_P2P_LEVEL"),
     explains=["communication-exposed", "ddp-bucket-cap"],
@@ -277,16 +180,14 @@ def nccl_path_disabled(view: ObservationView) -> Judgements:
     if not names:
         return
     several = (number_or_none(view, "gpu.count") or 2) > 1
-    parts = shares(view)
     otherwise: Severity = "medium" if several else "low"
     if several and "NCCL_P2P_DISABLE" in names and " NV" in str(fact_or_none(view, "gpu.topology")):
         otherwise = "high"
-    share, severity = share_and_severity(view, None if parts is None else parts.communication, otherwise)
     yield Judgement(
-        severity=severity,
+        otherwise=otherwise,
         claim=f"{in_words(names)} keeps NCCL off a path between GPUs.",
-        share=share,
+        share=part_of_step(view, "communication"),
         variables=names,
-        evidence=[*fact_evidence(view, "gpu.topology")],
+        evidence=fact_evidence(view, "gpu.topology"),
         remedy="Unset them, and check once with NCCL_DEBUG=INFO which path NCCL uses.",
     )

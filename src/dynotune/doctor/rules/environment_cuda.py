@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
-from dynotune.doctor import policy
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.machine import (
-    NOT_MEASURED,
     fact_or_none,
     gpus,
+    measured,
     no_gpu,
-    severity_on_gpu,
     shares,
     unset,
     version,
@@ -72,11 +68,10 @@ def torch_without_cuda(view: ObservationView) -> Judgements:
 @machine_rule(
     title="A variable costs host time at each matrix product.",
     sees="CUBLAS_WORKSPACE_CONFIG is set, and torch is 2.0 to 2.12. These versions read it with a regular expression "
-    "whenever they fetch a cuBLAS handle. For a watched command, the host's own time in matrix products bounds the "
-    "cost.",
-    costs="on a machine with an H200, 50 µs of host time for each product, and 150 µs for a product with a bias: two "
-    "to four times the step of small models, and nothing if products are large and the host is ahead of the GPU.",
-    wrong_when="results must repeat although several streams are used. Then the variable is needed.",
+    "whenever they fetch a cuBLAS handle.",
+    costs="at most the host's own time in matrix products. On a machine with an H200: 50 µs a product, 150 µs with a "
+    "bias. That made steps of small models two to four times as long. It costs nothing if the host is ahead.",
+    wrong_when="results must repeat although several streams are used.",
     candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
     explains=["launch-bound", "host-bound"],
 )
@@ -88,15 +83,11 @@ def cublas_env_regex(view: ObservationView) -> Judgements:
         return
     wanted = fact_or_none(view, "live.deterministic_algorithms") is True
     bound, products = _host_share_of_products(view)
-    if bound is None:
-        share: float | Unknown = NOT_MEASURED
-        severity = severity_on_gpu(view, "low" if wanted else "medium")
-    else:
-        share, severity = bound, "low" if wanted else policy.severity(bound)
     yield Judgement(
-        severity=severity,
+        severity="low" if wanted else None,
+        otherwise="medium",
         claim="CUBLAS_WORKSPACE_CONFIG costs host time at each matrix product.",
-        share=share,
+        share=measured(bound),
         variables=["CUBLAS_WORKSPACE_CONFIG"],
         evidence=[
             view.mentions("torch.version"),
@@ -125,33 +116,3 @@ def _host_share_of_products(view: ObservationView) -> tuple[float | None, list[s
     num = sum(operator.num for operator in products) / trace.num_steps
     evidence = f"{num:,.0f} products a step, {host_s * 1e3:.3g} ms of host time while recorded"
     return min(host_s / step_s, parts.host), [evidence]
-
-
-@machine_rule(
-    title="cuBLAS gets less workspace than torch's default.",
-    sees="CUBLAS_WORKSPACE_CONFIG names less than 8.125 MiB in all, as `:16:8` and `:0:0` do.",
-    costs="cuBLAS cannot use algorithms that split a product along its inner dimension, which are the fast ones for "
-    "small results.",
-    wrong_when="products are large, or memory is very short.",
-    candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
-)
-def cublas_workspace_small(view: ObservationView) -> Judgements:
-    value = view.variable("CUBLAS_WORKSPACE_CONFIG")
-    size = _workspace_bytes(value or "")
-    if size is None or size >= policy.DEFAULT_CUBLAS_WORKSPACE_BYTES:
-        return
-    yield Judgement(
-        severity=severity_on_gpu(view, "medium"),
-        claim=f"CUBLAS_WORKSPACE_CONFIG leaves cuBLAS {size / 1024:,.4g} KiB of workspace; torch gives 8 MiB or more.",
-        variables=["CUBLAS_WORKSPACE_CONFIG"],
-        evidence=["sizes are in KiB: :SIZE:COUNT"],
-        remedy="Unset it, or use :4096:8 if results must repeat.",
-    )
-
-
-def _workspace_bytes(value: str) -> int | None:
-    """Return the size that a value names: `:4096:2:16:8` is 8.125 MiB. None for a value that torch ignores."""
-    pairs = re.findall(r":(\d{1,9}):(\d{1,9})", value)
-    if not pairs or "".join(f":{size}:{count}" for size, count in pairs) != value:
-        return None
-    return sum(int(size) * int(count) for size, count in pairs) * 1024

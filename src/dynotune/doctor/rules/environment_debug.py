@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from dynotune.doctor import policy
+from dynotune.doctor.bounds import severity_of
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.machine import (
     NOT_MEASURED,
@@ -14,6 +14,7 @@ from dynotune.doctor.machine import (
     is_on,
     is_watched,
     number_or_none,
+    part_of_step,
     place_of_variable,
     severity_on_gpu,
     shares,
@@ -21,14 +22,11 @@ from dynotune.doctor.machine import (
     variable_evidence,
 )
 from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.rules.environment_variables import is_off, is_one_of, is_set_to
 from dynotune.doctor.startup_shared import what_it_saves
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import FRESH_CACHES, Compilation
-
-
-def _is(*values: str) -> Callable[[str], bool]:
-    return lambda value: value.strip().upper() in values
 
 
 def _asks_for_debug(value: str) -> bool:
@@ -53,17 +51,17 @@ class Flag(NamedTuple):
 
 CHECKS_COLLECTIVES = "checks each collective against the other ranks"
 FLAGS = (
-    Flag("TORCH_DISTRIBUTED_DEBUG", _is("DETAIL"), "medium", CHECKS_COLLECTIVES),
-    Flag("TORCH_DISTRIBUTED_DEBUG", _is("INFO"), "low", "logs more than it needs to"),
-    Flag("NCCL_DEBUG", _is("TRACE"), "medium", "writes a line for each call of NCCL", on_gpu=True),
+    Flag("TORCH_DISTRIBUTED_DEBUG", is_one_of("DETAIL"), "medium", CHECKS_COLLECTIVES),
+    Flag("TORCH_DISTRIBUTED_DEBUG", is_one_of("INFO"), "low", "logs more than it needs to"),
+    Flag("NCCL_DEBUG", is_one_of("TRACE"), "medium", "writes a line for each call of NCCL", on_gpu=True),
     Flag("TORCH_COMPILE_DEBUG", is_on, "medium", "writes every graph and kernel of torch.compile to disk"),
     Flag("TORCHINDUCTOR_NAN_ASSERTS", is_on, "medium", "checks every output of compiled code for NaN"),
     Flag("TORCH_LOGS", _asks_for_debug, "low", "logs at debug level"),
-    Flag("TORCH_CPP_LOG_LEVEL", _is("INFO"), "low", "logs at info level in C++"),
+    Flag("TORCH_CPP_LOG_LEVEL", is_one_of("INFO"), "low", "logs at info level in C++"),
     Flag("CUDNN_LOGINFO_DBG", is_on, "low", "logs each call of cuDNN", on_gpu=True),
-    Flag("CUDNN_LOGLEVEL_DBG", _is("2", "3"), "low", "logs each call of cuDNN", on_gpu=True),
+    Flag("CUDNN_LOGLEVEL_DBG", is_one_of("2", "3"), "low", "logs each call of cuDNN", on_gpu=True),
     Flag("CUBLAS_LOGINFO_DBG", is_on, "low", "logs each call of cuBLAS", on_gpu=True),
-    Flag("CUBLASLT_LOG_LEVEL", _is("2", "3", "4", "5"), "low", "logs each call of cuBLASLt", on_gpu=True),
+    Flag("CUBLASLT_LOG_LEVEL", is_one_of("2", "3", "4", "5"), "low", "logs each call of cuBLASLt", on_gpu=True),
     Flag("MALLOC_PERTURB_", is_on, "low", "fills memory at each allocation and release"),
     Flag("MALLOC_CHECK_", is_on, "low", "checks the C allocator's lists"),
 )
@@ -78,30 +76,25 @@ NCCL = {
 
 COMPILE_CACHES: dict[str, Callable[[str], bool]] = {
     "TORCHINDUCTOR_FORCE_DISABLE_CACHES": is_on,
-    "TORCHINDUCTOR_FX_GRAPH_CACHE": lambda value: not is_on(value),
-    "TORCHINDUCTOR_AUTOGRAD_CACHE": lambda value: not is_on(value),
+    "TORCHINDUCTOR_FX_GRAPH_CACHE": is_off,
+    "TORCHINDUCTOR_AUTOGRAD_CACHE": is_off,
     "TRITON_ALWAYS_COMPILE": is_on,
 }
-
-
-def _set(view: ObservationView, name: str, counts: Callable[[str], bool]) -> bool:
-    value = view.variable(name)
-    return value is not None and counts(value)
 
 
 @machine_rule(
     title="A debugging aid was left on.",
     sees="variables that make torch, NCCL, cuDNN or cuBLAS check or log their work. In a watched program, also "
     "autograd's anomaly detection.",
-    costs="host time for each call that is checked or logged. If each collective is checked, the bound is the exposed "
-    "communication of a step. Anomaly detection keeps a stack trace for each operator and searches every gradient for "
-    "NaN, for which the host waits.",
+    costs="host time for each call that is checked or logged; for checked collectives, at most the exposed "
+    "communication of a step. Anomaly detection keeps a stack trace for each operator, and the host waits for a search "
+    "for NaN in every gradient.",
     wrong_when="the fault is still being looked for.",
     candidates=unset(*dict.fromkeys(flag.name for flag in FLAGS)),
     explains=["host-bound", "launch-bound", "sync-per-step", "communication-exposed"],
 )
 def debug_flags_left_on(view: ObservationView) -> Judgements:
-    flags = [flag for flag in FLAGS if _set(view, flag.name, flag.counts)]
+    flags = [flag for flag in FLAGS if is_set_to(view, flag.name, flag.counts)]
     anomaly = fact_or_none(view, "live.anomaly_mode") is True
     if not flags and not anomaly:
         return
@@ -109,12 +102,10 @@ def debug_flags_left_on(view: ObservationView) -> Judgements:
     weights = [severity_on_gpu(view, flag.severity) if flag.on_gpu else flag.severity for flag in flags]
     severity: Severity = "high" if anomaly else "medium" if "medium" in weights else "low"
     share = _bound_of_anomaly_mode(view) if anomaly else _bound_of_flags(view, flags)
-    if isinstance(share, float):
-        severity = policy.severity(share)
     evidence = ["torch.autograd.set_detect_anomaly(True) is in force"] if anomaly else []
     evidence += [f"{variable_evidence(view, flag.name)[0]}: {flag.does}" for flag in flags]
     yield Judgement(
-        severity=severity,
+        severity=severity_of(share, severity),
         claim="Anomaly detection of autograd is on."
         if anomaly
         else f"{in_words(names)} {'are' if len(names) > 1 else 'is'} set, for debugging.",
@@ -122,12 +113,9 @@ def debug_flags_left_on(view: ObservationView) -> Judgements:
         evidence=evidence,
         where=place_of_variable(view, *names),
         candidates=unset(*names),
-        remedy=" ".join(
-            [
-                *(["Call torch.autograd.set_detect_anomaly(False) once the fault is found."] if anomaly else []),
-                *(["Unset the variables."] if names else []),
-            ]
-        ),
+        remedy="Call torch.autograd.set_detect_anomaly(False) once the fault is found." * anomaly
+        + " " * bool(anomaly and names)
+        + "Unset the variables." * bool(names),
     )
 
 
@@ -149,17 +137,15 @@ def _bound_of_anomaly_mode(view: ObservationView) -> float | Unknown:
 
 def _bound_of_flags(view: ObservationView, flags: Sequence[Flag]) -> float | Unknown:
     """Return the bound of checking each collective. Nothing bounds the other flags."""
-    parts = shares(view)
-    if parts is None or flags[0].does != CHECKS_COLLECTIVES or len(flags) > 1 or not parts.communication:
+    if len(flags) > 1 or flags[0].does != CHECKS_COLLECTIVES:
         return NOT_MEASURED
-    return parts.communication
+    return part_of_step(view, "communication") or NOT_MEASURED
 
 
 @machine_rule(
     title="torch watches its collectives for debugging.",
     sees="TORCH_NCCL_BLOCKING_WAIT, TORCH_NCCL_NAN_CHECK, TORCH_NCCL_ENABLE_TIMING or TORCH_NCCL_DESYNC_DEBUG is on.",
-    costs="a host that waits for each collective cannot queue the next work. A search for NaN reads each buffer once "
-    "more.",
+    costs="the host waits for each collective and queues no work meanwhile, or each buffer is read once more.",
     wrong_when="a hang is being looked for.",
     candidates=unset(*NCCL),
 )
@@ -170,7 +156,7 @@ def torch_nccl_debug(view: ObservationView) -> Judgements:
     several = (number_or_none(view, "gpu.count") or 2) > 1
     waits = any(name.endswith(("BLOCKING_WAIT", "NAN_CHECK")) for name in names)
     yield Judgement(
-        severity=severity_on_gpu(view, "medium" if several and waits else "low"),
+        otherwise="medium" if several and waits else "low",
         claim=f"{in_words(names)} {'slow' if len(names) > 1 else 'slows'} collectives down.",
         evidence=[f"{line}: {NCCL[name]}" for name, line in zip(names, variable_evidence(view, *names), strict=True)],
         where=place_of_variable(view, *names),
@@ -189,7 +175,7 @@ def torch_nccl_debug(view: ObservationView) -> Judgements:
     candidates=unset(*COMPILE_CACHES),
 )
 def caches_disabled(view: ObservationView) -> Judgements:
-    names = [name for name, counts in COMPILE_CACHES.items() if _set(view, name, counts)]
+    names = [name for name, counts in COMPILE_CACHES.items() if is_set_to(view, name, counts)]
     live = [
         text
         for name, off, text in (
@@ -227,8 +213,8 @@ def _compiles(view: ObservationView) -> bool:
     title="Python compiles the modules that it imports anew at each start.",
     sees="torch's modules have no bytecode files, and either PYTHONDONTWRITEBYTECODE is set or the folder for these "
     "files is not writable.",
-    costs="seconds at each start: a small training took 8.2 s to its first step, and 3.0 s with its modules compiled. "
-    "Each spawned worker and each rank pays, too. Steps are not slower, so the severity is low for a watched command.",
+    costs="seconds at the start of each process: a small training took 8.2 s to its first step, and 3.0 s with its "
+    "modules compiled. Steps are not slower, so the severity is low for a watched command.",
     wrong_when="the program starts once and runs for days.",
 )
 def bytecode_not_kept(view: ObservationView) -> Judgements:
@@ -251,22 +237,3 @@ def bytecode_not_kept(view: ObservationView) -> Judgements:
         remedy=f"{way}, or compile the modules once, for instance while an image is built.",
         commands=compiles,
     )
-
-
-@machine_rule(
-    title="torch compiles some of its own kernels anew at each start.",
-    sees="USE_PYTORCH_KERNEL_CACHE=0.",
-    costs="seconds at the first call of each special function that torch compiles at run time. Later steps are not "
-    "slower.",
-    wrong_when="the program calls none of these functions.",
-    candidates=unset("USE_PYTORCH_KERNEL_CACHE"),
-)
-def jiterator_cache(view: ObservationView) -> Judgements:
-    if _set(view, "USE_PYTORCH_KERNEL_CACHE", lambda value: not is_on(value)):
-        yield Judgement(
-            severity="low",
-            kind="start",
-            claim="USE_PYTORCH_KERNEL_CACHE=0: kernels that torch compiles at run time are not kept.",
-            variables=["USE_PYTORCH_KERNEL_CACHE"],
-            remedy="Unset it. PYTORCH_KERNEL_CACHE_PATH can name a folder that lasts.",
-        )

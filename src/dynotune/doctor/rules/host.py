@@ -46,14 +46,12 @@ _SMALL_NAMES = frozenset(f"aten::{name}" for name in _SMALL.split())
 
 @cuda_rule(
     title="Kernels take less time than their launch.",
-    sees="the device is idle for short times, again and again, between kernels of less than 10 µs. Or: a step runs "
-    "hundreds of such kernels, they are three quarters of all kernels or more, and with the pauses before them they "
-    "take a tenth of the step, whether they are queued in time or not. Or: the device waits for the host, which a "
-    "sampler saw in torch's modules, backward passes and optimizers.",
-    costs="these pauses, and the longer pauses that the host causes if those are the smaller part. Only fewer launches "
-    "help (larger batches, fused kernels, CUDA graphs); faster kernels do not. If the device is kept busy, the cost "
-    "includes the time of the short kernels. No graph spares that time: most of it is what any kernel takes to begin "
-    "and end.",
+    sees="the device is idle for short times, again and again, between kernels of less than 10 µs. Or: hundreds of "
+    "such kernels a step, most of all kernels, take a tenth of it with the pauses before them. Or: the device waits "
+    "for the host, which a sampler saw in torch's modules, backward passes and optimizers.",
+    costs="these pauses, and longer pauses that the host causes if those are the smaller part. Only fewer launches "
+    "help (larger batches, fused kernels, CUDA graphs). If the device is kept busy, also the time of the short "
+    "kernels, most of which no graph spares.",
     wrong_when="the program consists of many small steps that depend on one another's results.",
     candidates=[Setting("compile.mode", "reduce-overhead")],
     explains=["launch-latency"],
@@ -115,12 +113,10 @@ def _many_short_kernels(view: ObservationView) -> Judgements:
 
 @rule(
     title="The device waits for the host's own work.",
-    sees="the device is idle while the host runs Python or operators of its own, and no more specific rule explains "
-    "it. If kernels are short and most pauses are, or if the host was seen in torch's modules, backward passes and "
-    "optimizers for most of its time, `launch-bound` counts the time. Host work that could run beside the "
-    "device's work if the host did not wait for the device counts for those waits. Without a device: Python between "
-    "operators takes a tenth of a step or more; below a quarter, as in many programs, the severity is low. It is low, "
-    "too, where recorded operators alone take longer than a plain step, and Python counts as often as it was seen.",
+    sees="the device is idle while the host runs Python or operators of its own. If most pauses are for launches, "
+    "`launch-bound` counts them; host work that could run beside the device's counts for the waits that prevent it. "
+    "Without a device: Python between operators takes a tenth of a step or more. The severity is low below a quarter, "
+    "and if recorded operators alone take longer than a plain step.",
     costs="all of this time.",
     wrong_when="the host's work is the program's purpose, as in a simulation.",
 )
@@ -142,8 +138,8 @@ def host_bound(view: ObservationView) -> Judgements:
         share=share,
         evidence=[*told(lines), *evidence_of(losses)],
         where=place(lines, place_of(losses, main_model(view))),
-        remedy="The GPU waits while Python runs: do this work less often, on the GPU, or in a thread or process "
-        "beside the loop.",
+        remedy="The GPU waits while Python runs: do this work less often, on the GPU, or in a thread or process beside "
+        "the loop.",
     )
 
 
@@ -227,9 +223,8 @@ def launch_latency(view: ObservationView) -> Judgements:
     title="The optimizer updates each parameter with separate kernels.",
     sees="more than 300 short kernels in each call of an optimizer's step. Without a device: more than 100 short "
     "operators that take one parameter each.",
-    costs="the time of these kernels, and the time for which the device waits until they are queued. Without a device: "
-    "what the optimizer takes beyond operators that take many parameters at once, at most two and a half of the part "
-    "of the plain steps in which their thread was seen in torch's optimizers: recording slows short operators most.",
+    costs="the time of these kernels, and of the device's waits for them. Without a device: what the optimizer takes "
+    "beyond operators on many parameters, at most two and a half of the part of steps in which it was seen.",
     wrong_when="the optimizer has no other implementation.",
     candidates=[Setting("optimizer.fused", True)],
     explains=["launch-bound", "launch-latency"],
@@ -271,11 +266,10 @@ def optimizer_forloop(view: ObservationView) -> Judgements:
 
 @rule(
     title="A Python loop works on a tensor element by element.",
-    sees="functions of the program call hundreds of short pointwise and indexing operators a step, one by one, and "
-    "twenty or more for each matrix product or convolution. Calls by optimizers, backward passes and loops of "
-    "libraries do not count.",
-    costs="part of the time for which the device waits for the host: the part of all short operators that the program "
-    "calls often, with their backward pass. Without a device: the operators' own time, and their part of Python's.",
+    sees="functions of the program (no optimizers, backward passes or libraries) call hundreds of short pointwise and "
+    "indexing operators a step, twenty or more for each matrix product or convolution.",
+    costs="the part of the device's waits for the host that these operators are of all, with their backward pass. "
+    "Without a device: their own time, and their part of Python's.",
     wrong_when="each element depends on the one before, as in a recurrence.",
     explains=["launch-bound", "host-bound"],
 )
@@ -336,9 +330,8 @@ def _of_loop(view: ObservationView, num_steps: int) -> float:
 
 @rule(
     title="More threads compute than there are cores.",
-    sees="torch's threads over all ranks, or OpenCV's threads over all workers, outnumber the usable cores; and these "
-    "cores are busy, other programs included, or threads that are ready to run wait for a core. Too many threads wake "
-    "one another and leave cores idle meanwhile.",
+    sees="torch's threads over all ranks, or OpenCV's over all workers, outnumber the usable cores; and these cores "
+    "are busy, other programs included, or threads that are ready to run wait for one.",
     costs="at most the surplus threads' part of the time of operators, or of the wait for the loader.",
     wrong_when="the threads do not run at the same time.",
     candidates=["host.num_threads"],

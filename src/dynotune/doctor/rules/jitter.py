@@ -16,12 +16,10 @@ from dynotune.schema.trace_summary import Place
 
 @rule(
     title="Python's garbage collector stops some steps.",
-    sees="the total time of all collections within the window. If that was not counted: steps among the slowest "
-    "hundredth in which the oldest generation was collected, or a collection took longer than a millisecond.",
-    costs="this time, and with a device at most the time for which the device waits, because it goes on with queued "
-    "work. Ranks that wait for one another all pay for the slowest.",
-    wrong_when="the collector frees objects that would fill memory otherwise. A single long collection shows that "
-    "steps can stall, and not how often, so its severity is low.",
+    sees="the time of all collections in the window; or, if not counted, slow steps with a collection of the oldest "
+    "generation or of more than a millisecond.",
+    costs="this time, and with a device at most the time for which it waits. Ranks that wait for one another all pay.",
+    wrong_when="the collector frees what would fill memory otherwise. A single long collection has a low severity.",
     explains=["host-bound"],
 )
 def gc_jitter(view: ObservationView) -> Judgements:
@@ -128,8 +126,7 @@ def epoch_jitter(view: ObservationView) -> Judgements:
 
 @rule(
     title="Some batches come late.",
-    sees="steps among the slowest hundredth that waited for the loader for more than half of their time beyond a usual "
-    "step, and began no epoch.",
+    sees="steps among the slowest hundredth that waited for the loader for most of their excess, and began no epoch.",
     costs="the time that these steps took beyond a usual one.",
     wrong_when="the page cache was cold when the window began.",
     candidates=["loader.prefetch_factor"],

@@ -17,8 +17,7 @@ _POINTWISE = ("elementwise", "cast", "random", "copy")
 
 @cuda_rule(
     title="Images change their memory layout around convolutions.",
-    sees="kernels that convert between memory layouts: cuDNN's fast convolutions want the channels last, and the "
-    "tensors have them first.",
+    sees="kernels that convert layouts: cuDNN's fast convolutions want channels last, and tensors have them first.",
     costs="the time of these kernels, as far as the device sets the pace.",
     wrong_when="operations without a channels-last kernel convert there and back. In float32 there is little to gain.",
     candidates=[Setting("layout.channels_last", True)],
@@ -58,10 +57,8 @@ def _inputs_are_channels_last(model: Model) -> bool:
 
 @cuda_rule(
     title="Attention runs by its plain formula.",
-    sees="kernels inside `_scaled_dot_product_attention_math`: torch has no fused kernel for these inputs, or its "
-    "fused kernels are switched off.",
-    costs="at most the time of these kernels. In training, twice that time again for their backward pass, which a "
-    "trace does not tell apart from other work.",
+    sees="kernels of `_scaled_dot_product_attention_math`: there is no fused kernel for these inputs, or it is off.",
+    costs="at most the time of these kernels; in training, twice that time again for their backward pass.",
     wrong_when="sequences are so short that a fused kernel gains nothing.",
 )
 def sdpa_math(view: ObservationView) -> Judgements:
@@ -86,10 +83,10 @@ def sdpa_math(view: ObservationView) -> Judgements:
 
 @rule(
     title="Attention is written out by hand.",
-    sees="softmax kernels take a twentieth of the kernels' time or more beside batched products, or each softmax has "
-    "two batched products; and torch's own unfused attention did not run.",
-    costs="at most four times the softmax: a fused kernel also spares the scaling, the masking, and the writing and "
-    "reading of the scores. At most the time of such kernels and of matrix products.",
+    sees="softmax kernels beside batched products take a twentieth of the kernels' time, or each softmax has two "
+    "batched products; and torch's own unfused attention did not run.",
+    costs="at most four times the softmax, for scaling, masking, and writing and reading the scores; and at most the "
+    "time of such kernels and of matrix products.",
     wrong_when="the program needs the scores themselves, or a softmax over a large vocabulary stands beside batched "
     "products.",
 )
@@ -151,9 +148,8 @@ def gemm_misaligned(view: ObservationView) -> Judgements:
 
 @rule(
     title="Batch norm runs separately at inference.",
-    sees="a model with convolutions and batch norm in evaluation mode, not compiled, without gradients; and the time "
-    "of its normalisation.",
-    costs="this time: in evaluation, batch norm is a scale and a shift that the convolution's weights can include.",
+    sees="an uncompiled model with convolutions and batch norm in evaluation mode, called without gradients.",
+    costs="the norms' time: in evaluation they are a scale and a shift that a convolution's weights can include.",
     wrong_when="the weights will still be trained or saved, or the norm does not follow a convolution.",
 )
 def conv_bn_unfused(view: ObservationView) -> Judgements:

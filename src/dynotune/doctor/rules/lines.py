@@ -162,8 +162,8 @@ HABITS = tuple(map(_rule_of, _HABITS))
 
 @rule(
     title="The program sleeps, or waits for a thread of its own.",
-    sees="the thread of the steps was seen at a line of the program where it took hardly any processor time, and that "
-    "is no wait for a loader or for the device: a sleep, a queue, a lock, a socket, an event loop with nothing to do.",
+    sees="the thread of the steps was seen at a line where it took hardly any processor time, and that is no wait for "
+    "a loader or the device: a sleep, a queue, a lock, a socket, an idle event loop.",
     costs="all of this time, and with a device at most what it waits.",
     wrong_when="there is nothing to do: a service waits for its requests.",
     explains=("host-bound",),
@@ -198,9 +198,8 @@ def _producer(view: ObservationView) -> Line | None:
     title="Threads of the program compute in Python beside the steps.",
     sees="another thread of the program took processor time in code of its own, while the thread of the steps ran "
     "Python, too: one of them has the interpreter's lock at a time.",
-    costs="at most the other threads' time, and at most that for which the device waits for the host, or for which the "
-    "thread of the steps neither ran nor waited for anything else. If no core is left, it may wait for one: then at "
-    "most the other threads' part of all processor time, where that is large.",
+    costs="at most the other threads' time, and at most that for which the device waits for the host, or the thread of "
+    "the steps neither ran nor waited. If no core is left: at most their part of all processor time, if it is large.",
     wrong_when="the other thread computes in C without the lock.",
     explains=("host-bound", "launch-bound"),
 )

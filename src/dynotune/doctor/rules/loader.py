@@ -32,16 +32,13 @@ SPLIT_FIRST = "Let the data set give each worker its own part (torch.utils.data.
 
 @rule(
     title="The program waits for its data loader.",
-    sees="the share of a step in which the program only waited for the loader's next batch. With a device, this is the "
-    "device's idle time while the program is inside the loader; without one, the time inside the loader. If workers "
-    "start anew for each epoch, `persistent-workers` counts the cost of these starts.",
-    costs="all of this share, if batches were always ready, and with a device the time for which it waits for the host "
-    "after each late batch. If operators run on the CPU and wait for cores that workers use, at most the time in which "
-    "workers compute.",
-    wrong_when="the window began with a cold page cache, and later epochs read from memory. The severity is low if the "
-    "wait is as short as handing a batch over, or if there is no device and the command uses up its processors, "
-    "because the loader then takes its time from the operators. If even the longest batch comes in time, the wait is "
-    "only for handing over, and the severity is that of what making batches in the process itself would spare.",
+    sees="the share of a step in which the program only waited for the loader's next batch: with a device, its idle "
+    "time meanwhile. `persistent-workers` counts starts of workers for each epoch.",
+    costs="all of this share, and with a device its wait for the host after each late batch. If operators on the CPU "
+    "wait for cores that workers use: at most the time in which workers compute.",
+    wrong_when="the window began with a cold page cache. The severity is low if the wait is as short as handing a "
+    "batch over, or if the command uses up its processors without a device. If even the longest batch comes in time, "
+    "it is that of what making batches in the process would spare.",
     candidates=["loader.num_workers"],
     explains=["loader-jitter", "epoch-jitter"],
 )
@@ -128,8 +125,7 @@ def _uses_up_processors(view: ObservationView) -> bool:
 @rule(
     title="The training process makes its batches itself.",
     sees="the program waits for a DataLoader that has `num_workers=0`.",
-    costs="the wait, less what workers cannot hide: handing a batch over, and the processor time of loading on the "
-    "cores that the program may use.",
+    costs="the wait, less handing batches over and the processor time of loading on the usable cores.",
     wrong_when="the data set holds open files or connections that do not work in another process.",
     candidates=["loader.num_workers"],
     explains=["loader-bound", "loader-jitter"],
@@ -161,9 +157,8 @@ def num_workers_zero(view: ObservationView) -> Judgements:
 @rule(
     title="There are more workers than cores.",
     sees="the loader's workers, times the ranks on this machine, outnumber the cores that affinity and quota allow.",
-    costs="at most the wait for the loader without the starts of epochs, or the wait of operators on the CPU for cores "
-    "that workers use. Only a comparison shows what crowded cores cost besides. Each worker also takes memory and time "
-    "to start.",
+    costs="at most the wait for the loader without starts of epochs, or operators' wait for cores that workers use. "
+    "Only a comparison shows what crowded cores cost besides.",
     wrong_when="workers wait for disk or network and do not compute.",
     candidates=["loader.num_workers"],
     explains=["loader-bound", "loader-jitter", "prefetch-factor"],
@@ -194,8 +189,7 @@ def num_workers_too_many(view: ObservationView) -> Judgements:
 
 @rule(
     title="Workers start anew for each epoch.",
-    sees="steps that begin an epoch take longer than others, by more than the first batch takes to make, and the "
-    "loader's workers do not persist. The rule is silent if an iterator goes on across epochs, as Ultralytics' does.",
+    sees="first steps of epochs take longer than others, by more than the first batch, and workers do not persist.",
     costs="this excess, once an epoch.",
     wrong_when="the data set changes between epochs: persistent workers do not see the change.",
     candidates=[Setting("loader.persistent_workers", True)],
@@ -242,11 +236,10 @@ def mp_context(view: ObservationView) -> Judgements:
 
 @rule(
     title="Batches take unevenly long to make, and too few are made ahead.",
-    sees="the program waits although the workers have time left, and the longest batch took several times the mean, so "
-    "long that workers would not keep up if each batch did. For a model on the CPU, the rule asks for idle cores, too.",
-    costs="the wait, if enough batches were ready, and at most the mean time in which a batch is made: all slow "
-    "batches together take no longer.",
-    wrong_when="a slow batch is needed at once, at the start of an epoch; or there is no memory for more batches.",
+    sees="the program waits although workers have time left, and the longest batch took several times the mean, too "
+    "long to keep up with. For a model on the CPU, cores must be idle, too.",
+    costs="the wait, and at most the mean time in which a batch is made: all slow batches together take no longer.",
+    wrong_when="a slow batch is needed at once, at the start of an epoch; or memory has no room for more.",
     candidates=["loader.prefetch_factor"],
     explains=["loader-bound", "loader-jitter"],
 )

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from dynotune.doctor import policy
+from dynotune.doctor.bounds import severity_of
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.machine import (
     DIAGNOSE,
-    NOT_MEASURED,
     fact_evidence,
     fact_or_none,
     gpu_label,
     gpus,
     is_watched,
+    measured,
     no_gpu,
     number_or_none,
     severity_on_gpu,
-    share_and_severity,
     shares,
     variable_evidence,
 )
 from dynotune.doctor.observation_view import Missing, ObservationView
-from dynotune.schema.diagnosis import Severity
 
 DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 """With these drivers `powersave` follows the load. With all others it is the lowest frequency."""
@@ -30,10 +29,9 @@ BINDING = ("OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 @machine_rule(
     title="The processors are set to save power.",
-    sees="the frequency governor `powersave`, and its driver if that is known. Machines on which the hypervisor "
-    "decides have no governor.",
-    costs="with intel_pstate or amd-pstate the frequency follows the load, and little is lost. With another driver all "
-    "cores stay at their lowest frequency, and all host work takes longer.",
+    sees="the frequency governor `powersave`, and its driver if that is known.",
+    costs="little with intel_pstate or amd-pstate, where the frequency follows the load. With another driver all cores "
+    "stay at their lowest frequency.",
     wrong_when="the step waits for the GPU anyway.",
 )
 def cpu_governor_powersave(view: ObservationView) -> Judgements:
@@ -54,10 +52,9 @@ def cpu_governor_powersave(view: ObservationView) -> Judgements:
 @machine_rule(
     title="A quota allows less processor time than the visible cores suggest.",
     sees="the CPU quota of the container's control group against the cores that a process may run on, and how long the "
-    "quota has stopped it. Thread pools, and torch's check of the number of workers, count cores and do not know the "
-    "quota.",
-    costs="if more threads run than the quota pays for, the kernel stops all of them for the rest of each period, "
-    "usually 0.1 s: at most the time for which the command was stopped.",
+    "quota has stopped it. Thread pools count cores and do not know the quota.",
+    costs="at most the time for which the command was stopped: the kernel stops all threads for the rest of each "
+    "period once the quota is used up.",
     wrong_when="the number of threads already fits the quota, for instance by OMP_NUM_THREADS.",
     explains=["cpu-oversubscribed"],
 )
@@ -77,14 +74,10 @@ def cgroup_cpu_quota(view: ObservationView) -> Judgements:
     evidence += fact_evidence(view, "host.cgroup_num_throttled", "host.cgroup_throttled_s")
     if stopped is not None:
         evidence.append(f"stopped for {stopped:.2f} s of each second while the command ran, all cores together")
-        share, severity = share_and_severity(view, min(stopped, 1.0), "low")
-        if stopped < policy.THROTTLED_S_PER_S:
-            share, severity = 0.0, "low"
-    else:
-        share = NOT_MEASURED
-        severity = "medium" if cores <= num_cpus / 2 and threads is None else "low"
+        stopped = stopped if stopped >= policy.THROTTLED_S_PER_S else 0.0
+    share, much = measured(stopped), cores <= num_cpus / 2 and threads is None
     yield Judgement(
-        severity=severity,
+        severity=severity_of(share, "medium" if much else "low"),
         claim=f"A quota allows {cores:g} cores of processor time, and {num_cpus} cores are visible.",
         share=share,
         evidence=evidence,
@@ -106,14 +99,11 @@ def cpu_affinity_narrow(view: ObservationView) -> Judgements:
         return
     wanted = policy.FEW_CPUS_PER_GPU * max(int(number_or_none(view, "gpu.count") or 0), 1)
     used = number_or_none(view, "window.tree_cpu_s_per_s")
-    if used is None:
-        severity: Severity = "medium" if num_cpus < min(wanted, num_online) else "low"
-    else:
-        severity = "medium" if used >= policy.USED_UP * num_cpus else "low"
-    if severity == "low" and num_cpus >= num_online / 2:
+    few = num_cpus < min(wanted, num_online) if used is None else used >= policy.USED_UP * num_cpus
+    if not few and num_cpus >= num_online / 2:
         return
     yield Judgement(
-        severity=severity,
+        severity="medium" if few else "low",
         claim=f"The process may run on {num_cpus} of {num_online:g} processors.",
         evidence=[
             f"affinity: {num_cpus} processors; online: {num_online:g}",
@@ -157,9 +147,8 @@ def numa_remote(view: ObservationView) -> Judgements:
 
 @machine_rule(
     title="The kernel moves pages between memory nodes under a process that is bound to one.",
-    sees="automatic NUMA balancing is on, there are several memory nodes, and the process is bound to some of the "
-    "processors.",
-    costs="page faults that the kernel provokes to learn who uses a page. For a bound process it learns nothing new.",
+    sees="automatic NUMA balancing is on, and the process is bound to some of the processors.",
+    costs="page faults that the kernel provokes to learn who uses a page. Of a bound process it learns nothing new.",
     wrong_when="the process is bound to processors of several nodes.",
 )
 def numa_balancing(view: ObservationView) -> Judgements:
@@ -184,8 +173,7 @@ def numa_balancing(view: ObservationView) -> Judgements:
 @machine_rule(
     title="The kernel drops cached files before it uses another node's memory.",
     sees="`vm.zone_reclaim_mode` is not zero, on a machine with several memory nodes.",
-    costs="the program reads data from disk again that would have stayed in the page cache, and allocations wait for "
-    "reclaim.",
+    costs="reads from disk of data that would have stayed in the page cache, and allocations that wait for reclaim.",
     wrong_when="each process is bound to a node and its data fits there.",
 )
 def zone_reclaim(view: ObservationView) -> Judgements:
@@ -209,7 +197,7 @@ def zone_reclaim(view: ObservationView) -> Judgements:
 def preempt_rt_kernel(view: ObservationView) -> Judgements:
     if view.truth("host.preempt_rt"):
         yield Judgement(
-            severity=severity_on_gpu(view, "high") if not no_gpu(view) else "medium",
+            severity="medium" if no_gpu(view) else severity_on_gpu(view, "high"),
             claim="The kernel is built for real time (PREEMPT_RT), which costs throughput.",
             evidence=fact_evidence(view, "host.preempt_rt", "host.kernel", "host.kernel_version"),
             remedy="Boot the distribution's standard kernel. NVIDIA does not support its driver on a real-time kernel.",
@@ -219,9 +207,9 @@ def preempt_rt_kernel(view: ObservationView) -> Judgements:
 
 @machine_rule(
     title="The machine swaps memory.",
-    sees="pages that were swapped while a command was watched. Without a command: the rule finds nothing if there is "
-    "no swap, and warns if swap is in use and hardly any memory is left.",
-    costs="a swapped page that is touched again is read from disk, which is thousands of times slower than memory.",
+    sees="pages that were swapped while a command was watched. Without a command: swap is in use, and hardly any "
+    "memory is left.",
+    costs="a swapped page is read from disk again, which is thousands of times slower than memory.",
     wrong_when="the swapped memory belongs to programs that sleep.",
 )
 def swap_active(view: ObservationView) -> Judgements:
@@ -234,12 +222,11 @@ def swap_active(view: ObservationView) -> Judgements:
         pages = view.number("window.swapped_pages")
         if pages >= policy.SWAPPED_PAGES:
             parts = shares(view)
-            bound = None if parts is None else 1 - parts.device
-            share, severity = share_and_severity(view, bound, "high")
             yield Judgement(
-                severity=severity if pages < policy.MUCH_SWAPPED_PAGES else "high",
+                severity=None if pages < policy.MUCH_SWAPPED_PAGES else "high",
+                otherwise="high",
                 claim=f"{pages:,.0f} pages were swapped while the command ran.",
-                share=share,
+                share=measured(None if parts is None else 1 - parts.device),
                 evidence=[*used, *fact_evidence(view, "window.major_faults")],
                 remedy=remedy,
                 commands=["vmstat 1", "free -h"],

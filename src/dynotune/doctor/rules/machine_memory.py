@@ -9,7 +9,6 @@ from dynotune.doctor.machine import (
     fact_or_none,
     no_gpu,
     number_or_none,
-    severity_on_gpu,
     variable_evidence,
 )
 from dynotune.doctor.observation_view import Missing, ObservationView
@@ -23,8 +22,7 @@ INFINIBAND = ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_PCI_REL
 @machine_rule(
     title="Transparent huge pages are off, or stall allocations.",
     sees="`never` in transparent_hugepage/enabled, or `always` in transparent_hugepage/defrag.",
-    costs="without huge pages, large arrays need 512 times the entries in the processor's tables. With `defrag` at "
-    "`always`, an allocation waits until the kernel has assembled a huge page.",
+    costs="large arrays need 512 times the entries in the processor's tables, or an allocation waits for a huge page.",
     wrong_when="many forked loader workers write to shared arrays: huge pages then copy more.",
 )
 def thp_mode(view: ObservationView) -> Judgements:
@@ -48,10 +46,9 @@ def thp_mode(view: ObservationView) -> Judgements:
 
 @machine_rule(
     title="/dev/shm is too small for the batches of loader workers.",
-    sees="the size of /dev/shm and its free space against what the workers of a watched command hold there: the "
-    "prefetched batches of each worker, and those on their way. Without a command, the rule compares the size with "
-    "docker's 64 MiB.",
-    costs="nothing until it is full. Then a worker dies with a bus error, or the loader must run with too few workers.",
+    sees="the size of /dev/shm and its free space against the batches that the workers of a watched command hold "
+    "there. Without a command, against docker's 64 MiB.",
+    costs="nothing until it is full. Then a worker dies with a bus error.",
     wrong_when="no loader has workers, or batches are small.",
 )
 def shm_too_small(view: ObservationView) -> Judgements:
@@ -102,8 +99,8 @@ def _shared_bytes(loader: Loader) -> int | None:
 
 @machine_rule(
     title="The limit of open files is low for a loader with workers.",
-    sees="the soft limit of open files. For a watched command, the rule compares it with one file for each tensor of "
-    "each batch that the workers hold, because torch shares tensors by file descriptors by default.",
+    sees="the soft limit of open files. For a watched command, against one file for each tensor of each batch that the "
+    "workers hold: torch shares tensors by file descriptors by default.",
     costs='nothing until the limit is reached. Then the loader fails with "received 0 items of ancdata" or "too many '
     'open files".',
     wrong_when="the program raises its own limit, or shares tensors by the file system.",
@@ -137,8 +134,7 @@ def fd_limit_loader(view: ObservationView) -> Judgements:
 
 @machine_rule(
     title="Little memory may be locked, and NCCL uses InfiniBand.",
-    sees="the limit of locked memory, and that NCCL is set up for InfiniBand. Pinned memory of CUDA does not count "
-    "against this limit; memory that is registered for the network does.",
+    sees="the limit of locked memory, and that NCCL is set up for InfiniBand. CUDA's pinned memory does not count.",
     costs="registration fails: NCCL warns and ends, or falls back to sockets.",
     wrong_when="the network's driver does not lock memory.",
 )
@@ -153,7 +149,7 @@ def memlock_rdma(view: ObservationView) -> Judgements:
     if not named and not by_name:
         return
     yield Judgement(
-        severity=severity_on_gpu(view, "medium"),
+        otherwise="medium",
         kind="correctness",
         claim=f"A process may lock {limit / MIB:,.3g} MiB, and NCCL is set up for InfiniBand, which locks its buffers.",
         share=NOT_MEASURED,
@@ -171,8 +167,7 @@ def memlock_rdma(view: ObservationView) -> Judgements:
 
 @machine_rule(
     title="The container has met its memory limit.",
-    sees="the control group's counts of processes that were killed for memory, and of times it was slowed to reclaim "
-    "memory.",
+    sees="the control group's counts of processes killed for memory, and of times it was slowed to reclaim memory.",
     costs="a killed worker ends the program. Reclaim stops the process that allocates, and drops cached data.",
     wrong_when="another program in the same container met the limit some time ago.",
 )

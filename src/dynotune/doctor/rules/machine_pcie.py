@@ -7,17 +7,14 @@ from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.machine import (
     DIAGNOSE,
     at_work,
-    gpu_in_words,
-    gpu_label,
     gpus,
-    in_words,
     is_watched,
-    severity_on_gpu,
-    share_and_severity,
+    part_of_step,
     shares,
     window_of,
 )
 from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.rules.machine_gpu import Slowed, slowed_gpus
 
 LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """Line rate of a PCIe lane by its generation, one direction, after the line's encoding."""
@@ -25,57 +22,51 @@ LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 
 
 @machine_rule(
     title="A GPU's PCIe link uses fewer lanes than it could.",
-    sees="fewer lanes under load than GPU and slot allow. An idle GPU may drop lanes, so the rule does not judge it.",
-    costs="bandwidth between host and GPU, in proportion: at most this part of the time in which a step waits for "
-    "copies.",
+    sees="fewer lanes under load than GPU and slot allow.",
+    costs="bandwidth in proportion: at most this part of the time in which a step waits for copies.",
     wrong_when="the slot has fewer lanes than the driver believes.",
 )
 def pcie_width_degraded(view: ObservationView) -> Judgements:
-    yield from _degraded(view, "width", "lanes", "Reseat the card; look at the riser and the firmware's bifurcation.")
+    yield from _degraded(
+        view,
+        "width",
+        "{now:g} of {most:g} lanes under load",
+        "Reseat the card; look at the riser and the firmware's bifurcation.",
+    )
 
 
 @machine_rule(
     title="A GPU's PCIe link runs at an older generation than it could.",
-    sees="a lower generation under load than GPU and system allow. An idle GPU slows its link down to save power, so "
-    "the rule does not judge it.",
-    costs="half of the bandwidth between host and GPU for each generation: at most this part of the time in which a "
-    "step waits for copies.",
+    sees="a lower generation under load than GPU and system allow.",
+    costs="half of the bandwidth for each generation: at most this part of the time in which a step waits for copies.",
     wrong_when="the load was too light for the link to speed up.",
 )
 def pcie_gen_degraded(view: ObservationView) -> Judgements:
-    yield from _degraded(view, "generation", "generation", "Look at the slot and its setting in the firmware.")
+    yield from _degraded(
+        view,
+        "generation",
+        "generation {now:g} of {most:g} under load",
+        "Look at the slot and its setting in the firmware.",
+    )
 
 
-def _degraded(view: ObservationView, what: str, unit: str, remedy: str) -> Judgements:
-    slow, evidence, parts_lost, idle = [], [], [], None
-    for gpu in gpus(view):
-        most = view.number(f"{gpu}.pcie_max_{what}")
-        try:
-            now = at_work(view, gpu, f"pcie_{what}")
-        except Missing as missing:
-            idle = idle or missing
-            continue
+def _degraded(view: ObservationView, what: str, way: str, remedy: str) -> Judgements:
+    def look(gpu: str) -> Slowed | None:
+        most, now = view.number(f"{gpu}.pcie_max_{what}"), at_work(view, gpu, f"pcie_{what}")
         if now >= most or now < 1:
-            continue  # no lanes: there is no link
-        slow.append(gpu_in_words(view, gpu))
-        lanes = f"{now:g} of {most:g} lanes" if unit == "lanes" else f"generation {now:g} of {most:g}"
-        evidence.append(f"{gpu_label(view, gpu)}: {lanes} under load")
-        parts_lost.append(1 - now / most if unit == "lanes" else 1 - 0.5 ** (most - now))
-    if slow:
+            return None  # no lanes: there is no link
         parts = shares(view)
-        share, severity = share_and_severity(
-            view, None if parts is None else parts.transfer * max(parts_lost), "medium"
-        )
-        yield Judgement(
-            severity=severity,
-            claim=f"The PCIe link of {in_words(slow)} runs below its highest {'width' if unit == 'lanes' else unit}.",
-            share=share,
-            evidence=evidence,
-            remedy=remedy,
-            commands=["nvidia-smi -q -d PCIE", "sudo lspci -vv | grep -A40 NVIDIA | grep LnkSta"],
-        )
-    elif idle is not None:
-        raise idle
+        lost = 1 - now / most if what == "width" else 1 - 0.5 ** (most - now)
+        return Slowed([way.format(now=now, most=most)], None if parts is None else parts.transfer * lost)
+
+    yield from slowed_gpus(
+        view,
+        look,
+        claim=f"The PCIe link of {{names}} runs below its highest {what}.",
+        remedy=remedy,
+        otherwise="medium",
+        commands=["nvidia-smi -q -d PCIE", "sudo lspci -vv | grep -A40 NVIDIA | grep LnkSta"],
+    )
 
 
 @machine_rule(
@@ -100,12 +91,10 @@ def pcie_saturated(view: ObservationView) -> Judgements:
     way = max(used, key=lambda each: used[each])
     if used[way] < policy.SATURATED_LINK * rate:
         return
-    parts = shares(view)
-    share, severity = share_and_severity(view, None if parts is None else parts.transfer, "medium")
     yield Judgement(
-        severity=severity,
+        otherwise="medium",
         claim=f"The PCIe link {way} carries {used[way] / rate:.0%} of its line rate on average.",
-        share=share,
+        share=part_of_step(view, "transfer"),
         evidence=[
             f"{used[way] / 1e9:.1f} GB/s {way}",
             f"{width:g} lanes of generation {generation:g} have {rate / 1e9:.1f} GB/s",
@@ -116,8 +105,7 @@ def pcie_saturated(view: ObservationView) -> Judgements:
 
 @machine_rule(
     title="A GPU's PCIe link repeats packets.",
-    sees="the counter of replayed packets, and its growth while a command ran. A counter at zero shows a sound link at "
-    "any time.",
+    sees="the counter of replayed packets, and its growth while a command ran.",
     costs="bandwidth. A link with errors may also fall back to fewer lanes or an older generation.",
     wrong_when="the counter grew long ago, when the card was put in.",
 )
@@ -130,9 +118,8 @@ def pcie_replays(view: ObservationView) -> Judgements:
     grown = sum(view.number(f"{window_of(gpu)}.pcie_replays") for gpu in counted)
     if grown >= policy.MANY_REPLAYS:
         yield Judgement(
-            severity=severity_on_gpu(view, "medium"),
+            otherwise="medium",
             claim=f"The PCIe link repeated {grown:g} packets while the command ran.",
-            share=share_and_severity(view, None, "medium")[0],
             evidence=[view.mentions(f"{gpu}.pcie_replays") for gpu in counted],
             remedy="Reseat the card, and look at riser and cables.",
             commands=["nvidia-smi -q -d PCIE"],

@@ -22,8 +22,8 @@ from dynotune.schema.trace_summary import Place
     title="The loop empties the allocator's cache.",
     sees="the program calls `torch.cuda.empty_cache()` within the window about as often as it makes steps, or each "
     "step returns memory to the driver and takes it anew.",
-    costs="the time for which the device waits for these calls, each of which first waits for the device. If the "
-    "slowest steps allocated memory and lost more than the recorded steps, the cost is what the slowest steps lost.",
+    costs="the device's waits for these calls, each of which first waits for the device; or what the slowest steps "
+    "that allocated memory lost, if that is more.",
     wrong_when="another process needs the memory in between.",
     explains=["alloc-retries", "host-bound", "alloc-jitter"],
 )
@@ -101,8 +101,7 @@ def alloc_retries(view: ObservationView) -> Judgements:
 @cuda_rule(
     title="Reserved memory is cut into pieces that nothing fits into.",
     sees="at least a fifth of the reserved memory, and 64 MiB, lies in unused pieces of split blocks "
-    "(`inactive_split_bytes`), and at the peak as much was reserved and not allocated. Reserved less allocated memory "
-    "alone is the cache, not fragmentation.",
+    "(`inactive_split_bytes`), and as much was reserved and not allocated at the peak.",
     costs="memory: the program runs out of it earlier than necessary.",
     wrong_when="other steps, for instance an evaluation, use these pieces.",
     candidates=[Setting("alloc.expandable_segments", True)],
@@ -151,16 +150,14 @@ def pinned_alloc_slow(view: ObservationView) -> Judgements:
 
 @rule(
     title="Memory grows with each step.",
-    sees="at the end of the window, tensors hold on to more of autograd's graph than at its begin, by a node a step or "
-    "more. Or allocated device memory, or the process's own memory, is higher at the end. If levels between are known, "
-    "memory must have risen all along, in the second half at least half as much as in the first; the process's memory "
-    "must never have fallen by a third of its growth.",
+    sees="at the window's end, tensors hold on to more of autograd's graph than at its begin, by a node a step or "
+    "more; or allocated device memory, or the process's own, is higher. If levels between are known, memory must have "
+    "risen all along and hardly slower, and the process's never fallen by a third of its growth.",
     costs="memory, until none is left. Often a loss is summed up with its graph (`total += loss`).",
     wrong_when="the program fills a cache that has an end, or its inputs grow. The severity is low if input shapes "
-    "vary and memory grew by little, or if most calls have longer inputs than the call before. Nodes of the graph are "
-    "not compared if input shapes vary. It is also low if the process grows and no graph does, or if no gradient is "
-    "computed, because the program may keep its results or fill a buffer. While the program runs torch's profiler, "
-    "which keeps each event, the rule does not judge the process's memory.",
+    "vary and memory grew by little, if most calls have longer inputs than the call before, or if the process grows "
+    "and no graph does or no gradient is computed. Graphs of varying input shapes are not compared, nor the memory of "
+    "a process under torch's profiler.",
 )
 def leak_graph_kept(view: ObservationView) -> Judgements:
     num_steps = max(1, view.timing.num_steps)

@@ -33,11 +33,10 @@ def validation_often(view: ObservationView) -> Judgements:
 
 @rule(
     title="Some steps do more than the others.",
-    sees="in some steps, and in no others, the thread of the steps was seen at a line of the program; these steps take "
-    "longer. Validations, checkpoints and begins of epochs count for other rules.",
-    costs="its part of the window, at most what these steps took beyond a usual one. The severity is low "
-    "below a quarter, and where it begins inside a library: a call that all steps make has more to do in some, as "
-    "generation that begins with a prompt.",
+    sees="in some steps alone, the thread of the steps was seen at a line of the program, and these steps take longer. "
+    "Validations, checkpoints and begins of epochs count for other rules.",
+    costs="its part of the window, at most what these steps took beyond a usual one. The severity is low below a "
+    "quarter, and inside a library: a call that all steps make has more to do in some.",
     wrong_when="the work is needed that often, or the whole run does it more rarely than the window that was timed.",
     explains=_JITTERS,
 )

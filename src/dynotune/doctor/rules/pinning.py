@@ -19,9 +19,8 @@ PIN = Setting("loader.pin_memory", True)
 @cuda_rule(
     title="Batches go to the device from pageable memory.",
     sees="copies from pageable memory to the device beside which nothing ran, and waits for them.",
-    costs="the time of these copies beyond the bus's least time; and the waits, with the work that is queued late "
-    "because of them: CUDA returns from such a copy only after it has read the memory. Copies of tensors that the "
-    "program made on the host for this purpose count for `create-on-cpu-then-move`.",
+    costs="the time of these copies beyond the bus's least time, and the waits, with the work queued late because of "
+    "them. Tensors that the program made on the host for this count for `create-on-cpu-then-move`.",
     wrong_when="the machine has no memory to spare for locking.",
     candidates=[PIN, NO_WAIT],
 )
@@ -53,8 +52,8 @@ def pin_memory_off(view: ObservationView) -> Judgements:
 
 @rule(
     title="The loader cannot pin its batches.",
-    sees="the loader was asked to pin, its batches are of a class that has no `pin_memory` and is no container that "
-    "torch knows, and copies from pageable memory cost time.",
+    sees="the loader was asked to pin, its batches are of a class without `pin_memory` that torch does not know, and "
+    "copies from pageable memory cost time.",
     costs="the time of these copies beside which nothing ran, and the waits for them.",
     wrong_when="the batch holds no tensors, and is copied by other means.",
     explains=["pin-memory-off", "h2d-blocking"],
@@ -128,8 +127,8 @@ def pin_thread_bound(view: ObservationView) -> Judgements:
 @cuda_rule(
     title="Each step page-locks memory.",
     sees="the program calls `pin_memory()` on the thread that queues work, while the device is idle.",
-    costs="what a step would save without these calls: this idle time, and copies to the device that begin too late "
-    "for other work to run beside them. Pinning copies the tensor once more, which pays only beside other work.",
+    costs="what a step would save without these calls: this idle time, and copies that begin too late for other work "
+    "to run beside them.",
     wrong_when="the loader's own thread pins, which delays nothing.",
     candidates=[PIN],
     explains=["pinned-alloc-slow", "h2d-not-overlapped", "pcie-saturated"],

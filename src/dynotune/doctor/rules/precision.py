@@ -30,10 +30,10 @@ _POINTWISE = ("elementwise", "normalisation", "pooling", "softmax", "copy", "ran
 
 @cuda_rule(
     title="Matrix products run in float32 without tensor cores.",
-    sees="kernels of float32 products that use no tensor cores, on a device of capability 8.0 or later, while torch "
-    "may not use TF32 for them, which is its default.",
-    costs="the products' time, times one less the rate of float32 over that of TF32, as far as the device sets the "
-    "pace. If bfloat16 would spare more beyond TF32 than that, its saving counts, and the rule offers autocast, too.",
+    sees="kernels of float32 products without tensor cores, on a device of capability 8.0 or later, while torch may "
+    "not use TF32 for them, which is its default.",
+    costs="the products' time, times one less the rate of float32 over TF32's, as far as the device sets the pace; or "
+    "what bfloat16 spares beyond TF32, if that is more.",
     wrong_when="ten bits of mantissa are too few. TF32 changes results: errors of a product grow about a hundredfold.",
     candidates=[Setting("matmul.fp32_precision", "high"), Setting("precision.autocast", "bf16")],
     explains=["amp-absent"],
@@ -63,14 +63,11 @@ def fp32_matmul_no_tf32(view: ObservationView) -> Judgements:
 
 @rule(
     title="Products and convolutions run in float32.",
-    sees="a model in float32 that is called outside of autocast, on a device of capability 8.0 or later, and time in "
-    "matrix products, convolutions and attention.",
-    costs="the products' time, times one less the rate of their type over that of bfloat16. For float32 products that "
-    "could use TF32, only what bfloat16 gives beyond TF32; otherwise also half of the time of pointwise kernels, which "
-    "would read and write half as much, of at most as much time as the products take. All of it as far as the device "
-    "sets the pace.",
-    wrong_when="bfloat16 is not exact enough. It changes results; compare the loss. Models that wait for launches get "
-    "slower, because casts are launches, too.",
+    sees="a float32 model called outside of autocast, on a device of capability 8.0 or later, and products' time.",
+    costs="the products' time, times one less the rate of their type over bfloat16's, as far as the device sets the "
+    "pace. For products that could use TF32 and do not, only what bfloat16 gives beyond TF32; otherwise also half of "
+    "the time of pointwise kernels, of at most as much time as the products take.",
+    wrong_when="bfloat16 is not exact enough: compare the loss. Models that wait for launches get slower by casts.",
     candidates=[Setting("precision.autocast", "bf16")],
 )
 def amp_absent(view: ObservationView) -> Judgements:
@@ -88,10 +85,8 @@ def amp_absent(view: ObservationView) -> Judgements:
 
 @rule(
     title="A model serves with weights in float32.",
-    sees="a program without gradients whose model holds float32 weights: it computes in float32, or autocast converts "
-    "the weights at each call.",
-    costs="what bfloat16 would save of products and pointwise kernels, see `amp-absent`. Under autocast: the "
-    "conversions.",
+    sees="a program without gradients whose model holds float32 weights, which autocast may convert at each call.",
+    costs="what bfloat16 would save, see `amp-absent`; under autocast, the conversions.",
     wrong_when="bfloat16 is not exact enough. It changes results; compare the outputs.",
     candidates=[Setting("precision.autocast", "bf16")],
     explains=["amp-absent"],
@@ -143,8 +138,8 @@ def amp_fp16_no_scaler(view: ObservationView) -> Judgements:
 @rule(
     title="A GradScaler scales bfloat16 gradients, which do not need it.",
     sees="autocast to bfloat16 alone, and an optimizer that a GradScaler steps.",
-    costs="the scaler's kernels over all gradients, which run with the optimizer's, and its wait for the device before "
-    "each step: at most half of the optimizer's kernel time and the synchronisations' idle time.",
+    costs="the scaler's kernels over all gradients, and its wait for the device before each step: at most half of the "
+    "optimizer's kernel time and the synchronisations' idle time.",
     wrong_when="other parts of the model run in float16.",
 )
 def scaler_with_bf16(view: ObservationView) -> Judgements:
@@ -169,8 +164,8 @@ def scaler_with_bf16(view: ObservationView) -> Judgements:
 @rule(
     title="A model that is already in a half type runs under autocast.",
     sees="most parameters are float16 or bfloat16, and the model is called in an autocast region.",
-    costs="in training, right results: updates smaller than a half type's last digit are lost, which autocast avoids "
-    "by keeping float32 weights. At inference, the conversions between types.",
+    costs="in training, right results: updates smaller than a half type's last digit are lost. At inference, the "
+    "conversions between types.",
     wrong_when="the optimizer keeps float32 copies of its own.",
 )
 def model_half_under_autocast(view: ObservationView) -> Judgements:
@@ -205,8 +200,8 @@ def model_half_under_autocast(view: ObservationView) -> Judgements:
 @cuda_rule(
     title="Tensors are converted between types.",
     sees="kernels that only convert.",
-    costs="their time, as far as the device sets the pace. Autocast itself converts the weights in each step, which "
-    "takes more than a tenth of a step if batches are small. Under autocast the severity is therefore low.",
+    costs="their time, as far as the device sets the pace. Under autocast the severity is low: it converts the weights "
+    "in each step by itself.",
     wrong_when="the conversions are needed, as before an operator that takes another type.",
 )
 def casts(view: ObservationView) -> Judgements:

@@ -81,10 +81,9 @@ def _by_timed_starts(view: ObservationView) -> Judgements:
 @machine_rule(
     title="torch.compile uses more processes than there are cores, or one process on many cores.",
     sees="in timed starts, how many processes inductor compiles in, if compilation takes a fifth of a cold start or "
-    "more; otherwise only TORCHINDUCTOR_COMPILE_THREADS. torch takes one process for each core that it may run on, at "
-    "most 32. It knows neither a container's quota nor the number of ranks on the host.",
-    costs="more processes than cores take turns, and each holds its own torch. A single process compiles kernels one "
-    "after another. Only the first steps are slower.",
+    "more; otherwise only TORCHINDUCTOR_COMPILE_THREADS. torch's default counts cores, and no quota and no ranks.",
+    costs="more processes than cores take turns; one alone compiles kernels one by one. Only the first steps are "
+    "slower.",
     wrong_when="compilation must leave cores to other work, or memory is short.",
     candidates=[f"env.{THREADS}"],
 )

@@ -37,11 +37,9 @@ FORCED_JIT = ("CUDA_FORCE_PTX_JIT", "CUDA_FORCE_JIT")
 
 @machine_rule(
     title="torch has no machine code for this GPU.",
-    sees="the architectures that torch was built for against the GPU's compute capability; a variable that makes the "
-    "driver compile all kernels; in timed starts, what a cold start leaves in the driver's cache, for any library or "
-    "extension.",
-    costs="the driver compiles each kernel at its first use and caches it, which takes seconds to many minutes. "
-    "Kernels for an older architecture may also be slower.",
+    sees="the architectures of torch against the GPU's compute capability; a variable that makes the driver compile "
+    "all kernels; in timed starts, what a cold start leaves in the driver's cache.",
+    costs="the driver compiles each kernel at its first use, which takes seconds to many minutes, and caches it.",
     wrong_when="the program uses only kernels that are compiled at run time, for instance by Triton.",
     candidates=unset(*FORCED_JIT),
 )
@@ -119,8 +117,7 @@ def _compiles_ptx(view: ObservationView) -> bool | None:
     title="The driver's cache of compiled kernels is smaller than usual, or its limit is above the maximum.",
     sees="CUDA_CACHE_MAXSIZE below 1 GiB, the default, or above 4 GiB, the maximum; in timed starts, a warm start that "
     "compiles again what a cold start left.",
-    costs="kernels that do not fit are compiled again at the next start, and a binary larger than the limit is never "
-    "kept. It matters only if the driver compiles kernels.",
+    costs="kernels that do not fit are compiled again at the next start. It matters only if the driver compiles any.",
     wrong_when="torch and all extensions have machine code for this GPU.",
     candidates=["env.CUDA_CACHE_MAXSIZE"],
 )
@@ -194,8 +191,7 @@ def jit_cache_not_persistent(view: ObservationView) -> Judgements:
 @machine_rule(
     title="The driver does not keep the kernels that it compiled.",
     sees="CUDA_CACHE_DISABLE is on.",
-    costs="each start compiles the kernels again, for seconds to many minutes, if torch or an extension has no machine "
-    "code for this GPU. Otherwise nothing.",
+    costs="seconds to many minutes a start, if torch or an extension has no machine code for this GPU. Else nothing.",
     wrong_when="a start without a cache is being measured.",
     candidates=unset("CUDA_CACHE_DISABLE"),
 )
@@ -216,8 +212,8 @@ def jit_cache_disabled(view: ObservationView) -> Judgements:
 
 @machine_rule(
     title="Kernels are loaded at their first call, one request after another.",
-    sees="in a start that was watched until its steps were steady, the time that the steps after the first took beyond "
-    "a steady step although nothing was compiled, on a GPU whose kernels are loaded lazily.",
+    sees="in a start watched until its steps were steady, on a GPU whose kernels are loaded lazily: the time that the "
+    "steps after the first took beyond a steady step although nothing was compiled.",
     costs="the first calls of a service. Later steps are not slower.",
     wrong_when="the first steps do more for another reason: they try algorithms or allocate memory.",
     candidates=[Setting("env.CUDA_MODULE_LOADING", "EAGER")],
@@ -242,24 +238,4 @@ def lazy_first_call_jitter(view: ObservationView) -> Judgements:
         ],
         remedy="In a service, run every shape once before the first request. CUDA_MODULE_LOADING=EAGER loads all "
         "kernels at the start, which takes more time and memory.",
-    )
-
-
-@machine_rule(
-    title="All kernels are loaded at the start.",
-    sees="CUDA_MODULE_LOADING=EAGER.",
-    costs="seconds at the start and hundreds of MiB of GPU memory, for kernels that are never called. Steps are not "
-    "slower.",
-    wrong_when="a service must not pay at the first call of a kernel.",
-    candidates=unset("CUDA_MODULE_LOADING"),
-)
-def module_loading_eager(view: ObservationView) -> Judgements:
-    if (view.variable("CUDA_MODULE_LOADING") or "").upper() != "EAGER":
-        return
-    yield Judgement(
-        severity=severity_on_gpu(view, "medium"),
-        kind="start",
-        claim="CUDA_MODULE_LOADING=EAGER loads every kernel at the start, used or not.",
-        variables=["CUDA_MODULE_LOADING"],
-        remedy="Unset it: kernels are then loaded at their first call.",
     )

@@ -26,11 +26,10 @@ _NEEDS_A_VALUE = re.compile(r"[Dd]ata-dependent|Tensor\.item|generic_jump")
     title="The host waits for the device in the middle of a step.",
     sees="calls that wait for the device (`.item()`, printing a tensor, `nonzero`, masks, `torch.cuda.synchronize()`), "
     "after which the device was idle until the host had queued more work.",
-    costs="what a step would save if the host did not wait, and small copies to the host beside which nothing ran. "
-    "Or the time at the lines that read values, with what they compute for it, as far as the device is idle. "
-    "This is more than the idle time after each wait if the host has more work before the next wait: it would do this "
-    "work while the device is busy. A wait that also breaks a graph of torch.compile counts for `graph-breaks`. "
-    "Waiting for kernels that had to run anyway costs nothing.",
+    costs="what a step would save if the host did not wait, also by work that it would queue meanwhile; and small "
+    "copies to the host beside which nothing ran. Or the time at the lines that read values, as far as the device is "
+    "idle. A wait that breaks a graph of torch.compile counts for `graph-breaks`; waiting for kernels that had to run "
+    "anyway costs nothing.",
     wrong_when="the next work depends on the value, as in a search that stops early.",
     explains=["d2h-not-overlapped", "python-elementwise-loops", "launch-bound"],
 )

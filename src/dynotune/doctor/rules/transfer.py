@@ -24,11 +24,9 @@ _RANDOM_BY_TEXT = re.compile(r"\b(rand|randn|randint|randperm|normal|bernoulli|m
 
 @cuda_rule(
     title="The host waits for each copy to the device.",
-    sees="synchronisations that ended with a copy of page-locked memory, after which the device was idle, at once or "
-    "later, because the host had queued no more work.",
-    costs="what a step would save if the host did not wait: with `non_blocking=True` it would queue the next work "
-    "meanwhile. Copies of tensors that the program made on the host for this purpose count for "
-    "`create-on-cpu-then-move`.",
+    sees="waits for copies of page-locked memory, after which the device was idle because no more work was queued.",
+    costs="what a step would save if the host queued the next work meanwhile. Copies of tensors made on the host for "
+    "this count for `create-on-cpu-then-move`.",
     wrong_when="the program refills the buffer right after the copy, so it must wait for the copy.",
     candidates=[NO_WAIT],
 )
@@ -69,11 +67,10 @@ def h2d_not_overlapped(view: ObservationView) -> Judgements:
 
 @cuda_rule(
     title="Images go to the device as floats.",
-    sees="the largest tensor of a batch holds images in float32 or float64 whose values can have been bytes, and "
-    "copies to the device cost time. If no loader's batch holds such images, the rule looks for a model whose input "
-    "does, with as many bytes as a copy has, or all copies of a step.",
-    costs="the part of this time that the same images as bytes would spare: three quarters for float32, seven eighths "
-    "for float64. If the loader gives bytes, also the time for which the device waits for the function that copies.",
+    sees="the largest tensor of a batch, or of a model's input that is copied, holds images in float32 or float64 "
+    "whose values can have been bytes, and copies to the device cost time.",
+    costs="the part of this time that bytes would spare: three quarters for float32, seven eighths for float64. If the "
+    "loader gives bytes, also the device's waits for the function that copies.",
     wrong_when="the host computed the values, and they are no longer pixel values.",
     explains=["h2d-not-overlapped", "host-bound", "pcie-saturated"],
 )
@@ -174,10 +171,8 @@ def many_small_copies(view: ObservationView) -> Judgements:
 @cuda_rule(
     title="Tensors are made on the host, then copied to the device.",
     sees="operators that fill a new tensor on the host (`torch.randn`, `torch.zeros`, `torch.tensor` of a list), "
-    "directly followed by its copy to the device, while the device was idle. Or: the program draws random numbers for "
-    "longer than a launch takes, and copies tensors to the device.",
-    costs="what a step would save without making, copying and waiting for these tensors. Of random numbers: the time "
-    "of drawing them, at most what the device waits for the host.",
+    "directly followed by its copy to the idle device; or random numbers drawn there for longer than a launch takes.",
+    costs="what a step would save without them; for random numbers, at most the device's waits for the host.",
     wrong_when="the random numbers must come from the host's generator.",
     explains=["host-bound"],
 )

@@ -9,7 +9,7 @@ from typing import Literal
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import place_of
-from dynotune.doctor.machine import NOT_MEASURED, place_of_variable, severity_on_gpu, unset, variable_evidence
+from dynotune.doctor.machine import NOT_MEASURED, severity_on_gpu, unset
 from dynotune.doctor.observation_view import ObservationView, evidence_of
 from dynotune.schema.diagnosis import Finding, Kind, Severity
 from dynotune.schema.facts import Unknown
@@ -124,7 +124,7 @@ class Rule:
         assert severity is not None
         where, candidates = judged.where, judged.candidates
         if where is None:
-            where = place_of_variable(view, *judged.variables) if judged.variables else place_of(judged.losses)
+            where = view.place_of_variable(*judged.variables) if judged.variables else place_of(judged.losses)
         if candidates is None:
             candidates = unset(*judged.variables) if judged.variables else self.settings
         return Finding(
@@ -133,7 +133,7 @@ class Rule:
             kind=judged.kind,
             claim=judged.claim,
             share=share,
-            evidence=[*variable_evidence(view, *judged.variables), *evidence_of(judged.losses), *judged.evidence],
+            evidence=[*view.variable_evidence(*judged.variables), *evidence_of(judged.losses), *judged.evidence],
             where=where,
             candidates=list(candidates),
             remedy=judged.remedy,

@@ -14,7 +14,6 @@ from dynotune.doctor.bounds import (
     saving,
 )
 from dynotune.doctor.declaration import Judgement, Judgements, rule
-from dynotune.doctor.machine import fact_or_none
 from dynotune.doctor.observation_view import ObservationView, evidence_of
 from dynotune.doctor.slow_steps import slow_steps
 from dynotune.schema.facts import Unknown
@@ -71,7 +70,7 @@ def cudnn_deterministic_on(view: ObservationView) -> Judgements:
     if share_of < policy.CONVOLUTION_SHARE or not view.truth("live.cudnn_deterministic"):
         return
     share = saving(view, policy.AUTOTUNED * share_of)
-    benchmarks = fact_or_none(view, "live.cudnn_benchmark") is True
+    benchmarks = view.fact_or_none("live.cudnn_benchmark") is True
     yield Judgement(
         claim=f"Convolutions take {share_of:.0%} of a step, and cuDNN may use only algorithms whose results repeat.",
         share=share,

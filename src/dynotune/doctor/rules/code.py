@@ -12,12 +12,11 @@ from dynotune.doctor.bounds import (
     operator_share,
     place_of,
     severity_of,
-    version,
     waits_for_host,
 )
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.hot_lines import steps_thread
-from dynotune.doctor.machine import fact_or_none, unset
+from dynotune.doctor.machine import unset, version
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Model, ModelCall
@@ -168,7 +167,7 @@ def model_train_mode_eval(view: ObservationView) -> Judgements:
     wrong_when="the program reads `.grad` of parameters that got no gradient.",
 )
 def zero_grad_memset(view: ObservationView) -> Judgements:
-    if not view.is_training or fact_or_none(view, "live.zero_grad_sets_none") is not False:
+    if not view.is_training or view.fact_or_none("live.zero_grad_sets_none") is not False:
         return
     num = sum(each.num_tensors for each in view.optimizers)
     num_bytes = sum(model.parameter_bytes for model in view.models)
@@ -187,7 +186,7 @@ def zero_grad_memset(view: ObservationView) -> Judgements:
         share = Unknown(f"{missing.name}: {missing.reason}")
     if not isinstance(share, Unknown) and share < policy.LEAST_SHARE:
         return
-    place = fact_or_none(view, "live.zero_grad_place")
+    place = view.fact_or_none("live.zero_grad_place")
     yield Judgement(
         otherwise="low",
         claim="zero_grad(set_to_none=False) fills all gradients with zeros, and the backward pass adds to them.",
@@ -214,7 +213,7 @@ def ul_cublas_env_on_construct(view: ObservationView) -> Judgements:
     ]
     if not changes or view.variable(WORKSPACE) is None:
         return
-    if version(str(fact_or_none(view, "live.torch_version") or view.text("torch.version"))) >= READ_ONCE_FROM:
+    if version(str(view.fact_or_none("live.torch_version") or view.text("torch.version"))) >= READ_ONCE_FROM:
         return
     share: float | Unknown
     try:

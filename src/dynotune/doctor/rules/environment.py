@@ -7,18 +7,13 @@ from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.hot_lines import steps_thread
 from dynotune.doctor.machine import (
     NOT_MEASURED,
-    fact_evidence,
-    fact_or_none,
     in_words,
     is_on,
     measured,
     no_gpu,
-    number_or_none,
     part_of_step,
-    place_of_variable,
     shares,
     unset,
-    variable_evidence,
     whole_number,
 )
 from dynotune.doctor.observation_view import Missing, ObservationView
@@ -41,7 +36,7 @@ PATHS = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE")
 def omp_threads_1(view: ObservationView) -> Judgements:
     by_variable = (view.variable("OMP_NUM_THREADS") or "").strip() == "1"
     on_cpu = not isinstance(view.observation.processes, Unknown) and not view.uses_cuda
-    threads = number_or_none(view, "live.num_threads")
+    threads = view.number_or_none("live.num_threads")
     if not (threads in (None, 1) if by_variable else on_cpu and threads == 1):
         return
     ranks = whole_number(view.variable("LOCAL_WORLD_SIZE")) or 1
@@ -63,7 +58,7 @@ def omp_threads_1(view: ObservationView) -> Judgements:
         claim=f"{what}: operators on the CPU use one core of {cores}.",
         share=measured(bound),
         variables=["OMP_NUM_THREADS"],
-        evidence=[f"{cores} cores for each process", *fact_evidence(view, "live.num_threads")],
+        evidence=[f"{cores} cores for each process", *view.fact_evidence("live.num_threads")],
         candidates=[each],
         remedy="Set it to the cores that each rank may use, less its loader workers."
         + " A call of torch.set_num_threads in the program or a library overrides it." * on_cpu,
@@ -75,7 +70,7 @@ def _spare_cores(view: ObservationView, cores: int, ranks: int) -> float | None:
 
     While that thread waits, its own core is free, too, and no thread of an operator would use it.
     """
-    used, by_others = (number_or_none(view, f"window.{whose}_cpu_s_per_s") for whose in ("tree", "others"))
+    used, by_others = (view.number_or_none(f"window.{whose}_cpu_s_per_s") for whose in ("tree", "others"))
     if used is None:
         return None
     free = cores - (used + max(0.0, by_others or 0.0)) / ranks
@@ -137,7 +132,7 @@ def device_order(view: ObservationView) -> Judgements:
             severity="low",
             kind="measurement",
             claim="The GPUs differ, and CUDA numbers them by speed, nvidia-smi by PCI address.",
-            evidence=variable_evidence(view, "CUDA_DEVICE_ORDER"),
+            evidence=view.variable_evidence("CUDA_DEVICE_ORDER"),
             remedy="Set CUDA_DEVICE_ORDER=PCI_BUS_ID, so that both number them alike.",
         )
 
@@ -158,8 +153,8 @@ def alloc_conf_both_names(view: ObservationView) -> Judgements:
         kind="memory",
         claim="PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF are both set and differ. torch reads the former first.",
         share=NOT_MEASURED,
-        evidence=variable_evidence(view, "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
-        where=place_of_variable(view, "PYTORCH_CUDA_ALLOC_CONF"),
+        evidence=view.variable_evidence("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
+        where=view.place_of_variable("PYTORCH_CUDA_ALLOC_CONF"),
         remedy="Keep only PYTORCH_ALLOC_CONF, with the options that you want.",
     )
 
@@ -179,15 +174,15 @@ def nccl_path_disabled(view: ObservationView) -> Judgements:
         names.append("NCCL_P2P_LEVEL")
     if not names:
         return
-    several = (number_or_none(view, "gpu.count") or 2) > 1
+    several = (view.number_or_none("gpu.count") or 2) > 1
     otherwise: Severity = "medium" if several else "low"
-    if several and "NCCL_P2P_DISABLE" in names and " NV" in str(fact_or_none(view, "gpu.topology")):
+    if several and "NCCL_P2P_DISABLE" in names and " NV" in str(view.fact_or_none("gpu.topology")):
         otherwise = "high"
     yield Judgement(
         otherwise=otherwise,
         claim=f"{in_words(names)} keeps NCCL off a path between GPUs.",
         share=part_of_step(view, "communication"),
         variables=names,
-        evidence=fact_evidence(view, "gpu.topology"),
+        evidence=view.fact_evidence("gpu.topology"),
         remedy="Unset them, and check once with NCCL_DEBUG=INFO which path NCCL uses.",
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.machine import (
-    fact_or_none,
     gpus,
     measured,
     no_gpu,
@@ -79,9 +78,9 @@ def cublas_env_regex(view: ObservationView) -> Judgements:
     if view.variable("CUBLAS_WORKSPACE_CONFIG") is None:
         return
     torch_version = view.text("torch.version")
-    if not REGEX_FROM <= version(torch_version)[:2] < REGEX_UNTIL:
+    if not REGEX_FROM <= version(torch_version) < REGEX_UNTIL:
         return
-    wanted = fact_or_none(view, "live.deterministic_algorithms") is True
+    wanted = view.fact_or_none("live.deterministic_algorithms") is True
     bound, products = _host_share_of_products(view)
     yield Judgement(
         severity="low" if wanted else None,

@@ -9,17 +9,13 @@ from dynotune.doctor.bounds import severity_of
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.machine import (
     NOT_MEASURED,
-    fact_or_none,
     in_words,
     is_on,
     is_watched,
-    number_or_none,
     part_of_step,
-    place_of_variable,
     severity_on_gpu,
     shares,
     unset,
-    variable_evidence,
 )
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.rules.environment_variables import is_off, is_one_of, is_set_to
@@ -95,7 +91,7 @@ COMPILE_CACHES: dict[str, Callable[[str], bool]] = {
 )
 def debug_flags_left_on(view: ObservationView) -> Judgements:
     flags = [flag for flag in FLAGS if is_set_to(view, flag.name, flag.counts)]
-    anomaly = fact_or_none(view, "live.anomaly_mode") is True
+    anomaly = view.fact_or_none("live.anomaly_mode") is True
     if not flags and not anomaly:
         return
     names = list(dict.fromkeys(flag.name for flag in flags))
@@ -103,7 +99,7 @@ def debug_flags_left_on(view: ObservationView) -> Judgements:
     severity: Severity = "high" if anomaly else "medium" if "medium" in weights else "low"
     share = _bound_of_anomaly_mode(view) if anomaly else _bound_of_flags(view, flags)
     evidence = ["torch.autograd.set_detect_anomaly(True) is in force"] if anomaly else []
-    evidence += [f"{variable_evidence(view, flag.name)[0]}: {flag.does}" for flag in flags]
+    evidence += [f"{view.variable_evidence(flag.name)[0]}: {flag.does}" for flag in flags]
     yield Judgement(
         severity=severity_of(share, severity),
         claim="Anomaly detection of autograd is on."
@@ -111,7 +107,7 @@ def debug_flags_left_on(view: ObservationView) -> Judgements:
         else f"{in_words(names)} {'are' if len(names) > 1 else 'is'} set, for debugging.",
         share=share,
         evidence=evidence,
-        where=place_of_variable(view, *names),
+        where=view.place_of_variable(*names),
         candidates=unset(*names),
         remedy="Call torch.autograd.set_detect_anomaly(False) once the fault is found." * anomaly
         + " " * bool(anomaly and names)
@@ -153,13 +149,13 @@ def torch_nccl_debug(view: ObservationView) -> Judgements:
     names = [name for name in NCCL if is_on(view.variable(name))]
     if not names:
         return
-    several = (number_or_none(view, "gpu.count") or 2) > 1
+    several = (view.number_or_none("gpu.count") or 2) > 1
     waits = any(name.endswith(("BLOCKING_WAIT", "NAN_CHECK")) for name in names)
     yield Judgement(
         otherwise="medium" if several and waits else "low",
         claim=f"{in_words(names)} {'slow' if len(names) > 1 else 'slows'} collectives down.",
-        evidence=[f"{line}: {NCCL[name]}" for name, line in zip(names, variable_evidence(view, *names), strict=True)],
-        where=place_of_variable(view, *names),
+        evidence=[f"{line}: {NCCL[name]}" for name, line in zip(names, view.variable_evidence(*names), strict=True)],
+        where=view.place_of_variable(*names),
         candidates=unset(*names),
         remedy="Unset them once the hang is found.",
     )
@@ -182,14 +178,14 @@ def caches_disabled(view: ObservationView) -> Judgements:
             ("live.inductor_caches_disabled", True, "torch.compiler.config.force_disable_caches is true"),
             ("live.inductor_fx_graph_cache", False, "torch._inductor.config.fx_graph_cache is false"),
         )
-        if fact_or_none(view, name) is off
+        if view.fact_or_none(name) is off
     ]
-    fresh = str(fact_or_none(view, FRESH_CACHES) or "").split()
+    fresh = str(view.fact_or_none(FRESH_CACHES) or "").split()
     if not names and not live and not fresh:
         return
     off = "The caches of torch.compile are off" if names or live else "Each start has a compile cache of its own"
     unused = not isinstance(view.observation.processes, Unknown) and not _compiles(view)
-    unused = unused or number_or_none(view, "start.num_graphs") == 0
+    unused = unused or view.number_or_none("start.num_graphs") == 0
     yield Judgement(
         severity="low" if unused else "medium",
         kind="start",
@@ -224,7 +220,7 @@ def bytecode_not_kept(view: ObservationView) -> Judgements:
     refused = bool(view.variable(name))
     if not refused and view.truth("torch.bytecode_writable"):
         return
-    folder, python = fact_or_none(view, "torch.folder"), fact_or_none(view, "python.executable")
+    folder, python = view.fact_or_none("torch.folder"), view.fact_or_none("python.executable")
     packages = str(folder).rpartition("/")[0] if folder else ""
     way = f"Unset {name}" if refused else "Let PYTHONPYCACHEPREFIX name a folder that lasts"
     compiles = [f"{python} -m compileall -q {packages}"] if packages and python else []
@@ -232,8 +228,8 @@ def bytecode_not_kept(view: ObservationView) -> Judgements:
         severity="low" if is_watched(view) else "medium",
         kind="start",
         claim="Python compiles all modules that it imports anew at each start, torch's included.",
-        evidence=variable_evidence(view, name) if refused else ["there are none, and their folder is not writable"],
-        where=place_of_variable(view, name),
+        evidence=view.variable_evidence(name) if refused else ["there are none, and their folder is not writable"],
+        where=view.place_of_variable(name),
         remedy=f"{way}, or compile the modules once, for instance while an image is built.",
         commands=compiles,
     )

@@ -26,7 +26,6 @@ from dynotune.doctor.hot_lines import (
     updating,
     within,
 )
-from dynotune.doctor.machine import fact_or_none, number_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader
@@ -344,7 +343,7 @@ def cpu_oversubscribed(view: ObservationView) -> Judgements:
     ranks = len(view.processes)
     threads = ranks * view.number("live.num_threads")
     workers = sum(loader.num_workers for loader in view.loaders) * ranks
-    decoding = fact_or_none(view, "live.cv2_num_threads")
+    decoding = view.fact_or_none("live.cv2_num_threads")
     in_workers = workers * decoding if isinstance(decoding, int) and decoding > 1 else 0
     of_workers = sum(loader.num_workers * _threads_of_torch(loader) for loader in view.loaders) * ranks
     shares = view.attribution.shares
@@ -363,7 +362,7 @@ def cpu_oversubscribed(view: ObservationView) -> Judgements:
     share = min(1.0, sum(share for _, _, share in over))
     of_torch = over[0][0] == "torch" and of_workers <= workers
     each = max(1, int(cores) // ranks)
-    waited = number_or_none(view, "live.core_wait_s_per_s")
+    waited = view.number_or_none("live.core_wait_s_per_s")
     yield Judgement(
         claim=f"{over[0][1]:.0f} threads of {over[0][0]} share {cores:.0f} cores.",
         share=share,
@@ -390,17 +389,17 @@ def _threads_of_torch(loader: Loader) -> int:
 
 def _waiting_for_cores(view: ObservationView) -> float | None:
     """Return the part of the time for which each of the steps' threads is ready to run and has no core."""
-    waited, threads = number_or_none(view, "live.core_wait_s_per_s"), number_or_none(view, "live.num_threads")
+    waited, threads = view.number_or_none("live.core_wait_s_per_s"), view.number_or_none("live.num_threads")
     return waited / threads if waited is not None and threads else None
 
 
 def _cores_are_busy(view: ObservationView, cores: float) -> bool:
     """Tell whether the cores are busy, other programs included; true if that is not known."""
-    used, by_others = (number_or_none(view, f"window.{whose}_cpu_s_per_s") for whose in ("tree", "others"))
+    used, by_others = (view.number_or_none(f"window.{whose}_cpu_s_per_s") for whose in ("tree", "others"))
     return used is None or used + max(0.0, by_others or 0.0) >= policy.CORES_BUSY * cores
 
 
 def _threads_wait(view: ObservationView) -> bool:
     """Tell whether the first rank's threads would use far more of the cores if these were free."""
-    used, waited = (number_or_none(view, name) for name in ("window.tree_cpu_s_per_s", "live.core_wait_s_per_s"))
+    used, waited = (view.number_or_none(name) for name in ("window.tree_cpu_s_per_s", "live.core_wait_s_per_s"))
     return used is not None and waited is not None and used + waited >= policy.OVERSUBSCRIBED * used

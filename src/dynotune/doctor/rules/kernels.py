@@ -5,7 +5,6 @@ from __future__ import annotations
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import is_at, main_model, operator_share, operators, place_of, saving
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
-from dynotune.doctor.machine import fact_or_none
 from dynotune.doctor.observation_view import ObservationView, evidence_of
 from dynotune.schema.observation import Model
 from dynotune.schema.setting import Setting
@@ -66,7 +65,7 @@ def sdpa_math(view: ObservationView) -> Judgements:
     forward = sum(loss.share for loss in losses)
     share = saving(view, forward * (1 + policy.BACKWARD_OF_ATTENTION) if view.is_training else forward)
     switched_off = [
-        name for name in ("flash", "mem_efficient", "cudnn") if fact_or_none(view, f"live.sdp_{name}") is False
+        name for name in ("flash", "mem_efficient", "cudnn") if view.fact_or_none(f"live.sdp_{name}") is False
     ]
     yield Judgement(
         claim="Attention runs by its plain formula, not by a fused kernel, and writes all scores to memory.",

@@ -19,7 +19,6 @@ from dynotune.doctor.hot_lines import (
     steps_thread,
     told,
 )
-from dynotune.doctor.machine import number_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.phases import periodic
 from dynotune.schema.observation import Line, PeriodicKind
@@ -235,6 +234,6 @@ def threads_compete(view: ObservationView) -> Judgements:
 def _cores_used_up(view: ObservationView) -> float | None:
     """Return what all programs took of the cores, if hardly any was left: then a thread may wait for a core."""
     names = ("host.num_cores", "window.tree_cpu_s_per_s", "window.others_cpu_s_per_s")
-    cores, own, by_others = (number_or_none(view, name) for name in names)
+    cores, own, by_others = (view.number_or_none(name) for name in names)
     used = None if own is None else own + max(0.0, by_others or 0.0)
     return None if cores is None or used is None or used < policy.USED_UP * cores else used

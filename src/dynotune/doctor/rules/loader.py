@@ -19,7 +19,6 @@ from dynotune.doctor.loaders import (
     steady_wait,
     taken_by_workers,
 )
-from dynotune.doctor.machine import number_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.doctor.phases import sampling
 from dynotune.schema.facts import Unknown
@@ -118,7 +117,7 @@ def _avoidable(view: ObservationView, loader: Loader | None) -> float:
 
 
 def _uses_up_processors(view: ObservationView) -> bool:
-    used, cores = number_or_none(view, "window.tree_cpu_s_per_s"), number_or_none(view, "host.num_cores")
+    used, cores = view.number_or_none("window.tree_cpu_s_per_s"), view.number_or_none("host.num_cores")
     return used is not None and cores is not None and used >= policy.USED_UP * cores
 
 

@@ -10,8 +10,6 @@ from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.machine import (
     NOT_MEASURED,
     Load,
-    fact_evidence,
-    fact_or_none,
     gpu_in_words,
     gpu_label,
     gpu_option,
@@ -20,7 +18,6 @@ from dynotune.doctor.machine import (
     load,
     measured,
     no_gpu,
-    number_or_none,
     shares,
 )
 from dynotune.doctor.observation_view import Missing, ObservationView
@@ -48,7 +45,7 @@ def gpu_power_capped(view: ObservationView) -> Judgements:
         return
     part = max(1 - limit / default for _, limit, default in lowered)
     parts = shares(view)
-    capped = fact_or_none(view, "window.clock_reasons")
+    capped = view.fact_or_none("window.clock_reasons")
     bound = None
     if parts is not None and isinstance(capped, list):
         held = any(str(reason).startswith("sw-power-cap") for reason in capped)
@@ -130,7 +127,7 @@ def _held_by(view: ObservationView, reasons: tuple[str, ...], unless: str = "") 
             at_load = load(view, gpu)
         except Missing as missing:
             # A reason that is set on an idle GPU counts. On an idle GPU without one nothing follows.
-            now, idle = fact_or_none(view, f"{gpu}.clock_reasons"), missing
+            now, idle = view.fact_or_none(f"{gpu}.clock_reasons"), missing
             at_load = Load(0.0, dict.fromkeys(map(str, now), 1.0) if isinstance(now, list) else {}, 0.0, "now")
         held = max(at_load.reasons.get(reason, 0.0) for reason in reasons)
         if held < policy.LEAST_REASON_SHARE or at_load.reasons.get(unless, 0.0) >= policy.LEAST_REASON_SHARE:
@@ -139,7 +136,7 @@ def _held_by(view: ObservationView, reasons: tuple[str, ...], unless: str = "") 
             return None
         names = in_words([reason for reason in reasons if at_load.reasons.get(reason)])
         often = "" if at_load.when == "now" else f" in {held:.0%} of the samples"
-        heat = number_or_none(view, f"{gpu}.temperature_c")
+        heat = view.number_or_none(f"{gpu}.temperature_c")
         hot = "" if heat is None else f", {heat:g} °C"
         return Slowed([f"{names}{often}, {at_load.when}{hot}"], _lost(view, gpu, at_load, held))
 
@@ -148,7 +145,7 @@ def _held_by(view: ObservationView, reasons: tuple[str, ...], unless: str = "") 
 
 def _lost(view: ObservationView, gpu: str, at_load: Load, held: float = 1.0) -> float | None:
     """Return the most that the highest clock would save of a step; `held` is the part of samples below it."""
-    parts, highest = shares(view), number_or_none(view, f"{gpu}.max_sm_clock_mhz")
+    parts, highest = shares(view), view.number_or_none(f"{gpu}.max_sm_clock_mhz")
     if parts is None or not highest or not at_load.clock_mhz:
         return None
     # If more than half of the samples are held down, the median clock is one of them.
@@ -266,14 +263,14 @@ def gpu_shared(view: ObservationView) -> Judgements:
             num = view.number(f"{gpu}.num_processes")
         except Missing as missing:
             num, hidden = 0, hidden or missing
-        busy, held = number_or_none(view, f"{gpu}.utilisation_percent"), _held(view, gpu)
+        busy, held = view.number_or_none(f"{gpu}.utilisation_percent"), _held(view, gpu)
         if not num and not (hidden and (held or (busy or 0) >= policy.BUSY_PERCENT)):
             continue
-        who = fact_or_none(view, f"{gpu}.processes")
+        who = view.fact_or_none(f"{gpu}.processes")
         names = ", ".join(map(str, who[:3])) if isinstance(who, list) else "processes that cannot be seen from here"
         evidence += [
             f"{gpu_label(view, gpu)}: {names}",
-            *fact_evidence(view, f"{gpu}.utilisation_percent", f"{gpu}.memory_used_bytes"),
+            *view.fact_evidence(f"{gpu}.utilisation_percent", f"{gpu}.memory_used_bytes"),
         ]
         worst.append(0 if (busy or 0) >= policy.BUSY_PERCENT else 1 if held else 2)
     if evidence:
@@ -297,7 +294,7 @@ def gpu_shared(view: ObservationView) -> Judgements:
 
 def _held(view: ObservationView, gpu: str) -> bool:
     """Tell whether other processes hold more of its memory than the driver keeps for itself."""
-    used, total = number_or_none(view, f"{gpu}.memory_used_bytes"), number_or_none(view, f"{gpu}.memory_bytes")
+    used, total = view.number_or_none(f"{gpu}.memory_used_bytes"), view.number_or_none(f"{gpu}.memory_bytes")
     return bool(used and total) and used >= max(policy.SHARED_MEMORY * total, policy.HIDDEN_MEMORY_BYTES)  # type: ignore[operator]
 
 
@@ -335,7 +332,7 @@ def row_remap_pending(view: ObservationView) -> Judgements:
             share=0.0,
             evidence=[
                 *(f"{gpu_label(view, gpu)}: remapped rows are pending" for gpu in pending),
-                *fact_evidence(view, *(f"{gpu}.ecc_uncorrected" for gpu in pending)),
+                *view.fact_evidence(*(f"{gpu}.ecc_uncorrected" for gpu in pending)),
             ],
             remedy="Reset the GPU during maintenance, when no program uses it.",
             commands=[f"sudo nvidia-smi --gpu-reset{gpu_option(view, gpu)}" for gpu in pending],

@@ -7,17 +7,13 @@ from dynotune.doctor.bounds import severity_of
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.machine import (
     DIAGNOSE,
-    fact_evidence,
-    fact_or_none,
     gpu_label,
     gpus,
     is_watched,
     measured,
     no_gpu,
-    number_or_none,
     severity_on_gpu,
     shares,
-    variable_evidence,
 )
 from dynotune.doctor.observation_view import Missing, ObservationView
 
@@ -37,13 +33,13 @@ BINDING = ("OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 def cpu_governor_powersave(view: ObservationView) -> Judgements:
     if "powersave" not in view.text("host.governor").split(", "):
         return
-    driver = fact_or_none(view, "host.governor_driver")
+    driver = view.fact_or_none("host.governor_driver")
     fixed = isinstance(driver, str) and driver not in DYNAMIC_DRIVERS
     yield Judgement(
         severity="medium" if fixed else "low",
         claim="The frequency governor of the processors is powersave"
         + (f", which with {driver} is the lowest frequency." if fixed else "."),
-        evidence=fact_evidence(view, "host.governor", "host.governor_driver"),
+        evidence=view.fact_evidence("host.governor", "host.governor_driver"),
         remedy="Try the governor performance if steps wait for the host.",
         commands=["sudo cpupower frequency-set -g performance"],
     )
@@ -69,9 +65,9 @@ def cgroup_cpu_quota(view: ObservationView) -> Judgements:
     stopped = view.number("window.throttled_s_per_s") if is_watched(view) else None
     evidence = [
         f"{cores:g} cores of processor time, {num_cpus} visible cores",
-        *variable_evidence(view, "OMP_NUM_THREADS"),
+        *view.variable_evidence("OMP_NUM_THREADS"),
     ]
-    evidence += fact_evidence(view, "host.cgroup_num_throttled", "host.cgroup_throttled_s")
+    evidence += view.fact_evidence("host.cgroup_num_throttled", "host.cgroup_throttled_s")
     if stopped is not None:
         evidence.append(f"stopped for {stopped:.2f} s of each second while the command ran, all cores together")
         stopped = stopped if stopped >= policy.THROTTLED_S_PER_S else 0.0
@@ -97,8 +93,8 @@ def cpu_affinity_narrow(view: ObservationView) -> Judgements:
     num_cpus, num_online = len(view.words("host.affinity")), view.number("host.num_logical_cpus")
     if num_cpus >= num_online:
         return
-    wanted = policy.FEW_CPUS_PER_GPU * max(int(number_or_none(view, "gpu.count") or 0), 1)
-    used = number_or_none(view, "window.tree_cpu_s_per_s")
+    wanted = policy.FEW_CPUS_PER_GPU * max(int(view.number_or_none("gpu.count") or 0), 1)
+    used = view.number_or_none("window.tree_cpu_s_per_s")
     few = num_cpus < min(wanted, num_online) if used is None else used >= policy.USED_UP * num_cpus
     if not few and num_cpus >= num_online / 2:
         return
@@ -108,7 +104,7 @@ def cpu_affinity_narrow(view: ObservationView) -> Judgements:
         evidence=[
             f"affinity: {num_cpus} processors; online: {num_online:g}",
             *([] if used is None else [f"the command used {used:.1f} of them"]),
-            *variable_evidence(view, *(name for name in BINDING if view.variable(name))),
+            *view.variable_evidence(*(name for name in BINDING if view.variable(name))),
         ],
         remedy="Look at the launcher, taskset, numactl, the job's request and the container's cpuset.",
         commands=["taskset -pc $$", "# Slurm: --cpus-per-task=N; docker: --cpuset-cpus"],
@@ -130,7 +126,7 @@ def numa_remote(view: ObservationView) -> Judgements:
     unbound = [gpu for gpu, num in num_near.items() if 0 < num < len(usable)]
     if not far and not unbound:
         return
-    node = fact_or_none(view, f"{(far or unbound)[0]}.numa_node")
+    node = view.fact_or_none(f"{(far or unbound)[0]}.numa_node")
     bind = f"numactl --cpunodebind={'N' if node is None else node} --membind={'N' if node is None else node} python …"
     yield Judgement(
         severity="medium" if far else "low",
@@ -155,7 +151,7 @@ def numa_balancing(view: ObservationView) -> Judgements:
     if view.number("host.numa_balancing") == 0 or view.number("host.num_numa_nodes") <= 1:
         return
     num_cpus, num_online = len(view.words("host.affinity")), view.number("host.num_logical_cpus")
-    if num_cpus < num_online and fact_or_none(view, "window.numa_pte_updates") != 0:
+    if num_cpus < num_online and view.fact_or_none("window.numa_pte_updates") != 0:
         yield Judgement(
             severity="low",
             claim="The kernel balances memory between nodes under a process that is already bound.",
@@ -163,7 +159,7 @@ def numa_balancing(view: ObservationView) -> Judgements:
                 view.mentions("host.numa_balancing"),
                 view.mentions("host.num_numa_nodes"),
                 f"bound to {num_cpus} of {num_online:g} processors",
-                *fact_evidence(view, "window.numa_pte_updates"),
+                *view.fact_evidence("window.numa_pte_updates"),
             ],
             remedy="Switch it off on machines whose jobs are bound, and compare.",
             commands=["sudo sysctl kernel.numa_balancing=0"],
@@ -199,7 +195,7 @@ def preempt_rt_kernel(view: ObservationView) -> Judgements:
         yield Judgement(
             severity="medium" if no_gpu(view) else severity_on_gpu(view, "high"),
             claim="The kernel is built for real time (PREEMPT_RT), which costs throughput.",
-            evidence=fact_evidence(view, "host.preempt_rt", "host.kernel", "host.kernel_version"),
+            evidence=view.fact_evidence("host.preempt_rt", "host.kernel", "host.kernel_version"),
             remedy="Boot the distribution's standard kernel. NVIDIA does not support its driver on a real-time kernel.",
             commands=["uname -v"],
         )
@@ -215,7 +211,7 @@ def preempt_rt_kernel(view: ObservationView) -> Judgements:
 def swap_active(view: ObservationView) -> Judgements:
     if not view.number("host.swap_total_bytes"):
         return
-    used = fact_evidence(view, "host.swap_used_bytes", "host.memory_available_bytes")
+    used = view.fact_evidence("host.swap_used_bytes", "host.memory_available_bytes")
     remedy = "Free memory: use fewer loader workers and a smaller prefetch, or end other programs. vm.swappiness "
     "alone changes little."
     if is_watched(view):
@@ -227,7 +223,7 @@ def swap_active(view: ObservationView) -> Judgements:
                 otherwise="high",
                 claim=f"{pages:,.0f} pages were swapped while the command ran.",
                 share=measured(None if parts is None else 1 - parts.device),
-                evidence=[*used, *fact_evidence(view, "window.major_faults")],
+                evidence=[*used, *view.fact_evidence("window.major_faults")],
                 remedy=remedy,
                 commands=["vmstat 1", "free -h"],
             )

@@ -6,10 +6,7 @@ from dynotune.doctor import policy
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.machine import (
     NOT_MEASURED,
-    fact_or_none,
     no_gpu,
-    number_or_none,
-    variable_evidence,
 )
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.schema.diagnosis import Severity
@@ -52,7 +49,7 @@ def thp_mode(view: ObservationView) -> Judgements:
     wrong_when="no loader has workers, or batches are small.",
 )
 def shm_too_small(view: ObservationView) -> Judgements:
-    size, left = view.number("host.shm_bytes"), number_or_none(view, "host.shm_free_bytes")
+    size, left = view.number("host.shm_bytes"), view.number_or_none("host.shm_free_bytes")
     loaders = _loaders(view)
     if loaders is not None and not any(loader.num_workers for loader in loaders):
         return
@@ -111,7 +108,7 @@ def fd_limit_loader(view: ObservationView) -> Judgements:
     if loaders is None:
         severity: Severity | None = "medium" if limit < policy.SMALL_NOFILE else None
         evidence = []
-    elif fact_or_none(view, "live.multiprocessing_sharing") == "file_system":
+    elif view.fact_or_none("live.multiprocessing_sharing") == "file_system":
         return
     else:
         tensors = sum(
@@ -155,7 +152,7 @@ def memlock_rdma(view: ObservationView) -> Judgements:
         share=NOT_MEASURED,
         evidence=[
             f"locked memory: {limit / MIB:,.3g} MiB",
-            *variable_evidence(view, *named, *(["NCCL_NET"] if by_name else [])),
+            *view.variable_evidence(*named, *(["NCCL_NET"] if by_name else [])),
         ],
         remedy="Lift the limit in limits.conf, the service's unit or the container.",
         commands=[
@@ -175,9 +172,9 @@ def cgroup_mem_high(view: ObservationView) -> Judgements:
     limit = view.fact("host.memory_limit_bytes")
     if limit is None:
         return
-    killed, high = view.number("host.cgroup_oom_kills"), number_or_none(view, "host.cgroup_memory_high") or 0
-    killed += number_or_none(view, "window.cgroup_oom_kills") or 0
-    high += number_or_none(view, "window.cgroup_memory_high") or 0
+    killed, high = view.number("host.cgroup_oom_kills"), view.number_or_none("host.cgroup_memory_high") or 0
+    killed += view.number_or_none("window.cgroup_oom_kills") or 0
+    high += view.number_or_none("window.cgroup_memory_high") or 0
     if killed or high:
         yield Judgement(
             severity="medium" if killed else "low",

@@ -8,7 +8,6 @@ from itertools import accumulate, pairwise
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import inputs_grow, num_input_shapes
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
-from dynotune.doctor.machine import fact_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.doctor.slow_steps import slow_steps
 from dynotune.schema.diagnosis import Severity
@@ -170,7 +169,7 @@ def leak_graph_kept(view: ObservationView) -> Judgements:
             known = None if small or any(inputs_grow(view, model) for model in view.models) else free
             yield _leak(view, f"allocated memory of GPU {one.device}", grown, known)
             return
-    if fact_or_none(view, "live.profiler_place"):
+    if view.fact_or_none("live.profiler_place"):
         return
     grown_rss = view.process.rss_growth_bytes
     if grown_rss is None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dynotune.doctor import policy
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule, rule
 from dynotune.doctor.machine import (
-    fact_or_none,
-    number_or_none,
     unset,
     whole_number,
 )
@@ -28,7 +26,7 @@ USUAL_THREADS = 32
     wrong_when="the folder is on a volume that lasts.",
 )
 def compile_cold_cache(view: ObservationView) -> Judgements:
-    if number_or_none(view, "start.compiler_added_bytes") is not None:
+    if view.number_or_none("start.compiler_added_bytes") is not None:
         yield from _by_timed_starts(view)
         return
     compilation = view.process.compilation
@@ -36,7 +34,7 @@ def compile_cold_cache(view: ObservationView) -> Judgements:
         if any(model.compiled for model in view.models) or "not used" not in compilation.reason:
             raise Missing("what torch.compile did", compilation.reason)
         return
-    if not compilation.num_graphs or fact_or_none(view, "host.container") is None:
+    if not compilation.num_graphs or view.fact_or_none("host.container") is None:
         return
     started_s = view.timing.time_to_first_step_s
     if started_s is None or started_s < policy.LONG_START_S:
@@ -59,7 +57,7 @@ def compile_cold_cache(view: ObservationView) -> Judgements:
 
 
 def _by_timed_starts(view: ObservationView) -> Judgements:
-    if not view.number("start.compiler_added_bytes") or fact_or_none(view, "cache.inductor.off"):
+    if not view.number("start.compiler_added_bytes") or view.fact_or_none("cache.inductor.off"):
         return
     writable = view.truth("cache.inductor.writable")
     lasts = writable and view.truth("cache.inductor.lasts")
@@ -88,10 +86,10 @@ def _by_timed_starts(view: ObservationView) -> Judgements:
     candidates=[f"env.{THREADS}"],
 )
 def compile_threads(view: ObservationView) -> Judgements:
-    threads = number_or_none(view, "start.compile_threads") or whole_number(view.variable(THREADS))
+    threads = view.number_or_none("start.compile_threads") or whole_number(view.variable(THREADS))
     if threads is None or threads < 1:
         return
-    if number_or_none(view, "start.compile_cold_s") is not None and not _compiles_for_long(view):
+    if view.number_or_none("start.compile_cold_s") is not None and not _compiles_for_long(view):
         return
     cores = view.number("host.num_cores")
     ranks = whole_number(view.variable("LOCAL_WORLD_SIZE")) or 1

@@ -9,14 +9,10 @@ from dynotune.doctor.bounds import at_least
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.machine import (
     NOT_MEASURED,
-    fact_or_none,
     is_on,
     no_gpu,
-    number_or_none,
-    place_of_variable,
     severity_on_gpu,
     unset,
-    variable_evidence,
     version,
     whole_number,
 )
@@ -52,17 +48,17 @@ def ptx_jit_active(view: ObservationView) -> Judgements:
             severity="medium",
             kind="start",
             claim=f"{forced[0]} makes the driver compile every kernel, although torch has machine code.",
-            evidence=variable_evidence(view, *forced),
-            where=place_of_variable(view, forced[0]),
+            evidence=view.variable_evidence(*forced),
+            where=view.place_of_variable(forced[0]),
             candidates=unset(*forced),
             remedy="Unset it.",
         )
         return
-    natively = fact_or_none(view, "torch.runs_natively")
+    natively = view.fact_or_none("torch.runs_natively")
     if natively is not False and (left_by_driver(view) or (natively is None and compiles_unseen(view))):
         yield _compiled_at_start(view)
         return
-    if natively is None and number_or_none(view, "start.cuda_added_bytes") is not None:
+    if natively is None and view.number_or_none("start.cuda_added_bytes") is not None:
         return  # no torch, and a start that compiled nothing
     if view.truth("torch.runs_natively"):
         return
@@ -107,7 +103,7 @@ def _capability(arch: str) -> tuple[int, ...]:
 
 def _compiles_ptx(view: ObservationView) -> bool | None:
     """Tell whether the driver compiles kernels here; None if that is not known."""
-    natively = fact_or_none(view, "torch.runs_natively")
+    natively = view.fact_or_none("torch.runs_natively")
     if left_by_driver(view) or (natively is None and compiles_unseen(view)):
         return True
     return None if natively is None else not natively
@@ -122,7 +118,7 @@ def _compiles_ptx(view: ObservationView) -> bool | None:
     candidates=["env.CUDA_CACHE_MAXSIZE"],
 )
 def jit_cache_too_small(view: ObservationView) -> Judgements:
-    again, kept = number_or_none(view, "start.cuda_again_bytes"), number_or_none(view, "start.cuda_kept_bytes")
+    again, kept = view.number_or_none("start.cuda_again_bytes"), view.number_or_none("start.cuda_kept_bytes")
     value = view.variable("CUDA_CACHE_MAXSIZE")
     size = whole_number(value)
     if again and left_by_driver(view):
@@ -133,9 +129,9 @@ def jit_cache_too_small(view: ObservationView) -> Judgements:
             evidence=[
                 f"a cold start leaves {words.num_bytes(left_by_driver(view))} in it",
                 f"a warm start leaves {words.num_bytes(again)} again; it holds {words.num_bytes(kept)}",
-                *variable_evidence(view, "CUDA_CACHE_MAXSIZE"),
+                *view.variable_evidence("CUDA_CACHE_MAXSIZE"),
             ],
-            where=place_of_variable(view, "CUDA_CACHE_MAXSIZE"),
+            where=view.place_of_variable("CUDA_CACHE_MAXSIZE"),
             candidates=[Setting("env.CUDA_CACHE_MAXSIZE", str(policy.LARGEST_JIT_CACHE_BYTES))],
             remedy="Set CUDA_CACHE_MAXSIZE=4294967296, the maximum.",
         )
@@ -155,7 +151,7 @@ def jit_cache_too_small(view: ObservationView) -> Judgements:
 
 
 def _what_was_kept(view: ObservationView) -> list[str]:
-    kept = number_or_none(view, "start.cuda_kept_bytes")
+    kept = view.number_or_none("start.cuda_kept_bytes")
     if kept is None or not _compiles_ptx(view):
         return []
     what = f"the cache holds {words.num_bytes(kept)}" if kept else "nothing is kept: a binary larger than that never is"
@@ -221,7 +217,7 @@ def jit_cache_disabled(view: ObservationView) -> Judgements:
 def lazy_first_call_jitter(view: ObservationView) -> Judgements:
     if no_gpu(view) or (view.variable("CUDA_MODULE_LOADING") or "").upper() == "EAGER":
         return
-    if fact_or_none(view, "start.cuda_start_s") is None:
+    if view.fact_or_none("start.cuda_start_s") is None:
         raise Missing("a start that was timed", "dynotune startup time -- COMMAND times it and says what it is made of")
     if view.number("start.cuda_start_s") <= 0:
         return
@@ -234,7 +230,7 @@ def lazy_first_call_jitter(view: ObservationView) -> Judgements:
         claim="The steps after the first take longer than later ones: kernels are loaded at their first call.",
         evidence=[
             f"{words.duration(late_s)} in all, with warm caches",
-            *variable_evidence(view, "CUDA_MODULE_LOADING"),
+            *view.variable_evidence("CUDA_MODULE_LOADING"),
         ],
         remedy="In a service, run every shape once before the first request. CUDA_MODULE_LOADING=EAGER loads all "
         "kernels at the start, which takes more time and memory.",

@@ -34,7 +34,8 @@ class Judgement:
     """What a rule concludes. `Rule` makes a finding of it.
 
     Args:
-        claim, evidence, where, remedy, commands, kind: as in `Finding`.
+        claim: as in `Finding`; the rule's title if it is empty.
+        evidence, where, remedy, commands, kind: as in `Finding`.
         share: as in `Finding`; None for the usual cost of the kind.
         severity: that of the share if None.
         otherwise: severity if the share is unknown; low for a rule on the machine where there is no GPU. Without it and
@@ -45,7 +46,7 @@ class Judgement:
             unset them is the candidate unless there are others.
     """
 
-    claim: str
+    claim: str = ""
     share: float | Unknown | None = None
     severity: Severity | None = None
     otherwise: Severity | None = None
@@ -131,7 +132,7 @@ class Rule:
             id=self.id,
             severity=severity,
             kind=judged.kind,
-            claim=judged.claim,
+            claim=judged.claim or self.title,
             share=share,
             evidence=[*view.variable_evidence(*judged.variables), *evidence_of(judged.losses), *judged.evidence],
             where=where,

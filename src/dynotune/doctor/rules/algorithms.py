@@ -121,7 +121,7 @@ def cudnn_benchmark_dynamic(view: ObservationView) -> Judgements:
 
 
 @rule(
-    title="cuDNN times only the first ten of its algorithms.",
+    title="cuDNN times ten algorithms for each convolution, and may have more of them.",
     sees="benchmarking is on, convolutions take half of a step or more, and the limit is the default.",
     costs="unknown. The fastest algorithm is mostly among the first ten.",
     wrong_when="the fastest algorithm is among the first ten.",
@@ -135,7 +135,6 @@ def cudnn_benchmark_limit(view: ObservationView) -> Judgements:
         return
     yield Judgement(
         severity="low",
-        claim="cuDNN times ten algorithms for each convolution, and may have more of them.",
         share=Unknown("the other algorithms were not tried"),
         evidence=[view.mentions("live.cudnn_benchmark_limit")],
         remedy="Try torch.backends.cudnn.benchmark_limit = 0 in a long training: cuDNN then times all algorithms, once "
@@ -163,7 +162,6 @@ def deterministic_algos_on(view: ObservationView) -> Judgements:
     share = min(1.0, share + (_filling(view)[1] if view.truth("live.fill_uninitialized_memory") else 0.0))
     yield Judgement(
         severity=policy.severity(share),
-        claim="torch may use only algorithms whose results repeat.",
         share=share,
         evidence=[view.mentions("live.deterministic_algorithms"), view.mentions("live.deterministic_warn_only")],
         where=place_of([], main_model(view)),
@@ -172,7 +170,7 @@ def deterministic_algos_on(view: ObservationView) -> Judgements:
 
 
 @rule(
-    title="torch fills memory that the program overwrites anyway.",
+    title="With deterministic algorithms torch fills each new tensor, although the program overwrites it.",
     sees="deterministic algorithms, `torch.utils.deterministic.fill_uninitialized_memory`, and recorded fills.",
     costs="at most the fills' part of pointwise kernels and of waits for the host. Without a device: the fills' time.",
     wrong_when="the program reads memory that it never wrote, and results must still repeat.",
@@ -183,7 +181,6 @@ def fill_uninitialized(view: ObservationView) -> Judgements:
         return
     fills, share = _filling(view)
     yield Judgement(
-        claim="With deterministic algorithms torch fills each new tensor, although the program overwrites it.",
         share=share,
         evidence=[f"{fills / (view.trace.num_steps or 1):,.0f} fills a step"],
         remedy="Set torch.utils.deterministic.fill_uninitialized_memory = False.",

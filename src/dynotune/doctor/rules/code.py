@@ -31,7 +31,7 @@ _ZEROING = ("aten::zero_", "aten::_foreach_zero_", "aten::fill_", "aten::add_")
 
 
 @rule(
-    title="The program profiles itself.",
+    title="The program runs torch's profiler during its steps.",
     sees="the program itself runs torch's profiler, or `emit_nvtx`, within the window.",
     costs="host time for each operator and kernel: on one H200, ResNet-50 took 1.7 times as long. At most the time for "
     "which the device waits for the host; without a trace, nothing bounds it.",
@@ -49,7 +49,6 @@ def profiler_left_on(view: ObservationView) -> Judgements:
         share = Unknown("no trace can be recorded while the program records its own")
     yield Judgement(
         severity="high" if isinstance(share, Unknown) else at_least(policy.severity(share), "medium"),
-        claim="The program runs torch's profiler during its steps.",
         share=share,
         evidence=[f"running in the window: {where}"],
         where=Place(where) if where != "elsewhere" else Place(),
@@ -58,7 +57,7 @@ def profiler_left_on(view: ObservationView) -> Judgements:
 
 
 @rule(
-    title="Inference keeps activations that only a backward pass needs.",
+    title="The model runs with gradients enabled and without a backward pass, so it keeps all activations.",
     sees="no optimizer, no backward pass, and a model that is called with gradients enabled; its results require them.",
     costs="some microseconds of host time for each operator, at most the device's wait for the host. If that wait is "
     "short, nothing bounds the cost: activations stay in memory until the results are freed.",
@@ -76,7 +75,6 @@ def inference_mode_absent(view: ObservationView) -> Judgements:
     share: float | Unknown = Unknown("a trace does not show the cost of keeping activations") if little else recording
     yield Judgement(
         severity=at_least(severity_of(share, "medium"), "medium"),
-        claim="The model runs with gradients enabled and without a backward pass, so it keeps all activations.",
         share=share,
         evidence=[f"results of {model.name} require gradients; no optimizer stepped, no backward pass ran"],
         where=place_of([], model),
@@ -160,7 +158,7 @@ def model_train_mode_eval(view: ObservationView) -> Judgements:
 
 
 @rule(
-    title="Gradients are filled with zeros instead of dropped.",
+    title="zero_grad(set_to_none=False) fills all gradients with zeros, and the backward pass adds to them.",
     sees="`zero_grad(set_to_none=False)`.",
     costs="zeros are written to all gradients and the new ones added: four times the gradients' bytes, and one more "
     "operator a parameter. On the CPU: at most the time of such operators.",
@@ -189,7 +187,6 @@ def zero_grad_memset(view: ObservationView) -> Judgements:
     place = view.fact_or_none("live.zero_grad_place")
     yield Judgement(
         otherwise="low",
-        claim="zero_grad(set_to_none=False) fills all gradients with zeros, and the backward pass adds to them.",
         share=share,
         evidence=[f"{num} tensors, {num_bytes / 1e6:,.0f} MB"],
         where=Place(place) if isinstance(place, str) and place else place_of([], main_model(view)),
@@ -235,7 +232,7 @@ def ul_cublas_env_on_construct(view: ObservationView) -> Judgements:
 
 
 @rule(
-    title="Ultralytics trains with repeatable results by default.",
+    title="Ultralytics trains with deterministic algorithms by default.",
     sees="a training of an Ultralytics model with deterministic algorithms on.",
     costs="at most half of the time of convolutions, and the time of indexing and sorting.",
     wrong_when="results must repeat bit by bit.",
@@ -253,7 +250,6 @@ def ul_deterministic_default(view: ObservationView) -> Judgements:
         share = Unknown(f"{missing.name}: {missing.reason}")
     yield Judgement(
         otherwise="low",
-        claim="Ultralytics trains with deterministic algorithms by default.",
         share=share,
         evidence=[view.mentions("live.deterministic_algorithms"), f"model: {model.name}"],
         where=place_of([], model),

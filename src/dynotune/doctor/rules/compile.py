@@ -34,7 +34,7 @@ _CHANGED = re.compile(r"size|shape|stride|rank|dimension", re.IGNORECASE)
 
 
 @cuda_rule(
-    title="Pointwise kernels run one by one.",
+    title="Many kernels read and write memory for a single small operation each.",
     sees="pointwise, normalising and reducing kernels of an uncompiled model take a fifth of the kernels' time.",
     costs="at most their time without the longest kernel of each uninterrupted row, as far as the device sets the "
     "pace: compiled, such a row runs as one kernel.",
@@ -48,7 +48,6 @@ def compile_default(view: ObservationView) -> Judgements:
         return
     yield Judgement(
         severity="medium" if share >= policy.MUCH_FUSABLE else "low",
-        claim="Many kernels read and write memory for a single small operation each.",
         share=share,
         evidence=evidence_of(losses),
         where=place_of(losses, main_model(view)),
@@ -142,7 +141,7 @@ def recompiles(view: ObservationView) -> Judgements:
 
 
 @rule(
-    title="torch.compile was asked for CUDA graphs and does not use them.",
+    title="torch.compile was asked for CUDA graphs and left them out.",
     sees="a mode of torch.compile that uses CUDA graphs, and TorchInductor's reasons for leaving them out.",
     costs="at most the time for which the device waits for the host: a graph needs a single launch.",
     wrong_when="the device is busy all the time anyway.",
@@ -157,7 +156,6 @@ def cudagraph_skipped(view: ObservationView) -> Judgements:
     shares = _shares_of_host(view)
     yield Judgement(
         severity=severity_of(shares, "medium"),
-        claim="torch.compile was asked for CUDA graphs and left them out.",
         share=shares,
         evidence=[f"modes: {', '.join(compilation.modes)}", *compilation.cudagraph_skips[:SHOWN]],
         where=_place(compilation.cudagraph_skips) or place_of([], main_model(view)),

@@ -16,7 +16,7 @@ _CALLED_SEVERAL_TIMES = re.compile(r"(?P<num>\d+) × call ")
 
 
 @rule(
-    title="A model runs under DataParallel.",
+    title="DataParallel copies the model to each device in every step, from one process.",
     sees="the outermost module is `torch.nn.DataParallel`.",
     costs="at most the time for which devices idle or only exchange data: one process copies the model to all of them "
     "in each step. On one device the cost is a little host time.",
@@ -30,7 +30,6 @@ def dataparallel_used(view: ObservationView) -> Judgements:
     share = _idle_of_all(view)
     yield Judgement(
         severity=at_least(severity_of(share, "medium"), "medium"),
-        claim="DataParallel copies the model to each device in every step, from one process.",
         share=share,
         evidence=[f"{model.name}: {model.num_parameters:,} parameters", *_devices(view)],
         where=place_of([], model),
@@ -64,7 +63,7 @@ def _devices(view: ObservationView) -> list[str]:
 
 
 @rule(
-    title="DistributedDataParallel looks for unused parameters, and there are none.",
+    title="DistributedDataParallel walks the graph in each step for parameters without a gradient, and there are none.",
     sees="`find_unused_parameters=True`, and every parameter got a gradient.",
     costs="a walk of the graph after each forward pass and one more collective: at most the device's wait for the host "
     "(without one, some microseconds a parameter), and that collective's part of communication.",
@@ -80,8 +79,6 @@ def ddp_find_unused_on(view: ObservationView) -> Judgements:
     share = _of_unused(view)
     yield Judgement(
         otherwise="medium",
-        claim="DistributedDataParallel walks the graph in each step for parameters without a gradient, and there are "
-        "none.",
         share=share,
         evidence=["find_unused_parameters=True, unused: none", f"{model.num_tensors} parameters"],
         where=place_of([], model),
@@ -150,7 +147,7 @@ def ddp_bucket_cap(view: ObservationView) -> Judgements:
 
 
 @rule(
-    title="Gradients are copied into buckets and back.",
+    title="DistributedDataParallel copies all gradients into buckets and back.",
     sees="`gradient_as_bucket_view=False`, and time in copying kernels.",
     costs="at most the time of these kernels, and of copying all gradients twice at the memory's bandwidth.",
     wrong_when="the program detaches gradients in place, which fails with views.",
@@ -163,7 +160,6 @@ def ddp_bucket_view(view: ObservationView) -> Judgements:
     copied = 4 * model.parameter_bytes / bytes_per_s(view) / step_s if step_s else 1.0
     share = saving(view, min(copied, view.kernel_share("copy") + view.lost("device-copies")))
     yield Judgement(
-        claim="DistributedDataParallel copies all gradients into buckets and back.",
         share=share,
         evidence=[f"{model.parameter_bytes / 1e6:,.0f} MB of parameters", "gradient_as_bucket_view=False"],
         where=place_of([], model),
@@ -172,7 +168,7 @@ def ddp_bucket_view(view: ObservationView) -> Judgements:
 
 
 @rule(
-    title="DistributedDataParallel does not know that the graph stays the same.",
+    title="The graph was the same in all steps, and static_graph is off.",
     sees="torch says that `static_graph=True` could be set, and it is not set.",
     costs="little: with a static graph, DistributedDataParallel looks for unused parameters only once.",
     wrong_when="the graph changes later on.",
@@ -183,7 +179,6 @@ def ddp_static_graph(view: ObservationView) -> Judgements:
         return
     yield Judgement(
         severity="low",
-        claim="The graph was the same in all steps, and static_graph is off.",
         share=Unknown("the saving is not known"),
         where=place_of([], model),
         remedy="Pass static_graph=True if no step takes another path.",

@@ -113,7 +113,7 @@ def tf32_env_override(view: ObservationView) -> Judgements:
 
 
 @machine_rule(
-    title="CUDA numbers GPUs of several models by speed.",
+    title="The GPUs differ, and CUDA numbers them by speed, nvidia-smi by PCI address.",
     sees="visible GPUs of different models while CUDA_DEVICE_ORDER is not PCI_BUS_ID.",
     costs="no time. `cuda:0` is not GPU 0 of nvidia-smi, so the wrong GPU may be measured or shared.",
     wrong_when="GPUs are chosen by UUID.",
@@ -131,14 +131,13 @@ def device_order(view: ObservationView) -> Judgements:
         yield Judgement(
             severity="low",
             kind="measurement",
-            claim="The GPUs differ, and CUDA numbers them by speed, nvidia-smi by PCI address.",
             evidence=view.variable_evidence("CUDA_DEVICE_ORDER"),
             remedy="Set CUDA_DEVICE_ORDER=PCI_BUS_ID, so that both number them alike.",
         )
 
 
 @machine_rule(
-    title="The allocator's options are set under both of their names, with different values.",
+    title="PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF are both set and differ. torch reads the former first.",
     sees="PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF are both set, to different values.",
     costs="some options do not take effect: the CUDA allocator reads PYTORCH_CUDA_ALLOC_CONF, the older name, first.",
     wrong_when="the options that differ do not matter.",
@@ -151,7 +150,6 @@ def alloc_conf_both_names(view: ObservationView) -> Judgements:
     yield Judgement(
         otherwise="medium",
         kind="memory",
-        claim="PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF are both set and differ. torch reads the former first.",
         share=NOT_MEASURED,
         evidence=view.variable_evidence("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
         where=view.place_of_variable("PYTORCH_CUDA_ALLOC_CONF"),

@@ -65,7 +65,7 @@ def torch_without_cuda(view: ObservationView) -> Judgements:
 
 
 @machine_rule(
-    title="A variable costs host time at each matrix product.",
+    title="CUBLAS_WORKSPACE_CONFIG costs host time at each matrix product.",
     sees="CUBLAS_WORKSPACE_CONFIG is set, and torch is 2.0 to 2.12. These versions read it with a regular expression "
     "whenever they fetch a cuBLAS handle.",
     costs="at most the host's own time in matrix products. On a machine with an H200: 50 µs a product, 150 µs with a "
@@ -85,7 +85,6 @@ def cublas_env_regex(view: ObservationView) -> Judgements:
     yield Judgement(
         severity="low" if wanted else None,
         otherwise="medium",
-        claim="CUBLAS_WORKSPACE_CONFIG costs host time at each matrix product.",
         share=measured(bound),
         variables=["CUBLAS_WORKSPACE_CONFIG"],
         evidence=[

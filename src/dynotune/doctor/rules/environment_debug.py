@@ -206,7 +206,7 @@ def _compiles(view: ObservationView) -> bool:
 
 
 @machine_rule(
-    title="Python compiles the modules that it imports anew at each start.",
+    title="Python compiles all modules that it imports anew at each start, torch's included.",
     sees="torch's modules have no bytecode files, and either PYTHONDONTWRITEBYTECODE is set or the folder for these "
     "files is not writable.",
     costs="seconds at the start of each process: a small training took 8.2 s to its first step, and 3.0 s with its "
@@ -227,7 +227,6 @@ def bytecode_not_kept(view: ObservationView) -> Judgements:
     yield Judgement(
         severity="low" if is_watched(view) else "medium",
         kind="start",
-        claim="Python compiles all modules that it imports anew at each start, torch's included.",
         evidence=view.variable_evidence(name) if refused else ["there are none, and their folder is not writable"],
         where=view.place_of_variable(name),
         remedy=f"{way}, or compile the modules once, for instance while an image is built.",

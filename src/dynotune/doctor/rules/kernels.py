@@ -55,7 +55,7 @@ def _inputs_are_channels_last(model: Model) -> bool:
 
 
 @cuda_rule(
-    title="Attention runs by its plain formula.",
+    title="Attention runs by its plain formula, not by a fused kernel, and writes all scores to memory.",
     sees="kernels of `_scaled_dot_product_attention_math`: there is no fused kernel for these inputs, or it is off.",
     costs="at most the time of these kernels; in training, twice that time again for their backward pass.",
     wrong_when="sequences are so short that a fused kernel gains nothing.",
@@ -68,7 +68,6 @@ def sdpa_math(view: ObservationView) -> Judgements:
         name for name in ("flash", "mem_efficient", "cudnn") if view.fact_or_none(f"live.sdp_{name}") is False
     ]
     yield Judgement(
-        claim="Attention runs by its plain formula, not by a fused kernel, and writes all scores to memory.",
         share=share,
         losses=losses,
         evidence=[*(f"{name} attention is switched off" for name in switched_off)],
@@ -81,7 +80,7 @@ def sdpa_math(view: ObservationView) -> Judgements:
 
 
 @rule(
-    title="Attention is written out by hand.",
+    title="Attention is written out as products and a softmax, which writes all scores to memory.",
     sees="softmax kernels beside batched products take a twentieth of the kernels' time, or each softmax has two "
     "batched products; and torch's own unfused attention did not run.",
     costs="at most four times the softmax, for scaling, masking, and writing and reading the scores; and at most the "
@@ -96,7 +95,6 @@ def manual_attention(view: ObservationView) -> Judgements:
         return
     losses = view.losses("manual-attention")
     yield Judgement(
-        claim="Attention is written out as products and a softmax, which writes all scores to memory.",
         share=share,
         evidence=evidence_of(losses) or [f"softmax between batched products: {softmax:.0%} of a step"],
         where=place_of(losses, main_model(view)),
@@ -128,7 +126,7 @@ def _softmax_of_attention(view: ObservationView) -> tuple[float, float]:
 
 
 @cuda_rule(
-    title="Matrix products have sizes that do not fit tensor cores.",
+    title="Matrix products use slow kernels because their sizes or addresses are not aligned.",
     sees="products of half types without tensor cores, or by kernels that load one or two elements at a time, as for "
     "sizes that are not multiples of 8 (4 for TF32). Convolutions count for `cudnn-benchmark-off`.",
     costs="at most three quarters of the time of these products: aligned products are up to four times as fast.",
@@ -138,7 +136,6 @@ def gemm_misaligned(view: ObservationView) -> Judgements:
     losses = [loss for loss in view.losses("gemm-misaligned") if not is_at(loss.where, "conv")]
     share = saving(view, policy.MISALIGNED * sum(loss.share for loss in losses))
     yield Judgement(
-        claim="Matrix products use slow kernels because their sizes or addresses are not aligned.",
         share=share,
         losses=losses,
         remedy="Pad sizes (vocabulary, hidden size, sequence length) to multiples of 8, better of 64.",
@@ -177,7 +174,7 @@ def conv_bn_unfused(view: ObservationView) -> Judgements:
 
 
 @cuda_rule(
-    title="The device copies within its own memory.",
+    title="The device copies tensors within its memory and does nothing else meanwhile.",
     sees="copies from the device to itself beside which nothing ran.",
     costs="their time, as far as the device sets the pace.",
     wrong_when="the copy is the purpose of the program.",
@@ -186,7 +183,6 @@ def device_copies(view: ObservationView) -> Judgements:
     losses = view.losses("device-copies")
     share = saving(view, sum(loss.share for loss in losses))
     yield Judgement(
-        claim="The device copies tensors within its memory and does nothing else meanwhile.",
         share=share,
         losses=losses,
         remedy="Remove clones, or write results where they are needed (out=, views, in-place operations).",
@@ -213,7 +209,7 @@ def d2h_not_overlapped(view: ObservationView) -> Judgements:
 
 
 @cuda_rule(
-    title="Queued work does not start.",
+    title="Queued work does not start: it waits for another stream, device or rank.",
     sees="gaps of more than 100 µs in which the device had queued work and ran none.",
     costs="these gaps: the work waits for another stream, device or rank.",
     wrong_when="work ran that was not recorded, as kernels of CUDA graphs.",
@@ -227,7 +223,6 @@ def queue_stalled(view: ObservationView) -> Judgements:
     much = share >= policy.MUCH_WAITING_IN_QUEUE and not in_graphs
     yield Judgement(
         severity="medium" if much else "low",
-        claim="Queued work does not start: it waits for another stream, device or rank.",
         share=share,
         losses=losses,
         evidence=[*(["part of the work is in CUDA graphs"] if in_graphs else [])],

@@ -229,7 +229,7 @@ def gpu_clocks_locked_low(view: ObservationView) -> Judgements:
 
 
 @machine_rule(
-    title="The driver releases the GPU whenever no program uses it.",
+    title="Persistence mode is off: each start waits until the driver has set up the GPU.",
     sees="persistence mode is off.",
     costs="a second or more at the start of each program that finds the GPU unused. Steps are not slower.",
     wrong_when="another program, for instance a display, uses the GPU all the time.",
@@ -240,7 +240,6 @@ def persistence_off(view: ObservationView) -> Judgements:
         yield Judgement(
             severity="low",
             kind="start",
-            claim="Persistence mode is off: each start waits until the driver has set up the GPU.",
             evidence=[f"{gpu_label(view, gpu)}: persistence mode is off" for gpu in off],
             remedy="Run nvidia-persistenced, or switch persistence mode on until the next restart of the machine.",
             commands=["sudo systemctl enable --now nvidia-persistenced", "sudo nvidia-smi -pm 1"],
@@ -299,7 +298,7 @@ def _held(view: ObservationView, gpu: str) -> bool:
 
 
 @machine_rule(
-    title="MIG splits the GPU.",
+    title="MIG splits the GPU: a program has a slice of it, not all of it.",
     sees="MIG mode is on.",
     costs="nothing that a program could change: a slice has a part of the multiprocessors and of the memory's "
     "bandwidth, and the driver does not report its utilisation.",
@@ -309,7 +308,6 @@ def mig_slice(view: ObservationView) -> Judgements:
     if not no_gpu(view) and view.truth("gpu.mig"):
         yield Judgement(
             severity="low",
-            claim="MIG splits the GPU: a program has a slice of it, not all of it.",
             evidence=["MIG mode is on"],
             remedy="Choose a larger profile if the program needs more.",
             commands=["nvidia-smi -L", "sudo nvidia-smi mig -lgip"],
@@ -317,7 +315,7 @@ def mig_slice(view: ObservationView) -> Judgements:
 
 
 @machine_rule(
-    title="A GPU needs a reset to take faulty memory out of use.",
+    title="Faulty memory of the GPU stays in use until a reset replaces it by spare rows.",
     sees="remapped rows are pending: there were uncorrectable errors, and spare rows come into use at the next reset.",
     costs="no speed. Programs that touch these rows end with an error, and the GPU may be the slow rank of a job.",
     wrong_when="never. It matters less if no program touches this memory.",
@@ -328,7 +326,6 @@ def row_remap_pending(view: ObservationView) -> Judgements:
         yield Judgement(
             severity="medium",
             kind="correctness",
-            claim="Faulty memory of the GPU stays in use until a reset replaces it by spare rows.",
             share=0.0,
             evidence=[
                 *(f"{gpu_label(view, gpu)}: remapped rows are pending" for gpu in pending),

@@ -142,7 +142,7 @@ def numa_remote(view: ObservationView) -> Judgements:
 
 
 @machine_rule(
-    title="The kernel moves pages between memory nodes under a process that is bound to one.",
+    title="The kernel balances memory between nodes under a process that is already bound.",
     sees="automatic NUMA balancing is on, and the process is bound to some of the processors.",
     costs="page faults that the kernel provokes to learn who uses a page. Of a bound process it learns nothing new.",
     wrong_when="the process is bound to processors of several nodes.",
@@ -154,7 +154,6 @@ def numa_balancing(view: ObservationView) -> Judgements:
     if num_cpus < num_online and view.fact_or_none("window.numa_pte_updates") != 0:
         yield Judgement(
             severity="low",
-            claim="The kernel balances memory between nodes under a process that is already bound.",
             evidence=[
                 view.mentions("host.numa_balancing"),
                 view.mentions("host.num_numa_nodes"),
@@ -167,7 +166,7 @@ def numa_balancing(view: ObservationView) -> Judgements:
 
 
 @machine_rule(
-    title="The kernel drops cached files before it uses another node's memory.",
+    title="The kernel reclaims a node's cache before it uses the memory of another node.",
     sees="`vm.zone_reclaim_mode` is not zero, on a machine with several memory nodes.",
     costs="reads from disk of data that would have stayed in the page cache, and allocations that wait for reclaim.",
     wrong_when="each process is bound to a node and its data fits there.",
@@ -177,7 +176,6 @@ def zone_reclaim(view: ObservationView) -> Judgements:
     if mode and view.number("host.num_numa_nodes") > 1:
         yield Judgement(
             severity="medium",
-            claim="The kernel reclaims a node's cache before it uses the memory of another node.",
             evidence=[f"vm.zone_reclaim_mode is {mode:g}", view.mentions("host.num_numa_nodes")],
             remedy="Set it to 0, the default.",
             commands=["sudo sysctl vm.zone_reclaim_mode=0"],
@@ -185,7 +183,7 @@ def zone_reclaim(view: ObservationView) -> Judgements:
 
 
 @machine_rule(
-    title="The kernel is a real-time kernel.",
+    title="The kernel is built for real time (PREEMPT_RT), which costs throughput.",
     sees="PREEMPT_RT in the kernel's version, or /sys/kernel/realtime.",
     costs="throughput, in exchange for bounded latency. NVIDIA's driver does not build for this kernel.",
     wrong_when="the machine controls something in real time, and training is its lesser purpose.",
@@ -194,7 +192,6 @@ def preempt_rt_kernel(view: ObservationView) -> Judgements:
     if view.truth("host.preempt_rt"):
         yield Judgement(
             severity="medium" if no_gpu(view) else severity_on_gpu(view, "high"),
-            claim="The kernel is built for real time (PREEMPT_RT), which costs throughput.",
             evidence=view.fact_evidence("host.preempt_rt", "host.kernel", "host.kernel_version"),
             remedy="Boot the distribution's standard kernel. NVIDIA does not support its driver on a real-time kernel.",
             commands=["uname -v"],

@@ -18,7 +18,7 @@ from dynotune.schema.trace_summary import Place
 
 
 @cuda_rule(
-    title="The loop empties the allocator's cache.",
+    title="The loop returns device memory to the driver and takes it anew.",
     sees="the program calls `torch.cuda.empty_cache()` within the window about as often as it makes steps, or each "
     "step returns memory to the driver and takes it anew.",
     costs="the device's waits for these calls, each of which first waits for the device; or what the slowest steps "
@@ -39,7 +39,6 @@ def empty_cache_in_loop(view: ObservationView) -> Judgements:
     place = view.process.live.get("live.empty_cache_place")
     yield Judgement(
         severity=policy.severity(share),
-        claim="The loop returns device memory to the driver and takes it anew.",
         share=share if share >= policy.LEAST_SHARE else Unknown("less than 1% of the recorded steps"),
         evidence=[
             *([f"empty_cache(): {calls:.3g} calls a step"] if calls else []),
@@ -127,7 +126,7 @@ def fragmentation(view: ObservationView) -> Judgements:
 
 
 @cuda_rule(
-    title="The loop allocates page-locked memory.",
+    title="The host allocates page-locked memory while the device waits.",
     sees="calls that allocate or register page-locked memory on threads that queue work, while the device is idle.",
     costs="this idle time.",
     wrong_when="only the first steps allocate, until the cache of page-locked memory holds all sizes.",
@@ -140,7 +139,6 @@ def pinned_alloc_slow(view: ObservationView) -> Judgements:
     losses = view.losses("pinned-alloc-slow")
     share = sum(loss.share for loss in losses)
     yield Judgement(
-        claim="The host allocates page-locked memory while the device waits.",
         share=share,
         losses=losses,
         remedy="Allocate the buffer once and reuse it.",

@@ -17,7 +17,7 @@ PIN = Setting("loader.pin_memory", True)
 
 
 @cuda_rule(
-    title="Batches go to the device from pageable memory.",
+    title="Data goes to the device from pageable memory, which CUDA copies twice while the host waits.",
     sees="copies from pageable memory to the device beside which nothing ran, and waits for them.",
     costs="the time of these copies beyond the bus's least time, and the waits, with the work queued late because of "
     "them. Tensors that the program made on the host for this count for `create-on-cpu-then-move`.",
@@ -39,7 +39,6 @@ def pin_memory_off(view: ObservationView) -> Judgements:
     from_loader = loader is not None and not loader.pin_memory and loader.batch_is_pinnable is not False
     yield Judgement(
         severity=policy.severity(share),
-        claim="Data goes to the device from pageable memory, which CUDA copies twice while the host waits.",
         share=min(share, 1.0),
         evidence=[*evidence_of([*losses, *waits]), *_loader_in_words(loader)],
         where=place_of([*losses, *waits]),
@@ -51,7 +50,7 @@ def pin_memory_off(view: ObservationView) -> Judgements:
 
 
 @rule(
-    title="The loader cannot pin its batches.",
+    title="The loader pins nothing: it cannot pin batches of this class.",
     sees="the loader was asked to pin, its batches are of a class without `pin_memory` that torch does not know, and "
     "copies from pageable memory cost time.",
     costs="the time of these copies beside which nothing ran, and the waits for them.",
@@ -68,7 +67,6 @@ def custom_batch_not_pinned(view: ObservationView) -> Judgements:
     if not pageable or share < policy.LEAST_SHARE:
         return
     yield Judgement(
-        claim="The loader pins nothing: it cannot pin batches of this class.",
         share=share,
         losses=losses,
         evidence=[*_loader_in_words(loader)],
@@ -125,7 +123,7 @@ def pin_thread_bound(view: ObservationView) -> Judgements:
 
 
 @cuda_rule(
-    title="Each step page-locks memory.",
+    title="Each step page-locks memory while the device waits.",
     sees="the program calls `pin_memory()` on the thread that queues work, while the device is idle.",
     costs="what a step would save without these calls: this idle time, and copies that begin too late for other work "
     "to run beside them.",
@@ -143,7 +141,6 @@ def pin_in_hot_loop(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     place = view.process.live.get("live.pin_memory_place")
     yield Judgement(
-        claim="Each step page-locks memory while the device waits.",
         share=share,
         evidence=[*evidence_of(losses), *([f"pin_memory(): {calls:.3g} calls a step"] if pinning else [])],
         where=Place(place) if isinstance(place, str) and place and not place_of(losses).function else place_of(losses),

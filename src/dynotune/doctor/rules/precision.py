@@ -29,7 +29,7 @@ _POINTWISE = ("elementwise", "normalisation", "pooling", "softmax", "copy", "ran
 
 
 @cuda_rule(
-    title="Matrix products run in float32 without tensor cores.",
+    title="Matrix products run in full float32, without tensor cores. TF32 changes results: it rounds to ten bits.",
     sees="kernels of float32 products without tensor cores, on a device of capability 8.0 or later, while torch may "
     "not use TF32 for them, which is its default.",
     costs="the products' time, times one less the rate of float32 over TF32's, as far as the device sets the pace; or "
@@ -49,7 +49,6 @@ def fp32_matmul_no_tf32(view: ObservationView) -> Judgements:
     beyond = _gain_of_half(view)[0] if view.models else 0.0
     share = max(saving(view, lost * (1 - float32 / tf32)), beyond)
     yield Judgement(
-        claim="Matrix products run in full float32, without tensor cores. TF32 changes results: it rounds to ten bits.",
         share=share,
         evidence=[*evidence_of(losses), view.mentions("live.matmul_fp32_precision")],
         where=place_of(losses, main_model(view)),
@@ -62,7 +61,7 @@ def fp32_matmul_no_tf32(view: ObservationView) -> Judgements:
 
 
 @rule(
-    title="Products and convolutions run in float32.",
+    title="Products and convolutions run in float32. Autocast to bfloat16 changes results: it rounds to 8 bits.",
     sees="a float32 model called outside of autocast, on a device of capability 8.0 or later, and products' time.",
     costs="the products' time, times one less the rate of their type over bfloat16's, as far as the device sets the "
     "pace. For products that could use TF32 and do not, only what bfloat16 gives beyond TF32; otherwise also half of "
@@ -75,7 +74,6 @@ def amp_absent(view: ObservationView) -> Judgements:
     if share < policy.LEAST_SHARE:
         return
     yield Judgement(
-        claim="Products and convolutions run in float32. Autocast to bfloat16 changes results: it rounds to 8 bits.",
         share=share,
         evidence=evidence,
         where=place_of(view.losses("amp-absent"), main_model(view)),
@@ -115,7 +113,7 @@ def inference_fp32_weights(view: ObservationView) -> Judgements:
 
 
 @rule(
-    title="Training runs in float16 without loss scaling.",
+    title="The model trains under float16 autocast without a GradScaler: small gradients become zero.",
     sees="autocast to float16 in a program whose optimizer is not stepped by a GradScaler.",
     costs="right results, not time: gradients smaller than 6e-8 become zero, and weights stop learning.",
     wrong_when="the program scales its loss by other means.",
@@ -128,7 +126,6 @@ def amp_fp16_no_scaler(view: ObservationView) -> Judgements:
     yield Judgement(
         severity="high",
         kind="correctness",
-        claim="The model trains under float16 autocast without a GradScaler: small gradients become zero.",
         evidence=["autocast: float16", view.mentions("live.grad_scaler")],
         where=place_of([], main_model(view)),
         remedy='Step the optimizer through torch.amp.GradScaler("cuda"), or use bfloat16, which needs none.',
@@ -136,7 +133,7 @@ def amp_fp16_no_scaler(view: ObservationView) -> Judgements:
 
 
 @rule(
-    title="A GradScaler scales bfloat16 gradients, which do not need it.",
+    title="A GradScaler scales the loss of a bfloat16 model, and bfloat16 has float32's range.",
     sees="autocast to bfloat16 alone, and an optimizer that a GradScaler steps.",
     costs="the scaler's kernels over all gradients, and its wait for the device before each step: at most half of the "
     "optimizer's kernel time and the synchronisations' idle time.",
@@ -153,7 +150,6 @@ def scaler_with_bf16(view: ObservationView) -> Judgements:
         severity = policy.severity(share)
     yield Judgement(
         severity=severity,
-        claim="A GradScaler scales the loss of a bfloat16 model, and bfloat16 has float32's range.",
         share=share,
         evidence=["autocast: bfloat16", view.mentions("live.grad_scaler")],
         where=view.optimizers[0].place,

@@ -185,7 +185,7 @@ def jit_cache_not_persistent(view: ObservationView) -> Judgements:
 
 
 @machine_rule(
-    title="The driver does not keep the kernels that it compiled.",
+    title="CUDA_CACHE_DISABLE makes the driver compile kernels again at each start.",
     sees="CUDA_CACHE_DISABLE is on.",
     costs="seconds to many minutes a start, if torch or an extension has no machine code for this GPU. Else nothing.",
     wrong_when="a start without a cache is being measured.",
@@ -199,7 +199,6 @@ def jit_cache_disabled(view: ObservationView) -> Judgements:
     yield Judgement(
         severity=severity_on_gpu(view, severity),
         kind="start",
-        claim="CUDA_CACHE_DISABLE makes the driver compile kernels again at each start.",
         variables=["CUDA_CACHE_DISABLE"],
         evidence=[view.mentions("torch.runs_natively"), *without_machine_code(view)],
         remedy="Unset it. CUDA_CACHE_PATH can name a folder that lasts.",
@@ -207,7 +206,7 @@ def jit_cache_disabled(view: ObservationView) -> Judgements:
 
 
 @machine_rule(
-    title="Kernels are loaded at their first call, one request after another.",
+    title="The steps after the first take longer than later ones: kernels are loaded at their first call.",
     sees="in a start watched until its steps were steady, on a GPU whose kernels are loaded lazily: the time that the "
     "steps after the first took beyond a steady step although nothing was compiled.",
     costs="the first calls of a service. Later steps are not slower.",
@@ -227,7 +226,6 @@ def lazy_first_call_jitter(view: ObservationView) -> Judgements:
     yield Judgement(
         severity="low",
         kind="jitter",
-        claim="The steps after the first take longer than later ones: kernels are loaded at their first call.",
         evidence=[
             f"{words.duration(late_s)} in all, with warm caches",
             *view.variable_evidence("CUDA_MODULE_LOADING"),

@@ -23,7 +23,7 @@ _NEEDS_A_VALUE = re.compile(r"[Dd]ata-dependent|Tensor\.item|generic_jump")
 
 
 @cuda_rule(
-    title="The host waits for the device in the middle of a step.",
+    title="The host waits for the device, which then waits for the host.",
     sees="calls that wait for the device (`.item()`, printing a tensor, `nonzero`, masks, `torch.cuda.synchronize()`), "
     "after which the device was idle until the host had queued more work.",
     costs="what a step would save if the host did not wait, also by work that it would queue meanwhile; and small "
@@ -45,7 +45,6 @@ def sync_per_step(view: ObservationView) -> Judgements:
         return
     where = losses[0].where
     yield Judgement(
-        claim="The host waits for the device, which then waits for the host.",
         share=share,
         evidence=[*told(reads), *evidence_of(losses), *_other_places([loss.where for loss in losses[1:4]])],
         where=place(reads, where),
@@ -54,7 +53,7 @@ def sync_per_step(view: ObservationView) -> Judgements:
 
 
 @cuda_rule(
-    title="The host reads a copy before it has arrived.",
+    title="The host reads a copy without waiting for it: its values may be old.",
     sees="a copy from the device to the host that does not wait (`non_blocking=True`), and no wait for the device "
     "before the host reads the copy or makes it anew.",
     costs="right results, not time: the host may read the old content of this memory.",
@@ -77,7 +76,6 @@ def d2h_nonblocking_unsynced(view: ObservationView) -> Judgements:
     yield Judgement(
         severity="high",
         kind="correctness",
-        claim="The host reads a copy without waiting for it: its values may be old.",
         evidence=[*seen_in, *(f"made in {place}" for place in places[:3])],
         where=where,
         remedy="Remove non_blocking, or record an event after the copy and wait for it before reading.",

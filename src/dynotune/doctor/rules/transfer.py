@@ -23,7 +23,7 @@ _RANDOM_BY_TEXT = re.compile(r"\b(rand|randn|randint|randperm|normal|bernoulli|m
 
 
 @cuda_rule(
-    title="The host waits for each copy to the device.",
+    title="The host waits for copies to the device, and the device then waits for the host.",
     sees="waits for copies of page-locked memory, after which the device was idle because no more work was queued.",
     costs="what a step would save if the host queued the next work meanwhile. Copies of tensors made on the host for "
     "this count for `create-on-cpu-then-move`.",
@@ -39,7 +39,6 @@ def h2d_blocking(view: ObservationView) -> Judgements:
     # The copies that were waited for are known, even if the wait left no gap of its own.
     losses = losses or view.losses("h2d-not-overlapped")
     yield Judgement(
-        claim="The host waits for copies to the device, and the device then waits for the host.",
         share=share,
         losses=losses,
         remedy="Copy with non_blocking=True, so that the host queues the next work meanwhile.",
@@ -169,7 +168,7 @@ def many_small_copies(view: ObservationView) -> Judgements:
 
 
 @cuda_rule(
-    title="Tensors are made on the host, then copied to the device.",
+    title="The host makes tensors and then copies them, while the device waits.",
     sees="operators that fill a new tensor on the host (`torch.randn`, `torch.zeros`, `torch.tensor` of a list), "
     "directly followed by its copy to the idle device; or random numbers drawn there for longer than a launch takes.",
     costs="what a step would save without them; for random numbers, at most the device's waits for the host.",
@@ -183,7 +182,6 @@ def create_on_cpu_then_move(view: ObservationView) -> Judgements:
     share = max(made if losses else 0.0, drawn)
     lines = known(lambda view: of_python(view, _draws), view) if drawn > made or not losses else []
     yield Judgement(
-        claim="The host makes tensors and then copies them, while the device waits.",
         share=share,
         evidence=[*told(lines), *evidence_of(losses)],
         where=place(lines, place_of(losses)),

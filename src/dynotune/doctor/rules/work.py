@@ -99,7 +99,6 @@ def double_precision(view: ObservationView) -> Judgements:
         return
     share = saving(view, view.attribution.shares.device / 2)
     yield Judgement(
-        claim="The model computes in float64.",
         share=share,
         evidence=[", ".join(f"{num:,} parameters of {name}" for name, num in sorted(model.dtypes.items()))],
         where=place_of([], model),

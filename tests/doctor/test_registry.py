@@ -151,10 +151,10 @@ def test_every_rule_tells_what_it_sees_costs_and_when_it_is_wrong():
 def test_every_setting_that_stands_in_a_rule_is_declared_by_it():
     for each in all_rules().values():
         for call in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(each.judge)))):
-            if isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("Setting", "unset"):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in ("Setting", "machine.unset", "unset"):
                 first = call.args[0]
                 if isinstance(first, ast.Constant):
-                    name = first.value if call.func.id == "Setting" else f"env.{first.value}"
+                    name = first.value if ast.unparse(call.func) == "Setting" else f"env.{first.value}"
                     assert any(text.partition("=")[0] == name for text in each.candidates), (each.id, name)
 
 

@@ -13,7 +13,7 @@ from dynotune.doctor.machine import NOT_MEASURED, severity_on_gpu, unset
 from dynotune.doctor.observation_view import ObservationView, evidence_of
 from dynotune.schema.diagnosis import Finding, Kind, Severity
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import LostTime
+from dynotune.schema.observation import LostTime, Model
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
@@ -42,6 +42,7 @@ class Judgement:
             `severity`, a share below `policy.LEAST_SHARE` makes no finding.
         candidates: None for the settings that the rule declares with a value.
         losses: causes in the trace. They stand first in the evidence, and the largest gives the place.
+        model: whose call is the place unless the losses give one.
         variables: of the environment. They stand first in the evidence with who set them, which gives the place; to
             unset them is the candidate unless there are others.
     """
@@ -57,6 +58,7 @@ class Judgement:
     remedy: str = ""
     commands: Sequence[str] = ()
     losses: Sequence[LostTime] = ()
+    model: Model | None = None
     variables: Sequence[str] = ()
 
 
@@ -125,7 +127,9 @@ class Rule:
         assert severity is not None
         where, candidates = judged.where, judged.candidates
         if where is None:
-            where = view.place_of_variable(*judged.variables) if judged.variables else place_of(judged.losses)
+            where = (
+                view.place_of_variable(*judged.variables) if judged.variables else place_of(judged.losses, judged.model)
+            )
         if candidates is None:
             candidates = unset(*judged.variables) if judged.variables else self.settings
         return Finding(

@@ -135,10 +135,14 @@ def shares(view: ObservationView) -> Shares | None:
         return None
 
 
+def without_cuda(view: ObservationView) -> bool:
+    """Tell whether torch is certainly built without CUDA."""
+    return "torch.cuda" in view.observation.facts and view.observation.facts["torch.cuda"] is None
+
+
 def severity_on_gpu(view: ObservationView, severity: Severity) -> Severity:
     """Return `severity`, or low without a GPU or with a torch that cannot use one: nothing is lost then."""
-    without_cuda = "torch.cuda" in view.observation.facts and view.observation.facts["torch.cuda"] is None
-    return "low" if no_gpu(view) or without_cuda else severity
+    return "low" if no_gpu(view) or without_cuda(view) else severity
 
 
 def measured(share: float | None) -> float | Unknown:

@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from dynotune.doctor import policy
-from dynotune.doctor.bounds import (
-    at_most,
-    is_at,
-    main_model,
-    num_input_shapes,
-    operator_share,
-    operators,
-    place_of,
-    saving,
-)
+from dynotune.doctor import bounds, policy
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.observation_view import ObservationView, evidence_of
 from dynotune.doctor.slow_steps import slow_steps
@@ -36,20 +26,20 @@ def cudnn_benchmark_off(view: ObservationView) -> Judgements:
     if not view.uses_cuda or not _may_convolve(view):
         return
     share_of = view.kernel_share("convolution")
-    if share_of < policy.CONVOLUTION_SHARE or num_input_shapes(view) > policy.FEW_SHAPES:
+    if share_of < policy.CONVOLUTION_SHARE or bounds.num_input_shapes(view) > policy.FEW_SHAPES:
         return
     if view.truth("live.cudnn_benchmark"):
         return
-    share = saving(view, policy.AUTOTUNED * share_of)
+    share = bounds.saving(view, policy.AUTOTUNED * share_of)
     if share < policy.LEAST_SHARE:
         return
-    slow = [loss for loss in view.losses("gemm-misaligned", "amp-absent") if is_at(loss.where, "conv")]
+    slow = [loss for loss in view.losses("gemm-misaligned", "amp-absent") if bounds.is_at(loss.where, "conv")]
     yield Judgement(
-        severity=policy.severity(share) if slow else at_most(policy.severity(share), "medium"),
+        severity=policy.severity(share) if slow else bounds.at_most(policy.severity(share), "medium"),
         claim=f"Convolutions take {share_of:.0%} of a step, with algorithms that cuDNN chose without timing them.",
         share=share,
         evidence=[view.mentions("live.cudnn_benchmark"), *evidence_of(slow)],
-        where=place_of(slow, main_model(view)),
+        where=bounds.place_of(slow, bounds.main_model(view)),
         remedy="Set torch.backends.cudnn.benchmark = True, so that cuDNN times its algorithms. Results may differ in "
         "their last digits.",
     )
@@ -69,13 +59,13 @@ def cudnn_deterministic_on(view: ObservationView) -> Judgements:
     share_of = view.kernel_share("convolution")
     if share_of < policy.CONVOLUTION_SHARE or not view.truth("live.cudnn_deterministic"):
         return
-    share = saving(view, policy.AUTOTUNED * share_of)
+    share = bounds.saving(view, policy.AUTOTUNED * share_of)
     benchmarks = view.fact_or_none("live.cudnn_benchmark") is True
     yield Judgement(
         claim=f"Convolutions take {share_of:.0%} of a step, and cuDNN may use only algorithms whose results repeat.",
         share=share,
         evidence=[view.mentions("live.cudnn_deterministic"), view.mentions("live.cudnn_benchmark")],
-        where=place_of([], main_model(view)),
+        model=bounds.main_model(view),
         candidates=[Setting("cudnn.deterministic", False), *([] if benchmarks else [Setting("cudnn.benchmark", True)])],
         remedy="Set torch.backends.cudnn.deterministic = False if results need not repeat bit by bit.",
     )
@@ -95,12 +85,12 @@ def cudnn_deterministic_on(view: ObservationView) -> Judgements:
 def cudnn_benchmark_dynamic(view: ObservationView) -> Judgements:
     if not view.uses_cuda or not _may_convolve(view) or not view.truth("live.cudnn_benchmark"):
         return
-    num_shapes = num_input_shapes(view)
+    num_shapes = bounds.num_input_shapes(view)
     slow = slow_steps(view, "allocation") if num_shapes > policy.FULL_AND_LAST else None
     if num_shapes <= policy.FEW_SHAPES and slow is None:
         return
     kernels = sum(row.num for row in view.kernels.classes if row.name in ("convolution", "layout"))
-    calls = sum(row.num for row in operators(view, lambda name: name in _CONVOLUTIONS))
+    calls = sum(row.num for row in bounds.operators(view, lambda name: name in _CONVOLUTIONS))
     tried = 1.0 - policy.KERNELS_OF_CONVOLUTION * calls / kernels if calls and kernels else 0.0
     # The host waits for each trial.
     timed = tried * view.kernel_share("convolution", "layout") + view.attribution.shares.host if tried > 0 else 0.0
@@ -115,7 +105,7 @@ def cudnn_benchmark_dynamic(view: ObservationView) -> Judgements:
             f"the median step takes {1 - uneven:.0%} of the mean one",
             *(slow.evidence() if slow else []),
         ],
-        where=place_of([], main_model(view)),
+        model=bounds.main_model(view),
         remedy="Set torch.backends.cudnn.benchmark = False, or pad inputs to a few sizes.",
     )
 
@@ -127,7 +117,7 @@ def cudnn_benchmark_dynamic(view: ObservationView) -> Judgements:
     wrong_when="the fastest algorithm is among the first ten.",
 )
 def cudnn_benchmark_limit(view: ObservationView) -> Judgements:
-    if not view.uses_cuda or not _may_convolve(view) or num_input_shapes(view) > policy.FEW_SHAPES:
+    if not view.uses_cuda or not _may_convolve(view) or bounds.num_input_shapes(view) > policy.FEW_SHAPES:
         return
     if view.kernel_share("convolution") < 0.5 or not view.truth("live.cudnn_benchmark"):
         return
@@ -156,15 +146,15 @@ def deterministic_algos_on(view: ObservationView) -> Judgements:
         return
     if view.uses_cuda:
         convolving = policy.AUTOTUNED * view.kernel_share("convolution") if view.is_training else 0.0
-        share = saving(view, view.kernel_share(*REPEATABLE) + convolving)
+        share = bounds.saving(view, view.kernel_share(*REPEATABLE) + convolving)
     else:
-        share = operator_share(view, lambda name: name.startswith(_REPEATABLE_ON_CPU))
+        share = bounds.operator_share(view, lambda name: name.startswith(_REPEATABLE_ON_CPU))
     share = min(1.0, share + (_filling(view)[1] if view.truth("live.fill_uninitialized_memory") else 0.0))
     yield Judgement(
         severity=policy.severity(share),
         share=share,
         evidence=[view.mentions("live.deterministic_algorithms"), view.mentions("live.deterministic_warn_only")],
-        where=place_of([], main_model(view)),
+        model=bounds.main_model(view),
         remedy="Call torch.use_deterministic_algorithms(False) if results need not repeat bit by bit.",
     )
 
@@ -189,14 +179,14 @@ def fill_uninitialized(view: ObservationView) -> Judgements:
 
 def _filling(view: ObservationView) -> tuple[int, float]:
     """Return the number of recorded fills, and the most that they cost of a step."""
-    fills = sum(row.num for row in operators(view, _fills))
+    fills = sum(row.num for row in bounds.operators(view, _fills))
     if view.uses_cuda:
         pointwise = sum(row.num for row in view.kernels.classes if row.name == "elementwise")
         part = min(1.0, fills / pointwise) if pointwise else 0.0
         calls = sum(row.num for row in view.trace.operators)
         waits = view.attribution.shares.host * min(1.0, 2 * fills / calls) if calls else 0.0
-        return fills, min(1.0, saving(view, part * view.kernel_share("elementwise")) + waits)
-    return fills, operator_share(view, _fills)
+        return fills, min(1.0, bounds.saving(view, part * view.kernel_share("elementwise")) + waits)
+    return fills, bounds.operator_share(view, _fills)
 
 
 def _fills(name: str) -> bool:

@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-from dynotune.doctor import policy
-from dynotune.doctor.bounds import (
-    at_least,
-    bytes_per_s,
-    goes_backward,
-    host_share,
-    main_model,
-    operator_share,
-    place_of,
-    severity_of,
-    waits_for_host,
-)
+from dynotune.doctor import bounds, policy
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.hot_lines import steps_thread
 from dynotune.doctor.machine import unset, version
@@ -44,11 +33,11 @@ def profiler_left_on(view: ObservationView) -> Judgements:
         return
     share: float | Unknown
     try:
-        share = waits_for_host(view) + (0.0 if view.uses_cuda else view.attribution.shares.device)
+        share = bounds.waits_for_host(view) + (0.0 if view.uses_cuda else view.attribution.shares.device)
     except Missing:
         share = Unknown("no trace can be recorded while the program records its own")
     yield Judgement(
-        severity="high" if isinstance(share, Unknown) else at_least(policy.severity(share), "medium"),
+        severity="high" if isinstance(share, Unknown) else bounds.at_least(policy.severity(share), "medium"),
         share=share,
         evidence=[f"running in the window: {where}"],
         where=Place(where) if where != "elsewhere" else Place(),
@@ -67,17 +56,17 @@ def inference_mode_absent(view: ObservationView) -> Judgements:
     if view.is_training:
         return
     kept = [model for model in view.models if model.call is not None and _keeps_graph(model)]
-    if not kept or goes_backward(view):
+    if not kept or bounds.goes_backward(view):
         return
     model = kept[0]
     recording = _of_recording(view)
     little = recording < (policy.LEAST_SHARE if view.uses_cuda else policy.HIGH_SHARE)
     share: float | Unknown = Unknown("a trace does not show the cost of keeping activations") if little else recording
     yield Judgement(
-        severity=at_least(severity_of(share, "medium"), "medium"),
+        severity=bounds.at_least(bounds.severity_of(share, "medium"), "medium"),
         share=share,
         evidence=[f"results of {model.name} require gradients; no optimizer stepped, no backward pass ran"],
-        where=place_of([], model),
+        model=model,
         remedy="Call the model under torch.inference_mode() or torch.no_grad(): it then keeps no activations.",
     )
 
@@ -129,7 +118,7 @@ def _of_recording(view: ObservationView) -> float:
     if not view.trace.num_steps or not view.timing.step_s:
         return 0.0
     num = sum(row.num for row in view.trace.operators if row.name.startswith("aten::")) / view.trace.num_steps
-    most = waits_for_host(view) + (0.0 if view.uses_cuda else view.attribution.shares.device)
+    most = bounds.waits_for_host(view) + (0.0 if view.uses_cuda else view.attribution.shares.device)
     return min(most, num * policy.RECORDING_OPERATOR_S / view.timing.step_s)
 
 
@@ -145,14 +134,14 @@ def model_train_mode_eval(view: ObservationView) -> Judgements:
     model = next((model for model in view.models if model.num_training and model.call is not None), None)
     if model is None or model.call is None or not model.call.training:
         return
-    if model.call.grad_enabled and goes_backward(view):
+    if model.call.grad_enabled and bounds.goes_backward(view):
         return
     yield Judgement(
         severity="high",
         kind="correctness",
         claim=f"{model.num_training} layers of the model (dropout, batch norm) are in training mode during inference.",
         evidence=[f"{model.name}.training: {model.training}", "no optimizer stepped"],
-        where=place_of([], model),
+        model=model,
         remedy="Call model.eval() before inference.",
     )
 
@@ -173,13 +162,13 @@ def zero_grad_memset(view: ObservationView) -> Judgements:
     share: float | Unknown
     try:
         shares = view.attribution.shares
-        moved = policy.ZEROED_BYTES * num_bytes / bytes_per_s(view) / step_s if step_s else 0.0
+        moved = policy.ZEROED_BYTES * num_bytes / bounds.bytes_per_s(view) / step_s if step_s else 0.0
         if view.uses_cuda:
             launched = min(shares.host, num * policy.HOST_OPERATOR_S / step_s) if step_s else 0.0
             share = min(1.0, min(moved, view.kernel_share("elementwise", "optimizer")) + launched)
         else:
             launched = num * policy.HOST_OPERATOR_S / step_s if step_s else 0.0
-            share = min(moved + launched, operator_share(view, _ZEROING.__contains__))
+            share = min(moved + launched, bounds.operator_share(view, _ZEROING.__contains__))
     except Missing as missing:
         share = Unknown(f"{missing.name}: {missing.reason}")
     if not isinstance(share, Unknown) and share < policy.LEAST_SHARE:
@@ -189,7 +178,7 @@ def zero_grad_memset(view: ObservationView) -> Judgements:
         otherwise="low",
         share=share,
         evidence=[f"{num} tensors, {num_bytes / 1e6:,.0f} MB"],
-        where=Place(place) if isinstance(place, str) and place else place_of([], main_model(view)),
+        where=Place(place) if isinstance(place, str) and place else bounds.place_of([], bounds.main_model(view)),
         remedy="Leave out set_to_none=False: gradients are then dropped, and the new ones take their place.",
     )
 
@@ -214,7 +203,7 @@ def ul_cublas_env_on_construct(view: ObservationView) -> Judgements:
         return
     share: float | Unknown
     try:
-        share = host_share(view, _PRODUCTS.__contains__)
+        share = bounds.host_share(view, _PRODUCTS.__contains__)
     except Missing as missing:
         share = Unknown(f"{missing.name}: {missing.reason}")
     last = changes[-1]
@@ -252,6 +241,6 @@ def ul_deterministic_default(view: ObservationView) -> Judgements:
         otherwise="low",
         share=share,
         evidence=[view.mentions("live.deterministic_algorithms"), f"model: {model.name}"],
-        where=place_of([], model),
+        model=model,
         remedy="Pass deterministic=False to train() if results need not repeat bit by bit.",
     )

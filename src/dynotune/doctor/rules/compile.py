@@ -4,20 +4,9 @@ from __future__ import annotations
 
 import re
 
-from dynotune.doctor import policy
-from dynotune.doctor.bounds import (
-    PRODUCTS,
-    at_least,
-    main_model,
-    operator_share,
-    operators,
-    place_of,
-    saving,
-    severity_of,
-    waits_for_host,
-)
+from dynotune.doctor import bounds, policy
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
-from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
+from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.rules.sync import breaks_a_graph
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Compilation
@@ -43,14 +32,14 @@ _CHANGED = re.compile(r"size|shape|stride|rank|dimension", re.IGNORECASE)
 )
 def compile_default(view: ObservationView) -> Judgements:
     losses = view.losses("compile-default")
-    share = saving(view, sum(loss.share for loss in losses))
+    share = bounds.saving(view, sum(loss.share for loss in losses))
     if share < policy.LEAST_SHARE or any(model.compiled for model in view.models):
         return
     yield Judgement(
         severity="medium" if share >= policy.MUCH_FUSABLE else "low",
         share=share,
-        evidence=evidence_of(losses),
-        where=place_of(losses, main_model(view)),
+        losses=losses,
+        model=bounds.main_model(view),
         remedy="Compile the model, torch.compile(model): it fuses these kernels.",
     )
 
@@ -76,11 +65,11 @@ def graph_breaks(view: ObservationView) -> Judgements:
     share = _spared(view)
     if not isinstance(share, Unknown):
         share = max(share, _waits_at_breaks(view))
-    severity = severity_of(share, "medium")
+    severity = bounds.severity_of(share, "medium")
     num = compilation.num_graph_breaks
     reasons = [*compilation.breaks, *compilation.skipped]
     yield Judgement(
-        severity=at_least(severity, "medium") if gave_up else severity,
+        severity=bounds.at_least(severity, "medium") if gave_up else severity,
         claim="torch.compile made no graph of the model: all of it runs uncompiled."
         if gave_up
         else f"torch.compile broke the graph {num} {'time' if num == 1 else 'times'}; Python runs between the pieces."
@@ -88,7 +77,7 @@ def graph_breaks(view: ObservationView) -> Judgements:
         else "torch.compile left some functions uncompiled.",
         share=share,
         evidence=reasons[:SHOWN] or [f"modes: {', '.join(compilation.modes)}; graphs: {compilation.num_graphs}"],
-        where=_place(reasons) or place_of([], main_model(view)),
+        where=_place(reasons) or bounds.place_of([], bounds.main_model(view)),
         remedy="Remove from forward what breaks the graph (print, .item(), data-dependent branches, unknown calls), "
         "and check with torch.compile(fullgraph=True).",
     )
@@ -114,7 +103,7 @@ def recompiles(view: ObservationView) -> Judgements:
         if not compilation.recompilations or _CHANGED.search(" ".join(compilation.recompilations))
         else "Pass the value that changes as a tensor, or keep it out of the compiled function."
     )
-    where = place_of([], main_model(view))
+    where = bounds.place_of([], bounds.main_model(view))
     if compilation.limit_reached:
         yield Judgement(
             severity="high",
@@ -130,7 +119,7 @@ def recompiles(view: ObservationView) -> Judgements:
     in_window = compilation.num_compilations_in_window > 0
     share = max(0.0, 1.0 - timing.median_step_s / timing.step_s) if in_window and timing.step_s else 0.0
     yield Judgement(
-        severity=at_least(severity_of(share, "low"), "medium") if in_window else "low",
+        severity=bounds.at_least(bounds.severity_of(share, "low"), "medium") if in_window else "low",
         kind="speed" if in_window else "start",
         claim=f"torch.compile compiled the same code again {compilation.num_recompilations} times.",
         share=share if in_window else Unknown("it cost time before the window"),
@@ -155,10 +144,10 @@ def cudagraph_skipped(view: ObservationView) -> Judgements:
         return
     shares = _shares_of_host(view)
     yield Judgement(
-        severity=severity_of(shares, "medium"),
+        severity=bounds.severity_of(shares, "medium"),
         share=shares,
         evidence=[f"modes: {', '.join(compilation.modes)}", *compilation.cudagraph_skips[:SHOWN]],
-        where=_place(compilation.cudagraph_skips) or place_of([], main_model(view)),
+        where=_place(compilation.cudagraph_skips) or bounds.place_of([], bounds.main_model(view)),
         remedy="Remove the reason that torch gives: inputs changed in place, operations on the CPU, or shapes that "
         "vary.",
     )
@@ -186,7 +175,7 @@ def cudagraph_rerecord(view: ObservationView) -> Judgements:
         claim=f"CUDA graphs were recorded {recorded} times within the window.",
         share=share,
         evidence=[f"modes: {', '.join(compilation.modes)}"],
-        where=place_of([], main_model(view)),
+        model=bounds.main_model(view),
         remedy="Pad inputs to a few shapes, or set torch._inductor.config.triton.cudagraph_skip_dynamic_graphs.",
     )
 
@@ -208,10 +197,10 @@ def _compiled(view: ObservationView) -> Compilation | None:
 def _spared(view: ObservationView) -> float | Unknown:
     """Return the most that compiling the whole model spares of a plain step."""
     try:
-        host = waits_for_host(view)
+        host = bounds.waits_for_host(view)
         if view.uses_cuda:
             fused = view.lost("compile-default") + policy.FUSABLE * _at_cuts(view)
-            return min(1.0, host + saving(view, fused))
+            return min(1.0, host + bounds.saving(view, fused))
         return min(1.0, host + policy.FUSABLE * (_uncompiled(view) + _in_pieces(view)))
     except Missing as missing:
         return Unknown(f"{missing.name}: {missing.reason}")
@@ -231,7 +220,7 @@ def _uncompiled(view: ObservationView) -> float:
     Generated code is compiled already. Products and convolutions stay calls of a library. Optimizers and loaders are no
     part of the model.
     """
-    rows = [row for row in view.trace.operators if row.name.startswith("aten::") and row.name not in PRODUCTS]
+    rows = [row for row in view.trace.operators if row.name.startswith("aten::") and row.name not in bounds.PRODUCTS]
     all_s = sum(row.self_s for row in view.trace.operators)
     fusable_s = sum(called.self_s for row in rows for caller, called in row.callers.items() if caller in OF_MODEL)
     fusable_s += sum(row.self_s for row in rows if not row.callers)
@@ -243,16 +232,16 @@ def _at_cuts(view: ObservationView) -> float:
     if not view.compilation.num_graph_breaks:
         return 0.0  # models that are compiled part by part are in pieces too
     num = sum(row.num for row in view.kernels.classes if row.name == "inductor")
-    pieces = sum(row.num for row in operators(view, _PIECE.match))
+    pieces = sum(row.num for row in bounds.operators(view, _PIECE.match))
     cuts = pieces - (view.trace.num_steps or 1)
     return view.kernel_share("inductor") * min(1.0, cuts / num) if num and cuts > 0 else 0.0
 
 
 def _in_pieces(view: ObservationView) -> float:
     """Return the share of a plain step without a device in generated code and its entries, but for one piece."""
-    pieces = operators(view, _PIECE.match)
+    pieces = bounds.operators(view, _PIECE.match)
     num = sum(row.num for row in pieces) / (view.trace.num_steps or 1)
-    return operator_share(view, _GENERATED.match) * (1.0 - 1.0 / num) if num > 1 else 0.0
+    return bounds.operator_share(view, _GENERATED.match) * (1.0 - 1.0 / num) if num > 1 else 0.0
 
 
 def _shares_of_host(view: ObservationView) -> float | Unknown:

@@ -32,7 +32,7 @@ def dataparallel_used(view: ObservationView) -> Judgements:
         severity=at_least(severity_of(share, "medium"), "medium"),
         share=share,
         evidence=[f"{model.name}: {model.num_parameters:,} parameters", *_devices(view)],
-        where=place_of([], model),
+        model=model,
         remedy="Start a process for each device with torchrun, and wrap the model in DistributedDataParallel; on one "
         "device, leave the wrapper out.",
     )
@@ -81,7 +81,7 @@ def ddp_find_unused_on(view: ObservationView) -> Judgements:
         otherwise="medium",
         share=share,
         evidence=["find_unused_parameters=True, unused: none", f"{model.num_tensors} parameters"],
-        where=place_of([], model),
+        model=model,
         remedy="Leave out find_unused_parameters=True: all parameters get a gradient.",
     )
 
@@ -118,7 +118,7 @@ def ddp_no_sync_absent(view: ObservationView) -> Judgements:
         claim=f"Gradients are exchanged {num} times for each update, and once is enough.",
         share=share,
         evidence=[f"a step: {view.process.step}"],
-        where=place_of([], model),
+        model=model,
         remedy="Call the model and backward() inside model.no_sync() for all batches of an update but the last.",
     )
 
@@ -139,8 +139,9 @@ def ddp_bucket_cap(view: ObservationView) -> Judgements:
     yield Judgement(
         claim=f"The device only reduces gradients for {share:.0%} of a step.",
         share=share,
-        evidence=[*evidence_of(losses), *([f"bucket_cap_mb: {cap}"] if isinstance(cap, int | float) else [])],
-        where=place_of(losses, model),
+        losses=losses,
+        evidence=[*([f"bucket_cap_mb: {cap}"] if isinstance(cap, int | float) else [])],
+        model=model,
         remedy="Try bucket_cap_mb from 10 to 100 with gradient_as_bucket_view=True; accumulate gradients under "
         "no_sync(), or send them in bfloat16 (bf16_compress_hook), which changes results.",
     )
@@ -162,7 +163,7 @@ def ddp_bucket_view(view: ObservationView) -> Judgements:
     yield Judgement(
         share=share,
         evidence=[f"{model.parameter_bytes / 1e6:,.0f} MB of parameters", "gradient_as_bucket_view=False"],
-        where=place_of([], model),
+        model=model,
         remedy="Pass gradient_as_bucket_view=True, which also spares the memory of one copy.",
     )
 
@@ -180,7 +181,7 @@ def ddp_static_graph(view: ObservationView) -> Judgements:
     yield Judgement(
         severity="low",
         share=Unknown("the saving is not known"),
-        where=place_of([], model),
+        model=model,
         remedy="Pass static_graph=True if no step takes another path.",
     )
 

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from dynotune.doctor import policy
+from dynotune.doctor import machine, policy
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.hot_lines import steps_thread
-from dynotune.doctor.machine import (
-    NOT_MEASURED,
-    in_words,
-    is_on,
-    measured,
-    no_gpu,
-    part_of_step,
-    shares,
-    unset,
-    whole_number,
-)
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
@@ -39,7 +28,7 @@ def omp_threads_1(view: ObservationView) -> Judgements:
     threads = view.number_or_none("live.num_threads")
     if not (threads in (None, 1) if by_variable else on_cpu and threads == 1):
         return
-    ranks = whole_number(view.variable("LOCAL_WORLD_SIZE")) or 1
+    ranks = machine.whole_number(view.variable("LOCAL_WORLD_SIZE")) or 1
     if not isinstance(view.observation.processes, Unknown):
         ranks = max(ranks, len(view.observation.processes))
     cores = int(view.number("host.num_cores")) // ranks
@@ -47,16 +36,16 @@ def omp_threads_1(view: ObservationView) -> Judgements:
     if cores <= 1 or (spare is not None and spare < policy.SPARE_CORE):
         return
     more = cores - 1 if spare is None else min(spare, cores - 1)
-    parts = shares(view)
+    parts = machine.shares(view)
     bound = parts.device * (1 - 1 / (1 + more)) if parts is not None and on_cpu else None
-    severity: Severity = "medium" if on_cpu or no_gpu(view) else "low"
+    severity: Severity = "medium" if on_cpu or machine.no_gpu(view) else "low"
     what = "OMP_NUM_THREADS is 1" if by_variable else "torch was told to use one thread"
     # The variable has no effect if a library calls torch.set_num_threads.
     each = Setting("host.num_threads", cores) if on_cpu else Setting("env.OMP_NUM_THREADS", str(cores))
     yield Judgement(
         severity=severity if bound is None else policy.severity(bound),
         claim=f"{what}: operators on the CPU use one core of {cores}.",
-        share=measured(bound),
+        share=machine.measured(bound),
         variables=["OMP_NUM_THREADS"],
         evidence=[f"{cores} cores for each process", *view.fact_evidence("live.num_threads")],
         candidates=[each],
@@ -87,21 +76,21 @@ def _spare_cores(view: ObservationView, cores: int, ranks: int) -> float | None:
     costs="the former forbids TF32 in all libraries: at most the time of float32 products and convolutions. The latter "
     "allows TF32 in matrix products: their results have a mantissa of ten bits.",
     wrong_when="the variable is set on purpose, to compare results.",
-    candidates=unset("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
+    candidates=machine.unset("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
     explains=["fp32-matmul-no-tf32"],
 )
 def tf32_env_override(view: ObservationView) -> Judgements:
-    parts = shares(view)
+    parts = machine.shares(view)
     if (view.variable("NVIDIA_TF32_OVERRIDE") or "").strip() == "0":
         bound = None if parts is None else min(view.lost("fp32-matmul-no-tf32", "amp-absent"), parts.device)
         yield Judgement(
             otherwise="medium",
             claim="NVIDIA_TF32_OVERRIDE=0 forbids TF32, even if the program allows it.",
-            share=measured(bound),
+            share=machine.measured(bound),
             variables=["NVIDIA_TF32_OVERRIDE"],
             remedy="Unset it, so that the program's own settings hold. Results change in their last digits.",
         )
-    elif is_on(view.variable("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")):
+    elif machine.is_on(view.variable("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")):
         yield Judgement(
             severity="low",
             kind="correctness",
@@ -120,7 +109,7 @@ def tf32_env_override(view: ObservationView) -> Judgements:
     candidates=[Setting("env.CUDA_DEVICE_ORDER", "PCI_BUS_ID")],
 )
 def device_order(view: ObservationView) -> Judgements:
-    if view.variable("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or no_gpu(view):
+    if view.variable("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or machine.no_gpu(view):
         return
     count = view.observation.facts.get("gpu.count")
     differ = isinstance(count, Unknown) and "CUDA_DEVICE_ORDER" in count.reason
@@ -141,7 +130,7 @@ def device_order(view: ObservationView) -> Judgements:
     sees="PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF are both set, to different values.",
     costs="some options do not take effect: the CUDA allocator reads PYTORCH_CUDA_ALLOC_CONF, the older name, first.",
     wrong_when="the options that differ do not matter.",
-    candidates=unset("PYTORCH_CUDA_ALLOC_CONF"),
+    candidates=machine.unset("PYTORCH_CUDA_ALLOC_CONF"),
 )
 def alloc_conf_both_names(view: ObservationView) -> Judgements:
     new, old = view.variable("PYTORCH_ALLOC_CONF"), view.variable("PYTORCH_CUDA_ALLOC_CONF")
@@ -150,7 +139,7 @@ def alloc_conf_both_names(view: ObservationView) -> Judgements:
     yield Judgement(
         otherwise="medium",
         kind="memory",
-        share=NOT_MEASURED,
+        share=machine.NOT_MEASURED,
         evidence=view.variable_evidence("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
         where=view.place_of_variable("PYTORCH_CUDA_ALLOC_CONF"),
         remedy="Keep only PYTORCH_ALLOC_CONF, with the options that you want.",
@@ -163,11 +152,11 @@ def alloc_conf_both_names(view: ObservationView) -> Judgements:
     costs="data goes through host memory instead of NVLink or PCIe, or through sockets instead of shared memory or "
     "InfiniBand. The bound is the exposed communication of a step.",
     wrong_when="the path does not work on this machine, and the program hangs without the variable.",
-    candidates=unset(*PATHS, "NCCL_P2P_LEVEL"),
+    candidates=machine.unset(*PATHS, "NCCL_P2P_LEVEL"),
     explains=["communication-exposed", "ddp-bucket-cap"],
 )
 def nccl_path_disabled(view: ObservationView) -> Judgements:
-    names = [name for name in PATHS if is_on(view.variable(name))]
+    names = [name for name in PATHS if machine.is_on(view.variable(name))]
     if (view.variable("NCCL_P2P_LEVEL") or "").upper() in ("LOC", "0"):
         names.append("NCCL_P2P_LEVEL")
     if not names:
@@ -178,8 +167,8 @@ def nccl_path_disabled(view: ObservationView) -> Judgements:
         otherwise = "high"
     yield Judgement(
         otherwise=otherwise,
-        claim=f"{in_words(names)} keeps NCCL off a path between GPUs.",
-        share=part_of_step(view, "communication"),
+        claim=f"{machine.in_words(names)} keeps NCCL off a path between GPUs.",
+        share=machine.part_of_step(view, "communication"),
         variables=names,
         evidence=view.fact_evidence("gpu.topology"),
         remedy="Unset them, and check once with NCCL_DEBUG=INFO which path NCCL uses.",

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
+from dynotune.doctor import machine
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
-from dynotune.doctor.machine import (
-    gpus,
-    measured,
-    no_gpu,
-    shares,
-    unset,
-    version,
-)
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.schema.facts import Unknown
 
@@ -30,7 +23,7 @@ PRODUCTS = frozenset(
     wrong_when="NVIDIA's forward-compatibility package is installed beside the driver.",
 )
 def driver_too_old(view: ObservationView) -> Judgements:
-    if no_gpu(view) or view.fact("torch.cuda") is None:
+    if machine.no_gpu(view) or view.fact("torch.cuda") is None:
         return
     if not view.truth("torch.driver_ok"):
         yield Judgement(
@@ -52,7 +45,7 @@ def driver_too_old(view: ObservationView) -> Judgements:
     wrong_when="the program is meant to run on the CPU.",
 )
 def torch_without_cuda(view: ObservationView) -> Judgements:
-    if not gpus(view) or view.fact("torch.cuda") is not None:
+    if not machine.gpus(view) or view.fact("torch.cuda") is not None:
         return
     torch_version = view.text("torch.version")
     if "rocm" not in torch_version and "xpu" not in torch_version:
@@ -71,21 +64,21 @@ def torch_without_cuda(view: ObservationView) -> Judgements:
     costs="at most the host's own time in matrix products. On a machine with an H200: 50 µs a product, 150 µs with a "
     "bias. That made steps of small models two to four times as long. It costs nothing if the host is ahead.",
     wrong_when="results must repeat although several streams are used.",
-    candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
+    candidates=machine.unset("CUBLAS_WORKSPACE_CONFIG"),
     explains=["launch-bound", "host-bound"],
 )
 def cublas_env_regex(view: ObservationView) -> Judgements:
     if view.variable("CUBLAS_WORKSPACE_CONFIG") is None:
         return
     torch_version = view.text("torch.version")
-    if not REGEX_FROM <= version(torch_version) < REGEX_UNTIL:
+    if not REGEX_FROM <= machine.version(torch_version) < REGEX_UNTIL:
         return
     wanted = view.fact_or_none("live.deterministic_algorithms") is True
     bound, products = _host_share_of_products(view)
     yield Judgement(
         severity="low" if wanted else None,
         otherwise="medium",
-        share=measured(bound),
+        share=machine.measured(bound),
         variables=["CUBLAS_WORKSPACE_CONFIG"],
         evidence=[
             view.mentions("torch.version"),
@@ -102,7 +95,7 @@ def _host_share_of_products(view: ObservationView) -> tuple[float | None, list[s
     The share is at most the device's idle time that the host causes. Recording slows the host, so its recorded time in
     products is no less than in a plain step.
     """
-    parts, trace = shares(view), view.observation.trace
+    parts, trace = machine.shares(view), view.observation.trace
     if parts is None or isinstance(trace, Unknown) or not trace.num_steps:
         return None, []
     products = [operator for operator in trace.operators if operator.name in PRODUCTS]

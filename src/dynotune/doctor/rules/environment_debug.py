@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from dynotune.doctor import machine
 from dynotune.doctor.bounds import severity_of
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
-from dynotune.doctor.machine import (
-    NOT_MEASURED,
-    in_words,
-    is_on,
-    is_watched,
-    part_of_step,
-    severity_on_gpu,
-    shares,
-    unset,
-)
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.rules.environment_variables import is_off, is_one_of, is_set_to
 from dynotune.doctor.startup_shared import what_it_saves
@@ -50,16 +41,16 @@ FLAGS = (
     Flag("TORCH_DISTRIBUTED_DEBUG", is_one_of("DETAIL"), "medium", CHECKS_COLLECTIVES),
     Flag("TORCH_DISTRIBUTED_DEBUG", is_one_of("INFO"), "low", "logs more than it needs to"),
     Flag("NCCL_DEBUG", is_one_of("TRACE"), "medium", "writes a line for each call of NCCL", on_gpu=True),
-    Flag("TORCH_COMPILE_DEBUG", is_on, "medium", "writes every graph and kernel of torch.compile to disk"),
-    Flag("TORCHINDUCTOR_NAN_ASSERTS", is_on, "medium", "checks every output of compiled code for NaN"),
+    Flag("TORCH_COMPILE_DEBUG", machine.is_on, "medium", "writes every graph and kernel of torch.compile to disk"),
+    Flag("TORCHINDUCTOR_NAN_ASSERTS", machine.is_on, "medium", "checks every output of compiled code for NaN"),
     Flag("TORCH_LOGS", _asks_for_debug, "low", "logs at debug level"),
     Flag("TORCH_CPP_LOG_LEVEL", is_one_of("INFO"), "low", "logs at info level in C++"),
-    Flag("CUDNN_LOGINFO_DBG", is_on, "low", "logs each call of cuDNN", on_gpu=True),
+    Flag("CUDNN_LOGINFO_DBG", machine.is_on, "low", "logs each call of cuDNN", on_gpu=True),
     Flag("CUDNN_LOGLEVEL_DBG", is_one_of("2", "3"), "low", "logs each call of cuDNN", on_gpu=True),
-    Flag("CUBLAS_LOGINFO_DBG", is_on, "low", "logs each call of cuBLAS", on_gpu=True),
+    Flag("CUBLAS_LOGINFO_DBG", machine.is_on, "low", "logs each call of cuBLAS", on_gpu=True),
     Flag("CUBLASLT_LOG_LEVEL", is_one_of("2", "3", "4", "5"), "low", "logs each call of cuBLASLt", on_gpu=True),
-    Flag("MALLOC_PERTURB_", is_on, "low", "fills memory at each allocation and release"),
-    Flag("MALLOC_CHECK_", is_on, "low", "checks the C allocator's lists"),
+    Flag("MALLOC_PERTURB_", machine.is_on, "low", "fills memory at each allocation and release"),
+    Flag("MALLOC_CHECK_", machine.is_on, "low", "checks the C allocator's lists"),
 )
 
 NCCL = {
@@ -71,10 +62,10 @@ NCCL = {
 }
 
 COMPILE_CACHES: dict[str, Callable[[str], bool]] = {
-    "TORCHINDUCTOR_FORCE_DISABLE_CACHES": is_on,
+    "TORCHINDUCTOR_FORCE_DISABLE_CACHES": machine.is_on,
     "TORCHINDUCTOR_FX_GRAPH_CACHE": is_off,
     "TORCHINDUCTOR_AUTOGRAD_CACHE": is_off,
-    "TRITON_ALWAYS_COMPILE": is_on,
+    "TRITON_ALWAYS_COMPILE": machine.is_on,
 }
 
 
@@ -86,7 +77,7 @@ COMPILE_CACHES: dict[str, Callable[[str], bool]] = {
     "communication of a step. Anomaly detection keeps a stack trace for each operator, and the host waits for a search "
     "for NaN in every gradient.",
     wrong_when="the fault is still being looked for.",
-    candidates=unset(*dict.fromkeys(flag.name for flag in FLAGS)),
+    candidates=machine.unset(*dict.fromkeys(flag.name for flag in FLAGS)),
     explains=["host-bound", "launch-bound", "sync-per-step", "communication-exposed"],
 )
 def debug_flags_left_on(view: ObservationView) -> Judgements:
@@ -95,7 +86,7 @@ def debug_flags_left_on(view: ObservationView) -> Judgements:
     if not flags and not anomaly:
         return
     names = list(dict.fromkeys(flag.name for flag in flags))
-    weights = [severity_on_gpu(view, flag.severity) if flag.on_gpu else flag.severity for flag in flags]
+    weights = [machine.severity_on_gpu(view, flag.severity) if flag.on_gpu else flag.severity for flag in flags]
     severity: Severity = "high" if anomaly else "medium" if "medium" in weights else "low"
     share = _bound_of_anomaly_mode(view) if anomaly else _bound_of_flags(view, flags)
     evidence = ["torch.autograd.set_detect_anomaly(True) is in force"] if anomaly else []
@@ -104,11 +95,11 @@ def debug_flags_left_on(view: ObservationView) -> Judgements:
         severity=severity_of(share, severity),
         claim="Anomaly detection of autograd is on."
         if anomaly
-        else f"{in_words(names)} {'are' if len(names) > 1 else 'is'} set, for debugging.",
+        else f"{machine.in_words(names)} {'are' if len(names) > 1 else 'is'} set, for debugging.",
         share=share,
         evidence=evidence,
         where=view.place_of_variable(*names),
-        candidates=unset(*names),
+        candidates=machine.unset(*names),
         remedy="Call torch.autograd.set_detect_anomaly(False) once the fault is found." * anomaly
         + " " * bool(anomaly and names)
         + "Unset the variables." * bool(names),
@@ -120,22 +111,22 @@ def _bound_of_anomaly_mode(view: ObservationView) -> float | Unknown:
 
     On the CPU, each operator keeps its stack inside its own time, and nothing bounds that.
     """
-    parts = shares(view)
+    parts = machine.shares(view)
     if parts is None:
-        return NOT_MEASURED
+        return machine.NOT_MEASURED
     if not view.uses_cuda:
         return Unknown("on the CPU it is part of every operator's own time")
     try:
         return min(parts.host + view.kernel_share("elementwise", "reduction"), 1.0)
     except Missing:
-        return NOT_MEASURED
+        return machine.NOT_MEASURED
 
 
 def _bound_of_flags(view: ObservationView, flags: Sequence[Flag]) -> float | Unknown:
     """Return the bound of checking each collective. Nothing bounds the other flags."""
     if len(flags) > 1 or flags[0].does != CHECKS_COLLECTIVES:
-        return NOT_MEASURED
-    return part_of_step(view, "communication") or NOT_MEASURED
+        return machine.NOT_MEASURED
+    return machine.part_of_step(view, "communication") or machine.NOT_MEASURED
 
 
 @machine_rule(
@@ -143,20 +134,20 @@ def _bound_of_flags(view: ObservationView, flags: Sequence[Flag]) -> float | Unk
     sees="TORCH_NCCL_BLOCKING_WAIT, TORCH_NCCL_NAN_CHECK, TORCH_NCCL_ENABLE_TIMING or TORCH_NCCL_DESYNC_DEBUG is on.",
     costs="the host waits for each collective and queues no work meanwhile, or each buffer is read once more.",
     wrong_when="a hang is being looked for.",
-    candidates=unset(*NCCL),
+    candidates=machine.unset(*NCCL),
 )
 def torch_nccl_debug(view: ObservationView) -> Judgements:
-    names = [name for name in NCCL if is_on(view.variable(name))]
+    names = [name for name in NCCL if machine.is_on(view.variable(name))]
     if not names:
         return
     several = (view.number_or_none("gpu.count") or 2) > 1
     waits = any(name.endswith(("BLOCKING_WAIT", "NAN_CHECK")) for name in names)
     yield Judgement(
         otherwise="medium" if several and waits else "low",
-        claim=f"{in_words(names)} {'slow' if len(names) > 1 else 'slows'} collectives down.",
+        claim=f"{machine.in_words(names)} {'slow' if len(names) > 1 else 'slows'} collectives down.",
         evidence=[f"{line}: {NCCL[name]}" for name, line in zip(names, view.variable_evidence(*names), strict=True)],
         where=view.place_of_variable(*names),
-        candidates=unset(*names),
+        candidates=machine.unset(*names),
         remedy="Unset them once the hang is found.",
     )
 
@@ -168,7 +159,7 @@ def torch_nccl_debug(view: ObservationView) -> Judgements:
     "to a new path in each run.",
     costs="each start compiles everything again, for seconds to minutes. Steps are not slower.",
     wrong_when="the compiler itself is being worked on, or the program compiles nothing.",
-    candidates=unset(*COMPILE_CACHES),
+    candidates=machine.unset(*COMPILE_CACHES),
 )
 def caches_disabled(view: ObservationView) -> Judgements:
     names = [name for name, counts in COMPILE_CACHES.items() if is_set_to(view, name, counts)]
@@ -192,7 +183,7 @@ def caches_disabled(view: ObservationView) -> Judgements:
         claim=f"{off}: each start compiles everything again.",
         variables=[*names, *fresh],
         evidence=[*live, *what_it_saves(view)],
-        candidates=unset(*names),
+        candidates=machine.unset(*names),
         remedy="Leave the caches on. TORCHINDUCTOR_CACHE_DIR can name a folder that lasts."
         if names or live
         else f"Set {fresh[0]} to a folder that lasts, not to a new one at each start.",
@@ -225,7 +216,7 @@ def bytecode_not_kept(view: ObservationView) -> Judgements:
     way = f"Unset {name}" if refused else "Let PYTHONPYCACHEPREFIX name a folder that lasts"
     compiles = [f"{python} -m compileall -q {packages}"] if packages and python else []
     yield Judgement(
-        severity="low" if is_watched(view) else "medium",
+        severity="low" if machine.is_watched(view) else "medium",
         kind="start",
         evidence=view.variable_evidence(name) if refused else ["there are none, and their folder is not writable"],
         where=view.place_of_variable(name),

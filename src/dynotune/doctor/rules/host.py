@@ -2,30 +2,8 @@
 
 from __future__ import annotations
 
-from dynotune.doctor import policy
-from dynotune.doctor.bounds import (
-    PRODUCTS,
-    after_waits,
-    faster_host_saving,
-    main_model,
-    operators,
-    place_of,
-    saving,
-    waits_for_host,
-)
+from dynotune.doctor import bounds, hot_lines, policy
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
-from dynotune.doctor.hot_lines import (
-    asleep,
-    ends_in_torch,
-    known,
-    of_python,
-    of_reads,
-    place,
-    steps_thread,
-    told,
-    updating,
-    within,
-)
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader
@@ -62,7 +40,7 @@ def launch_bound(view: ObservationView) -> Judgements:
     late = min(view.lost("launch-latency"), view.attribution.shares.host)
     counted = others if others <= pauses or launches else 0.0
     share = min(pauses + counted + late, view.attribution.shares.host)
-    share = min(share - after_waits(view), faster_host_saving(view))
+    share = min(share - bounds.after_waits(view), bounds.faster_host_saving(view))
     if not losses and not (launches and others):
         yield from _many_short_kernels(view)
         return
@@ -78,7 +56,7 @@ def launch_bound(view: ObservationView) -> Judgements:
         claim=claim,
         share=share,
         evidence=evidence_of([*losses, *view.losses("host-bound")] if counted else losses),
-        where=place_of(losses, main_model(view)),
+        where=bounds.place_of(losses, bounds.main_model(view)),
         candidates=candidates,
         remedy="Launch fewer kernels: larger batches, torch.compile with CUDA graphs (reduce-overhead), fused "
         "optimizers.",
@@ -94,7 +72,7 @@ def _many_short_kernels(view: ObservationView) -> Judgements:
     if num < policy.MANY_SHORT_KERNELS * num_steps or num < policy.MOSTLY_SHORT * kernels.num:
         return
     working = min(view.attribution.shares.device, short_s / num_steps / step_s)
-    share = saving(view, working) + view.lost("launch-latency")
+    share = bounds.saving(view, working) + view.lost("launch-latency")
     if share < policy.HIGH_SHARE:
         return
     compiled = any(model.compiled for model in view.models)
@@ -104,7 +82,7 @@ def _many_short_kernels(view: ObservationView) -> Judgements:
         f"with the pauses between them {share:.0%} of a step.",
         share=share,
         evidence=[f"they work for {working:.0%} of a step, {short_s / num * 1e6:.2g} µs each"],
-        where=place_of([], main_model(view)),
+        model=bounds.main_model(view),
         candidates=[] if compiled else [Setting("compile.mode", "reduce-overhead")],
         remedy="Use fewer kernels: batch small layers into one product, or fuse them (torch.compile).",
     )
@@ -124,19 +102,24 @@ def host_bound(view: ObservationView) -> Judgements:
         yield from _python_bound(view)
         return
     losses = view.losses("host-bound")
-    share = min(sum(loss.share for loss in losses), view.attribution.shares.host) - after_waits(view)
+    share = min(sum(loss.share for loss in losses), view.attribution.shares.host) - bounds.after_waits(view)
     # What lines that read values compute for it is the waits' own.
-    share -= max(0.0, sum(part for _, part in known(of_reads, view)) - view.lost("sync-per-step") - after_waits(view))
-    share = min(share, faster_host_saving(view))
+    share -= max(
+        0.0,
+        sum(part for _, part in hot_lines.known(hot_lines.of_reads, view))
+        - view.lost("sync-per-step")
+        - bounds.after_waits(view),
+    )
+    share = min(share, bounds.faster_host_saving(view))
     if share < policy.LEAST_SHARE or share <= view.lost("launch-bound") or _mostly_launches(view):
         return
-    lines = known(of_python, view)
+    lines = hot_lines.known(hot_lines.of_python, view)
     yield Judgement(
         severity=policy.severity(policy.SPARED_OF_HOST * share),
         claim=f"The device waits for the host's own work for {share:.0%} of a step.",
         share=share,
-        evidence=[*told(lines), *evidence_of(losses)],
-        where=place(lines, place_of(losses, main_model(view))),
+        evidence=[*hot_lines.told(lines), *evidence_of(losses)],
+        where=hot_lines.place(lines, bounds.place_of(losses, bounds.main_model(view))),
         remedy="The GPU waits while Python runs: do this work less often, on the GPU, or in a thread or process beside "
         "the loop.",
     )
@@ -145,12 +128,14 @@ def host_bound(view: ObservationView) -> Judgements:
 def _mostly_launches(view: ObservationView) -> bool:
     """Tell whether the host's own work is torch's: modules, backward passes and optimizers that queue kernels."""
     try:
-        thread = steps_thread(view)
+        thread = hot_lines.steps_thread(view)
     except Missing:
         return False
     working = [line for line in thread.lines if not line.inside]
     num = sum(line.num for line in working)
-    return num > 0 and sum(line.num for line in working if ends_in_torch(line)) >= policy.MOSTLY_LAUNCHES * num
+    return (
+        num > 0 and sum(line.num for line in working if hot_lines.ends_in_torch(line)) >= policy.MOSTLY_LAUNCHES * num
+    )
 
 
 def _between_operators_of_optimizer(view: ObservationView) -> float:
@@ -171,14 +156,16 @@ def _crowded_out(view: ObservationView) -> float:
     recorded_s = row.loader_s + row.operator_s + row.communication_s
     if recorded_s < view.timing.step_s * view.trace.num_steps:
         return 0.0
-    return min(sum(part for _, part in known(of_python, view)), max(0.0, 1 - recorded_s / row.window_s))
+    return min(
+        sum(part for _, part in hot_lines.known(hot_lines.of_python, view)), max(0.0, 1 - recorded_s / row.window_s)
+    )
 
 
 def _python_bound(view: ObservationView) -> Judgements:
-    sleeps = known(asleep, view)
-    surely = waits_for_host(view) - _between_operators_of_optimizer(view) - sum(part for _, part in sleeps)
+    sleeps = hot_lines.known(hot_lines.asleep, view)
+    surely = bounds.waits_for_host(view) - _between_operators_of_optimizer(view) - sum(part for _, part in sleeps)
     share = max(surely, _crowded_out(view))
-    lines = within(known(of_python, view), share)
+    lines = hot_lines.within(hot_lines.known(hot_lines.of_python, view), share)
     if view.attribution.busy_share is not None or share < policy.HIGH_SHARE:
         return
     yield Judgement(
@@ -188,9 +175,9 @@ def _python_bound(view: ObservationView) -> Judgements:
         share=share,
         evidence=[
             f"{view.timing.step_s * share * 1e3:.3g} ms a step in no operator and not in the loader",
-            *told(lines),
+            *hot_lines.told(lines),
         ],
-        where=place(lines, place_of([], main_model(view))),
+        where=hot_lines.place(lines, bounds.place_of([], bounds.main_model(view))),
         remedy="Move this work out of the loop, or into operators on whole tensors.",
     )
 
@@ -212,8 +199,8 @@ def launch_latency(view: ObservationView) -> Judgements:
         severity=policy.severity(share) if much else "low",
         claim=f"The device pauses between queued kernels for {share:.0%} of a step.",
         share=share,
-        evidence=evidence_of(losses),
-        where=place_of(losses, main_model(view)),
+        losses=losses,
+        model=bounds.main_model(view),
         remedy="Fuse kernels (torch.compile), or replay them as CUDA graphs.",
     )
 
@@ -232,7 +219,7 @@ def optimizer_forloop(view: ObservationView) -> Judgements:
     losses = view.losses("optimizer-forloop")
     share = min(1.0, sum(loss.share for loss in losses))
     if not view.uses_cuda and all(each.name.startswith("torch.optim.") for each in view.optimizers):
-        share = min(share, policy.SEEN_TOO_SELDOM * (updating(view) or share))
+        share = min(share, policy.SEEN_TOO_SELDOM * (hot_lines.updating(view) or share))
     if share < policy.LEAST_SHARE:
         return
     device = "cuda" if view.uses_cuda else "cpu"
@@ -276,9 +263,9 @@ def python_elementwise_loops(view: ObservationView) -> Judgements:
     num_steps = view.trace.num_steps
     if not num_steps:
         raise Missing("steps in the trace", "they are neither marked nor found")
-    small = [(row, _by_program(row)) for row in operators(view, _SMALL_NAMES.__contains__)]
+    small = [(row, _by_program(row)) for row in bounds.operators(view, _SMALL_NAMES.__contains__)]
     num = sum(called.num for _, called in small)
-    products = sum(row.num for row in operators(view, PRODUCTS.__contains__)) / num_steps
+    products = sum(row.num for row in bounds.operators(view, bounds.PRODUCTS.__contains__)) / num_steps
     per_step = num / num_steps
     if per_step < policy.MANY_SMALL_OPERATORS or per_step < policy.SMALL_PER_PRODUCT * products:
         return
@@ -293,7 +280,7 @@ def python_elementwise_loops(view: ObservationView) -> Judgements:
         share=share,
         evidence=[f"{row.name}: {called.num / num_steps:,.0f} a step" for row, called in commonest]
         + evidence_of(losses, 1),
-        where=place_of(losses, main_model(view)),
+        where=bounds.place_of(losses, bounds.main_model(view)),
         remedy="Write the loop as operations on the whole tensor (masks, where, cumsum, indexing by tensors).",
     )
 
@@ -308,7 +295,7 @@ def _by_program(row: Operator) -> Called:
 
 def _of_loop(view: ObservationView, num_steps: int) -> float:
     """Return the bound of a loop's operators, their backward pass and the Python around them, of a plain step."""
-    rows = [row for row in view.trace.operators if row.name.startswith("aten::") and row.name not in PRODUCTS]
+    rows = [row for row in view.trace.operators if row.name.startswith("aten::") and row.name not in bounds.PRODUCTS]
     all_s = sum(row.self_s for row in view.trace.operators if row.name.startswith("aten::"))
     if not all_s:
         return 0.0
@@ -323,8 +310,8 @@ def _of_loop(view: ObservationView, num_steps: int) -> float:
     backward_s = sum(called.self_s for called in backward if is_looped(called))
     part = min(1.0, (sum(called.self_s for _, called in own) + looped * backward_s) / all_s)
     if view.uses_cuda:
-        return min(waits_for_host(view), part * view.lost("launch-bound", "host-bound", "launch-latency"))
-    return min(1.0, part * (view.attribution.shares.device + waits_for_host(view)))
+        return min(bounds.waits_for_host(view), part * view.lost("launch-bound", "host-bound", "launch-latency"))
+    return min(1.0, part * (view.attribution.shares.device + bounds.waits_for_host(view)))
 
 
 @rule(

@@ -37,11 +37,11 @@ def channels_last(view: ObservationView) -> Judgements:
         else "Images are converted between layouts around convolutions. A change of layout uses other kernels, which "
         "round differently.",
         share=share,
+        losses=losses,
         evidence=[
-            *evidence_of(losses),
-            *([] if model is None else [f"{model.channels_last_share or 0:.0%} of the weights are channels-last"]),
+            *([] if model is None else [f"{model.channels_last_share or 0:.0%} of the weights are channels-last"])
         ],
-        where=place_of(losses, model),
+        model=model,
         candidates=[] if already else [Setting("layout.channels_last", True)],
         remedy="Give the model channels-last inputs, and remove calls that make them contiguous again."
         if already

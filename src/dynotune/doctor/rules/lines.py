@@ -5,20 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from dynotune.doctor import policy
+from dynotune.doctor import hot_lines, policy
 from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.declaration import Judgement, Judgements, Rule, rule
-from dynotune.doctor.hot_lines import (
-    asleep,
-    in_words,
-    known,
-    of_loader,
-    of_python,
-    of_thread,
-    place,
-    steps_thread,
-    told,
-)
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.phases import periodic
 from dynotune.schema.observation import Line, PeriodicKind
@@ -136,20 +125,20 @@ def _rule_of(habit: Habit) -> Rule:
         explains=_GENERAL,
     )
     def judge(view: ObservationView) -> Judgements:
-        found = [*of_python(view, habit.is_at), *of_loader(view, habit.is_at)]
+        found = [*hot_lines.of_python(view, habit.is_at), *hot_lines.of_loader(view, habit.is_at)]
         if habit.in_steps is not None:
             rare = [
                 (Line(function=one.function, text=one.text, num=0), one.share) for one in periodic(view, habit.in_steps)
             ]
             # Steps that save may do more than that: what was seen of saving itself tells better.
-            seen = known(lambda view: of_thread(view, habit.is_at), view)
+            seen = hot_lines.known(lambda view: hot_lines.of_thread(view, habit.is_at), view)
             found = max(found, seen or rare, key=lambda lines: sum(part for _, part in lines))
         share = min(1.0, sum(part for _, part in found))
         yield Judgement(
             claim=f"{habit.what} takes {share:.0%} of a step.",
             share=share,
-            evidence=told(found),
-            where=place(found),
+            evidence=hot_lines.told(found),
+            where=hot_lines.place(found),
             remedy=habit.remedy,
         )
 
@@ -168,7 +157,7 @@ HABITS = tuple(map(_rule_of, _HABITS))
     explains=("host-bound",),
 )
 def program_waits(view: ObservationView) -> Judgements:
-    found = asleep(view)
+    found = hot_lines.asleep(view)
     share = unless_waited(view, min(1.0, sum(part for _, part in found)))
     if share < policy.LEAST_SHARE:
         return
@@ -178,9 +167,10 @@ def program_waits(view: ObservationView) -> Judgements:
     if producer is not None:
         remedy = f"The thread that it waits for is at {producer.function}: make that faster, or use processes."
     yield Judgement(
-        claim=f"The program waits for {share:.0%} of a step, mostly at {in_words(largest)}.",
+        claim=f"The program waits for {share:.0%} of a step, mostly at {hot_lines.in_words(largest)}.",
         share=share,
-        evidence=told(found) + ([f"meanwhile: {in_words(producer)}"] if producer is not None else []),
+        evidence=hot_lines.told(found)
+        + ([f"meanwhile: {hot_lines.in_words(producer)}"] if producer is not None else []),
         where=Place(function=largest.function),
         remedy=remedy,
     )
@@ -203,14 +193,14 @@ def _producer(view: ObservationView) -> Line | None:
     explains=("host-bound", "launch-bound"),
 )
 def threads_compete(view: ObservationView) -> Judgements:
-    steps, window_s = steps_thread(view), view.timing.window_s
+    steps, window_s = hot_lines.steps_thread(view), view.timing.window_s
     others = [one for one in view.process.threads if not one.of_steps and one.lines]
     if steps.cpu_s is None or any(one.cpu_s is None for one in others):
         raise Missing("processor time of threads", "the kernel does not say")
     # A library's own thread, as torch's that pins batches, is seen at no line of the program.
     taken = sum(min((one.cpu_s or 0.0) / window_s, sum(line.num for line in one.lines) / one.num) for one in others)
     # What it took of the processor is its own; the rest, but for its waits, it may have waited for the lock.
-    waits = sum(part for _, part in asleep(view)) + view.attribution.shares.input
+    waits = sum(part for _, part in hot_lines.asleep(view)) + view.attribution.shares.input
     idle = max(0.0, 1.0 - steps.cpu_s / window_s - waits)
     share = min(taken, view.attribution.shares.host if view.uses_cuda else idle)
     if not view.uses_cuda:
@@ -225,7 +215,7 @@ def threads_compete(view: ObservationView) -> Judgements:
         severity=policy.severity(share),
         claim=f"Other threads of the program take {taken:.0%} of a core in Python while a step needs it.",
         share=share,
-        evidence=[f"thread {one.name or 'without a name'}: {in_words(one.lines[0])}" for one in others[:3]],
+        evidence=[f"thread {one.name or 'without a name'}: {hot_lines.in_words(one.lines[0])}" for one in others[:3]],
         where=Place(function=busiest.lines[0].function),
         remedy="Do this work in processes (DataLoader workers, multiprocessing), or in code that releases the lock.",
     )

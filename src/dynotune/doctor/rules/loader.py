@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from dynotune.doctor import policy
+from dynotune.doctor import loaders, policy
 from dynotune.doctor.bounds import delay_of_device
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.hot_lines import known, of_loader, place, told
-from dynotune.doctor.loaders import (
-    are_behind,
-    epoch_starts,
-    first_batch_s,
-    gives_all_to_each,
-    loading_of,
-    main_loader,
-    more_workers,
-    num_ranks,
-    starts_workers_each_epoch,
-    steady_wait,
-    taken_by_workers,
-)
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.doctor.phases import sampling
 from dynotune.schema.facts import Unknown
@@ -42,9 +29,9 @@ SPLIT_FIRST = "Let the data set give each worker its own part (torch.utils.data.
     explains=["loader-jitter", "epoch-jitter"],
 )
 def loader_bound(view: ObservationView) -> Judgements:
-    loader = main_loader(view)
-    share = steady_wait(view, loader)
-    if loader is not None and (taken := taken_by_workers(view, loader)) > share:
+    loader = loaders.main_loader(view)
+    share = loaders.steady_wait(view, loader)
+    if loader is not None and (taken := loaders.taken_by_workers(view, loader)) > share:
         yield _crowded(view, loader, taken)
         return
     if share < policy.LEAST_SHARE:
@@ -59,10 +46,10 @@ def loader_bound(view: ObservationView) -> Judgements:
     if loader is not None:
         evidence += [_in_words(loader), *_making(loader)]
         loading = loader.loading
-        if loader.num_workers and are_behind(loader):
-            candidates = more_workers(view, loader)
+        if loader.num_workers and loaders.are_behind(loader):
+            candidates = loaders.more_workers(view, loader)
             remedy = "Give it more workers, or make each batch cheaper to load."
-            if gives_all_to_each(loader):
+            if loaders.gives_all_to_each(loader):
                 remedy = f"{SPLIT_FIRST}, then give it more workers; or make each batch cheaper to load."
         elif loader.num_workers:
             remedy = (
@@ -130,10 +117,10 @@ def _uses_up_processors(view: ObservationView) -> bool:
     explains=["loader-bound", "loader-jitter"],
 )
 def num_workers_zero(view: ObservationView) -> Judgements:
-    loader = main_loader(view)
+    loader = loaders.main_loader(view)
     if loader is None or loader.num_workers:
         return
-    wait = steady_wait(view, loader)
+    wait = loaders.steady_wait(view, loader)
     if wait < policy.LEAST_SHARE:
         return
     share = min(wait, _hidden_by_workers(view, loader, wait))
@@ -141,14 +128,14 @@ def num_workers_zero(view: ObservationView) -> Judgements:
         return
     losses, lines = view.losses("loader-bound"), known(of_loader, view)
     remedy = "Let workers make batches beside the training process."
-    if gives_all_to_each(loader):
+    if loaders.gives_all_to_each(loader):
         remedy = f"{SPLIT_FIRST}, then use workers."
     yield Judgement(
         claim=f"Batches are made in the training process, which waits {wait:.0%} of a step for them.",
         share=share,
         evidence=[*told(lines), *evidence_of(losses), _in_words(loader), *_making(loader)],
         where=place(lines, losses[0].where if losses else loader.place),
-        candidates=more_workers(view, loader),
+        candidates=loaders.more_workers(view, loader),
         remedy=remedy,
     )
 
@@ -163,16 +150,16 @@ def num_workers_zero(view: ObservationView) -> Judgements:
     explains=["loader-bound", "loader-jitter", "prefetch-factor"],
 )
 def num_workers_too_many(view: ObservationView) -> Judgements:
-    loader = main_loader(view)
+    loader = loaders.main_loader(view)
     if loader is None or not loader.num_workers:
         return
-    ranks, cores = num_ranks(view), int(view.number("host.num_cores"))
+    ranks, cores = loaders.num_ranks(view), int(view.number("host.num_cores"))
     if loader.num_workers * ranks <= cores:
         return
     loading = loader.loading
     if not isinstance(loading, Unknown) and loading.cpu_s < policy.LARGE_PART * loading.fetch_s and _cores_left(view):
         return  # they wait for something else, and cores are left
-    wait = max(steady_wait(view, loader), taken_by_workers(view, loader))
+    wait = max(loaders.steady_wait(view, loader), loaders.taken_by_workers(view, loader))
     lost = wait >= policy.LEAST_SHARE
     fewer = max(1, cores // ranks)
     yield Judgement(
@@ -195,10 +182,10 @@ def num_workers_too_many(view: ObservationView) -> Judgements:
     explains=["epoch-jitter"],
 )
 def persistent_workers(view: ObservationView) -> Judgements:
-    loader = main_loader(view)
-    if loader is None or not starts_workers_each_epoch(view, loader) or sampling(view):
+    loader = loaders.main_loader(view)
+    if loader is None or not loaders.starts_workers_each_epoch(view, loader) or sampling(view):
         return
-    share = epoch_starts(view, first_batch_s(loader))
+    share = loaders.epoch_starts(view, loaders.first_batch_s(loader))
     yield Judgement(
         claim=f"Starting {loader.num_workers} workers for each epoch takes {share:.0%} of the time.",
         share=share,
@@ -218,12 +205,12 @@ def persistent_workers(view: ObservationView) -> Judgements:
     explains=["epoch-jitter"],
 )
 def mp_context(view: ObservationView) -> Judgements:
-    loader = main_loader(view)
-    if loader is None or not starts_workers_each_epoch(view, loader) or sampling(view):
+    loader = loaders.main_loader(view)
+    if loader is None or not loaders.starts_workers_each_epoch(view, loader) or sampling(view):
         return
     if loader.context not in ("spawn", "forkserver"):
         return
-    share = epoch_starts(view, max(first_batch_s(loader), policy.FORK_S * loader.num_workers))
+    share = loaders.epoch_starts(view, max(loaders.first_batch_s(loader), policy.FORK_S * loader.num_workers))
     yield Judgement(
         claim=f"Workers start by {loader.context}: each imports the program again, once an epoch.",
         share=share,
@@ -243,11 +230,11 @@ def mp_context(view: ObservationView) -> Judgements:
     explains=["loader-bound", "loader-jitter"],
 )
 def prefetch_factor(view: ObservationView) -> Judgements:
-    loader = main_loader(view)
-    share = steady_wait(view, loader)
+    loader = loaders.main_loader(view)
+    share = loaders.steady_wait(view, loader)
     if loader is None or not loader.num_workers or share < policy.LEAST_SHARE:
         return
-    loading = loading_of(loader)
+    loading = loaders.loading_of(loader)
     if (loading.busy_share or 0.0) >= policy.WORKERS_BUSY or loading.longest_s < policy.UNEVEN * loading.fetch_s:
         return
     uneven = loading.fetch_s / view.timing.step_s
@@ -299,7 +286,7 @@ def _hidden_by_workers(view: ObservationView, loader: Loader, wait: float) -> fl
     loading = loader.loading
     if isinstance(loading, Unknown) or not loading.fetch_s:
         return 1.0 - rest
-    cores = max(1, int(view.number("host.num_cores")) // num_ranks(view))
+    cores = max(1, int(view.number("host.num_cores")) // loaders.num_ranks(view))
     busy = wait * min(1.0, loading.cpu_s / loading.fetch_s)
     return 1.0 - max(rest, (1.0 - wait + busy) / cores)
 

@@ -5,21 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from dynotune.doctor import policy
+from dynotune.doctor import machine, policy
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
-from dynotune.doctor.machine import (
-    NOT_MEASURED,
-    Load,
-    gpu_in_words,
-    gpu_label,
-    gpu_option,
-    gpus,
-    in_words,
-    load,
-    measured,
-    no_gpu,
-    shares,
-)
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.schema.diagnosis import Severity
 
@@ -38,35 +25,37 @@ EXPLAINING = ("sw-power-cap", "sync-boost", *THERMAL, *HARDWARE)
 )
 def gpu_power_capped(view: ObservationView) -> Judgements:
     limits = [
-        (gpu, view.number(f"{gpu}.power_limit_w"), view.number(f"{gpu}.default_power_limit_w")) for gpu in gpus(view)
+        (gpu, view.number(f"{gpu}.power_limit_w"), view.number(f"{gpu}.default_power_limit_w"))
+        for gpu in machine.gpus(view)
     ]
     lowered = [(gpu, limit, default) for gpu, limit, default in limits if limit < policy.LOWERED_POWER * default]
     if not lowered:
         return
     part = max(1 - limit / default for _, limit, default in lowered)
-    parts = shares(view)
+    parts = machine.shares(view)
     capped = view.fact_or_none("window.clock_reasons")
     bound = None
     if parts is not None and isinstance(capped, list):
         held = any(str(reason).startswith("sw-power-cap") for reason in capped)
         bound = parts.device * part if held else 0.0
-    names = in_words([gpu_in_words(view, gpu) for gpu, _, _ in lowered])
+    names = machine.in_words([machine.gpu_in_words(view, gpu) for gpu, _, _ in lowered])
     yield Judgement(
         otherwise="medium" if part >= 1 - policy.MUCH_LOWERED_POWER else "low",
         claim=f"The power limit of {names} was lowered, by {part:.0%} of its default.",
-        share=measured(bound),
+        share=machine.measured(bound),
         evidence=[
-            f"{gpu_label(view, gpu)}: {limit:g} W, its default is {default:g} W" for gpu, limit, default in lowered
+            f"{machine.gpu_label(view, gpu)}: {limit:g} W, its default is {default:g} W"
+            for gpu, limit, default in lowered
         ],
         remedy="Ask why the limit was lowered. Raise it if power supply and cooling allow.",
-        commands=[f"sudo nvidia-smi{gpu_option(view, gpu)} -pl {default:g}" for gpu, _, default in lowered],
+        commands=[f"sudo nvidia-smi{machine.gpu_option(view, gpu)} -pl {default:g}" for gpu, _, default in lowered],
     )
 
 
 class Slowed(NamedTuple):
     """A GPU that could work faster: what was seen, and the most that it costs of a step, if that was measured."""
 
-    evidence: list[str]
+    seen: str
     bound: float | None
 
 
@@ -90,7 +79,7 @@ def slowed_gpus(
     """
     slowed: dict[str, Slowed] = {}
     unknown = None
-    for gpu in gpus(view):
+    for gpu in machine.gpus(view):
         try:
             found = look(gpu)
         except Missing as missing:
@@ -102,13 +91,13 @@ def slowed_gpus(
         raise unknown
     if slowed:
         bounds = [each.bound for each in slowed.values() if each.bound is not None]
-        text = claim.format(names=in_words([gpu_in_words(view, gpu) for gpu in slowed]))
-        lines = [each.format(option=gpu_option(view, gpu)) for gpu in slowed for each in commands]
+        text = claim.format(names=machine.in_words([machine.gpu_in_words(view, gpu) for gpu in slowed]))
+        lines = [each.format(option=machine.gpu_option(view, gpu)) for gpu in slowed for each in commands]
         yield Judgement(
             otherwise=otherwise,
             claim=text[0].upper() + text[1:],
-            share=measured(max(bounds) if len(bounds) == len(slowed) else None),
-            evidence=[f"{gpu_label(view, gpu)}: {line}" for gpu, each in slowed.items() for line in each.evidence],
+            share=machine.measured(max(bounds) if len(bounds) == len(slowed) else None),
+            evidence=[f"{machine.gpu_label(view, gpu)}: {each.seen}" for gpu, each in slowed.items()],
             remedy=remedy,
             commands=list(dict.fromkeys(lines)),
         )
@@ -124,28 +113,28 @@ def _held_by(view: ObservationView, reasons: tuple[str, ...], unless: str = "") 
     def look(gpu: str) -> Slowed | None:
         idle = None
         try:
-            at_load = load(view, gpu)
+            at_load = machine.load(view, gpu)
         except Missing as missing:
             # A reason that is set on an idle GPU counts. On an idle GPU without one nothing follows.
             now, idle = view.fact_or_none(f"{gpu}.clock_reasons"), missing
-            at_load = Load(0.0, dict.fromkeys(map(str, now), 1.0) if isinstance(now, list) else {}, 0.0, "now")
+            at_load = machine.Load(0.0, dict.fromkeys(map(str, now), 1.0) if isinstance(now, list) else {}, 0.0, "now")
         held = max(at_load.reasons.get(reason, 0.0) for reason in reasons)
         if held < policy.LEAST_REASON_SHARE or at_load.reasons.get(unless, 0.0) >= policy.LEAST_REASON_SHARE:
             if idle is not None:
                 raise idle
             return None
-        names = in_words([reason for reason in reasons if at_load.reasons.get(reason)])
+        names = machine.in_words([reason for reason in reasons if at_load.reasons.get(reason)])
         often = "" if at_load.when == "now" else f" in {held:.0%} of the samples"
         heat = view.number_or_none(f"{gpu}.temperature_c")
         hot = "" if heat is None else f", {heat:g} °C"
-        return Slowed([f"{names}{often}, {at_load.when}{hot}"], _lost(view, gpu, at_load, held))
+        return Slowed(f"{names}{often}, {at_load.when}{hot}", _lost(view, gpu, at_load, held))
 
     return look
 
 
-def _lost(view: ObservationView, gpu: str, at_load: Load, held: float = 1.0) -> float | None:
+def _lost(view: ObservationView, gpu: str, at_load: machine.Load, held: float = 1.0) -> float | None:
     """Return the most that the highest clock would save of a step; `held` is the part of samples below it."""
-    parts, highest = shares(view), view.number_or_none(f"{gpu}.max_sm_clock_mhz")
+    parts, highest = machine.shares(view), view.number_or_none(f"{gpu}.max_sm_clock_mhz")
     if parts is None or not highest or not at_load.clock_mhz:
         return None
     # If more than half of the samples are held down, the median clock is one of them.
@@ -210,13 +199,13 @@ def gpu_sync_boost(view: ObservationView) -> Judgements:
 )
 def gpu_clocks_locked_low(view: ObservationView) -> Judgements:
     def look(gpu: str) -> Slowed | None:
-        at_load = load(view, gpu, least_percent=policy.BUSY_FOR_CLOCKS_PERCENT)
+        at_load = machine.load(view, gpu, least_percent=policy.BUSY_FOR_CLOCKS_PERCENT)
         highest, clock = view.number(f"{gpu}.max_sm_clock_mhz"), at_load.clock_mhz
         named = any(at_load.reasons.get(name, 0.0) >= policy.LEAST_REASON_SHARE for name in EXPLAINING)
         if named or clock >= policy.LOW_CLOCK * highest:
             return None
         seen = f"{clock:g} of {highest:g} MHz {at_load.when}, {at_load.utilisation_percent:.0f}% busy"
-        return Slowed([seen], _lost(view, gpu, at_load))
+        return Slowed(seen, _lost(view, gpu, at_load))
 
     yield from slowed_gpus(
         view,
@@ -235,12 +224,12 @@ def gpu_clocks_locked_low(view: ObservationView) -> Judgements:
     wrong_when="another program, for instance a display, uses the GPU all the time.",
 )
 def persistence_off(view: ObservationView) -> Judgements:
-    off = [gpu for gpu in gpus(view) if not view.truth(f"{gpu}.persistence")]
+    off = [gpu for gpu in machine.gpus(view) if not view.truth(f"{gpu}.persistence")]
     if off:
         yield Judgement(
             severity="low",
             kind="start",
-            evidence=[f"{gpu_label(view, gpu)}: persistence mode is off" for gpu in off],
+            evidence=[f"{machine.gpu_label(view, gpu)}: persistence mode is off" for gpu in off],
             remedy="Run nvidia-persistenced, or switch persistence mode on until the next restart of the machine.",
             commands=["sudo systemctl enable --now nvidia-persistenced", "sudo nvidia-smi -pm 1"],
         )
@@ -257,7 +246,7 @@ def gpu_shared(view: ObservationView) -> Judgements:
     if view.is_watched and not view.uses_cuda:
         return  # the command uses no GPU
     evidence, worst, hidden = [], [], None
-    for gpu in gpus(view):
+    for gpu in machine.gpus(view):
         try:
             num = view.number(f"{gpu}.num_processes")
         except Missing as missing:
@@ -268,7 +257,7 @@ def gpu_shared(view: ObservationView) -> Judgements:
         who = view.fact_or_none(f"{gpu}.processes")
         names = ", ".join(map(str, who[:3])) if isinstance(who, list) else "processes that cannot be seen from here"
         evidence += [
-            f"{gpu_label(view, gpu)}: {names}",
+            f"{machine.gpu_label(view, gpu)}: {names}",
             *view.fact_evidence(f"{gpu}.utilisation_percent", f"{gpu}.memory_used_bytes"),
         ]
         worst.append(0 if (busy or 0) >= policy.BUSY_PERCENT else 1 if held else 2)
@@ -282,7 +271,7 @@ def gpu_shared(view: ObservationView) -> Judgements:
                 "Other processes hold memory of the GPU.",
                 "Another process has the GPU open.",
             )[min(worst)],
-            share=NOT_MEASURED,
+            share=machine.NOT_MEASURED,
             evidence=evidence,
             remedy="Choose another GPU with CUDA_VISIBLE_DEVICES, wait, or ask the owners of the processes.",
             commands=["nvidia-smi"],
@@ -305,7 +294,7 @@ def _held(view: ObservationView, gpu: str) -> bool:
     wrong_when="a slice was ordered.",
 )
 def mig_slice(view: ObservationView) -> Judgements:
-    if not no_gpu(view) and view.truth("gpu.mig"):
+    if not machine.no_gpu(view) and view.truth("gpu.mig"):
         yield Judgement(
             severity="low",
             evidence=["MIG mode is on"],
@@ -321,16 +310,16 @@ def mig_slice(view: ObservationView) -> Judgements:
     wrong_when="never. It matters less if no program touches this memory.",
 )
 def row_remap_pending(view: ObservationView) -> Judgements:
-    pending = [gpu for gpu in gpus(view) if view.truth(f"{gpu}.remapped_rows_pending")]
+    pending = [gpu for gpu in machine.gpus(view) if view.truth(f"{gpu}.remapped_rows_pending")]
     if pending:
         yield Judgement(
             severity="medium",
             kind="correctness",
             share=0.0,
             evidence=[
-                *(f"{gpu_label(view, gpu)}: remapped rows are pending" for gpu in pending),
+                *(f"{machine.gpu_label(view, gpu)}: remapped rows are pending" for gpu in pending),
                 *view.fact_evidence(*(f"{gpu}.ecc_uncorrected" for gpu in pending)),
             ],
             remedy="Reset the GPU during maintenance, when no program uses it.",
-            commands=[f"sudo nvidia-smi --gpu-reset{gpu_option(view, gpu)}" for gpu in pending],
+            commands=[f"sudo nvidia-smi --gpu-reset{machine.gpu_option(view, gpu)}" for gpu in pending],
         )

@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from dynotune.doctor import policy
+from dynotune.doctor import machine, policy
 from dynotune.doctor.bounds import severity_of
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
-from dynotune.doctor.machine import (
-    DIAGNOSE,
-    gpu_label,
-    gpus,
-    is_watched,
-    measured,
-    no_gpu,
-    severity_on_gpu,
-    shares,
-)
 from dynotune.doctor.observation_view import Missing, ObservationView
 
 DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
@@ -62,7 +52,7 @@ def cgroup_cpu_quota(view: ObservationView) -> Judgements:
     if cores >= num_cpus:
         return
     threads = view.variable("OMP_NUM_THREADS")
-    stopped = view.number("window.throttled_s_per_s") if is_watched(view) else None
+    stopped = view.number("window.throttled_s_per_s") if machine.is_watched(view) else None
     evidence = [
         f"{cores:g} cores of processor time, {num_cpus} visible cores",
         *view.variable_evidence("OMP_NUM_THREADS"),
@@ -71,7 +61,7 @@ def cgroup_cpu_quota(view: ObservationView) -> Judgements:
     if stopped is not None:
         evidence.append(f"stopped for {stopped:.2f} s of each second while the command ran, all cores together")
         stopped = stopped if stopped >= policy.THROTTLED_S_PER_S else 0.0
-    share, much = measured(stopped), cores <= num_cpus / 2 and threads is None
+    share, much = machine.measured(stopped), cores <= num_cpus / 2 and threads is None
     yield Judgement(
         severity=severity_of(share, "medium" if much else "low"),
         claim=f"A quota allows {cores:g} cores of processor time, and {num_cpus} cores are visible.",
@@ -118,10 +108,10 @@ def cpu_affinity_narrow(view: ObservationView) -> Judgements:
     wrong_when="memory was bound to the GPU's node by other means.",
 )
 def numa_remote(view: ObservationView) -> Judgements:
-    if no_gpu(view) or view.number("host.num_numa_nodes") <= 1:
+    if machine.no_gpu(view) or view.number("host.num_numa_nodes") <= 1:
         return
     usable = set(view.words("host.affinity"))
-    num_near = {gpu: len(usable & set(view.words(f"{gpu}.cpu_affinity"))) for gpu in gpus(view)}
+    num_near = {gpu: len(usable & set(view.words(f"{gpu}.cpu_affinity"))) for gpu in machine.gpus(view)}
     far = [gpu for gpu, num in num_near.items() if num == 0]
     unbound = [gpu for gpu, num in num_near.items() if 0 < num < len(usable)]
     if not far and not unbound:
@@ -134,7 +124,7 @@ def numa_remote(view: ObservationView) -> Judgements:
         if far
         else "The usable processors belong to several memory nodes, and some are far from the GPU.",
         evidence=[
-            f"{gpu_label(view, gpu)}: {num_near[gpu]} of {len(usable)} usable processors are near it"
+            f"{machine.gpu_label(view, gpu)}: {num_near[gpu]} of {len(usable)} usable processors are near it"
             for gpu in far or unbound
         ],
         remedy=f"Bind each rank to its GPU's node: torchrun --numa-binding=node (torch 2.11 and later), or {bind}",
@@ -191,7 +181,7 @@ def zone_reclaim(view: ObservationView) -> Judgements:
 def preempt_rt_kernel(view: ObservationView) -> Judgements:
     if view.truth("host.preempt_rt"):
         yield Judgement(
-            severity="medium" if no_gpu(view) else severity_on_gpu(view, "high"),
+            severity="medium" if machine.no_gpu(view) else machine.severity_on_gpu(view, "high"),
             evidence=view.fact_evidence("host.preempt_rt", "host.kernel", "host.kernel_version"),
             remedy="Boot the distribution's standard kernel. NVIDIA does not support its driver on a real-time kernel.",
             commands=["uname -v"],
@@ -211,15 +201,15 @@ def swap_active(view: ObservationView) -> Judgements:
     used = view.fact_evidence("host.swap_used_bytes", "host.memory_available_bytes")
     remedy = "Free memory: use fewer loader workers and a smaller prefetch, or end other programs. vm.swappiness "
     "alone changes little."
-    if is_watched(view):
+    if machine.is_watched(view):
         pages = view.number("window.swapped_pages")
         if pages >= policy.SWAPPED_PAGES:
-            parts = shares(view)
+            parts = machine.shares(view)
             yield Judgement(
                 severity=None if pages < policy.MUCH_SWAPPED_PAGES else "high",
                 otherwise="high",
                 claim=f"{pages:,.0f} pages were swapped while the command ran.",
-                share=measured(None if parts is None else 1 - parts.device),
+                share=machine.measured(None if parts is None else 1 - parts.device),
                 evidence=[*used, *view.fact_evidence("window.major_faults")],
                 remedy=remedy,
                 commands=["vmstat 1", "free -h"],
@@ -235,4 +225,4 @@ def swap_active(view: ObservationView) -> Judgements:
             commands=["vmstat 1", "free -h"],
         )
         return
-    raise Missing("swapping while a command runs", DIAGNOSE)
+    raise Missing("swapping while a command runs", machine.DIAGNOSE)

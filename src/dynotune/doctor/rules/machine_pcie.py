@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from dynotune.doctor import policy
+from dynotune.doctor import machine, policy
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
-from dynotune.doctor.machine import (
-    DIAGNOSE,
-    at_work,
-    gpus,
-    is_watched,
-    part_of_step,
-    shares,
-    window_of,
-)
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.rules.machine_gpu import Slowed, slowed_gpus
 
@@ -52,12 +43,12 @@ def pcie_gen_degraded(view: ObservationView) -> Judgements:
 
 def _degraded(view: ObservationView, what: str, way: str, remedy: str) -> Judgements:
     def look(gpu: str) -> Slowed | None:
-        most, now = view.number(f"{gpu}.pcie_max_{what}"), at_work(view, gpu, f"pcie_{what}")
+        most, now = view.number(f"{gpu}.pcie_max_{what}"), machine.at_work(view, gpu, f"pcie_{what}")
         if now >= most or now < 1:
             return None  # no lanes: there is no link
-        parts = shares(view)
+        parts = machine.shares(view)
         lost = 1 - now / most if what == "width" else 1 - 0.5 ** (most - now)
-        return Slowed([way.format(now=now, most=most)], None if parts is None else parts.transfer * lost)
+        return Slowed(way.format(now=now, most=most), None if parts is None else parts.transfer * lost)
 
     yield from slowed_gpus(
         view,
@@ -76,10 +67,10 @@ def _degraded(view: ObservationView, what: str, way: str, remedy: str) -> Judgem
     wrong_when="several GPUs behind one switch share an uplink, which is full earlier than this rule says.",
 )
 def pcie_saturated(view: ObservationView) -> Judgements:
-    if not gpus(view):
+    if not machine.gpus(view):
         return
-    if not is_watched(view):
-        raise Missing("traffic of a running command", DIAGNOSE)
+    if not machine.is_watched(view):
+        raise Missing("traffic of a running command", machine.DIAGNOSE)
     generation, width = view.number("gpu.pcie_max_generation"), view.number("gpu.pcie_max_width")
     if int(generation) not in LANE_BYTES_PER_S or width < 1:
         raise Missing("the link's line rate", f"{width:g} lanes of generation {generation:g} are not known here")
@@ -94,7 +85,7 @@ def pcie_saturated(view: ObservationView) -> Judgements:
     yield Judgement(
         otherwise="medium",
         claim=f"The PCIe link {way} carries {used[way] / rate:.0%} of its line rate on average.",
-        share=part_of_step(view, "transfer"),
+        share=machine.part_of_step(view, "transfer"),
         evidence=[
             f"{used[way] / 1e9:.1f} GB/s {way}",
             f"{width:g} lanes of generation {generation:g} have {rate / 1e9:.1f} GB/s",
@@ -110,12 +101,12 @@ def pcie_saturated(view: ObservationView) -> Judgements:
     wrong_when="the counter grew long ago, when the card was put in.",
 )
 def pcie_replays(view: ObservationView) -> Judgements:
-    counted = [gpu for gpu in gpus(view) if view.number(f"{gpu}.pcie_replays")]
+    counted = [gpu for gpu in machine.gpus(view) if view.number(f"{gpu}.pcie_replays")]
     if not counted:
         return
-    if not is_watched(view):
-        raise Missing("growth of the replay counter", f"it is not zero, and {DIAGNOSE}")
-    grown = sum(view.number(f"{window_of(gpu)}.pcie_replays") for gpu in counted)
+    if not machine.is_watched(view):
+        raise Missing("growth of the replay counter", f"it is not zero, and {machine.DIAGNOSE}")
+    grown = sum(view.number(f"{machine.window_of(gpu)}.pcie_replays") for gpu in counted)
     if grown >= policy.MANY_REPLAYS:
         yield Judgement(
             otherwise="medium",

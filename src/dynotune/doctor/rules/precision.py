@@ -50,8 +50,9 @@ def fp32_matmul_no_tf32(view: ObservationView) -> Judgements:
     share = max(saving(view, lost * (1 - float32 / tf32)), beyond)
     yield Judgement(
         share=share,
-        evidence=[*evidence_of(losses), view.mentions("live.matmul_fp32_precision")],
-        where=place_of(losses, main_model(view)),
+        losses=losses,
+        evidence=[view.mentions("live.matmul_fp32_precision")],
+        model=main_model(view),
         candidates=[
             Setting("matmul.fp32_precision", "high"),
             *([Setting("precision.autocast", "bf16")] if beyond >= policy.LEAST_SHARE else []),
@@ -127,7 +128,7 @@ def amp_fp16_no_scaler(view: ObservationView) -> Judgements:
         severity="high",
         kind="correctness",
         evidence=["autocast: float16", view.mentions("live.grad_scaler")],
-        where=place_of([], main_model(view)),
+        model=main_model(view),
         remedy='Step the optimizer through torch.amp.GradScaler("cuda"), or use bfloat16, which needs none.',
     )
 

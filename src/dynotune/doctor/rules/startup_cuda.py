@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import re
 
-from dynotune.doctor import policy
+from dynotune.doctor import machine, policy
 from dynotune.doctor.bounds import at_least
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
-from dynotune.doctor.machine import (
-    NOT_MEASURED,
-    is_on,
-    no_gpu,
-    severity_on_gpu,
-    unset,
-    version,
-    whole_number,
-)
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.startup_shared import (
     compiles_unseen,
@@ -37,12 +28,12 @@ FORCED_JIT = ("CUDA_FORCE_PTX_JIT", "CUDA_FORCE_JIT")
     "all kernels; in timed starts, what a cold start leaves in the driver's cache.",
     costs="the driver compiles each kernel at its first use, which takes seconds to many minutes, and caches it.",
     wrong_when="the program uses only kernels that are compiled at run time, for instance by Triton.",
-    candidates=unset(*FORCED_JIT),
+    candidates=machine.unset(*FORCED_JIT),
 )
 def ptx_jit_active(view: ObservationView) -> Judgements:
-    if no_gpu(view) or ("torch.cuda" in view.observation.facts and view.observation.facts["torch.cuda"] is None):
+    if machine.no_gpu(view) or machine.without_cuda(view):
         return
-    forced = [name for name in FORCED_JIT if is_on(view.variable(name))]
+    forced = [name for name in FORCED_JIT if machine.is_on(view.variable(name))]
     if forced:
         yield Judgement(
             severity="medium",
@@ -50,7 +41,7 @@ def ptx_jit_active(view: ObservationView) -> Judgements:
             claim=f"{forced[0]} makes the driver compile every kernel, although torch has machine code.",
             evidence=view.variable_evidence(*forced),
             where=view.place_of_variable(forced[0]),
-            candidates=unset(*forced),
+            candidates=machine.unset(*forced),
             remedy="Unset it.",
         )
         return
@@ -62,7 +53,7 @@ def ptx_jit_active(view: ObservationView) -> Judgements:
         return  # no torch, and a start that compiled nothing
     if view.truth("torch.runs_natively"):
         return
-    capability = version(view.text("gpu.compute_capability"))
+    capability = machine.version(view.text("gpu.compute_capability"))
     compilable = any(_capability(name) <= capability for name in view.words("torch.arch_list") if "compute_" in name)
     yield Judgement(
         severity="high",
@@ -70,7 +61,7 @@ def ptx_jit_active(view: ObservationView) -> Judgements:
         claim="torch has no machine code for this GPU: the driver compiles each kernel at its first use."
         if compilable
         else "torch has no kernels that run on this GPU.",
-        share=0.0 if compilable else NOT_MEASURED,
+        share=0.0 if compilable else machine.NOT_MEASURED,
         evidence=[view.mentions(name) for name in ("gpu.compute_capability", "torch.arch_list", "torch.version")],
         candidates=[],
         remedy="Install a torch that is built for this GPU's architecture, and build extensions for it "
@@ -120,7 +111,7 @@ def _compiles_ptx(view: ObservationView) -> bool | None:
 def jit_cache_too_small(view: ObservationView) -> Judgements:
     again, kept = view.number_or_none("start.cuda_again_bytes"), view.number_or_none("start.cuda_kept_bytes")
     value = view.variable("CUDA_CACHE_MAXSIZE")
-    size = whole_number(value)
+    size = machine.whole_number(value)
     if again and left_by_driver(view):
         yield Judgement(
             severity=at_least(severity_of_driver(view), "medium"),
@@ -141,7 +132,7 @@ def jit_cache_too_small(view: ObservationView) -> Judgements:
     small = size < policy.DEFAULT_JIT_CACHE_BYTES
     severity: Severity = "medium" if small and _compiles_ptx(view) else "low"
     yield Judgement(
-        severity=severity_on_gpu(view, severity),
+        severity=machine.severity_on_gpu(view, severity),
         kind="start",
         claim=f"CUDA_CACHE_MAXSIZE is {words.num_bytes(size)}; the default is 1 GiB, the maximum 4 GiB.",
         variables=["CUDA_CACHE_MAXSIZE"],
@@ -166,7 +157,7 @@ def _what_was_kept(view: ObservationView) -> list[str]:
     wrong_when="the image contains the cache, compiled for this GPU and this driver.",
 )
 def jit_cache_not_persistent(view: ObservationView) -> Judgements:
-    if no_gpu(view) or is_on(view.variable("CUDA_CACHE_DISABLE")) or _compiles_ptx(view) is False:
+    if machine.no_gpu(view) or machine.is_on(view.variable("CUDA_CACHE_DISABLE")) or _compiles_ptx(view) is False:
         return
     if _compiles_ptx(view) is None:
         raise Missing("torch.runs_natively", "whether the driver compiles anything is not known")
@@ -179,7 +170,11 @@ def jit_cache_not_persistent(view: ObservationView) -> Judgements:
         claim="The driver keeps its compiled kernels in a folder that does not last."
         if writable
         else "The driver cannot keep its compiled kernels: its cache folder is not writable.",
-        evidence=[view.mentions("cache.cuda.path"), view.mentions("cache.cuda.storage"), *what_it_saves(view)],
+        evidence=[
+            view.mentions("cache.cuda.path"),
+            view.mentions("cache.cuda.storage"),
+            *what_it_saves(view),
+        ],
         remedy="Set CUDA_CACHE_PATH to a folder on a volume that lasts, or pack the cache: dynotune startup pack.",
     )
 
@@ -189,15 +184,15 @@ def jit_cache_not_persistent(view: ObservationView) -> Judgements:
     sees="CUDA_CACHE_DISABLE is on.",
     costs="seconds to many minutes a start, if torch or an extension has no machine code for this GPU. Else nothing.",
     wrong_when="a start without a cache is being measured.",
-    candidates=unset("CUDA_CACHE_DISABLE"),
+    candidates=machine.unset("CUDA_CACHE_DISABLE"),
 )
 def jit_cache_disabled(view: ObservationView) -> Judgements:
-    if not is_on(view.variable("CUDA_CACHE_DISABLE")):
+    if not machine.is_on(view.variable("CUDA_CACHE_DISABLE")):
         return
     compiles = _compiles_ptx(view)
     severity: Severity = "low" if compiles is False else "high" if compiles else "medium"
     yield Judgement(
-        severity=severity_on_gpu(view, severity),
+        severity=machine.severity_on_gpu(view, severity),
         kind="start",
         variables=["CUDA_CACHE_DISABLE"],
         evidence=[view.mentions("torch.runs_natively"), *without_machine_code(view)],
@@ -214,7 +209,7 @@ def jit_cache_disabled(view: ObservationView) -> Judgements:
     candidates=[Setting("env.CUDA_MODULE_LOADING", "EAGER")],
 )
 def lazy_first_call_jitter(view: ObservationView) -> Judgements:
-    if no_gpu(view) or (view.variable("CUDA_MODULE_LOADING") or "").upper() == "EAGER":
+    if machine.no_gpu(view) or (view.variable("CUDA_MODULE_LOADING") or "").upper() == "EAGER":
         return
     if view.fact_or_none("start.cuda_start_s") is None:
         raise Missing("a start that was timed", "dynotune startup time -- COMMAND times it and says what it is made of")

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dynotune.doctor import policy
-from dynotune.doctor.bounds import (
-    bytes_per_s,
-    inputs_grow,
-    main_model,
-    operators_per_step,
-    place_of,
-    saving,
-    waits_for_host,
-)
+from dynotune.doctor import bounds, policy
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.hot_lines import is_torchs, known, place, steps_thread, told, updating
 from dynotune.doctor.observation_view import ObservationView
@@ -34,23 +25,23 @@ and the optimizer's state read and written."""
     wrong_when="the optimizer has no sparse version, or weight decay must reach every row.",
 )
 def embedding_grads_dense(view: ObservationView) -> Judgements:
-    model = main_model(view)
+    model = bounds.main_model(view)
     if model is None or not view.is_training or model.table is None or model.table.sparse:
         return
     table, asked = model.table, _numbers_asked(model)
     if not asked or asked > policy.FEW_ROWS * table.num_rows:
         return
     words = WORDS_SGD if all("SGD" in each.name for each in view.optimizers) else WORDS_ADAM
-    moved_s = words * table.num_bytes / bytes_per_s(view)
+    moved_s = words * table.num_bytes / bounds.bytes_per_s(view)
     optimizing = view.kernel_share("optimizer") if view.uses_cuda else updating(view)
     part = min(1.0, table.num_bytes / max(1, model.parameter_bytes))
     taken = moved_s / view.timing.step_s if not optimizing else optimizing * part
-    share = saving(view, min(1.0, taken)) * (1 - asked / table.num_rows)
+    share = bounds.saving(view, min(1.0, taken)) * (1 - asked / table.num_rows)
     yield Judgement(
         claim=f"Each step updates all {table.num_rows:,} rows of an embedding, and asks for at most {asked:,} of them.",
         share=share,
         evidence=[f"weights of {table.num_bytes / 1e6:,.0f} MB, read or written {words} times a step"],
-        where=place_of([], model),
+        model=model,
         remedy="Pass sparse=True to the embedding, and update it by torch.optim.SparseAdam or SGD.",
     )
 
@@ -70,7 +61,9 @@ def _numbers_asked(model: Model) -> int:
     explains=("launch-bound", "host-bound", "amp-absent", "compile-default", "small-operators"),
 )
 def cache_absent(view: ObservationView) -> Judgements:
-    growing = [(model, model.call) for model in view.models if model.call is not None and inputs_grow(view, model)]
+    growing = [
+        (model, model.call) for model in view.models if model.call is not None and bounds.inputs_grow(view, model)
+    ]
     if not growing:
         return
     model, call = growing[0]
@@ -81,7 +74,7 @@ def cache_absent(view: ObservationView) -> Judgements:
         claim=f"The model gets {new:.0f} more {'item' if new < 1.5 else 'items'} at each call, and computes all again.",
         share=share,
         evidence=[f"{call.num_grown} of {call.num} calls had longer inputs than the call before"],
-        where=place_of([], model),
+        model=model,
         remedy="Keep what does not change: use_cache=True (transformers), or pass past keys, values or states and the "
         "new items alone. Or pass no more than the latest items.",
     )
@@ -94,14 +87,14 @@ def cache_absent(view: ObservationView) -> Judgements:
     wrong_when="the results need more than seven digits.",
 )
 def double_precision(view: ObservationView) -> Judgements:
-    model = main_model(view)
+    model = bounds.main_model(view)
     if model is None or not _is_double(model):
         return
-    share = saving(view, view.attribution.shares.device / 2)
+    share = bounds.saving(view, view.attribution.shares.device / 2)
     yield Judgement(
         share=share,
         evidence=[", ".join(f"{num:,} parameters of {name}" for name, num in sorted(model.dtypes.items()))],
-        where=place_of([], model),
+        model=model,
         remedy="Convert inputs and model to float32 (.float()): numpy's arrays are float64 unless told otherwise.",
     )
 
@@ -123,12 +116,12 @@ def _is_double(model: Model) -> bool:
 def small_operators(view: ObservationView) -> Judgements:
     if view.uses_cuda or not view.trace.num_steps:
         return
-    per_step = operators_per_step(view, lambda name: name.startswith("aten::"))
+    per_step = bounds.operators_per_step(view, lambda name: name.startswith("aten::"))
     rows = [row for row in view.trace.operators if row.name.startswith("aten::")]
     small = [row for row in rows if row.self_s < policy.SMALL_OPERATOR_S * row.num]
     all_s = sum(row.self_s for row in rows)
     part = sum(row.self_s for row in small) / all_s if all_s else 0.0
-    share = policy.CALLING_PART * (part * view.attribution.shares.device + waits_for_host(view))
+    share = policy.CALLING_PART * (part * view.attribution.shares.device + bounds.waits_for_host(view))
     if per_step < policy.MANY_SMALL_OPERATORS or part < policy.LARGE_PART or share < policy.LEAST_SHARE:
         return
     lines = known(_calling, view)
@@ -136,7 +129,7 @@ def small_operators(view: ObservationView) -> Judgements:
         claim=f"A step calls {per_step:,.0f} operators; {part:.0%} of their time is in those of less than 20 µs.",
         share=share,
         evidence=[*told(lines), _commonest(small, view.trace.num_steps)],
-        where=place(lines, place_of([], main_model(view))),
+        where=place(lines, bounds.place_of([], bounds.main_model(view))),
         candidates=[] if any(model.compiled for model in view.models) else [Setting("compile.mode", "default")],
         remedy="Give each operator more to do: larger batches, whole tensors in place of loops, torch.compile.",
     )

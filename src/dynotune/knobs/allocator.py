@@ -7,8 +7,6 @@ from typing import Literal
 from dynotune.knobs.conditions import NO_GPU, has_gpu
 from dynotune.schema.knob import AllocConf, Effect, Knob, Scalar
 
-__all__ = ["KNOBS"]
-
 
 def _key(
     key: str,
@@ -35,7 +33,7 @@ def _key(
         unless=NO_GPU,
         doc=doc,
         hurts=hurts,
-        source=("https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf"),
+        source="https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf",
     )
 
 

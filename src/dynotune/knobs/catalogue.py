@@ -25,8 +25,6 @@ from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import AllocConf, Argument, Env, Knob, Scalar, is_of_launch
 from dynotune.schema.setting import UNSET, Setting
 
-__all__ = ["all_knobs", "caution", "check_applies", "get", "parse"]
-
 _FAMILIES = (
     environment.KNOBS,
     caches.KNOBS,

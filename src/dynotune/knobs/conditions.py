@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from dynotune.schema.facts import Facts
 
-__all__ = ["NO_GPU", "compute_capability_from", "has_gpu", "torch_from", "version_of"]
-
 NO_GPU = "it acts on the GPU, and none was found here"
 
 

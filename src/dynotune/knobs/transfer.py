@@ -5,8 +5,6 @@ from __future__ import annotations
 from dynotune.knobs.conditions import NO_GPU, has_gpu
 from dynotune.schema.knob import Knob, Method
 
-__all__ = ["KNOBS"]
-
 KNOBS = (
     Knob(
         id="transfer.non_blocking",
@@ -19,15 +17,11 @@ KNOBS = (
         needs=("gpu.count",),
         applies=has_gpu,
         unless=NO_GPU,
-        doc=(
-            "Copies from pinned host memory to the GPU without waiting for them, so that the program goes "
-            "on launching work meanwhile. Other copies are left as they are: from unpinned memory it would "
-            "do nothing, and towards the host it would let the program read what has not arrived."
-        ),
-        hurts=(
-            "Does nothing without pinned memory (loader.pin_memory). A program that refills one pinned "
-            "buffer of its own right after the copy would overwrite what is still being sent."
-        ),
+        doc="Copies from pinned host memory to the GPU without waiting for them, so that the program goes on launching "
+        "work meanwhile. Other copies are left as they are: from unpinned memory it would do nothing, and towards the "
+        "host it would let the program read what has not arrived.",
+        hurts="Does nothing without pinned memory (loader.pin_memory). A program that refills one pinned buffer of its "
+        "own right after the copy would overwrite what is still being sent.",
         source="https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
     ),
 )

@@ -10,32 +10,6 @@ from dynotune.schema.observation import Predicted
 from dynotune.schema.run import Objective
 from dynotune.schema.setting import Setting
 
-__all__ = [
-    "bandwidth",
-    "change",
-    "command",
-    "count",
-    "digits",
-    "duration",
-    "fine_share",
-    "gained",
-    "interval",
-    "num_bytes",
-    "percent_interval",
-    "plain",
-    "rate",
-    "saved",
-    "saved_interval",
-    "says_nothing",
-    "settings",
-    "share",
-    "shell",
-    "speedup",
-    "times",
-    "value",
-    "verdict",
-]
-
 UNKNOWN = "unknown"
 # Up to here a percentage says it better than a factor.
 LARGE_RATIO = 1.1

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dynotune.doctor import policy
-from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.observation_view import Missing, ObservationView, or_else
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Shares
@@ -129,10 +129,7 @@ def at_work(view: ObservationView, gpu: str, name: str) -> float:
 
 def shares(view: ObservationView) -> Shares | None:
     """Return the shares of a step; None if no command was watched."""
-    try:
-        return view.attribution.shares
-    except Missing:
-        return None
+    return or_else(lambda: view.attribution.shares, None)
 
 
 def without_cuda(view: ObservationView) -> bool:

@@ -113,6 +113,10 @@ class ObservationView:
         values = ((name, self.fact_or_none(name)) for name in names)
         return [f"{name}: {_in_words(name, value)}" for name, value in values if value is not None]
 
+    def per_step(self, name: str) -> float | None:
+        """Return a count of the window for each step; None if it is not known."""
+        return or_else(lambda: self.number(name) / max(1, self.timing.num_steps), None)
+
     def mentions(self, name: str) -> str:
         """Return a line of evidence: the fact in words, or that it is unknown. No rule decides by it."""
         facts = self.observation.facts

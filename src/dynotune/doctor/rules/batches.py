@@ -34,10 +34,7 @@ def collate_heavy(view: ObservationView) -> Judgements:
         evidence=[_part(loading, loading.collate_s, "in the collate function"), f"collate_fn: {loader.collate}"],
         where=place(known(of_loader, view), loading.collate if loading.collate.function else loader.place),
         candidates=_workers(view, loader),
-        remedy=(
-            "Allocate one tensor for each batch and write samples into it, or let the data set return whole batches "
-            "(__getitems__)."
-        ),
+        remedy="Write samples into one tensor for each batch, or let the data set return whole batches (__getitems__).",
     )
 
 
@@ -82,29 +79,19 @@ def cow_growth(view: ObservationView) -> Judgements:
     loading = loading_of(loader)
     if (loading.num_objects or 0) < policy.MANY_OBJECTS:
         return
-    if loading.private_growth_bytes is None or not loading.private_over_s:
-        yield from _may_grow(loader, loading)
-        return
+    claim = f"Each of {loader.num_workers} forked workers copies the data set's Python objects as it reads them."
+    seen, much = "their memory was not followed", False
     grown, over_s = loading.private_growth_bytes, loading.private_over_s
-    if grown < policy.COPIED_BYTES:
-        return
+    if grown is not None and over_s:
+        if grown < policy.COPIED_BYTES:
+            return
+        claim = f"The workers' own memory grew by {grown / 1e6:,.0f} MB in {over_s:.1f} s as they read the data set."
+        seen, much = f"{loader.num_workers} workers", grown * 60 / over_s >= policy.COPIED_MUCH_BYTES
     yield Judgement(
-        severity="medium" if grown * 60 / over_s >= policy.COPIED_MUCH_BYTES else "low",
+        severity="medium" if much else "low",
         kind="memory",
-        claim=f"The workers' own memory grew by {grown / 1e6:,.0f} MB in {over_s:.1f} s as they read the data set.",
-        evidence=[f"the data set holds some {loading.num_objects:,} Python objects", f"{loader.num_workers} workers"],
-        where=loader.place,
-        remedy="Hold the data in numpy arrays, torch tensors or Arrow tables: each is one object, for any number of "
-        "entries.",
-    )
-
-
-def _may_grow(loader: Loader, loading: Loading) -> Judgements:
-    yield Judgement(
-        severity="low",
-        kind="memory",
-        claim=f"Each of {loader.num_workers} forked workers copies the data set's Python objects as it reads them.",
-        evidence=[f"the data set holds some {loading.num_objects:,} Python objects", "their memory was not followed"],
+        claim=claim,
+        evidence=[f"the data set holds some {loading.num_objects:,} Python objects", seen],
         where=loader.place,
         remedy="Hold the data in numpy arrays, torch tensors or Arrow tables: each is one object, for any number of "
         "entries.",

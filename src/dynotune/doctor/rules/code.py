@@ -6,7 +6,7 @@ from dynotune.doctor import bounds, policy
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.hot_lines import steps_thread
 from dynotune.doctor.machine import unset, version
-from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.observation_view import ObservationView, or_else, or_unknown
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Model, ModelCall
 from dynotune.schema.setting import Setting
@@ -31,11 +31,7 @@ def profiler_left_on(view: ObservationView) -> Judgements:
     where = view.text("live.profiler_place")
     if not where:
         return
-    share: float | Unknown
-    try:
-        share = bounds.waits_for_host(view) + (0.0 if view.uses_cuda else view.attribution.shares.device)
-    except Missing:
-        share = Unknown("no trace can be recorded while the program records its own")
+    share = or_else(lambda: _of_host(view), Unknown("no trace can be recorded while the program records its own"))
     yield Judgement(
         severity="high" if isinstance(share, Unknown) else bounds.at_least(policy.severity(share), "medium"),
         share=share,
@@ -113,13 +109,17 @@ def _keeps_graph(model: Model) -> bool:
     return call is not None and call.grad_enabled and not call.inference_mode and call.output_requires_grad is True
 
 
+def _of_host(view: ObservationView) -> float:
+    """Return the device's wait for the host, of a plain step; without a device, all that the host does."""
+    return bounds.waits_for_host(view) + (0.0 if view.uses_cuda else view.attribution.shares.device)
+
+
 def _of_recording(view: ObservationView) -> float:
     """Return the share of a plain step in which autograd records all operators."""
     if not view.trace.num_steps or not view.timing.step_s:
         return 0.0
     num = sum(row.num for row in view.trace.operators if row.name.startswith("aten::")) / view.trace.num_steps
-    most = bounds.waits_for_host(view) + (0.0 if view.uses_cuda else view.attribution.shares.device)
-    return min(most, num * policy.RECORDING_OPERATOR_S / view.timing.step_s)
+    return min(_of_host(view), num * policy.RECORDING_OPERATOR_S / view.timing.step_s)
 
 
 @rule(
@@ -159,18 +159,7 @@ def zero_grad_memset(view: ObservationView) -> Judgements:
     num = sum(each.num_tensors for each in view.optimizers)
     num_bytes = sum(model.parameter_bytes for model in view.models)
     step_s = view.timing.step_s
-    share: float | Unknown
-    try:
-        shares = view.attribution.shares
-        moved = policy.ZEROED_BYTES * num_bytes / bounds.bytes_per_s(view) / step_s if step_s else 0.0
-        if view.uses_cuda:
-            launched = min(shares.host, num * policy.HOST_OPERATOR_S / step_s) if step_s else 0.0
-            share = min(1.0, min(moved, view.kernel_share("elementwise", "optimizer")) + launched)
-        else:
-            launched = num * policy.HOST_OPERATOR_S / step_s if step_s else 0.0
-            share = min(moved + launched, bounds.operator_share(view, _ZEROING.__contains__))
-    except Missing as missing:
-        share = Unknown(f"{missing.name}: {missing.reason}")
+    share = or_unknown(lambda: _of_zeroing(view, num, num_bytes, step_s))
     if not isinstance(share, Unknown) and share < policy.LEAST_SHARE:
         return
     place = view.fact_or_none("live.zero_grad_place")
@@ -178,9 +167,20 @@ def zero_grad_memset(view: ObservationView) -> Judgements:
         otherwise="low",
         share=share,
         evidence=[f"{num} tensors, {num_bytes / 1e6:,.0f} MB"],
-        where=Place(place) if isinstance(place, str) and place else bounds.place_of([], bounds.main_model(view)),
+        where=Place(place) if isinstance(place, str) and place else None,
+        model=bounds.main_model(view),
         remedy="Leave out set_to_none=False: gradients are then dropped, and the new ones take their place.",
     )
+
+
+def _of_zeroing(view: ObservationView, num: int, num_bytes: float, step_s: float) -> float:
+    """Return the bound of writing zeros to `num` tensors and adding to them, of a plain step."""
+    shares = view.attribution.shares
+    moved = policy.ZEROED_BYTES * num_bytes / bounds.bytes_per_s(view) / step_s if step_s else 0.0
+    launched = num * policy.HOST_OPERATOR_S / step_s if step_s else 0.0
+    if view.uses_cuda:
+        return min(1.0, min(moved, view.kernel_share("elementwise", "optimizer")) + min(shares.host, launched))
+    return min(moved + launched, bounds.operator_share(view, _ZEROING.__contains__))
 
 
 @rule(
@@ -201,20 +201,12 @@ def ul_cublas_env_on_construct(view: ObservationView) -> Judgements:
         return
     if version(str(view.fact_or_none("live.torch_version") or view.text("torch.version"))) >= READ_ONCE_FROM:
         return
-    share: float | Unknown
-    try:
-        share = bounds.host_share(view, _PRODUCTS.__contains__)
-    except Missing as missing:
-        share = Unknown(f"{missing.name}: {missing.reason}")
     last = changes[-1]
     yield Judgement(
         otherwise="medium",
         claim=f"Ultralytics set {WORKSPACE}, which costs host time at each matrix product.",
-        share=share,
-        evidence=[
-            f"{WORKSPACE}={last.value}, {view.who_set(WORKSPACE)}",
-            view.mentions("live.torch_version"),
-        ],
+        share=or_unknown(lambda: bounds.host_share(view, _PRODUCTS.__contains__)),
+        evidence=[f"{WORKSPACE}={last.value}, {view.who_set(WORKSPACE)}", view.mentions("live.torch_version")],
         where=Place(f"{last.file}({last.line}): {last.function}"),
         remedy=f'Call os.environ.pop("{WORKSPACE}") right after YOLO(...), or use torch 2.13 or later.',
     )
@@ -232,14 +224,11 @@ def ul_deterministic_default(view: ObservationView) -> Judgements:
     model = next((model for model in view.models if model.name.startswith("ultralytics.")), None)
     if model is None or not view.is_training or not view.truth("live.deterministic_algorithms"):
         return
-    share: float | Unknown
-    try:
-        share = policy.AUTOTUNED * view.kernel_share("convolution") + view.kernel_share("index", "sort", "pooling")
-    except Missing as missing:
-        share = Unknown(f"{missing.name}: {missing.reason}")
     yield Judgement(
         otherwise="low",
-        share=share,
+        share=or_unknown(
+            lambda: policy.AUTOTUNED * view.kernel_share("convolution") + view.kernel_share("index", "sort", "pooling")
+        ),
         evidence=[view.mentions("live.deterministic_algorithms"), f"model: {model.name}"],
         model=model,
         remedy="Pass deterministic=False to train() if results need not repeat bit by bit.",

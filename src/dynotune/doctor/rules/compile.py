@@ -6,7 +6,7 @@ import re
 
 from dynotune.doctor import bounds, policy
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
-from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.observation_view import Missing, ObservationView, or_unknown
 from dynotune.doctor.rules.sync import breaks_a_graph
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Compilation
@@ -62,7 +62,7 @@ def graph_breaks(view: ObservationView) -> Judgements:
     gave_up = not compilation.num_graphs and bool(compilation.modes) and any(model.compiled for model in view.models)
     if not (compilation.num_graph_breaks or compilation.skipped or gave_up):
         return
-    share = _spared(view)
+    share = or_unknown(lambda: _spared(view))
     if not isinstance(share, Unknown):
         share = max(share, _waits_at_breaks(view))
     severity = bounds.severity_of(share, "medium")
@@ -77,7 +77,8 @@ def graph_breaks(view: ObservationView) -> Judgements:
         else "torch.compile left some functions uncompiled.",
         share=share,
         evidence=reasons[:SHOWN] or [f"modes: {', '.join(compilation.modes)}; graphs: {compilation.num_graphs}"],
-        where=_place(reasons) or bounds.place_of([], bounds.main_model(view)),
+        where=_place(reasons),
+        model=bounds.main_model(view),
         remedy="Remove from forward what breaks the graph (print, .item(), data-dependent branches, unknown calls), "
         "and check with torch.compile(fullgraph=True).",
     )
@@ -109,7 +110,7 @@ def recompiles(view: ObservationView) -> Judgements:
             severity="high",
             claim=f"torch.compile reached its limit of recompilations in {', '.join(compilation.limit_reached[:SHOWN])}"
             ", which has run uncompiled since.",
-            share=_spared(view),
+            share=or_unknown(lambda: _spared(view)),
             evidence=evidence,
             where=where,
             remedy=remedy,
@@ -142,12 +143,12 @@ def cudagraph_skipped(view: ObservationView) -> Judgements:
         return
     if not any(mode in GRAPH_MODES for mode in compilation.modes):
         return
-    shares = _shares_of_host(view)
     yield Judgement(
-        severity=bounds.severity_of(shares, "medium"),
-        share=shares,
+        otherwise="medium",
+        share=or_unknown(lambda: view.attribution.shares.host),
         evidence=[f"modes: {', '.join(compilation.modes)}", *compilation.cudagraph_skips[:SHOWN]],
-        where=_place(compilation.cudagraph_skips) or bounds.place_of([], bounds.main_model(view)),
+        where=_place(compilation.cudagraph_skips),
+        model=bounds.main_model(view),
         remedy="Remove the reason that torch gives: inputs changed in place, operations on the CPU, or shapes that "
         "vary.",
     )
@@ -169,11 +170,10 @@ def cudagraph_rerecord(view: ObservationView) -> Judgements:
         raise Missing("how often CUDA graphs were recorded", "torch does not say")
     if not recorded:
         return
-    share = _shares_of_host(view)
     yield Judgement(
         otherwise="medium",
         claim=f"CUDA graphs were recorded {recorded} times within the window.",
-        share=share,
+        share=or_unknown(lambda: view.attribution.shares.host),
         evidence=[f"modes: {', '.join(compilation.modes)}"],
         model=bounds.main_model(view),
         remedy="Pad inputs to a few shapes, or set torch._inductor.config.triton.cudagraph_skip_dynamic_graphs.",
@@ -194,16 +194,13 @@ def _compiled(view: ObservationView) -> Compilation | None:
     return None
 
 
-def _spared(view: ObservationView) -> float | Unknown:
+def _spared(view: ObservationView) -> float:
     """Return the most that compiling the whole model spares of a plain step."""
-    try:
-        host = bounds.waits_for_host(view)
-        if view.uses_cuda:
-            fused = view.lost("compile-default") + policy.FUSABLE * _at_cuts(view)
-            return min(1.0, host + bounds.saving(view, fused))
-        return min(1.0, host + policy.FUSABLE * (_uncompiled(view) + _in_pieces(view)))
-    except Missing as missing:
-        return Unknown(f"{missing.name}: {missing.reason}")
+    host = bounds.waits_for_host(view)
+    if view.uses_cuda:
+        fused = view.lost("compile-default") + policy.FUSABLE * _at_cuts(view)
+        return min(1.0, host + bounds.saving(view, fused))
+    return min(1.0, host + policy.FUSABLE * (_uncompiled(view) + _in_pieces(view)))
 
 
 def _waits_at_breaks(view: ObservationView) -> float:
@@ -242,13 +239,6 @@ def _in_pieces(view: ObservationView) -> float:
     pieces = bounds.operators(view, _PIECE.match)
     num = sum(row.num for row in pieces) / (view.trace.num_steps or 1)
     return bounds.operator_share(view, _GENERATED.match) * (1.0 - 1.0 / num) if num > 1 else 0.0
-
-
-def _shares_of_host(view: ObservationView) -> float | Unknown:
-    try:
-        return view.attribution.shares.host
-    except Missing as missing:
-        return Unknown(f"{missing.name}: {missing.reason}")
 
 
 def _place(reasons: list[str]) -> Place | None:

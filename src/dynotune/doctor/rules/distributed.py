@@ -7,7 +7,7 @@ import re
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import at_least, bytes_per_s, main_model, place_of, saving, severity_of
 from dynotune.doctor.declaration import Judgement, Judgements, rule
-from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
+from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of, or_unknown
 from dynotune.schema.facts import Unknown, Value
 from dynotune.schema.observation import Model
 from dynotune.schema.trace_summary import Place
@@ -27,7 +27,7 @@ def dataparallel_used(view: ObservationView) -> Judgements:
     model = next((model for model in view.models if model.wrapper == "DataParallel"), None)
     if model is None:
         return
-    share = _idle_of_all(view)
+    share = or_unknown(lambda: _idle_of_all(view))
     yield Judgement(
         severity=at_least(severity_of(share, "medium"), "medium"),
         share=share,
@@ -38,28 +38,20 @@ def dataparallel_used(view: ObservationView) -> Judgements:
     )
 
 
-def _idle_of_all(view: ObservationView) -> float | Unknown:
+def _idle_of_all(view: ObservationView) -> float:
     """Return the part of time in which devices idle or only exchange data; for one device, its wait for the host."""
-    try:
-        devices = view.trace.devices
-        if len(devices) > 1:
-            window_s = sum(row.window_s for row in devices)
-            idle = 1.0 - sum(row.busy_s for row in devices) / window_s if window_s else 0.0
-            return min(1.0, idle + view.attribution.shares.communication)
+    devices = view.trace.devices
+    if len(devices) <= 1:
         return view.attribution.shares.host
-    except Missing as missing:
-        return Unknown(f"{missing.name}: {missing.reason}")
+    window_s = sum(row.window_s for row in devices)
+    idle = 1.0 - sum(row.busy_s for row in devices) / window_s if window_s else 0.0
+    return min(1.0, idle + view.attribution.shares.communication)
 
 
 def _devices(view: ObservationView) -> list[str]:
-    trace = view.observation.trace
-    if isinstance(trace, Unknown):
-        return []
-    return [
-        f"device {row.device} is busy for {row.busy_s / row.window_s:.0%} of the time"
-        for row in trace.devices
-        if row.window_s
-    ]
+    devices = [] if isinstance(view.observation.trace, Unknown) else view.observation.trace.devices
+    shares = [(row.device, row.busy_s / row.window_s) for row in devices if row.window_s]
+    return [f"device {device} is busy for {share:.0%} of the time" for device, share in shares]
 
 
 @rule(
@@ -76,27 +68,22 @@ def ddp_find_unused_on(view: ObservationView) -> Judgements:
         return
     if _ddp_fact(model, "unused_parameters") not in (0, False):
         return
-    share = _of_unused(view)
     yield Judgement(
         otherwise="medium",
-        share=share,
+        share=or_unknown(lambda: _of_unused(view, model)),
         evidence=["find_unused_parameters=True, unused: none", f"{model.num_tensors} parameters"],
         model=model,
         remedy="Leave out find_unused_parameters=True: all parameters get a gradient.",
     )
 
 
-def _of_unused(view: ObservationView) -> float | Unknown:
-    try:
-        shares, model = view.attribution.shares, _ddp(view)
-        walked_s = policy.WALKED_PARAMETER_S * (model.num_tensors if model is not None else 0)
-        num = sum(row.num for row in view.trace.communication if row.rank == view.trace.communication[0].rank)
-        per_step = num / (view.trace.num_steps or 1)
-        # A device is waited for, too: what was used comes back from it.
-        walk = shares.host if view.uses_cuda else walked_s / view.timing.step_s
-        return min(1.0, walk + shares.communication / max(1.0, per_step))
-    except Missing as missing:
-        return Unknown(f"{missing.name}: {missing.reason}")
+def _of_unused(view: ObservationView, model: Model) -> float:
+    shares, calls = view.attribution.shares, view.trace.communication
+    per_step = sum(row.num for row in calls if row.rank == calls[0].rank) / (view.trace.num_steps or 1)
+    # A device is waited for, too: what was used comes back from it.
+    walked = policy.WALKED_PARAMETER_S * model.num_tensors / view.timing.step_s
+    walk = shares.host if view.uses_cuda else walked
+    return min(1.0, walk + shares.communication / max(1.0, per_step))
 
 
 @rule(

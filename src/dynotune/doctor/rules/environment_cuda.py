@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dynotune.doctor import machine
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
-from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.observation_view import ObservationView, or_else
 from dynotune.schema.facts import Unknown
 
 REGEX_FROM, REGEX_UNTIL = (2, 0), (2, 13)
@@ -100,9 +100,8 @@ def _host_share_of_products(view: ObservationView) -> tuple[float | None, list[s
         return None, []
     products = [operator for operator in trace.operators if operator.name in PRODUCTS]
     host_s = sum(operator.self_s for operator in products) / trace.num_steps
-    try:
-        step_s = view.timing.step_s
-    except Missing:
+    step_s = or_else(lambda: view.timing.step_s, None)
+    if step_s is None:
         return None, []
     num = sum(operator.num for operator in products) / trace.num_steps
     evidence = f"{num:,.0f} products a step, {host_s * 1e3:.3g} ms of host time while recorded"

@@ -6,7 +6,7 @@ from dynotune.doctor import loaders, policy
 from dynotune.doctor.bounds import delay_of_device
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.hot_lines import known, of_loader, place, told
-from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
+from dynotune.doctor.observation_view import ObservationView, evidence_of, or_else
 from dynotune.doctor.phases import sampling
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading
@@ -52,9 +52,7 @@ def loader_bound(view: ObservationView) -> Judgements:
             if loaders.gives_all_to_each(loader):
                 remedy = f"{SPLIT_FIRST}, then give it more workers; or make each batch cheaper to load."
         elif loader.num_workers:
-            remedy = (
-                "The workers have time left: look at how they hand batches over (size, number of tensors, pinning)."
-            )
+            remedy = "The workers have time left: look at how they hand batches over (size, pinning)."
             if not isinstance(loading, Unknown) and loading.fetch_s < share * view.timing.step_s:
                 candidates = [Setting("loader.num_workers", 0)]
                 remedy = "Handing batches over takes longer than making them: make larger batches, or make them "
@@ -103,9 +101,9 @@ def _avoidable(view: ObservationView, loader: Loader | None) -> float:
     return max(0.0, view.attribution.shares.input - loader.loading.fetch_s / view.timing.step_s)
 
 
-def _uses_up_processors(view: ObservationView) -> bool:
-    used, cores = view.number_or_none("window.tree_cpu_s_per_s"), view.number_or_none("host.num_cores")
-    return used is not None and cores is not None and used >= policy.USED_UP * cores
+def _uses_up_processors(view: ObservationView, part: float = policy.USED_UP, otherwise: bool = False) -> bool:
+    """Tell whether the command takes this part of the processors; `otherwise` if that is not known."""
+    return or_else(lambda: view.number("window.tree_cpu_s_per_s") >= part * view.number("host.num_cores"), otherwise)
 
 
 @rule(
@@ -157,8 +155,9 @@ def num_workers_too_many(view: ObservationView) -> Judgements:
     if loader.num_workers * ranks <= cores:
         return
     loading = loader.loading
-    if not isinstance(loading, Unknown) and loading.cpu_s < policy.LARGE_PART * loading.fetch_s and _cores_left(view):
-        return  # they wait for something else, and cores are left
+    waits = not isinstance(loading, Unknown) and loading.cpu_s < policy.LARGE_PART * loading.fetch_s
+    if waits and not _uses_up_processors(view, policy.WORKERS_BUSY, True):
+        return  # workers wait for something else, and cores are left
     wait = max(loaders.steady_wait(view, loader), loaders.taken_by_workers(view, loader))
     lost = wait >= policy.LEAST_SHARE
     fewer = max(1, cores // ranks)
@@ -270,13 +269,6 @@ def _always_ready(view: ObservationView, loader: Loader, loading: Loading) -> bo
         return False
     busy = loading.busy_share * timing.step_s / at_work_s
     return busy * loading.longest_s <= loading.fetch_s
-
-
-def _cores_left(view: ObservationView) -> bool:
-    try:
-        return view.number("window.tree_cpu_s_per_s") < policy.WORKERS_BUSY * view.number("host.num_cores")
-    except Missing:
-        return False
 
 
 def _hidden_by_workers(view: ObservationView, loader: Loader, wait: float) -> float:

@@ -8,7 +8,7 @@ from dynotune.doctor.machine import (
     NOT_MEASURED,
     no_gpu,
 )
-from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.observation_view import ObservationView, or_else
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.observation import Loader
 
@@ -81,10 +81,7 @@ def shm_too_small(view: ObservationView) -> Judgements:
 
 def _loaders(view: ObservationView) -> list[Loader] | None:
     """Return all loaders of the command; None if no command was watched."""
-    try:
-        return [loader for process in view.processes for loader in process.loaders]
-    except Missing:
-        return None
+    return or_else(lambda: [loader for process in view.processes for loader in process.loaders], None)
 
 
 def _shared_bytes(loader: Loader) -> int | None:

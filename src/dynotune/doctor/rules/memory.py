@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import inputs_grow, num_input_shapes
+from dynotune.doctor.bounds import inputs_grow, num_input_shapes, place_of
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.doctor.slow_steps import slow_steps
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Allocator, LostTime
+from dynotune.schema.observation import Allocator
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
@@ -27,7 +27,7 @@ from dynotune.schema.trace_summary import Place
     explains=["alloc-retries", "host-bound", "alloc-jitter"],
 )
 def empty_cache_in_loop(view: ObservationView) -> Judgements:
-    calls = _calls_per_step(view, "live.empty_cache_calls")
+    calls = view.per_step("live.empty_cache_calls")
     often = calls is not None and calls >= policy.CALLS_PER_STEP
     losses = view.losses("empty-cache-in-loop", *(["alloc-retries"] if often else []))
     share = sum(loss.share for loss in losses)
@@ -45,7 +45,7 @@ def empty_cache_in_loop(view: ObservationView) -> Judgements:
             *evidence_of(losses),
             *(slow.evidence() if slow else []),
         ],
-        where=Place(place) if isinstance(place, str) and place else _where(losses),
+        where=Place(place) if isinstance(place, str) and place else place_of(losses),
         remedy="Remove torch.cuda.empty_cache() from the loop: the allocator reuses its cache.",
     )
 
@@ -63,7 +63,7 @@ def alloc_retries(view: ObservationView) -> Judgements:
     allocators = _allocators(view)
     retries, ooms = sum(one.num_alloc_retries for one in allocators), sum(one.num_ooms for one in allocators)
     # The trace shows which calls return memory; the process counts its calls of empty_cache.
-    calls = _calls_per_step(view, "live.empty_cache_calls")
+    calls = view.per_step("live.empty_cache_calls")
     emptied = calls is None or calls >= policy.CALLS_PER_STEP
     losses = view.losses("alloc-retries", *([] if emptied else ["empty-cache-in-loop"]))
     share = sum(loss.share for loss in losses)
@@ -83,7 +83,7 @@ def alloc_retries(view: ObservationView) -> Judgements:
             f"in the window: {retries} retries, {ooms} failures, {driver[0]} allocations and {driver[1]} releases",
             *evidence_of(losses),
         ],
-        where=_where(losses),
+        where=place_of(losses),
         candidates=[
             *_expandable(view),
             *(
@@ -162,9 +162,9 @@ def leak_graph_kept(view: ObservationView) -> Judgements:
         grown = one.allocated_growth_bytes
         steady = _rises(one.allocated_levels_bytes) and not _slows(one.allocated_levels_bytes)
         if steady and grown >= max(policy.LEAK_BYTES, policy.LEAK_STEP_BYTES * num_steps):
-            free = max(0, one.total_bytes - one.allocated_bytes)
+            left = max(0, one.total_bytes - one.allocated_bytes)
             small = grown < policy.LEAK_OF_ALL * one.allocated_bytes and num_input_shapes(view) > policy.FEW_SHAPES
-            known = None if small or any(inputs_grow(view, model) for model in view.models) else free
+            known = None if small or any(inputs_grow(view, model) for model in view.models) else left
             yield _leak(view, f"allocated memory of GPU {one.device}", grown, known)
             return
     if view.fact_or_none("live.profiler_place"):
@@ -178,10 +178,10 @@ def leak_graph_kept(view: ObservationView) -> Judgements:
     steady = _rises(levels) and not _wanders(levels) and not _slows(levels)
     kept = _grown_graph(view)
     if steady and grown_rss >= max(least, policy.LEAK_HOST_STEP_BYTES * num_steps):
-        may_keep = (_keeps_graphs(view) if kept is None else kept > 0) and not any(
-            inputs_grow(view, model) for model in view.models
-        )
-        yield _leak(view, "memory of the process", grown_rss, _free_host_bytes(view) if may_keep else None)
+        may_keep = _keeps_graphs(view) if kept is None else kept > 0
+        may_keep = may_keep and not any(inputs_grow(view, model) for model in view.models)
+        free = view.number_or_none("host.memory_available_bytes") if may_keep else None
+        yield _leak(view, "memory of the process", grown_rss, free)
     elif kept:
         yield Judgement(
             severity="medium",
@@ -278,21 +278,6 @@ def _allocators(view: ObservationView) -> list[Allocator]:
     return view.allocators
 
 
-def _calls_per_step(view: ObservationView, name: str) -> float | None:
-    """Return a count of the window for each step; None if it is not known."""
-    try:
-        return view.number(name) / max(1, view.timing.num_steps)
-    except Missing:
-        return None
-
-
-def _free_host_bytes(view: ObservationView) -> float | None:
-    try:
-        return view.number("host.memory_available_bytes")
-    except Missing:
-        return None
-
-
 def _rises(levels: Sequence[int]) -> bool:
     """Tell whether nearly all stretches between levels rise; true if only the two ends are known."""
     if len(levels) < 3:
@@ -326,7 +311,3 @@ def _is_set(view: ObservationView, key: str) -> bool:
 
 def _variable_is_known(view: ObservationView, name: str) -> bool:
     return not isinstance(view.observation.facts.get(f"env.{name}"), Unknown)
-
-
-def _where(losses: list[LostTime]) -> Place:
-    return losses[0].where if losses else Place()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import behind_pageable_copies, delay_of_device, is_pinned, to_device
+from dynotune.doctor.bounds import behind_pageable_copies, delay_of_device, is_pinned, place_of, to_device
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
 from dynotune.doctor.loaders import main_loader
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
-from dynotune.doctor.rules.transfer import MADE, NO_WAIT, calls_per_step, place_of
+from dynotune.doctor.rules.transfer import MADE, NO_WAIT
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader
 from dynotune.schema.setting import Setting
@@ -132,7 +132,7 @@ def pin_thread_bound(view: ObservationView) -> Judgements:
     explains=["pinned-alloc-slow", "h2d-not-overlapped", "pcie-saturated"],
 )
 def pin_in_hot_loop(view: ObservationView) -> Judgements:
-    calls = calls_per_step(view, "live.pin_memory_calls")
+    calls = view.per_step("live.pin_memory_calls") or 0.0
     pinning = calls >= policy.CALLS_PER_STEP
     losses = view.losses("pin-in-hot-loop", *(["pinned-alloc-slow"] if pinning else []))
     share = max(sum(loss.share for loss in losses), view.attribution.counterfactual_savings.get("pin-in-hot-loop", 0.0))

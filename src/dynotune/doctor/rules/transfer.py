@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import delay_of_device, host_share, is_pinned, operators, to_device
+from dynotune.doctor.bounds import delay_of_device, host_share, is_pinned, operators, place_of, to_device
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule
 from dynotune.doctor.hot_lines import known, of_python, place, told
 from dynotune.doctor.loaders import main_loader
@@ -204,17 +204,5 @@ def _drawing(view: ObservationView) -> float:
 # Shared by the rules
 
 
-def calls_per_step(view: ObservationView, name: str) -> float:
-    """Return a count of the window for each step; 0 if it is not known."""
-    try:
-        return view.number(name) / max(1, view.timing.num_steps)
-    except Missing:
-        return 0.0
-
-
 def _bytes_per_step(view: ObservationView) -> float:
     return sum(row.num_bytes or 0 for row in to_device(view)) / (view.trace.num_steps or 1)
-
-
-def place_of(losses: list[LostTime]) -> Place:
-    return max(losses, key=lambda loss: loss.share).where if losses else Place()

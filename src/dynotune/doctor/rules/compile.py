@@ -8,6 +8,7 @@ from dynotune.doctor import bounds, policy
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
 from dynotune.doctor.observation_view import Missing, ObservationView, or_unknown
 from dynotune.doctor.rules.sync import breaks_a_graph
+from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Compilation
 from dynotune.schema.setting import Setting
@@ -104,28 +105,23 @@ def recompiles(view: ObservationView) -> Judgements:
         if not compilation.recompilations or _CHANGED.search(" ".join(compilation.recompilations))
         else "Pass the value that changes as a tensor, or keep it out of the compiled function."
     )
-    where = bounds.place_of([], bounds.main_model(view))
-    if compilation.limit_reached:
-        yield Judgement(
-            severity="high",
-            claim=f"torch.compile reached its limit of recompilations in {', '.join(compilation.limit_reached[:SHOWN])}"
-            ", which has run uncompiled since.",
-            share=or_unknown(lambda: _spared(view)),
-            evidence=evidence,
-            where=where,
-            remedy=remedy,
-        )
-        return
-    timing = view.timing
-    in_window = compilation.num_compilations_in_window > 0
-    share = max(0.0, 1.0 - timing.median_step_s / timing.step_s) if in_window and timing.step_s else 0.0
+    severity: Severity = "high"
+    limit, now = compilation.limit_reached, compilation.num_compilations_in_window > 0
+    claim = f"torch.compile reached its limit of recompilations in {', '.join(limit[:SHOWN])}, uncompiled since."
+    share = or_unknown(lambda: _spared(view))
+    if not limit:
+        timing = view.timing
+        beyond = max(0.0, 1.0 - timing.median_step_s / timing.step_s) if timing.step_s else 0.0
+        severity = bounds.at_least(policy.severity(beyond), "medium") if now else "low"
+        claim = f"torch.compile compiled the same code again {compilation.num_recompilations} times."
+        share = beyond if now else Unknown("it cost time before the window")
     yield Judgement(
-        severity=bounds.at_least(bounds.severity_of(share, "low"), "medium") if in_window else "low",
-        kind="speed" if in_window else "start",
-        claim=f"torch.compile compiled the same code again {compilation.num_recompilations} times.",
-        share=share if in_window else Unknown("it cost time before the window"),
+        severity=severity,
+        kind="speed" if limit or now else "start",
+        claim=claim,
+        share=share,
         evidence=evidence,
-        where=where,
+        model=bounds.main_model(view),
         remedy=remedy,
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from dynotune.doctor import hot_lines, policy
 from dynotune.doctor.bounds import unless_waited
@@ -16,9 +15,18 @@ from dynotune.schema.trace_summary import Place
 _GENERAL = ("host-bound", "loader-bound", "num-workers-zero", "launch-bound", "loader-jitter", "epoch-jitter")
 
 
-@dataclass(frozen=True)
-class Habit:
-    """A usual mistake.
+def _habit(
+    id: str,
+    *,
+    title: str,
+    what: str,
+    remedy: str,
+    wrong_when: str,
+    calls: str = "",
+    text: str = "",
+    in_steps: PeriodicKind | None = None,
+) -> Rule:
+    """Make the rule on a usual mistake.
 
     Args:
         calls: of the function that the line calls or that runs, `json/__init__.py(299): loads`.
@@ -27,24 +35,43 @@ class Habit:
         what: in words, of the claim: "… takes 30% of a step".
     """
 
-    id: str
-    title: str
-    what: str
-    remedy: str
-    wrong_when: str
-    calls: str = ""
-    text: str = ""
-    in_steps: PeriodicKind | None = None
-
-    def is_at(self, line: Line) -> bool:
-        if self.calls and re.search(self.calls, f"{line.callee}\n{line.leaf}"):
+    def is_at(line: Line) -> bool:
+        if calls and re.search(calls, f"{line.callee}\n{line.leaf}"):
             return True
-        return bool(self.text) and not line.callee and re.search(self.text, line.text) is not None
+        return bool(text) and not line.callee and re.search(text, line.text) is not None
+
+    @rule(
+        id=id,
+        title=title,
+        sees="where a sampler saw the thread of the steps, or the loader's workers: a line that calls this, or whose "
+        "text does.",
+        costs="the line's part of the time between operators, or of the wait for the loader; with a device, at most "
+        "what it waits for the host.",
+        wrong_when=wrong_when,
+        explains=_GENERAL,
+    )
+    def judge(view: ObservationView) -> Judgements:
+        found = [*hot_lines.of_python(view, is_at), *hot_lines.of_loader(view, is_at)]
+        if in_steps is not None:
+            rare = [(Line(function=one.function, text=one.text, num=0), one.share) for one in periodic(view, in_steps)]
+            # Steps that save may do more than that: what was seen of saving itself tells better.
+            seen = hot_lines.known(lambda view: hot_lines.of_thread(view, is_at), view)
+            found = max(found, seen or rare, key=lambda lines: sum(part for _, part in lines))
+        share = min(1.0, sum(part for _, part in found))
+        yield Judgement(
+            claim=f"{what} takes {share:.0%} of a step.",
+            share=share,
+            evidence=hot_lines.told(found),
+            where=hot_lines.place(found),
+            remedy=remedy,
+        )
+
+    return judge
 
 
-_HABITS = (
-    Habit(
-        id="tensor-from-list",
+HABITS = (
+    _habit(
+        "tensor-from-list",
         title="A list of Python numbers becomes a tensor.",
         what="Making a tensor of Python numbers",
         remedy="Keep the data in arrays from the start (numpy.asarray once, torch.from_numpy), or stack tensors: each "
@@ -52,8 +79,8 @@ _HABITS = (
         wrong_when="the list is made of few numbers, and the step is short.",
         text=r"torch\.(tensor|as_tensor|Tensor|FloatTensor|LongTensor|IntTensor)\(|(np|numpy)\.(array|asarray)\(|\.tolist\(\)",
     ),
-    Habit(
-        id="text-parsed-per-item",
+    _habit(
+        "text-parsed-per-item",
         title="Text is parsed for each item.",
         what="Parsing text (JSON, CSV, XML, regular expressions)",
         remedy="Parse once, before training, and store what the model needs as arrays.",
@@ -61,8 +88,8 @@ _HABITS = (
         calls=r"/(json|csv|xml|yaml|html)/|/(csv|ast|tokenize|configparser)\.py\(|/re/__init__\.py\(|/re\.py\(",
         text=r"json\.loads?\(|csv\.reader|re\.(sub|match|search|findall|split|finditer)\(|\.(findall|finditer|fullmatch)\(",
     ),
-    Habit(
-        id="table-read-per-item",
+    _habit(
+        "table-read-per-item",
         title="A table or an archive is asked for one item at a time.",
         what="Asking a table or an archive (pandas, HDF5, Arrow) for single items",
         remedy="Take the columns out as arrays once (to_numpy()), or read a batch at a time (__getitems__).",
@@ -70,8 +97,8 @@ _HABITS = (
         calls=r"/(pandas|h5py|pyarrow|polars|zarr|tables|xarray)/",
         text=r"\.i?loc\[",
     ),
-    Habit(
-        id="file-opened-per-item",
+    _habit(
+        "file-opened-per-item",
         title="A file is opened for each item.",
         what="Opening and reading files",
         remedy="Open a file once for each worker, or pack the items into few files and map them into memory.",
@@ -80,8 +107,8 @@ _HABITS = (
         r"/(zipfile|tarfile|gzip|pickle|bz2|lzma)(/__init__|/_path)?\.py\(",
         text=r"\bopen\((?!.*[\"'][wax])|(np|numpy)\.load\(|torch\.load\(|pickle\.load",
     ),
-    Habit(
-        id="saved-per-step",
+    _habit(
+        "saved-per-step",
         title="The program saves often.",
         what="Saving (checkpoints, state_dict)",
         remedy="Save less often, or let a thread write a copy that was made on the host.",
@@ -90,8 +117,8 @@ _HABITS = (
         calls=r"/torch/serialization\.py\(\d+\): _?(legacy_)?save|/safetensors/|/torch/distributed/checkpoint/",
         text=r"torch\.save\(|save_checkpoint|save_pretrained|state_dict\(\)|(np|numpy)\.savez?\w*\(",
     ),
-    Habit(
-        id="copied-per-step",
+    _habit(
+        "copied-per-step",
         title="Objects are copied whole.",
         what="Copying objects (copy.deepcopy)",
         remedy="Copy less often, or copy tensors by Tensor.copy_ into ones that exist.",
@@ -99,8 +126,8 @@ _HABITS = (
         calls=r"/copy\.py\(",
         text=r"deepcopy\(",
     ),
-    Habit(
-        id="logged-per-step",
+    _habit(
+        "logged-per-step",
         title="Logging, drawing or writing happens in the loop.",
         what="Logging, drawing or writing",
         remedy="Do it every hundred steps, or in a thread that gets values that were detached.",
@@ -111,41 +138,6 @@ _HABITS = (
         text=r"^print\(|imwrite\(|savefig\(|\.write\(|json\.dumps?\(|add_(scalar|histogram|image)|histogram\(|histc\(",
     ),
 )
-
-
-def _rule_of(habit: Habit) -> Rule:
-    @rule(
-        id=habit.id,
-        title=habit.title,
-        sees="where a sampler saw the thread of the steps, or the loader's workers: a line that calls this, or whose "
-        "text does.",
-        costs="the line's part of the time between operators, or of the wait for the loader; with a device, at most "
-        "what it waits for the host.",
-        wrong_when=habit.wrong_when,
-        explains=_GENERAL,
-    )
-    def judge(view: ObservationView) -> Judgements:
-        found = [*hot_lines.of_python(view, habit.is_at), *hot_lines.of_loader(view, habit.is_at)]
-        if habit.in_steps is not None:
-            rare = [
-                (Line(function=one.function, text=one.text, num=0), one.share) for one in periodic(view, habit.in_steps)
-            ]
-            # Steps that save may do more than that: what was seen of saving itself tells better.
-            seen = hot_lines.known(lambda view: hot_lines.of_thread(view, habit.is_at), view)
-            found = max(found, seen or rare, key=lambda lines: sum(part for _, part in lines))
-        share = min(1.0, sum(part for _, part in found))
-        yield Judgement(
-            claim=f"{habit.what} takes {share:.0%} of a step.",
-            share=share,
-            evidence=hot_lines.told(found),
-            where=hot_lines.place(found),
-            remedy=habit.remedy,
-        )
-
-    return judge
-
-
-HABITS = tuple(map(_rule_of, _HABITS))
 
 
 @rule(

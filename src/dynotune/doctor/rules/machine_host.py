@@ -6,6 +6,8 @@ from dynotune.doctor import machine, policy
 from dynotune.doctor.bounds import severity_of
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.schema.diagnosis import Severity
+from dynotune.schema.facts import Unknown
 
 DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 """With these drivers `powersave` follows the load. With all others it is the lowest frequency."""
@@ -198,31 +200,27 @@ def preempt_rt_kernel(view: ObservationView) -> Judgements:
 def swap_active(view: ObservationView) -> Judgements:
     if not view.number("host.swap_total_bytes"):
         return
-    used = view.fact_evidence("host.swap_used_bytes", "host.memory_available_bytes")
-    remedy = "Free memory: use fewer loader workers and a smaller prefetch, or end other programs. vm.swappiness "
-    "alone changes little."
+    severity: Severity | None = "medium"
+    share: float | Unknown = machine.NOT_MEASURED
     if machine.is_watched(view):
-        pages = view.number("window.swapped_pages")
-        if pages >= policy.SWAPPED_PAGES:
-            parts = machine.shares(view)
-            yield Judgement(
-                severity=None if pages < policy.MUCH_SWAPPED_PAGES else "high",
-                otherwise="high",
-                claim=f"{pages:,.0f} pages were swapped while the command ran.",
-                share=machine.measured(None if parts is None else 1 - parts.device),
-                evidence=[*used, *view.fact_evidence("window.major_faults")],
-                remedy=remedy,
-                commands=["vmstat 1", "free -h"],
-            )
-        return
-    total, left = view.number("host.memory_bytes"), view.number("host.memory_available_bytes")
-    if left < policy.LITTLE_AVAILABLE_MEMORY * total and view.number("host.swap_used_bytes"):
-        yield Judgement(
-            severity="medium",
-            claim=f"Hardly any memory is left ({left / 2**30:.1f} GiB), and swap is in use.",
-            evidence=used,
-            remedy=remedy,
-            commands=["vmstat 1", "free -h"],
-        )
-        return
-    raise Missing("swapping while a command runs", machine.DIAGNOSE)
+        pages, parts = view.number("window.swapped_pages"), machine.shares(view)
+        if pages < policy.SWAPPED_PAGES:
+            return
+        severity = None if pages < policy.MUCH_SWAPPED_PAGES else "high"
+        share = machine.measured(None if parts is None else 1 - parts.device)
+        claim = f"{pages:,.0f} pages were swapped while the command ran."
+    else:
+        total, left = view.number("host.memory_bytes"), view.number("host.memory_available_bytes")
+        if left >= policy.LITTLE_AVAILABLE_MEMORY * total or not view.number("host.swap_used_bytes"):
+            raise Missing("swapping while a command runs", machine.DIAGNOSE)
+        claim = f"Hardly any memory is left ({left / 2**30:.1f} GiB), and swap is in use."
+    yield Judgement(
+        severity=severity,
+        otherwise="high",
+        claim=claim,
+        share=share,
+        evidence=view.fact_evidence("host.swap_used_bytes", "host.memory_available_bytes", "window.major_faults"),
+        remedy="Free memory: use fewer loader workers and a smaller prefetch, or end other programs. vm.swappiness "
+        "alone changes little.",
+        commands=["vmstat 1", "free -h"],
+    )

@@ -85,10 +85,15 @@ def _loaders(view: ObservationView) -> list[Loader] | None:
 
 
 def _shared_bytes(loader: Loader) -> int | None:
-    """Return what workers hold in shared memory: prefetched batches, and as many being made or consumed."""
+    """Return what workers hold in shared memory."""
     if not loader.num_workers or not loader.batch:
         return None
-    return 2 * loader.num_workers * (loader.prefetch_factor or 2) * sum(tensor.num_bytes for tensor in loader.batch)
+    return _num_ready(loader) * sum(tensor.num_bytes for tensor in loader.batch)
+
+
+def _num_ready(loader: Loader) -> int:
+    """Return how many batches workers hold: prefetched ones, and as many being made or consumed."""
+    return 2 * loader.num_workers * (loader.prefetch_factor or 2)
 
 
 @machine_rule(
@@ -108,9 +113,7 @@ def fd_limit_loader(view: ObservationView) -> Judgements:
     elif view.fact_or_none("live.multiprocessing_sharing") == "file_system":
         return
     else:
-        tensors = sum(
-            2 * loader.num_workers * (loader.prefetch_factor or 2) * len(loader.batch or []) for loader in loaders
-        )
+        tensors = sum(_num_ready(loader) * len(loader.batch or []) for loader in loaders)
         severity = "medium" if tensors and tensors + policy.FILES_BESIDE_LOADER > limit else None
         evidence = [f"batches on their way hold up to {tensors} tensors, a file each"]
     if severity is not None:

@@ -172,25 +172,19 @@ def model_half_under_autocast(view: ObservationView) -> Judgements:
     in_half = sum(num for dtype, num in model.dtypes.items() if _plain(dtype) in HALF)
     if 2 * in_half <= model.num_parameters:
         return
-    evidence = [f"parameters: {', '.join(model.dtypes)}", f"autocast: {model.call.autocast}"]
-    if view.is_training:
-        yield Judgement(
-            severity="medium",
-            kind="correctness",
-            claim="The weights are in a half type, so autocast has no float32 weights to update.",
-            evidence=evidence,
-            where=model.call.place,
-            remedy="Remove .half() or .to(bfloat16): autocast converts tensors where it needs to.",
-        )
-        return
-    share = saving(view, view.lost("casts")) if view.uses_cuda else 0.0
+    trains = view.is_training
     yield Judgement(
-        severity="low",
-        claim="The model is in a half type and runs under autocast, which only converts back and forth.",
-        share=share,
-        evidence=evidence,
-        where=model.call.place,
-        remedy="Remove autocast.",
+        severity="medium" if trains else "low",
+        kind="correctness" if trains else "speed",
+        claim="The weights are in a half type, so autocast has no float32 weights to update."
+        if trains
+        else "The model is in a half type and runs under autocast, which only converts back and forth.",
+        share=None if trains else saving(view, view.lost("casts")) if view.uses_cuda else 0.0,
+        evidence=[f"parameters: {', '.join(model.dtypes)}", f"autocast: {model.call.autocast}"],
+        model=model,
+        remedy="Remove .half() or .to(bfloat16): autocast converts tensors where it needs to."
+        if trains
+        else "Remove autocast.",
     )
 
 

@@ -93,11 +93,6 @@ def bound_of_compiling(view: ObservationView) -> float:
     return min(1.0, shares.host + pauses + fused)
 
 
-def lost_elsewhere(losses: Iterable[LostTime], *operators: str) -> float:
-    """Return the sum of the losses whose operator has none of these words in its name."""
-    return sum(loss.share for loss in losses if not is_at(loss.where, *operators))
-
-
 def is_at(where: Place, *words: str) -> bool:
     """Tell whether the place's operator has one of these words in its name."""
     return any(word in where.operator.lower() for word in words)

@@ -153,6 +153,12 @@ def part_of_step(view: ObservationView, *names: str) -> float | Unknown:
     return measured(None if parts is None or not names else sum(getattr(parts, name) for name in names))
 
 
+def cores_in_use(view: ObservationView) -> float | None:
+    """Return how many cores all programs take; None if that is not known."""
+    own, by_others = (view.number_or_none(f"window.{whose}_cpu_s_per_s") for whose in ("tree", "others"))
+    return None if own is None else own + max(0.0, by_others or 0.0)
+
+
 # Variables
 
 

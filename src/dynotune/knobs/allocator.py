@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dynotune.knobs.conditions import NO_GPU, has_gpu
+from dynotune.knobs.conditions import ON_GPU
 from dynotune.schema.knob import AllocConf, Effect, Knob, Scalar
 
 
@@ -28,9 +28,7 @@ def _key(
         default=default,
         when="process",
         effect=effect,
-        needs=("gpu.count",),
-        applies=has_gpu,
-        unless=NO_GPU,
+        **ON_GPU,
         doc=doc,
         hurts=hurts,
         source="https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf",

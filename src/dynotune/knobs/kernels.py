@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dynotune.knobs.conditions import NO_GPU, has_gpu
+from dynotune.knobs.conditions import ON_GPU
 from dynotune.schema.knob import Attr, Call, Knob, Module
 
 _RANDOMNESS = "https://docs.pytorch.org/docs/stable/notes/randomness.html"
@@ -15,9 +15,7 @@ KNOBS = (
         default="false",
         when="any",
         effect="numerics",
-        needs=("gpu.count",),
-        applies=has_gpu,
-        unless=NO_GPU,
+        **ON_GPU,
         doc="Lets cuDNN time several algorithms for each new convolution shape and keep the fastest.",
         hurts="Every new shape is timed anew, so inputs of many sizes get slower. The choice may differ from run to "
         "run, and the results with it in their last digits; the algorithms may take more memory.",
@@ -32,9 +30,7 @@ KNOBS = (
         default="false",
         when="any",
         effect="numerics",
-        needs=("gpu.count",),
-        applies=has_gpu,
-        unless=NO_GPU,
+        **ON_GPU,
         doc="Keeps cuDNN to convolution algorithms that give the same result every time.",
         hurts="Set to true, faster algorithms are passed over. Set to false, runs are no longer repeatable bit by bit.",
         source=_RANDOMNESS + "#cuda-convolution-determinism",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dynotune.knobs.conditions import NO_GPU, has_gpu, torch_from
+from dynotune.knobs.conditions import ON_GPU, torch_from
 from dynotune.schema.knob import Constructor, Knob
 
 _LOADERS = ("torch.utils.data.DataLoader",)
@@ -31,9 +31,7 @@ KNOBS = (
         default="false",
         when="construct",
         effect="exact",
-        needs=("gpu.count",),
-        applies=has_gpu,
-        unless=NO_GPU,
+        **ON_GPU,
         doc="Puts each batch in page-locked memory, from which the GPU copies several times faster. It pays most "
         "together with transfer.non_blocking.",
         hurts="Page-locked memory is taken from the machine for good, and the one thread that fills it can become the "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dynotune.knobs.conditions import NO_GPU, has_gpu
+from dynotune.knobs.conditions import ON_GPU
 from dynotune.schema.knob import Knob, Method
 
 KNOBS = (
@@ -14,9 +14,7 @@ KNOBS = (
         when="any",
         # Exact for batches from a loader; a pinned buffer of the program's own may be refilled too early.
         effect="semantics",
-        needs=("gpu.count",),
-        applies=has_gpu,
-        unless=NO_GPU,
+        **ON_GPU,
         doc="Copies from pinned host memory to the GPU without waiting for them, so that the program goes on launching "
         "work meanwhile. Other copies are left as they are: from unpinned memory it would do nothing, and towards the "
         "host it would let the program read what has not arrived.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dynotune.doctor import machine, policy
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.hot_lines import steps_thread
-from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.observation_view import ObservationView, or_else
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
@@ -59,15 +59,12 @@ def _spare_cores(view: ObservationView, cores: int, ranks: int) -> float | None:
 
     While that thread waits, its own core is free, too, and no thread of an operator would use it.
     """
-    used, by_others = (view.number_or_none(f"window.{whose}_cpu_s_per_s") for whose in ("tree", "others"))
+    used = machine.cores_in_use(view)
     if used is None:
         return None
-    free = cores - (used + max(0.0, by_others or 0.0)) / ranks
-    try:
-        thread, window_s = steps_thread(view), view.timing.window_s
-    except Missing:
-        return free
-    return free - (0.0 if thread.cpu_s is None else max(0.0, 1.0 - thread.cpu_s / window_s))
+    cpu_s = or_else(lambda: steps_thread(view).cpu_s, None)
+    waits = or_else(lambda: max(0.0, 1.0 - (cpu_s or 0.0) / view.timing.window_s), 0.0)
+    return cores - used / ranks - (0.0 if cpu_s is None else waits)
 
 
 @machine_rule(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dynotune.doctor import bounds, hot_lines, policy
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
+from dynotune.doctor.machine import cores_in_use
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader
@@ -382,8 +383,8 @@ def _waiting_for_cores(view: ObservationView) -> float | None:
 
 def _cores_are_busy(view: ObservationView, cores: float) -> bool:
     """Tell whether the cores are busy, other programs included; true if that is not known."""
-    used, by_others = (view.number_or_none(f"window.{whose}_cpu_s_per_s") for whose in ("tree", "others"))
-    return used is None or used + max(0.0, by_others or 0.0) >= policy.CORES_BUSY * cores
+    used = cores_in_use(view)
+    return used is None or used >= policy.CORES_BUSY * cores
 
 
 def _threads_wait(view: ObservationView) -> bool:

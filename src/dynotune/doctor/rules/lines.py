@@ -7,6 +7,7 @@ import re
 from dynotune.doctor import hot_lines, policy
 from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.declaration import Judgement, Judgements, Rule, rule
+from dynotune.doctor.machine import cores_in_use
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.phases import periodic
 from dynotune.schema.observation import Line, PeriodicKind
@@ -197,8 +198,8 @@ def threads_compete(view: ObservationView) -> Judgements:
     share = min(taken, view.attribution.shares.host if view.uses_cuda else idle)
     if not view.uses_cuda:
         # It may have waited for a core if none was left: by as much as they take of all.
-        used = _cores_used_up(view)
-        part = taken / used if used else 1.0
+        used, cores = cores_in_use(view), view.number_or_none("host.num_cores")
+        part = taken / used if used and cores is not None and used >= policy.USED_UP * cores else 1.0
         share = min(share, part if part >= policy.LARGE_PART else 0.0)
     if share < policy.MEDIUM_SHARE:
         return
@@ -211,11 +212,3 @@ def threads_compete(view: ObservationView) -> Judgements:
         where=Place(function=busiest.lines[0].function),
         remedy="Do this work in processes (DataLoader workers, multiprocessing), or in code that releases the lock.",
     )
-
-
-def _cores_used_up(view: ObservationView) -> float | None:
-    """Return what all programs took of the cores, if hardly any was left: then a thread may wait for a core."""
-    names = ("host.num_cores", "window.tree_cpu_s_per_s", "window.others_cpu_s_per_s")
-    cores, own, by_others = (view.number_or_none(name) for name in names)
-    used = None if own is None else own + max(0.0, by_others or 0.0)
-    return None if cores is None or used is None or used < policy.USED_UP * cores else used

@@ -15,6 +15,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Allocator
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
+from dynotune.text import words
 
 
 @cuda_rule(
@@ -226,8 +227,8 @@ def _leak(view: ObservationView, what: str, grown: int, free: float | None) -> J
     return Judgement(
         severity=severity,
         kind="memory",
-        claim=f"The {what} grows by {_size(grown / timing.num_steps)} a step.",
-        evidence=[f"{_size(grown)} in {timing.num_steps} steps ({timing.window_s:.1f} s)", *until],
+        claim=f"The {what} grows by {words.num_bytes(grown / timing.num_steps)} a step.",
+        evidence=[f"{words.num_bytes(grown)} in {timing.num_steps} steps ({timing.window_s:.1f} s)", *until],
         remedy=remedy,
     )
 
@@ -236,10 +237,6 @@ def _keeps_graphs(view: ObservationView) -> bool:
     """Tell whether there can be graphs: gradients are computed, or that is not known."""
     calls = [model.call for model in view.models]
     return view.is_training or not calls or any(call is None or call.grad_enabled for call in calls)
-
-
-def _size(num_bytes: float) -> str:
-    return f"{num_bytes / 1e6:,.1f} MB" if num_bytes >= 1e6 else f"{num_bytes / 1e3:,.1f} kB"
 
 
 def _duration(time_s: float) -> str:

@@ -16,9 +16,6 @@ from dynotune.schema.trace_summary import SMALL_COPY_BYTES, Place
 _FUNCTION = re.compile(r"(?P<file>[^(]+)\((?P<line>\d+)\): ")
 _PLACE = re.compile(r"(\S+\.py):(\d+)")
 _READS = re.compile(r"aten::(item|is_nonzero|_local_scalar_dense)$")
-_READS_IN_TEXT = re.compile(
-    r"\.item\(\)|\.tolist\(\)|\.cpu\(\)|\.numpy\(\)|synchronize\(|nonzero\(|(float|int|bool)\(\w"
-)
 _NEEDS_A_VALUE = re.compile(r"[Dd]ata-dependent|Tensor\.item|generic_jump")
 
 

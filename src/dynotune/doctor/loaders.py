@@ -6,7 +6,7 @@ import math
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
-from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.observation_view import Missing, ObservationView, required
 from dynotune.doctor.phases import sampling
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading
@@ -27,9 +27,7 @@ def loading_of(loader: Loader) -> Loading:
     Raises:
         Missing: the making of batches was not timed.
     """
-    if isinstance(loader.loading, Unknown):
-        raise Missing("what making batches takes", loader.loading.reason)
-    return loader.loading
+    return required(loader.loading, "what making batches takes")
 
 
 def steady_wait(view: ObservationView, loader: Loader | None) -> float:

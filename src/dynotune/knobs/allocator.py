@@ -38,7 +38,7 @@ def _key(
 _NEWER = "Known to newer versions of torch only; others stop at start and say so."
 _NATIVE = "Ignored with alloc.backend=cudaMallocAsync."
 
-_DEVICE = (
+KNOBS = (
     _key(
         "expandable_segments",
         "bool",
@@ -126,9 +126,7 @@ _DEVICE = (
         "The cache is not emptied for another try. " + _NEWER,
         effect="semantics",
     ),
-)
-
-_PINNED = (
+    # Pinned host memory.
     _key(
         "pinned_use_cuda_host_register",
         "bool",
@@ -182,5 +180,3 @@ _PINNED = (
         effect="semantics",
     ),
 )
-
-KNOBS = (*_DEVICE, *_PINNED)

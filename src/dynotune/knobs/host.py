@@ -6,12 +6,7 @@ from dynotune.schema.knob import Call, Knob, Preload
 
 MALLOC_LIBRARIES: dict[str, tuple[str, ...]] = {
     "jemalloc": ("libjemalloc.so.2", "libjemalloc.so.1", "libjemalloc.so"),
-    "tcmalloc": (
-        "libtcmalloc.so.4",
-        "libtcmalloc_minimal.so.4",
-        "libtcmalloc.so",
-        "libtcmalloc_minimal.so",
-    ),
+    "tcmalloc": ("libtcmalloc.so.4", "libtcmalloc_minimal.so.4", "libtcmalloc.so", "libtcmalloc_minimal.so"),
 }
 
 _THREADS = "https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inference.html"

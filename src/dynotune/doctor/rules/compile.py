@@ -57,7 +57,7 @@ def compile_default(view: ObservationView) -> Judgements:
     explains=["launch-bound", "host-bound", "compile-default"],
 )
 def graph_breaks(view: ObservationView) -> Judgements:
-    compilation = _compiled(view)
+    compilation = compiled(view)
     if compilation is None:
         return
     gave_up = not compilation.num_graphs and bool(compilation.modes) and any(model.compiled for model in view.models)
@@ -95,7 +95,7 @@ def graph_breaks(view: ObservationView) -> Judgements:
     explains=["launch-bound", "host-bound", "compile-default", "recompile-jitter"],
 )
 def recompiles(view: ObservationView) -> Judgements:
-    compilation = _compiled(view)
+    compilation = compiled(view)
     if compilation is None or not (compilation.limit_reached or compilation.num_recompilations):
         return
     again = f"{compilation.num_recompilations} recompilations, {compilation.num_compilations_in_window} compilations "
@@ -134,7 +134,7 @@ def recompiles(view: ObservationView) -> Judgements:
     explains=["launch-bound", "host-bound"],
 )
 def cudagraph_skipped(view: ObservationView) -> Judgements:
-    compilation = _compiled(view)
+    compilation = compiled(view)
     if compilation is None or not view.uses_cuda or not compilation.cudagraph_skips:
         return
     if not any(mode in GRAPH_MODES for mode in compilation.modes):
@@ -158,7 +158,7 @@ def cudagraph_skipped(view: ObservationView) -> Judgements:
     explains=["launch-bound", "host-bound"],
 )
 def cudagraph_rerecord(view: ObservationView) -> Judgements:
-    compilation = _compiled(view)
+    compilation = compiled(view)
     if compilation is None or not view.uses_cuda or not any(mode in GRAPH_MODES for mode in compilation.modes):
         return
     recorded = compilation.num_cudagraphs_in_window
@@ -176,7 +176,7 @@ def cudagraph_rerecord(view: ObservationView) -> Judgements:
     )
 
 
-def _compiled(view: ObservationView) -> Compilation | None:
+def compiled(view: ObservationView) -> Compilation | None:
     """Return what torch compiled; None if nothing was compiled.
 
     Raises:

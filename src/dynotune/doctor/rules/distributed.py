@@ -7,8 +7,8 @@ import re
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import at_least, bytes_per_s, main_model, place_of, saving, severity_of
 from dynotune.doctor.declaration import Judgement, Judgements, rule
-from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of, or_unknown
-from dynotune.schema.facts import Unknown, Value
+from dynotune.doctor.observation_view import ObservationView, evidence_of, or_unknown, required
+from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Model
 from dynotune.schema.trace_summary import Place
 
@@ -66,7 +66,8 @@ def ddp_find_unused_on(view: ObservationView) -> Judgements:
     model = _ddp(view)
     if model is None or model.ddp.get("find_unused_parameters") is not True:
         return
-    if _ddp_fact(model, "unused_parameters") not in (0, False):
+    unused = model.ddp.get("unused_parameters", Unknown("DistributedDataParallel did not say"))
+    if required(unused, "unused_parameters of DistributedDataParallel") not in (0, False):
         return
     yield Judgement(
         otherwise="medium",
@@ -273,15 +274,3 @@ def _waiting(view: ObservationView) -> float:
 
 def _ddp(view: ObservationView) -> Model | None:
     return next((model for model in view.models if model.wrapper == "DistributedDataParallel"), None)
-
-
-def _ddp_fact(model: Model, name: str) -> Value:
-    """Return a field that DistributedDataParallel reports about itself.
-
-    Raises:
-        Missing: it does not report the field.
-    """
-    value = model.ddp.get(name, Unknown("DistributedDataParallel did not say"))
-    if isinstance(value, Unknown):
-        raise Missing(f"{name} of DistributedDataParallel", value.reason)
-    return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dynotune.doctor import machine
+from dynotune.doctor.bounds import host_share
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.observation_view import ObservationView, or_else
 from dynotune.schema.facts import Unknown
@@ -90,19 +91,12 @@ def cublas_env_regex(view: ObservationView) -> Judgements:
 
 
 def _host_share_of_products(view: ObservationView) -> tuple[float | None, list[str]]:
-    """Return the host's own time in products as a share of a plain step, with evidence.
-
-    The share is at most the device's idle time that the host causes. Recording slows the host, so its recorded time in
-    products is no less than in a plain step.
-    """
-    parts, trace = machine.shares(view), view.observation.trace
-    if parts is None or isinstance(trace, Unknown) or not trace.num_steps:
+    """Return the host's own time in products as a share of a plain step, with evidence; None if it is not known."""
+    trace = view.observation.trace
+    share = or_else(lambda: host_share(view, PRODUCTS.__contains__), None)
+    if share is None or isinstance(trace, Unknown) or not trace.num_steps:
         return None, []
-    products = [operator for operator in trace.operators if operator.name in PRODUCTS]
-    host_s = sum(operator.self_s for operator in products) / trace.num_steps
-    step_s = or_else(lambda: view.timing.step_s, None)
-    if step_s is None:
-        return None, []
-    num = sum(operator.num for operator in products) / trace.num_steps
-    evidence = f"{num:,.0f} products a step, {host_s * 1e3:.3g} ms of host time while recorded"
-    return min(host_s / step_s, parts.host), [evidence]
+    products = [row for row in trace.operators if row.name in PRODUCTS]
+    num, host_s = sum(row.num for row in products), sum(row.self_s for row in products)
+    each_ms = host_s / trace.num_steps * 1e3
+    return share, [f"{num / trace.num_steps:,.0f} products a step, {each_ms:.3g} ms of host time while recorded"]

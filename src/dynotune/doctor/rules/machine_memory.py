@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dynotune.doctor import policy
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
-from dynotune.doctor.machine import (
-    NOT_MEASURED,
-    no_gpu,
-)
+from dynotune.doctor.machine import NOT_MEASURED, no_gpu
 from dynotune.doctor.observation_view import ObservationView, or_else
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.observation import Loader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dynotune.doctor import machine, policy
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
-from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.observation_view import Missing, ObservationView, needs
 from dynotune.doctor.rules.machine_gpu import Slowed, slowed_gpus
 
 LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
@@ -69,8 +69,7 @@ def _degraded(view: ObservationView, what: str, way: str, remedy: str) -> Judgem
 def pcie_saturated(view: ObservationView) -> Judgements:
     if not machine.gpus(view):
         return
-    if not machine.is_watched(view):
-        raise Missing("traffic of a running command", machine.DIAGNOSE)
+    needs(machine.is_watched(view), "traffic of a running command", machine.DIAGNOSE)
     generation, width = view.number("gpu.pcie_max_generation"), view.number("gpu.pcie_max_width")
     if int(generation) not in LANE_BYTES_PER_S or width < 1:
         raise Missing("the link's line rate", f"{width:g} lanes of generation {generation:g} are not known here")
@@ -104,8 +103,7 @@ def pcie_replays(view: ObservationView) -> Judgements:
     counted = [gpu for gpu in machine.gpus(view) if view.number(f"{gpu}.pcie_replays")]
     if not counted:
         return
-    if not machine.is_watched(view):
-        raise Missing("growth of the replay counter", f"it is not zero, and {machine.DIAGNOSE}")
+    needs(machine.is_watched(view), "growth of the replay counter", f"it is not zero, and {machine.DIAGNOSE}")
     grown = sum(view.number(f"{machine.window_of(gpu)}.pcie_replays") for gpu in counted)
     if grown >= policy.MANY_REPLAYS:
         yield Judgement(

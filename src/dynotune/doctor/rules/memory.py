@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import inputs_grow, num_input_shapes, place_of
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
-from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
+from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of, needs
 from dynotune.doctor.slow_steps import slow_steps
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
@@ -139,11 +139,7 @@ def fragmentation(view: ObservationView) -> Judgements:
 def pinned_alloc_slow(view: ObservationView) -> Judgements:
     losses = view.losses("pinned-alloc-slow")
     share = sum(loss.share for loss in losses)
-    yield Judgement(
-        share=share,
-        losses=losses,
-        remedy="Allocate the buffer once and reuse it.",
-    )
+    yield Judgement(share=share, losses=losses, remedy="Allocate the buffer once and reuse it.")
 
 
 @rule(
@@ -270,8 +266,7 @@ def oom_or_batch_capped(view: ObservationView) -> Judgements:
 
 
 def _allocators(view: ObservationView) -> list[Allocator]:
-    if not view.allocators:
-        raise Missing("counters of the allocator", "the process did not report them")
+    needs(bool(view.allocators), "counters of the allocator", "the process did not report them")
     return view.allocators
 
 

@@ -6,7 +6,7 @@ from dynotune.doctor import policy
 from dynotune.doctor.bounds import behind_pageable_copies, delay_of_device, is_pinned, place_of, to_device
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
 from dynotune.doctor.loaders import main_loader
-from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
+from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of, required
 from dynotune.doctor.rules.transfer import MADE, NO_WAIT
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader
@@ -107,9 +107,7 @@ def pin_thread_bound(view: ObservationView) -> Judgements:
     wait = view.attribution.shares.input
     if not view.uses_cuda or loader is None or not loader.pin_memory or wait < policy.LEAST_SHARE:
         return
-    if isinstance(loader.loading, Unknown):
-        raise Missing("what pinning takes", loader.loading.reason)
-    pin_s, step_s = loader.loading.pin_s, view.timing.step_s
+    pin_s, step_s = required(loader.loading, "what pinning takes").pin_s, view.timing.step_s
     if pin_s is None or pin_s < policy.PIN_BUSY * step_s:
         return
     yield Judgement(

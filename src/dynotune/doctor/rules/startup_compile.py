@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dynotune.doctor import policy
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule, rule
-from dynotune.doctor.machine import (
-    unset,
-    whole_number,
-)
-from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.machine import unset, whole_number
+from dynotune.doctor.observation_view import ObservationView
+from dynotune.doctor.rules.compile import compiled
 from dynotune.doctor.startup_shared import severity_of_start, what_it_saves
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
@@ -29,12 +27,8 @@ def compile_cold_cache(view: ObservationView) -> Judgements:
     if view.number_or_none("start.compiler_added_bytes") is not None:
         yield from _by_timed_starts(view)
         return
-    compilation = view.process.compilation
-    if isinstance(compilation, Unknown):
-        if any(model.compiled for model in view.models) or "not used" not in compilation.reason:
-            raise Missing("what torch.compile did", compilation.reason)
-        return
-    if not compilation.num_graphs or view.fact_or_none("host.container") is None:
+    compilation = compiled(view)
+    if compilation is None or not compilation.num_graphs or view.fact_or_none("host.container") is None:
         return
     started_s = view.timing.time_to_first_step_s
     if started_s is None or started_s < policy.LONG_START_S:

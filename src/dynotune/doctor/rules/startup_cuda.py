@@ -7,7 +7,7 @@ import re
 from dynotune.doctor import machine, policy
 from dynotune.doctor.bounds import at_least
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
-from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.observation_view import Missing, ObservationView, needs
 from dynotune.doctor.startup_shared import (
     compiles_unseen,
     left_by_driver,
@@ -159,8 +159,7 @@ def _what_was_kept(view: ObservationView) -> list[str]:
 def jit_cache_not_persistent(view: ObservationView) -> Judgements:
     if machine.no_gpu(view) or machine.is_on(view.variable("CUDA_CACHE_DISABLE")) or _compiles_ptx(view) is False:
         return
-    if _compiles_ptx(view) is None:
-        raise Missing("torch.runs_natively", "whether the driver compiles anything is not known")
+    needs(_compiles_ptx(view) is not None, "torch.runs_natively", "whether the driver compiles anything is not known")
     writable = view.truth("cache.cuda.writable")
     if writable and view.truth("cache.cuda.lasts"):
         return
@@ -170,11 +169,7 @@ def jit_cache_not_persistent(view: ObservationView) -> Judgements:
         claim="The driver keeps its compiled kernels in a folder that does not last."
         if writable
         else "The driver cannot keep its compiled kernels: its cache folder is not writable.",
-        evidence=[
-            view.mentions("cache.cuda.path"),
-            view.mentions("cache.cuda.storage"),
-            *what_it_saves(view),
-        ],
+        evidence=[view.mentions("cache.cuda.path"), view.mentions("cache.cuda.storage"), *what_it_saves(view)],
         remedy="Set CUDA_CACHE_PATH to a folder on a volume that lasts, or pack the cache: dynotune startup pack.",
     )
 
@@ -221,10 +216,7 @@ def lazy_first_call_jitter(view: ObservationView) -> Judgements:
     yield Judgement(
         severity="low",
         kind="jitter",
-        evidence=[
-            f"{words.duration(late_s)} in all, with warm caches",
-            *view.variable_evidence("CUDA_MODULE_LOADING"),
-        ],
+        evidence=[f"{words.duration(late_s)} in all, with warm caches", *view.variable_evidence("CUDA_MODULE_LOADING")],
         remedy="In a service, run every shape once before the first request. CUDA_MODULE_LOADING=EAGER loads all "
         "kernels at the start, which takes more time and memory.",
     )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from dynotune.probe.sources.counters import process_stat
+from dynotune.probe.sources.counters import PARENT, stat_fields
 from dynotune.schema.facts import Facts, Unknown
 
 NAMES: dict[str, str] = {
@@ -156,17 +156,17 @@ def _ancestry(pid: int, root: Path) -> list[tuple[str, dict[str, str] | Unknown]
     found: list[tuple[str, dict[str, str] | Unknown]] = []
     while pid:
         try:
-            stat = process_stat(root, pid)
+            stat = stat_fields(f"{root}/proc/{pid}")
         except OSError as error:
             found.append((f"pid {pid}", Unknown(f"process {pid} cannot be read: {error.strerror}")))
             break
         if stat is None:
             break
         first = _first_environment(root / "proc" / str(pid) / "environ")
-        found.append((f"pid {pid} ({stat.name})", first))
+        found.append((f"pid {pid} ({stat[0]})", first))
         if isinstance(first, Unknown):
             break
-        pid = stat.parent
+        pid = int(stat[1][PARENT])
     return found
 
 

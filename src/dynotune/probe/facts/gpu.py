@@ -10,8 +10,8 @@ from dynotune.probe.facts.gpu_topology import topology
 from dynotune.probe.facts.host import parse_cpu_list
 from dynotune.probe.sources import clock_reasons, container
 from dynotune.probe.sources import nvml as nvml_facts
-from dynotune.probe.sources.nvml import NvmlUnavailable, answer, in_mig_mode, visible_in
-from dynotune.schema.facts import Facts, Unknown, Value
+from dynotune.probe.sources.nvml import NvmlUnavailable, answer, handles_of, has_mode, in_mig_mode, visible_in
+from dynotune.schema.facts import Facts, Unknown, Value, needed, or_unknown
 
 Question = Callable[[Any, Any], Value]
 
@@ -19,16 +19,6 @@ NAME_UNKNOWN = "(name unknown)"
 
 # 4096 processors, more than any kernel is built for.
 NUM_AFFINITY_WORDS = 64
-
-
-def _ecc(nvml: Any, gpu: Any) -> bool:
-    try:
-        current, _ = nvml.nvmlDeviceGetEccMode(gpu)
-    except nvml.NVMLError as error:
-        if error.value == nvml.NVML_ERROR_NOT_SUPPORTED:
-            return False
-        raise
-    return bool(current == nvml.NVML_FEATURE_ENABLED)
 
 
 QUESTIONS: dict[str, Question] = {
@@ -47,7 +37,7 @@ QUESTIONS: dict[str, Question] = {
     "default_power_limit_w": lambda nvml, gpu: nvml.nvmlDeviceGetPowerManagementDefaultLimit(gpu) / 1000,
     "temperature_c": lambda nvml, gpu: int(nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)),
     "persistence": lambda nvml, gpu: bool(nvml.nvmlDeviceGetPersistenceMode(gpu) == nvml.NVML_FEATURE_ENABLED),
-    "ecc": _ecc,
+    "ecc": lambda nvml, gpu: has_mode(nvml, nvml.nvmlDeviceGetEccMode, gpu, nvml.NVML_FEATURE_ENABLED),
     "ecc_uncorrected": lambda nvml, gpu: int(
         nvml.nvmlDeviceGetTotalEccErrors(gpu, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
     ),
@@ -104,7 +94,7 @@ def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"),
             visible = visible_in(library, env)
             if isinstance(visible, Unknown) or not visible:
                 why = visible if isinstance(visible, Unknown) else Unknown("no GPU is visible")
-                return _rest_unknown(why) | found | {"gpu.mig": _any_in_mig_mode(library)}
+                return dict.fromkeys(NAMES, why) | found | {"gpu.mig": _any_in_mig_mode(library)}
             for place, index in enumerate(visible):
                 found |= _one(library, index, f"gpu{place or ''}", comparable=comparable, root=root)
             if len(visible) > 1:
@@ -112,12 +102,8 @@ def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"),
     except NvmlUnavailable as unavailable:
         found |= nvml_facts.facts(env, nvml=nvml, dev=dev)
         why = Unknown("there is no GPU" if found["gpu.count"] == 0 else unavailable.reason)
-        return _rest_unknown(why) | found
+        return dict.fromkeys(NAMES, why) | found
     return found
-
-
-def _rest_unknown(why: Unknown) -> Facts:
-    return dict.fromkeys(NAMES, why)
 
 
 def _one(nvml: Any, index: int, prefix: str, *, comparable: bool, root: Path) -> Facts:
@@ -144,19 +130,13 @@ def _cuda_driver(nvml: Any) -> str:
 
 def _any_in_mig_mode(nvml: Any) -> bool | Unknown:
     """Of every GPU here: which of them the command would see is what could not be told."""
-
-    def ask() -> bool:
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        return any(in_mig_mode(nvml, handle) for handle in handles)
-
-    return answer(nvml, ask)
+    return answer(nvml, lambda: any(in_mig_mode(nvml, handle) for handle in handles_of(nvml)))
 
 
+@or_unknown()
 def _processes(nvml: Any, handle: Any, *, comparable: bool, root: Path) -> list[int | str] | Unknown:
     """Processes with a compute context, `PID NAME`; we have none ourselves."""
-    running = answer(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
-    if isinstance(running, Unknown):
-        return running
+    running = needed(answer(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)))
     if not running and not comparable:
         # Drivers differ: some name the machine's process ids here, some leave out what is not ours.
         return Unknown("the driver may hide processes outside this container")
@@ -178,11 +158,10 @@ def _sysfs_name(bus_id: str) -> str:
     return f"{int(domain, 16):04x}:{rest}"
 
 
+@or_unknown()
 def _numa_node(folder: Path | Unknown, root: Path) -> int | Unknown:
-    if isinstance(folder, Unknown):
-        return folder
     try:
-        node = int((folder / "numa_node").read_text())
+        node = int((needed(folder) / "numa_node").read_text())
         nodes = parse_cpu_list((root / "sys/devices/system/node/has_cpu").read_text())
     except (OSError, ValueError):
         return Unknown("/sys does not say on which memory node this GPU is")
@@ -191,7 +170,8 @@ def _numa_node(folder: Path | Unknown, root: Path) -> int | Unknown:
     return min(nodes) if len(nodes) == 1 else Unknown("the firmware does not say on which memory node this GPU is")
 
 
-def _cpu_affinity(nvml: Any, handle: Any, folder: Path | Unknown) -> list[int | str] | Unknown:
+@or_unknown()
+def _cpu_affinity(nvml: Any, handle: Any, folder: Path | Unknown) -> list[int | str]:
     """Processors near the GPU, as `/sys` lists them, else as NVML does."""
     if not isinstance(folder, Unknown):
         try:
@@ -200,7 +180,5 @@ def _cpu_affinity(nvml: Any, handle: Any, folder: Path | Unknown) -> list[int | 
             listed = set()
         if listed:
             return [*sorted(listed)]
-    words = answer(nvml, lambda: list(nvml.nvmlDeviceGetCpuAffinity(handle, NUM_AFFINITY_WORDS)))
-    if isinstance(words, Unknown):
-        return words
+    words = needed(answer(nvml, lambda: list(nvml.nvmlDeviceGetCpuAffinity(handle, NUM_AFFINITY_WORDS))))
     return [64 * at + bit for at, word in enumerate(words) for bit in range(64) if word >> bit & 1]

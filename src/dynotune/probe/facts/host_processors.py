@@ -11,7 +11,7 @@ from pathlib import Path
 from dynotune.probe.facts.host import parse_cpu_list
 from dynotune.probe.facts.hypervisor import hypervisor
 from dynotune.probe.sources import container, counters, kernel_files
-from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.facts import Facts, Unknown, needed, or_unknown
 
 CPUS = "sys/devices/system/cpu"
 
@@ -83,10 +83,9 @@ def num_physical_cores(root: Path = Path("/")) -> int | Unknown:
     return len(cores) or Unknown("/sys does not say which processors share a core")
 
 
+@or_unknown()
 def _num_listed(root: Path, name: str) -> int | Unknown:
-    listed = kernel_files.text(root, name)
-    if isinstance(listed, Unknown):
-        return listed
+    listed = needed(kernel_files.text(root, name))
     try:
         return len(parse_cpu_list(listed)) or Unknown(f"/{name} is empty")
     except ValueError:
@@ -102,17 +101,15 @@ def _of_cores(root: Path, affinity: Collection[int], name: str) -> str | Unknown
     return Unknown("the kernel sets no frequencies here, as in most virtual machines and containers")
 
 
-def _preempt_rt(version: str | Unknown, root: Path) -> bool | Unknown:
+@or_unknown()
+def _preempt_rt(version: str | Unknown, root: Path) -> bool:
     realtime = kernel_files.text(root, "sys/kernel/realtime")
-    if realtime == "1":
-        return True
-    return version if isinstance(version, Unknown) else bool(re.search(r"PREEMPT[ _]RT\b", version))
+    return realtime == "1" or bool(re.search(r"PREEMPT[ _]RT\b", needed(version)))
 
 
+@or_unknown()
 def _load(root: Path) -> float | Unknown:
-    found = kernel_files.text(root, "proc/loadavg")
-    if isinstance(found, Unknown):
-        return found
+    found = needed(kernel_files.text(root, "proc/loadavg"))
     try:
         return float(found.split()[0])
     except (IndexError, ValueError):

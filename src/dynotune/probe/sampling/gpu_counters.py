@@ -10,7 +10,7 @@ from dynotune.probe.sampling.pcie_meter import PcieRates
 from dynotune.probe.sources import clock_reasons
 from dynotune.probe.sources.nvml import NvmlUnavailable, answer, close_library, open_library
 from dynotune.probe.sources.samples import Gpu, GpuProcess
-from dynotune.schema.facts import Unknown
+from dynotune.schema.facts import Unknown, needed, or_unknown
 
 NO_NEW = PcieRates(*[Unknown("the PCIe link was not asked since the sample before")] * 4)
 NO_RATES: Mapping[int, PcieRates] = {}
@@ -60,7 +60,7 @@ class GpuCounters:
         if library is not None:
             handle = answer(library, lambda: library.nvmlDeviceGetHandleByIndex(index))
         if isinstance(handle, Unknown):
-            return _unknown(index, handle)
+            return Gpu(nvml_index=index, **dict.fromkeys(Gpu.__struct_fields__[1:], handle))
 
         def ask(call: Callable[[], int]) -> int | Unknown:
             return answer(library, lambda: int(call()))
@@ -85,11 +85,10 @@ class GpuCounters:
             energy_j=energy_mj if isinstance(energy_mj, Unknown) else energy_mj / 1000,
         )
 
-    def _processes(self, index: int, handle: Any, ours: Collection[int]) -> list[GpuProcess] | Unknown:
+    @or_unknown()
+    def _processes(self, index: int, handle: Any, ours: Collection[int]) -> list[GpuProcess]:
         library = self._library
-        running = answer(library, lambda: library.nvmlDeviceGetComputeRunningProcesses(handle))
-        if isinstance(running, Unknown):
-            return running
+        running = needed(answer(library, lambda: library.nvmlDeviceGetComputeRunningProcesses(handle)))
         pids = sorted({int(process.pid) for process in running})
         foreign = [pid for pid in pids if pid not in ours]
         shares = self._sm_percent(index, handle) if foreign else {}
@@ -103,14 +102,12 @@ class GpuCounters:
             for pid in pids
         ]
 
-    def _sm_percent(self, index: int, handle: Any) -> dict[int, int] | Unknown:
+    @or_unknown()
+    def _sm_percent(self, index: int, handle: Any) -> dict[int, int]:
         """Highest share of each process since the last question; one that is not listed ran nothing."""
         library, since_us = self._library, self._since_us[index]
-        found = answer(library, lambda: library.nvmlDeviceGetProcessUtilization(handle, since_us))
-        if isinstance(found, Unknown):
-            return found
         shares: dict[int, int] = {}
-        for sample in found:
+        for sample in needed(answer(library, lambda: library.nvmlDeviceGetProcessUtilization(handle, since_us))):
             shares[int(sample.pid)] = max(shares.get(int(sample.pid), 0), int(sample.smUtil))
             self._since_us[index] = max(self._since_us[index], int(sample.timeStamp))
         return shares
@@ -120,23 +117,3 @@ class GpuCounters:
             return (self._root / "proc" / str(pid) / "comm").read_text(errors="replace").strip()
         except OSError:
             return None
-
-
-def _unknown(index: int, why: Unknown) -> Gpu:
-    return Gpu(
-        nvml_index=index,
-        utilisation_percent=why,
-        memory_used_bytes=why,
-        sm_clock_mhz=why,
-        power_w=why,
-        clock_reasons=why,
-        processes=why,
-        memory_clock_mhz=why,
-        temperature_c=why,
-        pcie_replays=why,
-        pcie_rx_bytes_per_s=why,
-        pcie_tx_bytes_per_s=why,
-        pcie_generation=why,
-        pcie_width=why,
-        energy_j=why,
-    )

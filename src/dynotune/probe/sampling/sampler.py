@@ -16,7 +16,7 @@ from dynotune.probe.sampling.thread_counter import ThreadCounter
 from dynotune.probe.sampling.tree_memory import tree_bytes
 from dynotune.probe.sources import container, counters
 from dynotune.probe.sources.samples import ByName, Sample, SamplesFile, Tree
-from dynotune.schema.facts import Unknown
+from dynotune.schema.facts import Unknown, needed, or_unknown
 
 T = TypeVar("T")
 
@@ -188,7 +188,7 @@ class Sampler:
         pids = self._list_tree()
         time_s = self._clock()
         cores = counters.cores(self._cpus, self._root)
-        tree = pids if isinstance(pids, Unknown) else self._count(pids)
+        tree = self._count(pids)
         own_cpu_s = time.process_time()
         vmstat = counters.vmstat(self._root)
         return Sample(
@@ -204,7 +204,7 @@ class Sampler:
             thread_cpu_s=self._by_thread(pids),
             vmstat=vmstat,
             memory_events=counters.memory_events(self._memory_events),
-            tree_bytes=self._tree_bytes(pids) if self._memory else None,
+            tree_bytes=tree_bytes(pids, self._root) if self._memory else None,
         )
 
     def _list_tree(self) -> list[int] | Unknown:
@@ -213,25 +213,18 @@ class Sampler:
         except OSError as error:
             return Unknown(f"the process tree cannot be listed: {error}")
 
-    def _count(self, pids: list[int]) -> Tree | Unknown:
-        try:
-            return self._tree.read(pids)
-        except (OSError, ValueError) as error:
-            return Unknown(f"the process tree cannot be read: {error}")
+    @or_unknown("the process tree")
+    def _count(self, pids: list[int] | Unknown) -> Tree:
+        return self._tree.read(needed(pids))
 
-    def _tree_bytes(self, pids: list[int] | Unknown) -> int | Unknown:
-        return pids if isinstance(pids, Unknown) else tree_bytes(pids, self._root)
-
-    def _by_process(self, tree: Tree | Unknown) -> ByName | Unknown:
-        if isinstance(tree, Unknown):
-            return tree
+    @or_unknown()
+    def _by_process(self, tree: Tree | Unknown) -> ByName:
+        needed(tree)
         return ByName(values=counters.largest(self._tree.by_name_s, NUM_NAMES))
 
-    def _by_thread(self, pids: list[int] | Unknown) -> ByName | Unknown:
-        try:
-            return pids if isinstance(pids, Unknown) else ByName(values=self._threads.read(pids))
-        except (OSError, ValueError) as error:
-            return Unknown(f"the threads of the process tree cannot be read: {error}")
+    @or_unknown("the threads of the process tree")
+    def _by_thread(self, pids: list[int] | Unknown) -> ByName:
+        return ByName(values=self._threads.read(needed(pids)))
 
     def _file_failed(self, error: OSError) -> None:
         self.errors.append(f"cannot write {self._path}: {error.strerror}")

@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from dynotune.schema.facts import Unknown
+from dynotune.schema.facts import Unknown, needed, or_unknown
 
 _PSS = re.compile(rb"^Pss:\s+(\d+) kB$", re.MULTILINE)
 
 
-def tree_bytes(pids: Iterable[int], root: Path = Path("/")) -> int | Unknown:
+@or_unknown()
+def tree_bytes(pids: Iterable[int] | Unknown, root: Path = Path("/")) -> int | Unknown:
     """Proportional set sizes, summed. A process that has ended counts for nothing.
 
     The kernel walks the page tables of each process for it, a few milliseconds of a large one: not for runs whose time
@@ -20,7 +21,7 @@ def tree_bytes(pids: Iterable[int], root: Path = Path("/")) -> int | Unknown:
     Source: proc_pid_smaps(5).
     """
     total = 0
-    for pid in pids:
+    for pid in needed(pids):
         try:
             found = _PSS.search((root / f"proc/{pid}/smaps_rollup").read_bytes())
         except (FileNotFoundError, ProcessLookupError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dynotune.schema.facts import Unknown
+from dynotune.schema.facts import Unknown, needed, or_unknown
 
 # Inode numbers of the first namespaces of a kernel, fixed in include/linux/proc_ns.h.
 INITIAL_NAMESPACES = {"pid": 4026531836, "uts": 4026531838, "cgroup": 4026531835}
@@ -67,21 +67,16 @@ def _levels(mount_point: Path, mount_root: str, path: str) -> list[Path]:
     return [mount_point.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
 
 
-def cpu_quota(root: Path = Path("/")) -> float | Unknown | None:
+@or_unknown()
+def cpu_quota(root: Path = Path("/")) -> float | None:
     """The tightest CPU bandwidth limit on this process, in cores; None where there is none."""
-    limits = cpu_limits(root)
-    return limits if isinstance(limits, Unknown) else min(limits.values(), default=None)
+    return min(needed(cpu_limits(root)).values(), default=None)
 
 
-def cpu_limits(root: Path = Path("/")) -> dict[Path, float] | Unknown:
+@or_unknown("the CPU quota")
+def cpu_limits(root: Path = Path("/")) -> dict[Path, float]:
     """Every CPU bandwidth limit on this process: the directory of its cgroup, and cores."""
-    levels = cgroup_levels("cpu", root)
-    if isinstance(levels, Unknown):
-        return levels
-    try:
-        quotas = {level: _quota_at(level) for level in levels}
-    except (OSError, ValueError) as error:
-        return Unknown(f"the CPU quota cannot be read: {error}")
+    quotas = {level: _quota_at(level) for level in needed(cgroup_levels("cpu", root))}
     return {level: quota for level, quota in quotas.items() if quota is not None}
 
 
@@ -96,17 +91,13 @@ def _quota_at(level: Path) -> float | None:
     return None if quota in ("max", "-1") else int(quota) / int(period)
 
 
-def memory_limit_bytes(root: Path = Path("/")) -> int | Unknown | None:
+@or_unknown("the memory limit")
+def memory_limit_bytes(root: Path = Path("/")) -> int | None:
     """The tightest memory limit on this process; None where there is none."""
-    levels = cgroup_levels("memory", root)
-    if isinstance(levels, Unknown):
-        return levels
+    levels = needed(cgroup_levels("memory", root))
     files = [level / name for level in levels for name in ("memory.max", "memory.limit_in_bytes")]
-    try:
-        texts = [file.read_text().strip() for file in files if file.exists()]
-        limits = [int(text) for text in texts if text != "max"]
-    except (OSError, ValueError) as error:
-        return Unknown(f"the memory limit cannot be read: {error}")
+    texts = [file.read_text().strip() for file in files if file.exists()]
+    limits = [int(text) for text in texts if text != "max"]
     return min((limit for limit in limits if limit < V1_UNLIMITED_BYTES), default=None)
 
 

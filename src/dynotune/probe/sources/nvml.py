@@ -153,7 +153,7 @@ def choose(visible_devices: str, uuids: Sequence[str]) -> list[int] | Unknown:
 def visible_in(nvml: Any, env: Mapping[str, str]) -> list[int] | Unknown:
     """As `visible_gpus`, asked within a session."""
     try:
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        handles = handles_of(nvml)
         selection = env.get("CUDA_VISIBLE_DEVICES")
         if selection is None:
             chosen: list[int] | Unknown = list(range(len(handles)))
@@ -177,18 +177,28 @@ def visible_in(nvml: Any, env: Mapping[str, str]) -> list[int] | Unknown:
 
 
 def in_mig_mode(nvml: Any, handle: Any) -> bool:
-    """The GPU is split into instances; False for one that cannot be.
+    """The GPU is split into instances. Raises NVMLError: NVML does not say."""
+    return has_mode(nvml, nvml.nvmlDeviceGetMigMode, handle, nvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def has_mode(nvml: Any, ask: Callable[[Any], tuple[int, int]], handle: Any, wanted: int) -> bool:
+    """The current one of both modes that `ask` tells is `wanted`; False for a GPU that does not have such modes.
 
     Raises:
         NVMLError: NVML does not say.
     """
     try:
-        current, _ = nvml.nvmlDeviceGetMigMode(handle)
+        current, _ = ask(handle)
     except nvml.NVMLError as error:
         if error.value == nvml.NVML_ERROR_NOT_SUPPORTED:
             return False
         raise
-    return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)
+    return current == wanted
+
+
+def handles_of(nvml: Any) -> list[Any]:
+    """Every GPU here, in NVML's order. Raises NVMLError: NVML does not say."""
+    return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
 
 
 def identity(nvml: Any, index: int, prefix: str = "gpu") -> Facts:

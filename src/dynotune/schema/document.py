@@ -159,8 +159,7 @@ def write(path: Path, document: msgspec.Struct, *, to_agent: bool = False) -> No
         atomic.write(path, content + b"\n", own_name=True)
     except OSError as error:
         raise CannotRunHere(
-            f"Cannot write {path}: {error.strerror}.",
-            hint="Free some space, or name another folder with --run-dir.",
+            f"Cannot write {path}: {error.strerror}.", hint="Free some space, or name another folder with --run-dir."
         ) from error
 
 

@@ -122,11 +122,7 @@ class LoaderSite(Site):
             reasons = ["without a GPU nothing is pinned"]
         witness = "%s of the loader%s drawn from" % (name, "s" if len(found) > 1 else "")
         return answer(
-            setting,
-            ", ".join(sorted(set(found))),
-            witness,
-            not differ and not reasons,
-            "; ".join(sorted(set(reasons))),
+            setting, ", ".join(sorted(set(found))), witness, not differ and not reasons, "; ".join(sorted(set(reasons)))
         )
 
 

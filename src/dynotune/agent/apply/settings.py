@@ -126,12 +126,7 @@ class Settings:
         return self._call_inside(entered, call, module, args, kwargs)
 
     def _call_inside(
-        self,
-        entered: list[tuple[Site, Around]],
-        call: Callable[..., Any],
-        module: Any,
-        args: Args,
-        kwargs: Kwargs,
+        self, entered: list[tuple[Site, Around]], call: Callable[..., Any], module: Any, args: Args, kwargs: Kwargs
     ) -> Any:
         if not entered:
             return call(module, *args, **kwargs)

@@ -187,8 +187,7 @@ def _anchor(sequence: list[int], tokens: list[Token]) -> tuple[int, int]:
     candidates = [n for n in counts if counts[n] == rarest]
     best = max(rank[tokens[n].kind] for n in candidates)
     last = max(
-        (n for n in candidates if rank[tokens[n].kind] == best),
-        key=lambda n: len(sequence) - sequence[::-1].index(n),
+        (n for n in candidates if rank[tokens[n].kind] == best), key=lambda n: len(sequence) - sequence[::-1].index(n)
     )
     return last, rarest
 

@@ -23,10 +23,7 @@ if TYPE_CHECKING:
     from ..core.program import Program
 
 # The older call sets these, too, and could not put them back by its own value alone.
-_SET_BESIDE = (
-    "torch.backends.cuda.matmul.fp32_precision",
-    "torch.backends.mkldnn.matmul.fp32_precision",
-)
+_SET_BESIDE = ("torch.backends.cuda.matmul.fp32_precision", "torch.backends.mkldnn.matmul.fp32_precision")
 
 
 class NotSwitched(Exception):

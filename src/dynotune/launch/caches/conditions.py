@@ -30,11 +30,7 @@ def here(env: Mapping[str, str], python: str | Unknown, cwd: Path) -> Conditions
     """Of this machine, and of the interpreter that is asked in a child."""
     facts = probe.torch_build.ask(python, cwd, env)
     return conditions_of(
-        facts,
-        gpus=_gpus(env),
-        driver=_driver(env),
-        cpuinfo=_read(Path("/proc/cpuinfo")),
-        compiler=_compiler(env, cwd),
+        facts, gpus=_gpus(env), driver=_driver(env), cpuinfo=_read(Path("/proc/cpuinfo")), compiler=_compiler(env, cwd)
     )
 
 

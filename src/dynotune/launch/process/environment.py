@@ -31,12 +31,7 @@ _PlainSite = dict[str, str | list[str] | dict[str, list[str]]]
 
 
 def build(
-    settings: Sequence[Setting],
-    base_env: Mapping[str, str],
-    *,
-    run_dir: Path | None,
-    agent_dir: Path,
-    facts: Facts,
+    settings: Sequence[Setting], base_env: Mapping[str, str], *, run_dir: Path | None, agent_dir: Path, facts: Facts
 ) -> tuple[dict[str, str], list[PlannedSetting]]:
     """The command's environment under `settings`, and each setting that acts inside the process as the agent needs it.
 
@@ -220,12 +215,4 @@ def _linker_cache() -> dict[str, Path]:
 
 def _library_folders() -> tuple[str, ...]:
     triplet = f"{platform.machine()}-linux-gnu"
-    return (
-        f"/usr/lib/{triplet}",
-        f"/lib/{triplet}",
-        "/usr/local/lib",
-        "/usr/lib64",
-        "/usr/lib",
-        "/lib64",
-        "/lib",
-    )
+    return (f"/usr/lib/{triplet}", f"/lib/{triplet}", "/usr/local/lib", "/usr/lib64", "/usr/lib", "/lib64", "/lib")

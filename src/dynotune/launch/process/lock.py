@@ -37,11 +37,7 @@ class _Part(NamedTuple):
 
 @contextmanager
 def measuring(
-    state_dir: Path,
-    *,
-    cpus: Collection[int],
-    gpus: Collection[int] | None,
-    on_wait: Callable[[int | None], None],
+    state_dir: Path, *, cpus: Collection[int], gpus: Collection[int] | None, on_wait: Callable[[int | None], None]
 ) -> Iterator[None]:
     """Hold these cores and GPUs for measuring, waiting for whoever holds one of them.
 

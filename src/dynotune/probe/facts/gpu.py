@@ -64,13 +64,7 @@ DEVICE_NAMES = (
     "cpu_affinity",
 )
 
-NAMES = (
-    "gpu.count",
-    "gpu.driver",
-    "gpu.cuda_driver",
-    "gpu.pids_comparable",
-    *(f"gpu.{name}" for name in DEVICE_NAMES),
-)
+NAMES = ("gpu.count", "gpu.driver", "gpu.cuda_driver", "gpu.pids_comparable", *(f"gpu.{name}" for name in DEVICE_NAMES))
 """Known or Unknown, these are always answered; `gpu.nvml_indices` and `gpu.topology` only where they are known."""
 
 

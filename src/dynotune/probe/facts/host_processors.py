@@ -15,14 +15,8 @@ from dynotune.schema.facts import Facts, Unknown, needed, or_unknown
 
 CPUS = "sys/devices/system/cpu"
 
-NETWORK = {
-    "host.rmem_max": "proc/sys/net/core/rmem_max",
-    "host.wmem_max": "proc/sys/net/core/wmem_max",
-}
-NETWORK_ROWS = {
-    "host.tcp_rmem": "proc/sys/net/ipv4/tcp_rmem",
-    "host.tcp_wmem": "proc/sys/net/ipv4/tcp_wmem",
-}
+NETWORK = {"host.rmem_max": "proc/sys/net/core/rmem_max", "host.wmem_max": "proc/sys/net/core/wmem_max"}
+NETWORK_ROWS = {"host.tcp_rmem": "proc/sys/net/ipv4/tcp_rmem", "host.tcp_wmem": "proc/sys/net/ipv4/tcp_wmem"}
 
 NAMES = (
     "host.num_physical_cores",

@@ -62,11 +62,7 @@ def machine(
         "the driver": (gpu.NAMES, lambda: gpu.facts(env, nvml=nvml, dev=dev, root=root)),
         "the kernel": (
             (*HOST_NAMES, *host_memory.NAMES, *host_processors.NAMES),
-            lambda: {
-                **host.facts(root, cpus),
-                **host_memory.facts(root),
-                **host_processors.facts(root, cpus),
-            },
+            lambda: {**host.facts(root, cpus), **host_memory.facts(root), **host_processors.facts(root, cpus)},
         ),
         "the interpreter": (torch_build.NAMES, lambda: _target(python, cwd, env, until_s - MARGIN_S)),
         "the processes above": (

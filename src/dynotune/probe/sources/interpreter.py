@@ -21,35 +21,12 @@ WRAPPERS = frozenset(
 
 # Tools that choose or build the environment themselves.
 ENVIRONMENT_TOOLS = frozenset(
-    {
-        "uvx",
-        "pipx",
-        "poetry",
-        "pdm",
-        "hatch",
-        "conda",
-        "mamba",
-        "micromamba",
-        "pixi",
-        "rye",
-        "pipenv",
-        "nox",
-        "tox",
-    }
+    {"uvx", "pipx", "poetry", "pdm", "hatch", "conda", "mamba", "micromamba", "pixi", "rye", "pipenv", "nox", "tox"}
 )
 
 # Options under which `uv run` uses another environment than the project's `.venv`.
 UV_ELSEWHERE = frozenset(
-    {
-        "--with",
-        "--with-editable",
-        "--with-requirements",
-        "--isolated",
-        "--python",
-        "-p",
-        "--no-project",
-        "--active",
-    }
+    {"--with", "--with-editable", "--with-requirements", "--isolated", "--python", "-p", "--no-project", "--active"}
     | {"--project", "--directory", "--script", "-s", "--package", "--all-packages"}
 )
 

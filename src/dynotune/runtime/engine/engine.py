@@ -136,11 +136,7 @@ class Engine(Closing):
             )
             self._keep(prepared)
             builder = Builder(
-                prepared,
-                compile=compile,
-                capturer=self._capturer,
-                tune_convolutions=tune_convolutions,
-                run=self._run,
+                prepared, compile=compile, capturer=self._capturer, tune_convolutions=tune_convolutions, run=self._run
             )
             self._built = self._build(builder, list(prepared.expected))
         self._table = BucketTable(list(self._built), self._padding)

@@ -173,12 +173,7 @@ def _copied(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def _expected(
-    model: torch.nn.Module,
-    bucket: Bucket,
-    device: torch.device,
-    dtype: torch.dtype,
-    padding: Padding,
-    checked: Checked,
+    model: torch.nn.Module, bucket: Bucket, device: torch.device, dtype: torch.dtype, padding: Padding, checked: Checked
 ) -> list[Expected]:
     cases = [_as_own(bucket.samples(device, seed), dtype) for seed in (0, 1)]
     if 0 in padding.fills and (bucket.batch or 0) > 1:

@@ -12,8 +12,9 @@ from time import perf_counter
 
 from .apply.settings import Settings
 from .core import dynamo_skip, observe
+from .core.covers import covers, on_compilations
 from .core.device import device_allocations, is_capturing, synchronise
-from .core.errors import ErrorLog
+from .core.errors import ErrorLog, guarded
 from .core.hooks import AfterImport
 from .core.program import Program
 from .core.writer import ALLOCATED, COMPILED, Writer
@@ -24,7 +25,6 @@ from .tasks.queue import TaskQueue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from .facts.models import Around
@@ -50,10 +50,21 @@ class Agent:
     def __init__(self, writer: Writer, plan: dict[str, Any], folder: str) -> None:
         self._writer, self._plan = writer, plan
         self.log = ErrorLog(self._event)
+        self._guard = functools.partial(guarded, self.log)
         self._hooks = AfterImport(self.log)
         self._settings = Settings(plan["settings"], self._event, self.log)
-        self._state = self._observed_state() if plan.get("observe") else None
-        self._startup = self._startup_spans() if plan.get("startup") else None
+        self._state: State | None = None
+        if plan.get("observe"):
+            from .facts.state import State
+
+            self._state = State(self.log)
+        self._startup: StartupSpans | None = None
+        if plan.get("startup"):
+            from .tasks.startup_spans import StartupSpans
+
+            # The bootstrap knows when this process came to its first line.
+            package = sys.modules.get(__name__.rpartition(".")[0])
+            self._startup = StartupSpans(getattr(package, "begun_s", perf_counter()), self._event, self.log)
         self._compiled: list[bool] = []
         self._needed: set[type] = set()
         self._events_before: tuple[int, int | None, float] = 0, None, 0.0
@@ -76,18 +87,6 @@ class Agent:
             wait=self._wait_for_device if plan.get("sync_steps") else None,
         )
 
-    def _observed_state(self) -> State:
-        from .facts.state import State
-
-        return State(self.log)
-
-    def _startup_spans(self) -> StartupSpans:
-        from .tasks.startup_spans import StartupSpans
-
-        # The bootstrap knows when this process came to its first line.
-        package = sys.modules.get(__name__.rpartition(".")[0])
-        return StartupSpans(getattr(package, "begun_s", perf_counter()), self._event, self.log)
-
     def _attach(self) -> None:
         self._writer.event(event="process", **observe.process())
         watch = observe.EnvironmentWatch(self._event, self._settings.is_kept, self.log)
@@ -100,7 +99,9 @@ class Agent:
             hooks.call("numpy.random", lambda module: module.seed(plan["seed"] % 2**32))
         hooks.call("torch", self._torch_is_here)
         if self._state is not None:
-            self._watch_fetching(hooks)
+            from .facts.workers import Fetching
+
+            Fetching(self._event, self.log).install(hooks)
         if plan.get("step_function") and plan["step_function"] != "dynotune.step":
             marker.wrap_function(plan["step_function"], hooks, self.mark_step, self.log)
         hooks.offer_stub("dynotune", {"step": self.mark_step})
@@ -110,27 +111,17 @@ class Agent:
         if self._startup is not None:
             self._startup.install(hooks)
 
-    def _watch_fetching(self, hooks: AfterImport) -> None:
-        from .facts.workers import Fetching
-
-        Fetching(self._event, self.log).install(hooks)
-
     def _cover_exit(self) -> None:
         """`os._exit` asks nobody, and is how children of multiprocessing end."""
         original = os._exit
 
-        @functools.wraps(original)
+        @covers(os, "_exit")
         def _exit(*args: Any, **kwargs: Any) -> Any:
             self._guard("exit", self._steps.work_off_at_exit)
             return original(*args, **kwargs)
 
-        os._exit = _exit
-
     def mark_step(self) -> None:
-        try:
-            self._steps.marked()
-        except Exception as error:
-            self.log("step", error)
+        self._guard("step", self._steps.marked)
 
     def _event(self, fields: dict[str, Any]) -> None:
         self._writer.event(**fields)
@@ -143,14 +134,8 @@ class Agent:
         self._steps.grad_enabled = torch.is_grad_enabled
         if self._tasks.takes_traces or state is not None:
             self._guard("profiler", self._watch_profiler, torch)
-        self._event(
-            {
-                "event": "torch",
-                "version": str(torch.__version__),
-                "cuda": getattr(torch.version, "cuda", None),
-                "time_s": perf_counter(),
-            }
-        )
+        cuda = getattr(torch.version, "cuda", None)
+        self._event({"event": "torch", "version": str(torch.__version__), "cuda": cuda, "time_s": perf_counter()})
         if state is not None:
             self._guard("state", state.torch_is_here, torch, program.profiler)
         self._guard("settings", self._settings.after_torch, torch)
@@ -202,16 +187,7 @@ class Agent:
                 self._state.compilation_begins(*args)
             self._guard("compilation", roots.compilation_begins)
 
-        handler = callback.callback_handler
-        forget = type(handler).clear
-
-        def clear(self: Any) -> None:
-            # torch._dynamo.reset() clears the callbacks, ours too.
-            forget(self)
-            self.register_start_callback(begins)
-
-        handler.register_start_callback(begins)
-        type(handler).clear = clear
+        on_compilations(callback, lambda handler: handler.register_start_callback(begins))
 
     def _root_met(self, module: Any) -> None:
         if self._startup is not None:
@@ -354,9 +330,3 @@ class Agent:
         if self._steps.num_steps or self._steps.num_events:
             self._tasks.ignore()
         atexit.unregister(self._finish)
-
-    def _guard(self, where: str, function: Callable[..., object], *args: Any) -> None:
-        try:
-            function(*args)
-        except Exception as error:
-            self.log(where, error)

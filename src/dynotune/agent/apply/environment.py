@@ -157,13 +157,9 @@ class AllocatorSite(EnvironmentSite):
         site = planned[0]["site"]
         self._variables = {site["variable"]: site["conf"], site["other"]: None}
         self._names = set(self._variables)
-        self._torch: Any = None
 
     def before_torch(self) -> None:
         _kept.add(self._variables)
-
-    def after_torch(self, torch: Any) -> None:
-        self._torch = torch
 
     def readback(self) -> list[Answer]:
         conf, witness = self._settings_in_force()
@@ -179,7 +175,7 @@ class AllocatorSite(EnvironmentSite):
 
     def _settings_in_force(self) -> tuple[dict[str, str] | None, str]:
         """The allocator's settings as key to text, and where they were read; None and a reason."""
-        torch = self._torch
+        torch = self.torch
         if torch is None:
             return None, "torch was not imported"
         read = getattr(torch._C, "_accelerator_getAllocatorSettings", None)

@@ -39,6 +39,15 @@ class ErrorLog:
         self._event({"event": "error", "where": where, "error": "%s: %s" % (type(error).__name__, words)})
 
 
+def guarded(log: Callable[[str, Exception], None], where: str, function: Callable[..., Any], *args: Any) -> Any:
+    """What the function gives; None where it raised, which `log` is told with the place."""
+    try:
+        return function(*args)
+    except Exception as error:
+        log(where, error)
+        return None
+
+
 def by_a_signal(error: Exception) -> bool:
     """Whether the program's handler of a signal raised it, which may come while any line of ours runs."""
     handlers = set(filter(None, map(_code_of_handler, signal.valid_signals())))

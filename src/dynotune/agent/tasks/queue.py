@@ -6,6 +6,7 @@ look costs no system call, and the program is never interrupted. Only the ends o
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import struct
@@ -27,6 +28,7 @@ PAGE_BYTES = 4096
 PAGE_HEAD = struct.Struct("<8sHHII")
 PAGE_MAGIC, PAGE_VERSION = b"DYNOTASK", 1
 TASK_SCHEMA = "dynotune.task/1"
+KINDS = ("time-window", "record-trace", "isolate-loader", "switch-arms", "check-results")
 # Steps are worked off many at a time; a look after each would end that.
 LOOK_S = 0.02
 MOST_STEPS_BETWEEN_LOOKS = 100
@@ -192,24 +194,7 @@ class TaskQueue:
 
 def _class_of(kind: str) -> Any:
     """The class that carries out tasks of this kind; each is imported only where it is asked for."""
-    if kind == "time-window":
-        from .time_window import TimeWindow
-
-        return TimeWindow
-    if kind == "record-trace":
-        from .record_trace import RecordTrace
-
-        return RecordTrace
-    if kind == "isolate-loader":
-        from .isolate_loader import IsolateLoader
-
-        return IsolateLoader
-    if kind == "switch-arms":
-        from .switch_arms import SwitchArms
-
-        return SwitchArms
-    if kind == "check-results":
-        from .check_results import CheckResults
-
-        return CheckResults
-    raise ValueError("%r" % kind)
+    if kind not in KINDS:
+        raise ValueError("%r" % kind)
+    module = importlib.import_module("." + kind.replace("-", "_"), __package__)
+    return getattr(module, kind.title().replace("-", ""))

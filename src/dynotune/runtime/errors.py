@@ -19,9 +19,7 @@ __all__ = [
 class DynotuneRuntimeError(Exception):
     """Root of all errors that the runtime raises on purpose.
 
-    Args:
-        message: what happened and why, one or two sentences.
-        hint: what to do next; empty when there is nothing to say.
+    `message`: what happened and why, one or two sentences. `hint`: what to do next; empty when there is nothing to say.
     """
 
     def __init__(self, message: str, *, hint: str = "") -> None:

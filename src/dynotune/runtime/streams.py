@@ -196,10 +196,6 @@ def resolved(device: torch.device | str | int | None) -> torch.device:
 
 
 def of(device: torch.device | str | int | None) -> Streams:
-    """The streams of `device`.
-
-    Raises:
-        InputError, DeviceError: as `resolved`.
-    """
+    """The streams of `device`. Raises InputError, DeviceError: as `resolved`."""
     found = resolved(device)
     return _CudaStreams(found) if found.type == "cuda" else _HostOnly(found)

@@ -55,8 +55,7 @@ class Spread(msgspec.Struct, frozen=True):
 class Voided(msgspec.Struct, frozen=True):
     """A pair that did not measure its arms, for a cause outside their own processes.
 
-    Args:
-        pair: its number in order of time, from 1.
+    `pair`: its number in order of time, from 1.
     """
 
     pair: int

@@ -13,11 +13,7 @@ T = TypeVar("T")
 
 
 class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
-    """A fact that could not be had. Unknown is never zero.
-
-    Args:
-        reason: why, in words for the user.
-    """
+    """A fact that could not be had. Unknown is never zero. `reason`: why, in words for the user."""
 
     reason: str
 

@@ -121,11 +121,7 @@ class MemoryCause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemorySnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of `torch.cuda.memory._dump_snapshot`.
-
-    Args:
-        settings: the allocator's, as the snapshot names them.
-    """
+    """A file of `torch.cuda.memory._dump_snapshot`. `settings`: the allocator's, as the snapshot names them."""
 
     schema: str = "dynotune.memory_snapshot/1"
     file: str

@@ -21,9 +21,7 @@ cache of its own."""
 class Tensor(msgspec.Struct, frozen=True, kw_only=True):
     """One tensor as it was met.
 
-    Args:
-        pinned: None where it is not in host memory.
-        channels_last: None unless it has four dimensions.
+    `pinned`: None where it is not in host memory. `channels_last`: None unless it has four dimensions.
     """
 
     shape: list[int]

@@ -15,7 +15,7 @@ import msgspec
 from dynotune.schema import atomic, document
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.document import check_schema, in_words
-from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
+from dynotune.schema.errors import RecordError, UsageError, may_fail
 from dynotune.schema.knob import Effect, Scalar
 from dynotune.schema.run import Caches, Objective, Phase
 from dynotune.schema.setting import Setting
@@ -126,8 +126,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 def read(path: Path) -> Recipe:
     """Read and validate a recipe. It is untrusted input: values are checked against the catalogue later.
 
-    Raises:
-        RecordError: missing, not TOML, or not a recipe of a version we know.
+    Raises RecordError: missing, not TOML, or not a recipe of a version we know.
     """
     try:
         raw = atomic.read(path, LARGEST_BYTES)
@@ -212,19 +211,14 @@ def write(path: Path, recipe: Recipe) -> None:
     content = text(recipe).encode()
     if len(content) > LARGEST_BYTES:
         raise UsageError(f"The recipe for {path} is too large to be read again: {len(content) >> 10} KiB.")
-    try:
+    with may_fail(f"write {path}", "Free some space, or name another file."):
         atomic.write(path, content, own_name=True)
-    except OSError as error:
-        raise CannotRunHere(
-            f"Cannot write {path}: {error.strerror}.", hint="Free some space, or name another file."
-        ) from error
 
 
 def text(recipe: Recipe) -> str:
     """`recipe` as it is written, with comments that say what each setting is and how it was proved.
 
-    Raises:
-        UsageError: as `write`.
+    Raises UsageError: as `write`.
     """
     recipe = document.without_secrets(recipe)
     head = recipe.recipe

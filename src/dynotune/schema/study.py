@@ -212,11 +212,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BaseRecipe(msgspec.Struct, frozen=True):
-    """A recipe that a study began from: all of its runs have the recipe's settings.
-
-    Args:
-        file: where it was read.
-    """
+    """A recipe that a study began from: all of its runs have the recipe's settings. `file`: where it was read."""
 
     file: str
     recipe: Recipe

@@ -21,11 +21,7 @@ LARGEST_INT = 2**63 - 1
 
 
 def value(given: Scalar | Sequence[Scalar]) -> str:
-    """One value, or a list of them.
-
-    Raises:
-        UsageError: as `quoted`; a number that TOML has no room for.
-    """
+    """One value, or a list of them. Raises UsageError: as `quoted`; a number that TOML has no room for."""
     if isinstance(given, bool):
         return "true" if given else "false"
     if isinstance(given, str):

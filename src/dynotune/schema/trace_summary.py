@@ -248,8 +248,7 @@ class Called(msgspec.Struct, frozen=True, kw_only=True):
 class Operator(msgspec.Struct, frozen=True, kw_only=True):
     """Operators of one name on the host. `self_s` excludes the operators inside.
 
-    Args:
-        callers: the same by who called them, which docs/reference/trace.md defines; {} in older records.
+    `callers`: the same by who called them, which docs/reference/trace.md defines; {} in older records.
     """
 
     name: str

@@ -130,8 +130,7 @@ def call_inside(entered: list[Around], call: Callable[..., Any], module: Any, ar
 def resolve(root: Any, path: str) -> Any:
     """The object that a dotted path names, `root` being what its first word stands for.
 
-    Raises:
-        AttributeError: this version has no such thing.
+    Raises AttributeError: this version has no such thing.
     """
     for name in path.split(".")[1:]:
         root = getattr(root, name)

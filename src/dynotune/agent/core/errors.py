@@ -15,11 +15,7 @@ MOST = 20
 
 
 class ErrorLog:
-    """Called where something of the agent's raised.
-
-    Args:
-        event: writes an event of the record.
-    """
+    """Called where something of the agent's raised."""
 
     def __init__(self, event: Callable[[dict[str, Any]], None]) -> None:
         self._event = event

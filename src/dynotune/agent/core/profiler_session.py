@@ -72,9 +72,7 @@ class ProgramsProfiler:
 class Session:
     """Prepared in one step, recording in those after it; all of it in one thread.
 
-    Args:
-        stacks, shapes, memory: recorded too.
-        program: asked to look away while this begins and ends.
+    `stacks`, `shapes`, `memory`: recorded too. `program`: asked to look away while this begins and ends.
     """
 
     def __init__(self, torch: Any, program: ProgramsProfiler, *, stacks: bool, shapes: bool, memory: bool) -> None:

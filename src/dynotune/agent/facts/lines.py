@@ -96,8 +96,7 @@ class Moments:
 class Lines:
     """Looks from `begin` until `facts`. The thread that calls `begin` is the one that makes the steps.
 
-    Args:
-        among: looks at the threads in it alone, which are few and change; None for all.
+    `among`: looks at the threads in it alone, which are few and change; None for all.
     """
 
     def __init__(self, among: Container[int] | None = None) -> None:
@@ -304,8 +303,7 @@ def _most_first(seen: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _wait_for_lock(own_s: float | None, waits: bool) -> None:
     """Lower the switch interval, or put it back. Where the program has set its own meanwhile, that stays.
 
-    Args:
-        own_s: the program's; None to leave it alone.
+    `own_s`: the program's; None to leave it alone.
     """
     if own_s is not None and abs(sys.getswitchinterval() - (own_s if waits else SWITCH_S)) < 1e-7:
         sys.setswitchinterval(SWITCH_S if waits else own_s)

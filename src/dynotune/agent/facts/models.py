@@ -68,11 +68,7 @@ class _Root:
 
 
 class Models:
-    """Outermost modules that were called.
-
-    Args:
-        log: takes a place in words and an exception.
-    """
+    """Outermost modules that were called."""
 
     def __init__(self, log: Log) -> None:
         self._log = log

@@ -28,11 +28,7 @@ if TYPE_CHECKING:
 
 
 class State:
-    """The parts, and when each of them looks.
-
-    Args:
-        log: takes a place in words and an exception.
-    """
+    """The parts, and when each of them looks."""
 
     def __init__(self, log: Log) -> None:
         self._log = log

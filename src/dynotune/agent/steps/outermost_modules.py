@@ -29,8 +29,7 @@ class OutermostModules:
     """Calls `first(module)` before a root runs for the first time, `ran(module)` after that, and `after(module, args,
     kwargs)` each time.
 
-    Args:
-        around: None, or `around(call, module, args, kwargs)` that makes the call.
+    `around`: None, or `around(call, module, args, kwargs)` that makes the call.
     """
 
     def __init__(

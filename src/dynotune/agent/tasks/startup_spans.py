@@ -50,12 +50,7 @@ def _renamed(code: types.CodeType) -> types.CodeType:
 
 
 class StartupSpans:
-    """From the first line of the agent on.
-
-    Args:
-        begun_s: when the agent's first line ran.
-        event: writes an event of the record.
-    """
+    """From the first line of the agent on. `begun_s`: when the agent's first line ran."""
 
     def __init__(self, begun_s: float, event: Event, log: Log) -> None:
         self._begun_s, self._event, self._log = begun_s, event, log
@@ -311,7 +306,7 @@ class StartupSpans:
 
 
 class _Building:
-    """A constructor that is under way. Its frame would keep all that it made, should it raise: so its number is kept."""
+    """A constructor that is under way. Its frame would keep all that it made, should it raise: its number is kept."""
 
     def __init__(self, made: Any, frame: Any) -> None:
         self._made = weakref.ref(made)

@@ -40,9 +40,7 @@ class HasAlready(NotSwitched):
 class Switch:
     """Settings of one place.
 
-    Args:
-        planned: dicts with the fields of `schema.run.PlannedSetting`.
-        program: whose objects are switched.
+    `planned`: dicts with the fields of `schema.run.PlannedSetting`. `program`: whose objects are switched.
     """
 
     site: Site | None = None

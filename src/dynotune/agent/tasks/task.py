@@ -87,11 +87,7 @@ class Task:
         self._write({"event": self.event, "task": self.id, "done_s": perf_counter(), **fields})
 
     def give_up(self, reason: str, *, at_exit: bool = False, **fields: Any) -> None:
-        """Write why there is no result.
-
-        Args:
-            at_exit: the program ended before.
-        """
+        """Write why there is no result. `at_exit`: the program ended before."""
         given_up = {"event": "given_up", "task": self.id, "kind": self.event, "reason": reason, "at_exit": at_exit}
         self._write({**given_up, **fields})
 

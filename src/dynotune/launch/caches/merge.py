@@ -65,8 +65,7 @@ def relocate(staged: Path, target: Path) -> None:
 def merge(cache: CacheName, staged: Path, target: Path) -> MergeResult:
     """Move the files of `staged` to `target`, which may exist; files that are there stay.
 
-    Raises:
-        CannotRunHere: `target` belongs to another user, holds a link where a folder should be, or cannot be written.
+    Raises CannotRunHere: `target` belongs to another user, holds a link where a folder should be, or cannot be written.
     """
     try:
         _refuse_foreign(target)

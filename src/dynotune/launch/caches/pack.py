@@ -153,8 +153,7 @@ def _write_files(
 def _copy(path: Path, spool: IO[bytes]) -> tuple[int, str] | str:
     """A file as it was at one moment, and its size and digest; else why not.
 
-    Raises:
-        OSError: the copy cannot be written.
+    Raises OSError: the copy cannot be written.
     """
     for _ in range(TRIES):
         try:

@@ -14,8 +14,7 @@ MOST_ENTRIES = 200_000
 class Changes(NamedTuple):
     """Paths relative to the directory, sorted. A folder ends in `/`; it is named only where nothing in it is.
 
-    Args:
-        incomplete: why there may be more; empty when this is all.
+    `incomplete`: why there may be more; empty when this is all.
     """
 
     created: tuple[str, ...] = ()

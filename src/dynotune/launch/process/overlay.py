@@ -54,11 +54,7 @@ class View(NamedTuple):
 
 
 class NoOverlay(OSError):
-    """The kernel refuses the view.
-
-    Args:
-        step: what was being done, in words.
-    """
+    """The kernel refuses the view. `step`: what was being done, in words."""
 
     def __init__(self, error: OSError, step: str) -> None:
         super().__init__(error.errno, error.strerror)
@@ -121,8 +117,7 @@ def _take_away(cwd: str, name: str) -> None:
 def make_layers(view: View) -> None:
     """Make the two folders that the overlay wants, the upper one looking like the directory it covers.
 
-    Raises:
-        NoOverlay: the file system cannot keep the marks of an upper layer.
+    Raises NoOverlay: the file system cannot keep the marks of an upper layer.
     """
     try:
         for path in (view.upper, view.work):

@@ -30,8 +30,7 @@ class TransparentRun:
     def run(self, env: Mapping[str, str], facts: Facts, *, step_function: str | None = None) -> Exit:
         """Run the command to its own end.
 
-        Raises:
-            UsageError, CannotRunHere: it cannot be started, or not with these settings.
+        Raises UsageError, CannotRunHere: it cannot be started, or not with these settings.
         """
         command, env = variants.variant(self._command, env, self._settings, self._cwd)
         child_env, planned = environment.build(

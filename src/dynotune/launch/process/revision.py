@@ -70,8 +70,7 @@ def find(cwd: Path, ref: str) -> Revision:
 def refuse_unseen(revision: Revision, runs: Path, *, sandbox: bool) -> None:
     """Refuse a revision where the command could not be shown it.
 
-    Raises:
-        CannotRunHere: there is no copy-on-write view.
+    Raises CannotRunHere: there is no copy-on-write view.
     """
     why = available(revision.root, runs / "any") if sandbox else "it was not asked for"
     if why is not None:
@@ -90,8 +89,7 @@ def pinned(settings: Sequence[Setting], facts: Facts) -> str | None:
 def export(revision: Revision, folder: Path) -> None:
     """Write the files that differ, as the commit has them, into `folder`, which is made.
 
-    Raises:
-        UsageError: git cannot check them out.
+    Raises UsageError: git cannot check them out.
     """
     folder.mkdir(mode=0o700)
     with temporary_folder(Path(tempfile.gettempdir())) as scratch:

@@ -86,8 +86,7 @@ def periodic_work(
 def seen_inside(moments: dict[str, Any], function: str) -> float | None:
     """Return the part of the looks that had this line of a function on the stack; None if nobody looked.
 
-    Raises:
-        KeyError, IndexError, TypeError: as `periodic_work`.
+    Raises KeyError, IndexError, TypeError: as `periodic_work`.
     """
     frames = moments["frames"]
     having = {number for number, stack in enumerate(moments["stacks"]) if any(frames[at] == function for at in stack)}

@@ -17,8 +17,7 @@ FIRST_MINOR_COMPATIBLE = 11
 def facts(known: Facts) -> Facts:
     """Facts `torch.driver_ok` and `torch.runs_natively`; None for a build without CUDA.
 
-    Args:
-        known: with `torch.cuda`, `torch.arch_list`, `gpu.cuda_driver` and `gpu.compute_capability`.
+    `known`: with `torch.cuda`, `torch.arch_list`, `gpu.cuda_driver` and `gpu.compute_capability`.
     """
     if known.get("torch.cuda", "") is None:
         return dict.fromkeys(NAMES, None)

@@ -113,8 +113,7 @@ UNSEEN = "set by this shell or after"
 def facts(env: Mapping[str, str]) -> Facts:
     """Facts `env.NAME` of the variables above; None where a named one is not set.
 
-    Args:
-        env: the environment the command will have.
+    `env`: the environment the command will have.
     """
     named: Facts = dict.fromkeys((f"env.{name}" for name in NAMES), None)
     return named | {f"env.{name}": _shown(env[name]) for name in reported(env)}
@@ -145,7 +144,6 @@ def origins(env: Mapping[str, str], pid: int, root: Path = Path("/")) -> Facts:
     Args:
         env: the environment the command will have; variables as in `facts`.
         pid: of the process that will start it.
-        root: where `/proc` stands.
     """
     ancestry = _ancestry(pid, root)
     return {f"env_from.{name}": _origin(name, env[name], ancestry) for name in reported(env)}

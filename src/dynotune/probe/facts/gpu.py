@@ -75,8 +75,6 @@ def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"),
 
     Args:
         env: the environment the command will have.
-        nvml: used instead of `pynvml`.
-        root: where `/proc` and `/sys` stand.
     """
     comparable = container.in_initial_pid_namespace(root)
     found: Facts = {"gpu.pids_comparable": comparable}

@@ -11,12 +11,7 @@ from dynotune.schema.facts import Facts, Unknown, needed, or_unknown
 
 
 def facts(root: Path = Path("/"), affinity: Collection[int] | None = None) -> Facts:
-    """Facts `host.*`.
-
-    Args:
-        root: where `/proc` and `/sys` stand.
-        affinity: cores this process may run on; the kernel is asked when None.
-    """
+    """Facts `host.*`. `affinity`: cores this process may run on; the kernel is asked when None."""
     cpus = usable_cpus() if affinity is None else sorted(affinity)
     quota = container.cpu_quota(root)
     return {
@@ -70,11 +65,7 @@ def num_logical_cpus(root: Path = Path("/")) -> int | Unknown:
 
 
 def parse_cpu_list(text: str) -> set[int]:
-    """Core numbers of the kernel's list format, `0-3,8`.
-
-    Raises:
-        ValueError: not such a list.
-    """
+    """Core numbers of the kernel's list format, `0-3,8`. Raises ValueError: not such a list."""
     cpus: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")

@@ -35,9 +35,7 @@ NAMES = (
 def facts(root: Path = Path("/"), statvfs: Callable[[Path], os.statvfs_result] = os.statvfs) -> Facts:
     """Facts `host.*` above; `host.container_shm_default` too where we are in a container.
 
-    Args:
-        root: where `/proc`, `/sys` and `/dev/shm` stand.
-        statvfs: asks for the size of a file system.
+    `statvfs`: asks for the size of a file system.
     """
     sizes = kernel_files.sizes(root)
     swap_total, swap_free = _size(sizes, "SwapTotal"), _size(sizes, "SwapFree")

@@ -38,12 +38,7 @@ NAMES = (
 
 
 def facts(root: Path = Path("/"), affinity: Collection[int] = ()) -> Facts:
-    """Facts `host.*` above.
-
-    Args:
-        root: where `/proc` and `/sys` stand.
-        affinity: cores this process may run on.
-    """
+    """Facts `host.*` above. `affinity`: cores this process may run on."""
     soft, hard = (
         None if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
     )

@@ -46,11 +46,7 @@ class Storage(NamedTuple):
 
 
 def storage(path: Path, root: Path = Path("/")) -> Storage:
-    """Of `path`, which need not exist.
-
-    Args:
-        root: where `/proc` stands.
-    """
+    """Of `path`, which need not exist."""
     mount = mount_of(path, root)
     if isinstance(mount, Unknown):
         return Storage(mount, mount.reason)

@@ -62,9 +62,7 @@ class Places:
     def files(self, problems: list[Problem], late: threading.Event) -> Iterator[Path]:
         """Each file once, however many links lead to it.
 
-        Args:
-            problems: gets folders that cannot be read.
-            late: ends it.
+        `problems`: gets folders that cannot be read. `late`: ends it.
         """
         seen: set[tuple[int, int]] = set()
         for path in sorted(self.asked):

@@ -72,8 +72,7 @@ class FileCode(msgspec.Struct, frozen=True):
 def in_file(path: Path, *, asked: bool = True) -> FileCode:
     """The GPU code of one file: ELF (a library, a program, a cubin), `.fatbin` or `.ptx`. Never raises.
 
-    Args:
-        asked: the user named this file: one that is none of these is a problem then.
+    `asked`: the user named this file: one that is none of these is a problem then.
     """
     found = FileCode([], [], [])
     try:
@@ -172,11 +171,7 @@ def scan(
 
 
 def gpus_here(env: Mapping[str, str], *, nvml: Any = None) -> list[Gpu] | Unknown:
-    """The GPUs that a command under `env` sees, each kind once; Unknown where there is none or it does not say.
-
-    Args:
-        nvml: used instead of `pynvml`.
-    """
+    """The GPUs that a command under `env` sees, each kind once; Unknown where there is none or it does not say."""
     try:
         with session(nvml) as library:
             visible = visible_in(library, env)

@@ -16,8 +16,7 @@ from dynotune.schema.facts import Missing, Unknown, needed, or_unknown
 class Energy(msgspec.Struct, frozen=True, tag="energy"):
     """Of all GPUs that the program used, together.
 
-    Args:
-        source: `counter`: NVML counts it itself; `power`: sampled power, straight lines between samples.
+    `source`: `counter`: NVML counts it itself; `power`: sampled power, straight lines between samples.
     """
 
     joules: float

@@ -19,10 +19,7 @@ NO_RATES: Mapping[int, PcieRates] = {}
 class GpuCounters:
     """Reads GPUs again and again.
 
-    Args:
-        indices: NVML's, as `nvml.visible_gpus` gives them, Unknown too; without any, NVML is never loaded.
-        nvml: used instead of `pynvml`.
-        root: where `/proc` stands.
+    `indices`: NVML's, as `nvml.visible_gpus` gives them, Unknown too; without any, NVML is never loaded.
     """
 
     def __init__(self, indices: Sequence[int] | Unknown, *, nvml: Any = None, root: Path = Path("/")) -> None:
@@ -42,9 +39,7 @@ class GpuCounters:
     def read(self, ours: Collection[int], pcie: Mapping[int, PcieRates] = NO_RATES) -> list[Gpu] | Unknown:
         """Every GPU once; what NVML refuses to say is Unknown.
 
-        Args:
-            ours: process ids that are or were in the arm's tree.
-            pcie: as `PcieMeter.take` gives it.
+        `ours`: process ids that are or were in the arm's tree. `pcie`: as `PcieMeter.take` gives it.
         """
         return self._unresolved or [self._read(index, ours, pcie.get(index, NO_NEW)) for index in self._indices]
 

@@ -112,8 +112,7 @@ def _rules(window: _Window) -> Iterator[tuple[str, Callable[[], Iterator[str]]]]
 def foreign(samples: Sequence[Sample], begin_s: float, end_s: float) -> list[str]:
     """Causes outside the arm's process tree. Empty does not say that all could be judged; `judge` does.
 
-    Raises:
-        ValueError: as `judge`.
+    Raises ValueError: as `judge`.
     """
     return judge(samples, begin_s, end_s).foreign
 

@@ -45,8 +45,6 @@ class Sampler:
         gpus: NVML indices of the GPUs it sees; Unknown is carried into the judgement.
         tree_pids: process ids of its tree, parents before children if it can; called for each sample.
         file: `samples.jsonl`, appended to.
-        root: where `/proc` and `/sys` stand.
-        nvml: used instead of `pynvml`.
         clock: CLOCK_MONOTONIC.
         memory: ask for the memory of the tree, too.
     """

@@ -56,8 +56,7 @@ def sizes(root: Path, name: str = "proc/meminfo") -> dict[str, int]:
 def counts(path: Path) -> dict[str, int]:
     """Lines `name 12`, of `memory.events` and the like.
 
-    Raises:
-        OSError, ValueError: it cannot be read, or is no such file.
+    Raises OSError, ValueError: it cannot be read, or is no such file.
     """
     pairs = (line.split() for line in path.read_text().splitlines())
     return {name: int(value) for name, value in pairs}

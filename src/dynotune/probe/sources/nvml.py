@@ -17,12 +17,7 @@ DEVICE_NODES = ("nvidia*", "nvhost*")
 
 
 class NvmlUnavailable(Exception):
-    """NVML cannot be used here.
-
-    Args:
-        reason: why, in words.
-        no_library: there is no driver library at all.
-    """
+    """NVML cannot be used here. `reason`: why, in words. `no_library`: there is no driver library at all."""
 
     def __init__(self, reason: str, *, no_library: bool = False) -> None:
         super().__init__(reason)
@@ -34,11 +29,7 @@ class NvmlUnavailable(Exception):
 def session(nvml: Any = None) -> Iterator[Any]:
     """The `pynvml` module, initialised; shut down at the end.
 
-    Args:
-        nvml: used instead of `pynvml`.
-
-    Raises:
-        NvmlUnavailable: no library, no driver, or a driver that does not answer.
+    Raises NvmlUnavailable: no library, no driver, or a driver that does not answer.
     """
     library = open_library(nvml)
     try:
@@ -50,8 +41,7 @@ def session(nvml: Any = None) -> Iterator[Any]:
 def open_library(nvml: Any = None) -> Any:
     """As `session`, for those that outlive a block; the caller ends it with `close_library`.
 
-    Raises:
-        NvmlUnavailable: as `session`.
+    Raises NvmlUnavailable: as `session`.
     """
     nvml = _pynvml() if nvml is None else nvml
     try:
@@ -184,8 +174,7 @@ def in_mig_mode(nvml: Any, handle: Any) -> bool:
 def has_mode(nvml: Any, ask: Callable[[Any], tuple[int, int]], handle: Any, wanted: int) -> bool:
     """The current one of both modes that `ask` tells is `wanted`; False for a GPU that does not have such modes.
 
-    Raises:
-        NVMLError: NVML does not say.
+    Raises NVMLError: NVML does not say.
     """
     try:
         current, _ = ask(handle)

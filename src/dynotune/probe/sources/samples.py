@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from dynotune.schema.document import check_schema, encode, parse
-from dynotune.schema.errors import RecordError
+from dynotune.schema.errors import RecordError, may_fail
 from dynotune.schema.facts import Unknown
 
 SCHEMA = "dynotune.samples/1"
@@ -43,8 +43,7 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True, tag="cores"):
 class Tree(msgspec.Struct, frozen=True, kw_only=True, tag="tree"):
     """What the process tree of the arm used since it was first sampled; never falls when a process ends.
 
-    Args:
-        num_major_faults: pages it had to wait for from a disk, swap or a file.
+    `num_major_faults`: pages it had to wait for from a disk, swap or a file.
     """
 
     cpu_s: float
@@ -162,8 +161,7 @@ class _Header(msgspec.Struct, frozen=True):
 class SamplesFile:
     """Appends samples to `samples.jsonl`, each at once, so that a killed dynotune leaves what it saw.
 
-    Raises:
-        OSError: from any of its methods, when the disk refuses.
+    Raises OSError: from any of its methods, when the disk refuses.
     """
 
     def __init__(self, path: Path) -> None:
@@ -187,13 +185,10 @@ class SamplesFile:
 def read_samples(path: Path) -> list[Sample]:
     """The samples of a `samples.jsonl`; a last line without its end was being written and is left out.
 
-    Raises:
-        RecordError: missing, damaged, or of a version this dynotune does not know.
+    Raises RecordError: missing, damaged, or of a version this dynotune does not know.
     """
-    try:
+    with may_fail(f"read {path}", "", RecordError):
         lines = path.read_bytes().split(b"\n")[:-1]
-    except OSError as error:
-        raise RecordError(f"Cannot read {path}: {error.strerror}.") from error
     try:
         header = parse(lines[0], _Header).schema if lines else ""
         check_schema(header, SCHEMA, name=str(path))

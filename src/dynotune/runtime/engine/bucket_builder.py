@@ -32,11 +32,7 @@ _MODES_WITH_GRAPHS = ("reduce-overhead", "max-autotune")
 
 
 class _Forward(NamedTuple):
-    """The model, as it is or compiled.
-
-    Args:
-        wanted: it was asked for; else it stands in where nothing else works.
-    """
+    """The model, as it is or compiled. `wanted`: it was asked for; else it stands in where nothing else works."""
 
     name: str
     call: Callable[..., Any]
@@ -98,8 +94,7 @@ def prepared_input(tensor: torch.Tensor, dtype: torch.dtype, device: torch.devic
 def _forwards(model: torch.nn.Module, compile: Compile, device: torch.device) -> list[_Forward]:
     """What may run, in the order of trying; the model as it is always among them.
 
-    Raises:
-        InputError: an argument that torch.compile does not take, or a mode that captures graphs of its own.
+    Raises InputError: an argument that torch.compile does not take, or a mode that captures graphs of its own.
     """
     if compile is None:
         compile = device.type == "cuda"

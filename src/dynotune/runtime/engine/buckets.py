@@ -136,8 +136,7 @@ def _is_tuple_of_inputs(one: Any) -> bool:
 def as_tensor(value: Any, what: str) -> torch.Tensor:
     """`value` as a tensor, sharing its memory; numpy arrays and whatever has `__array_interface__` are taken.
 
-    Raises:
-        InputError: neither a tensor nor an array.
+    Raises InputError: neither a tensor nor an array.
     """
     if isinstance(value, torch.Tensor):
         return value
@@ -215,9 +214,7 @@ class Padding:
 class BucketTable:
     """Which bucket serves which shapes: the exact one, else the smallest that padding reaches.
 
-    Args:
-        buckets: those that were built.
-        padding: what may be filled up.
+    `buckets`: those that were built. `padding`: what may be filled up.
     """
 
     def __init__(self, buckets: Sequence[Bucket], padding: Padding) -> None:

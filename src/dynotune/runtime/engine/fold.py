@@ -14,9 +14,7 @@ __all__ = ["Folding", "fold"]
 class Folding:
     """What `fold` changed, to be undone.
 
-    Args:
-        model: the changed model.
-        names: the convolutions that took a BatchNorm in.
+    `model`: the changed model. `names`: the convolutions that took a BatchNorm in.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:

@@ -38,9 +38,7 @@ Checked = Callable[[Any], Any]
 class Expected:
     """Inputs and what the eager model makes of them.
 
-    Args:
-        inputs: on the device, in the model's own dtype.
-        outputs: those that are compared, nested, on the host.
+    `inputs`: on the device, in the model's own dtype. `outputs`: those that are compared, nested, on the host.
     """
 
     inputs: Inputs
@@ -98,8 +96,7 @@ def own_dtype(model: torch.nn.Module) -> torch.dtype:
 def device_of(model: torch.nn.Module) -> torch.device:
     """Where the model is; the CPU where it has neither parameters nor buffers.
 
-    Raises:
-        InputError: it is spread over several devices.
+    Raises InputError: it is spread over several devices.
     """
     devices = {tensor.device for tensor in [*model.parameters(), *model.buffers()]}
     if len(devices) > 1:
@@ -270,8 +267,7 @@ def _full_float32() -> Iterator[None]:
 def compare(expected: Expected, prepared: Prepared, outputs: Any) -> float:
     """The largest error of `outputs`, measured where they lie.
 
-    Raises:
-        NumericsError: they have another structure or other shapes.
+    Raises NumericsError: they have another structure or other shapes.
     """
     found = prepared.checked(outputs)
     device = next((leaf.device for leaf in pytree.tree_leaves(found) if isinstance(leaf, torch.Tensor)), None)

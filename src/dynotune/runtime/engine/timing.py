@@ -42,8 +42,7 @@ class HostTimer:
 class DeviceTimer:
     """Every nth call, by events on the current stream, read once the device has passed them.
 
-    Args:
-        every: times each call of this number: two events a call would cost small models a percent.
+    `every`: times each call of this number: two events a call would cost small models a percent.
     """
 
     def __init__(self, every: int) -> None:

@@ -36,8 +36,7 @@ class Workers:
     def start(self, job: Callable[[], object]) -> None:
         """Has `job` run, which must not raise.
 
-        Raises:
-            RuntimeError: the workers were stopped, or not one thread can be started.
+        Raises RuntimeError: the workers were stopped, or not one thread can be started.
         """
         with self._lock:
             if not self._end.alive:

@@ -39,12 +39,7 @@ MAX_PREPARED = 4  # frame sizes with graphs, which hold memory; others are resiz
 
 
 class _Chunk:
-    """Room for a few frames.
-
-    Args:
-        device_streams: of the device.
-        num_bytes: of the largest frames together.
-    """
+    """Room for a few frames. `num_bytes`: of the largest frames together."""
 
     def __init__(self, device_streams: Streams, num_bytes: int) -> None:
         self._host = device_streams.pinned(num_bytes)
@@ -76,8 +71,7 @@ class _Chunk:
 class Copied:
     """Frames that are in a chunk, or about to be; to be sent once. What nobody sends frees its chunk.
 
-    Args:
-        shape: of the frames together.
+    `shape`: of the frames together.
     """
 
     shape: tuple[int, ...]
@@ -119,9 +113,7 @@ class _Filling:
     """A chunk that several threads copy frames into, each frame by one: threads that share a frame all wait for the
     slowest.
 
-    Args:
-        num_left: frames that are not copied yet.
-        done: gets the chunk, or the first error; the chunk is then free.
+    `num_left`: frames that are not copied yet. `done`: gets the chunk, or the first error; the chunk is then free.
     """
 
     chunk: _Chunk
@@ -161,7 +153,6 @@ class FrameRing:
     for `send`, but this not while it waits for frames to be copied: others may need it to free a chunk.
 
     Args:
-        device_streams: of the device.
         num_frames: of a chunk, at most; a power of two.
         frame_bytes: of the largest frame.
         depth: chunks.

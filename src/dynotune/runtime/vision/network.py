@@ -152,7 +152,6 @@ class Network:
         model: see `OneOutput`.
         shape: of the input, `(B, 3, H, W)`.
         post: turns the output into detections.
-        device_streams: of the device.
         dtype: of the input, as the model is to see it.
         options: for the model's Engine.
 

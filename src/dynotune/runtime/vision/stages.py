@@ -200,8 +200,7 @@ class Lanes:
         """Has frames of one key copied, and takes a lane for them. Those that fill several chunks are copied by another
         thread, while this one goes on.
 
-        Args:
-            spins: who waits for the result keeps its core: awake sooner, but in the way of threads that launch.
+        `spins`: who waits for the result keeps its core: awake sooner, but in the way of threads that launch.
         """
         with self._staging, _without_gradients():
             self.lifetime.check()

@@ -86,7 +86,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         created: UTC, ISO 8601.
         command: whose environment named the caches; may be empty.
-        folders: where each cache was.
         variables: that decide what is compiled, as they were set; not those that name folders.
     """
 
@@ -133,11 +132,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """A condition that does not hold here.
 
     Args:
-        what: `driver`, `GPU`, …
-        packed, here: both values, in words.
         severity: `dangerous`: the code could crash here, nothing overrides it; `useless`: it would not be found, or
             compiled anew; `unknown`: one of both is not known; `harmless`: nothing in the pack depends on it.
-        why: what depends on it.
     """
 
     what: str

@@ -41,13 +41,9 @@ class Header(msgspec.Struct, frozen=True):
     """Where a recipe comes from, and what all of its settings together gain.
 
     Args:
-        created: ISO 8601.
-        command: that it was proved on; empty where it is not told.
         speedup, ci, num_pairs: of the confirmation: all settings against the command as it is. Of a recipe that went on
             from another, the product of both; then there are no pairs of the whole.
         within: these pairs are blocks within one process, with the settings and without: fresh ones had no time.
-        step_function, phase, caches: as it was measured.
-        study: the study's id.
         baseline: settings of the launch that the command was compared with, as text: a placeholder needs a value there.
     """
 
@@ -70,11 +66,7 @@ class Proof(msgspec.Struct, frozen=True):
     """The comparison that earned a setting its place.
 
     Args:
-        speedup: what it was compared with over it: above 1, the setting helps.
         num_pairs: of runs, one of each; a block of an ablation holds one such pair.
-        by: "ablation": with it against without it, beside the settings tried with it, which need not all be in the
-            recipe; "confirmation": all settings against none.
-        value: that was proved; None in files that do not say it.
         left_out_too: knobs that were left out with it, since they mean nothing without it.
     """
 
@@ -105,13 +97,7 @@ class Recipe(msgspec.Struct, frozen=True):
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
-    """`dynotune recipe verify --json`.
-
-    Args:
-        stated, stated_ci: of the recipe; None where it states none.
-        differs: in what this machine and command are not those of the proof.
-        outcome: `met`, `not-met`, or `undecided`; `reason`: why, with the rule.
-    """
+    """`dynotune recipe verify --json`."""
 
     schema: str = "dynotune.verification/2"
     recipe: str

@@ -19,7 +19,9 @@ __all__ = [
 class DynotuneRuntimeError(Exception):
     """Root of all errors that the runtime raises on purpose.
 
-    `message`: what happened and why, one or two sentences. `hint`: what to do next; empty when there is nothing to say.
+    Args:
+        message: what happened and why, one or two sentences.
+        hint: what to do next; empty when there is nothing to say.
     """
 
     def __init__(self, message: str, *, hint: str = "") -> None:

@@ -283,8 +283,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 class Thread(msgspec.Struct, frozen=True, kw_only=True):
     """A thread that was looked at within the window.
 
-    Args:
-        cpu_s: processor time that it took meanwhile; None where the kernel does not say.
+    `cpu_s`: processor time that it took meanwhile; None where the kernel does not say.
     """
 
     name: str = ""

@@ -42,8 +42,7 @@ def quoted(text: str) -> str:
 
     What does not print is escaped: nothing in it can move a terminal's cursor or turn the direction of writing.
 
-    Raises:
-        UsageError: a NUL, or half of a surrogate pair (a file name that is no UTF-8): neither can be a setting's.
+    Raises UsageError: a NUL, or half of a surrogate pair (a file name that is no UTF-8): neither can be a setting's.
     """
     for character in text:
         if character == "\0" or 0xD800 <= ord(character) <= 0xDFFF:

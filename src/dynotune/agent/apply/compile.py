@@ -207,8 +207,7 @@ class Cover:
     It is a method, which a copy has as its own, and which pickles find by its name: hooks may copy and save a module
     while it is called.
 
-    Raises:
-        AttributeError: its `forward` is no method.
+    Raises AttributeError: its `forward` is no method.
     """
 
     def __init__(self, module: Any, call: Callable[..., Any]) -> None:

@@ -46,10 +46,7 @@ _SITES: dict[str, type[Site]] = {
 class Settings:
     """All planned settings of this process.
 
-    Args:
-        planned: dicts with the fields of `schema.run.PlannedSetting`.
-        event: takes a dict (its key `event` names it) and writes it into the record.
-        log: takes a place in words and an exception; by default an event `error`.
+    `planned`: dicts with the fields of `schema.task.PlannedSetting`. `log` writes an event `error` by default.
     """
 
     def __init__(self, planned: list[Planned], event: Event, log: Log | None = None) -> None:

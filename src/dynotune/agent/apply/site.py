@@ -28,7 +28,6 @@ class Site:
     Args:
         planned: the settings of this place, as in the plan: dicts of knob, value, site, keep. Most places have one:
             `setting` is the first, `value` what it asks for.
-        event: takes a dict; writes it into the record.
     """
 
     def __init__(self, planned: list[Planned], event: Event) -> None:

@@ -234,8 +234,7 @@ class Lines:
         Where nothing is the user's own, as in a command that a package installs, the innermost line of a package but
         torch's.
 
-        Args:
-            stack: takes all frames but those of torch and of the standard library.
+        `stack`: takes all frames but those of torch and of the standard library.
         """
         own = line = callee = leaf = 0
         installed = (0, 0, 0)

@@ -26,8 +26,7 @@ class LoaderHooks:
     Making an iterator, which starts workers, and finding it exhausted, which ends them, are told as
     `steps.waited_before(key, seconds)`.
 
-    Args:
-        met: called as `met(key, loader)` when an iterator of a loader is made; gives the key to use.
+    `met`: called as `met(key, loader)` when an iterator of a loader is made; gives the key to use.
     """
 
     def __init__(self, torch: Any, steps: Steps, met: Callable[[Any, Any], Any], log: Log) -> None:
@@ -134,8 +133,7 @@ def cover_optimizers(torch: Any, steps: Steps, compiled: list[bool], log: Log) -
 
     A GradScaler that skips the step because of infinities has stepped all the same: the program's cycle goes on.
 
-    Args:
-        compiled: holds something once the process compiles; only then can a hook be traced.
+    `compiled`: holds something once the process compiles; only then can a hook be traced.
     """
     # torch.optim deletes the attribute `optimizer`, so `torch.optim.optimizer` is not reachable by dots.
     optimizers: Any = importlib.import_module("torch.optim.optimizer")

@@ -38,7 +38,6 @@ class TaskQueue:
     """Carries out tasks one after another; what is wrong with an order is written down, and the program goes on.
 
     Args:
-        program: what the tasks work on.
         planned: tasks of the plan, dicts as `schema.task` has them, in order.
         live: more tasks come while the program runs.
     """

@@ -25,7 +25,7 @@ from ..core.covers import call_directly
 from ..core.device import device_allocations, synchronise
 from ..core.errors import by_a_signal
 from .arm import Arm
-from .results_within import ResultsWithin
+from .digests import ResultsWithin
 from .switches import NotSwitched
 from .task import Task
 

@@ -23,9 +23,7 @@ class Task:
     where a step has just ended, and return the number of steps at which to be called next. One that `needs_torch` is
     given up in a program that has none.
 
-    Args:
-        program: what it works on.
-        order: its fields, as `schema.task` has them.
+    `program`: what it works on. `order`: its fields, as `schema.task` has them.
     """
 
     event = ""

@@ -74,8 +74,7 @@ def own_environment(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
     What an earlier answer left in the folder holds. In a new one, inductor's precompiled headers are not made, unless
     `env` decides otherwise: they know no other place than the folder for temporary files.
 
-    Raises:
-        CannotRunHere: as `environment`.
+    Raises CannotRunHere: as `environment`.
     """
     before = read_variables(folder)
     is_new = before is None and next(entries(folder), None) is None

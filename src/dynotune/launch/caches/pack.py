@@ -63,8 +63,6 @@ def pack(
 
     Args:
         env: of the command, for the variables that decide what is compiled.
-        without: caches that are not to be packed.
-        progress: called with the bytes read so far.
 
     Raises:
         UsageError: there is nothing to pack, or `target` is a folder or lies in a cache.

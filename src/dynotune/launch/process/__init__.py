@@ -15,8 +15,8 @@ from dynotune.lazy_face import lazy_face
 if TYPE_CHECKING:
     from dynotune.launch.process.environment import ALLOC_CONF_NAMES, split_alloc_conf
     from dynotune.launch.process.executable import find_executable
+    from dynotune.launch.process.foreground import TransparentRun
     from dynotune.launch.process.leases import Lease, temporary_folder
-    from dynotune.launch.process.passthrough import TransparentRun
     from dynotune.launch.process.run_folder import STDERR, STDOUT, fresh_folder, has_room
 
 __all__ = [
@@ -46,7 +46,7 @@ __getattr__ = lazy_face(
         "Lease": "leases",
         "STDERR": "run_folder",
         "STDOUT": "run_folder",
-        "TransparentRun": "passthrough",
+        "TransparentRun": "foreground",
         "find_executable": "executable",
         "fresh_folder": "run_folder",
         "has_room": "run_folder",

@@ -43,7 +43,6 @@ class Snapshot(NamedTuple):
     Args:
         entries: by path relative to it.
         listed: folders whose entries are all in `entries`; `""` is the directory itself.
-        cut: the walk stopped at its limit.
     """
 
     entries: dict[str, Entry]

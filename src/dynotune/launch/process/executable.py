@@ -16,11 +16,10 @@ from dynotune.schema.errors import CannotRunHere, DynotuneError, UsageError
 def find_executable(name: str, *, env: Mapping[str, str], cwd: Path) -> str:
     """The file that `name` starts: itself when it holds a slash, else what is found on the PATH in `env`.
 
-    The kernel hands this path to the interpreter of a script, which shows it to the program (`sys.argv[0]`, `$0`).
-    So a name with a slash is returned as it is typed, relative to `cwd`.
+    The kernel hands this path to the interpreter of a script, which shows it to the program (`sys.argv[0]`, `$0`). So a
+    name with a slash is returned as it is typed, relative to `cwd`.
 
-    Raises:
-        UsageError: not found (near names are offered) or not executable.
+    Raises UsageError: not found (near names are offered) or not executable.
     """
     if not name:
         raise UsageError("The command is empty.", hint="Write it after --, as in: dynotune run -- python train.py")

@@ -83,7 +83,6 @@ def start(
         sandbox: `auto` shows `cwd` copy-on-write where the kernel can; only with `capture`.
         keep: folders that the view leaves writable for real besides the run folder, such as caches.
         seed: shows the folder above `cwd` with other files; only with a view.
-        nice: added to our own niceness.
 
     Raises:
         UsageError: the command or the working directory is not there or cannot be started.
@@ -143,9 +142,7 @@ class Launched:
     """A started command and everything that came of it. Leaving the `with` block ends what is still there.
 
     Args:
-        pid: of the command itself.
         sandbox: whether the command works on a copy of its working directory.
-        sandbox_reason: why not, in words; empty with a copy.
         changes: what happened to files below the working directory, or to their copies; set at the end of a
             captured run.
     """

@@ -67,11 +67,9 @@ class NoOverlay(OSError):
 def enter(view: View) -> None:
     """Show `view.cwd` copy-on-write to this process and those it starts. Change into it afterwards.
 
-    Other file systems mounted below it stay visible where the process is privileged; they are then written
-    for real.
+    Other file systems mounted below it stay visible where the process is privileged; they are then written for real.
 
-    Raises:
-        NoOverlay: with the step that was refused; the process is then in no state to go on.
+    Raises NoOverlay: with the step that was refused; the process is then in no state to go on.
     """
     keep = [*view.keep, *mounts_below(view.cwd)]
     _own_namespace()

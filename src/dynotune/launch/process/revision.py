@@ -27,9 +27,6 @@ class Revision(NamedTuple):
 
     Args:
         root: of the working tree; absolute, links resolved.
-        commit: its full hash.
-        subject: the first line of its message.
-        is_dirty: the working tree has changes that are not committed.
         differing: tracked files that the commit has otherwise than the working tree, relative to `root`.
         gone: files of the working tree that the commit does not have.
     """

@@ -137,13 +137,11 @@ def _is_secret(name: str) -> bool:
 def origins(env: Mapping[str, str], pid: int, root: Path = Path("/")) -> Facts:
     """Facts `env_from.NAME`: the oldest process above `pid` that was started with a variable as it is now.
 
-    A process's `/proc/PID/environ` is what it was given, not what it set afterwards: a variable that none of
-    them was given was set by the shell that started `pid`, by its start files, or later. With `or before`, a
-    process above may have had it as well, but belongs to another user.
+    A process's `/proc/PID/environ` is what it was given, not what it set afterwards: a variable that none of them was
+    given was set by the shell that started `pid`, by its start files, or later. With `or before`, a process above may
+    have had it as well, but belongs to another user.
 
-    Args:
-        env: the environment the command will have; variables as in `facts`.
-        pid: of the process that will start it.
+    `env`: the environment the command will have; variables as in `facts`. `pid`: of the process that will start it.
     """
     ancestry = _ancestry(pid, root)
     return {f"env_from.{name}": _origin(name, env[name], ancestry) for name in reported(env)}

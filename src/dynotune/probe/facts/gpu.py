@@ -1,12 +1,12 @@
-"""Facts of the state of the GPUs: link, clocks, power, health, and who else computes on them."""
+"""Facts of the state of the GPUs: link, clocks, power, health, who else computes on them, how they reach each other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from dynotune.probe.facts.gpu_topology import topology
 from dynotune.probe.facts.host import parse_cpu_list
 from dynotune.probe.sources import clock_reasons, container
 from dynotune.probe.sources import nvml as nvml_facts
@@ -73,8 +73,7 @@ def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"),
 
     An idle GPU slows its link and its clocks down: those say how it is now, not what it can.
 
-    Args:
-        env: the environment the command will have.
+    `env`: the environment the command will have.
     """
     comparable = container.in_initial_pid_namespace(root)
     found: Facts = {"gpu.pids_comparable": comparable}
@@ -174,3 +173,59 @@ def _cpu_affinity(nvml: Any, handle: Any, folder: Path | Unknown) -> list[int | 
             return [*sorted(listed)]
     words = needed(answer(nvml, lambda: list(nvml.nvmlDeviceGetCpuAffinity(handle, NUM_AFFINITY_WORDS))))
     return [64 * at + bit for at, word in enumerate(words) for bit in range(64) if word >> bit & 1]
+
+
+SWITCH = 2
+"""`NVML_NVLINK_DEVICE_TYPE_SWITCH`: behind it, every GPU reaches every other."""
+
+
+def topology(nvml: Any, indices: Sequence[int]) -> list[int | str]:
+    """A line a pair, as `nvidia-smi topo -m`: `0-1 NV18`; numbers are places in `indices`, as CUDA counts.
+
+    `NV18` is 18 NVLinks; `PIX` one PCIe switch, `PXB` several, `PHB` the processor's bridge, `NODE` one memory node,
+    `SYS` the link between processors.
+
+    Raises NVMLError: NVML does not say.
+    """
+    handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in indices]
+    links = [_links(nvml, handle) for handle in handles]
+    buses = [str(nvml.nvmlDeviceGetPciInfo(handle).busId).lower() for handle in handles]
+    lines: list[int | str] = []
+    for left, right in combinations(range(len(handles)), 2):
+        direct = links[left].count(buses[right])
+        num_links = direct or min(links[left].count("switch"), links[right].count("switch"))
+        how = f"NV{num_links}" if num_links else _by_pcie(nvml, handles[left], handles[right])
+        lines.append(f"{left}-{right} {how}")
+    return lines
+
+
+def _links(nvml: Any, handle: Any) -> list[str]:
+    """Where each active NVLink ends: a PCI address in lower case, or `switch`."""
+    ends = []
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            if nvml.nvmlDeviceGetNvLinkState(handle, link) != nvml.NVML_FEATURE_ENABLED:
+                continue
+            if nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link) == SWITCH:
+                ends.append("switch")
+            else:
+                ends.append(str(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId).lower())
+        except nvml.NVMLError as error:
+            # A GPU without NVLink, or the end of its links.
+            if error.value not in (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_INVALID_ARGUMENT):
+                raise
+            break
+    return ends
+
+
+def _by_pcie(nvml: Any, left: Any, right: Any) -> str:
+    names = {
+        nvml.NVML_TOPOLOGY_INTERNAL: "PIX",
+        nvml.NVML_TOPOLOGY_SINGLE: "PIX",
+        nvml.NVML_TOPOLOGY_MULTIPLE: "PXB",
+        nvml.NVML_TOPOLOGY_HOSTBRIDGE: "PHB",
+        nvml.NVML_TOPOLOGY_NODE: "NODE",
+        nvml.NVML_TOPOLOGY_SYSTEM: "SYS",
+    }
+    level = int(nvml.nvmlDeviceGetTopologyCommonAncestor(left, right))
+    return names.get(level, f"level {level}")

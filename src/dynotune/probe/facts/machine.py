@@ -49,8 +49,6 @@ def machine(
     Args:
         env, cwd: of the command; without the agent.
         python: its interpreter; the `python` of `env` when None.
-        deadline_s: after which the answer is given with what is there.
-        root, dev: where `/proc`, `/sys` and the device files stand.
         affinity: cores the command may run on; the kernel is asked when None.
     """
     until_s = time.monotonic() + deadline_s

@@ -40,9 +40,7 @@ class Places:
     """Files and folders to scan.
 
     Args:
-        roots: as they are named to the user.
         asked: files that are scanned whatever their name is.
-        problems: what is missing, and why.
     """
 
     def __init__(self) -> None:

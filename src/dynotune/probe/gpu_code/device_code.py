@@ -56,7 +56,6 @@ class FileCode(msgspec.Struct, frozen=True):
     Args:
         containers: that can be loaded.
         link_input: that only the linker takes.
-        problems: what could not be read.
     """
 
     containers: list[Container]

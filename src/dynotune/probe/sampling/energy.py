@@ -30,8 +30,7 @@ def energy(samples: Sequence[Sample], begin_s: float, end_s: float) -> Energy | 
     Counted are the GPUs on which the tree has a process; where process ids cannot be compared, all it may use. Idle
     power is part of it.
 
-    Raises:
-        ValueError: the window ends before it begins.
+    Raises ValueError: the window ends before it begins.
     """
     if not covers(samples, begin_s, end_s):
         return Unknown("the samples do not cover the window")

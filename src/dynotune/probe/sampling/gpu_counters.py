@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dynotune.probe.facts.gpu import QUESTIONS
 from dynotune.probe.sampling.pcie_meter import PcieRates
 from dynotune.probe.sources import clock_reasons
 from dynotune.probe.sources.nvml import NvmlUnavailable, answer, close_library, open_library
@@ -57,27 +59,18 @@ class GpuCounters:
         if isinstance(handle, Unknown):
             return Gpu(nvml_index=index, **dict.fromkeys(Gpu.__struct_fields__[1:], handle))
 
-        def ask(call: Callable[[], int]) -> int | Unknown:
-            return answer(library, lambda: int(call()))
-
-        power_mw = ask(lambda: library.nvmlDeviceGetPowerUsage(handle))
-        energy_mj = ask(lambda: library.nvmlDeviceGetTotalEnergyConsumption(handle))
+        asked: dict[str, Any] = {
+            field: answer(library, partial(QUESTIONS[field], library, handle))
+            for field in Gpu.__struct_fields__
+            if field in QUESTIONS and field not in ("clock_reasons", "processes")
+        }
+        asked |= {f"pcie_{field}": found for field, found in rates._asdict().items()}
         return Gpu(
             nvml_index=index,
-            utilisation_percent=ask(lambda: library.nvmlDeviceGetUtilizationRates(handle).gpu),
-            memory_used_bytes=ask(lambda: library.nvmlDeviceGetMemoryInfo(handle).used),
-            sm_clock_mhz=ask(lambda: library.nvmlDeviceGetClockInfo(handle, library.NVML_CLOCK_SM)),
-            power_w=power_mw if isinstance(power_mw, Unknown) else power_mw / 1000,
-            clock_reasons=ask(lambda: clock_reasons.ask(library, handle)),
+            clock_reasons=answer(library, lambda: clock_reasons.ask(library, handle)),
             processes=self._processes(index, handle, ours),
-            memory_clock_mhz=ask(lambda: library.nvmlDeviceGetClockInfo(handle, library.NVML_CLOCK_MEM)),
-            temperature_c=ask(lambda: library.nvmlDeviceGetTemperature(handle, library.NVML_TEMPERATURE_GPU)),
-            pcie_replays=ask(lambda: library.nvmlDeviceGetPcieReplayCounter(handle)),
-            pcie_rx_bytes_per_s=rates.rx_bytes_per_s,
-            pcie_tx_bytes_per_s=rates.tx_bytes_per_s,
-            pcie_generation=rates.generation,
-            pcie_width=rates.width,
-            energy_j=energy_mj if isinstance(energy_mj, Unknown) else energy_mj / 1000,
+            energy_j=answer(library, lambda: library.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000),
+            **asked,
         )
 
     @or_unknown()

@@ -77,8 +77,7 @@ def judge(samples: Sequence[Sample], begin_s: float, end_s: float) -> Interferen
 
     Counters are interpolated at both ends.
 
-    Raises:
-        ValueError: the window ends before it begins.
+    Raises ValueError: the window ends before it begins.
     """
     if not covers(samples, begin_s, end_s):
         return Interference(unknown=["outside causes: the samples do not cover the window"])

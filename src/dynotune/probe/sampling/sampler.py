@@ -13,7 +13,6 @@ from dynotune.probe.facts import host_memory
 from dynotune.probe.sampling.gpu_counters import GpuCounters
 from dynotune.probe.sampling.pcie_meter import PcieMeter
 from dynotune.probe.sampling.thread_counter import ThreadCounter
-from dynotune.probe.sampling.tree_memory import tree_bytes
 from dynotune.probe.sources import container, counters
 from dynotune.probe.sources.samples import ByName, Sample, SamplesFile, Tree
 from dynotune.schema.facts import Unknown, needed, or_unknown
@@ -44,9 +43,6 @@ class Sampler:
         cpus: cores the arm may run on.
         gpus: NVML indices of the GPUs it sees; Unknown is carried into the judgement.
         tree_pids: process ids of its tree, parents before children if it can; called for each sample.
-        file: `samples.jsonl`, appended to.
-        clock: CLOCK_MONOTONIC.
-        memory: ask for the memory of the tree, too.
     """
 
     def __init__(
@@ -202,7 +198,7 @@ class Sampler:
             thread_cpu_s=self._by_thread(pids),
             vmstat=vmstat,
             memory_events=counters.memory_events(self._memory_events),
-            tree_bytes=tree_bytes(pids, self._root) if self._memory else None,
+            tree_bytes=counters.tree_bytes(pids, self._root) if self._memory else None,
         )
 
     def _list_tree(self) -> list[int] | Unknown:

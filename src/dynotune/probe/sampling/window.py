@@ -65,8 +65,7 @@ def over(samples: Sequence[Sample], begin_s: float, end_s: float) -> Facts:
 
     GPU values are those of the samples inside; counters are interpolated at both ends.
 
-    Raises:
-        ValueError: the window ends before it begins.
+    Raises ValueError: the window ends before it begins.
     """
     if not covers(samples, begin_s, end_s):
         return dict.fromkeys(NAMES, Unknown("the samples do not cover the window"))

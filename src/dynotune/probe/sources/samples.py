@@ -21,9 +21,7 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True, tag="cores"):
     """Seconds summed over our cores since the machine started.
 
     Args:
-        num_cpus: cores that were summed.
         busy_s: running processes, the kernel on their behalf included; interrupts are left out.
-        idle_s: idle, or waiting for disks.
         steal_s: ready to run, but the hypervisor ran something else.
         iowait_s: of `idle_s`, with a process waiting for a disk.
     """
@@ -55,7 +53,6 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, tag="quota"):
     """The control group whose CPU bandwidth is limited.
 
     Args:
-        cores: the limit.
         throttled_s: summed over its cores.
         usage_s: CPU time of every process in the group; Unknown where the group does not count it.
     """
@@ -99,11 +96,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         clock_reasons: bit mask, `nvmlClocksEventReason*`.
-        pcie_rx_bytes_per_s: into the GPU, over 20 ms; asked less often than the rest, and Unknown in between.
-        pcie_tx_bytes_per_s: out of it.
-        pcie_generation, pcie_width: of the link, asked with the throughput.
-        pcie_replays: packets sent again since the driver was loaded.
-        energy_j: taken since the driver was loaded.
+        pcie_rx_bytes_per_s: into the GPU, over 20 ms; asked, with `tx` and the link's generation and width, less often
+            than the rest, and Unknown in between.
+        pcie_replays, energy_j: since the driver was loaded.
     """
 
     nvml_index: int

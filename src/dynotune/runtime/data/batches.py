@@ -35,8 +35,7 @@ def mapped(batch: Any, leaf: Callable[[Any], Any]) -> Any:
 
     Containers are copied, never changed; what is neither is passed on as it is.
 
-    Raises:
-        InputError: a mapping that cannot be rebuilt.
+    Raises InputError: a mapping that cannot be rebuilt.
     """
     if isinstance(batch, torch.Tensor) or has_own_to(batch):
         return leaf(batch)

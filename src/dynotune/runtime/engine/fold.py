@@ -50,12 +50,10 @@ class Folding:
 def fold(model: torch.nn.Module, pairs: Iterable[tuple[str, str]]) -> Folding:
     """Fold each BatchNorm of `pairs` into its convolution, in place.
 
-    The product is formed in float64 and rounded once, to the convolution's dtype. A pair is left alone where
-    BatchNorm uses the batch's own statistics, or where the product does not fit the dtype.
+    The product is formed in float64 and rounded once, to the convolution's dtype. A pair is left alone where BatchNorm
+    uses the batch's own statistics, or where the product does not fit the dtype.
 
-    Args:
-        model: changed; in eval mode.
-        pairs: names of a convolution and of the BatchNorm that alone reads its output.
+    `model`: changed; in eval mode. `pairs`: names of a convolution and of the BatchNorm that alone reads its output.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
     folding = Folding(model)

@@ -102,8 +102,7 @@ def neighbours(frames: Sequence[Frame], at_most: int) -> list[tuple[int, int]]:
 
     Powers of two, so that few sizes of buffers serve batches of any size.
 
-    Args:
-        at_most: frames of an upload.
+    `at_most`: frames of an upload.
     """
     split: list[tuple[int, int]] = []
     start = 0

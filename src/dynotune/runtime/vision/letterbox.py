@@ -47,7 +47,8 @@ class Placement:
 def place(frame_size: tuple[int, int], imgsz: tuple[int, int], *, stride: int = 32, rect: bool = True) -> Placement:
     """Where a frame of `frame_size` (height, width) comes to lie in an input of at most `imgsz` (height, width).
 
-    `rect`: pad each side only to the next multiple of `stride`; otherwise to the whole of `imgsz`.
+    Args:
+        rect: pad each side only to the next multiple of `stride`; otherwise to the whole of `imgsz`.
     """
     frame_height, frame_width = frame_size
     gain = min(imgsz[0] / frame_height, imgsz[1] / frame_width)

@@ -74,7 +74,7 @@ class Agent:
         program.say_state, program.watch_calls = self._say_state, self._watch_calls
         self._tasks = TaskQueue(program, plan.get("tasks") or [], live=bool(plan.get("live")))
         self._steps = program.steps = Steps(
-            grad_enabled=self._grad_enabled,
+            grad_enabled=lambda: bool(program.torch.is_grad_enabled()),
             record=writer.step,
             # In a measured run nobody asks what a step allocated: that costs more than the step's own record.
             flags_now=self._new_events if plan.get("note_events") or self._state is not None else None,
@@ -133,7 +133,9 @@ class Agent:
         program.torch = torch
         self._steps.grad_enabled = torch.is_grad_enabled
         if self._tasks.takes_traces or state is not None:
-            self._guard("profiler", self._watch_profiler, torch)
+            from .core.profiler_session import ProgramsProfiler
+
+            program.profiler = self._guard("profiler", ProgramsProfiler, torch, self.log)
         cuda = getattr(torch.version, "cuda", None)
         self._event({"event": "torch", "version": str(torch.__version__), "cuda": cuda, "time_s": perf_counter()})
         if state is not None:
@@ -143,7 +145,8 @@ class Agent:
             torch.manual_seed(self._plan["seed"])
         self._guard("tasks", self._tasks.torch_is_here)
         self._guard("modules", self._cover_roots, torch)
-        self._guard("loaders", self._cover_loaders, torch)
+        hooks = event_hooks.LoaderHooks
+        program.loaders = self._guard("loaders", hooks, torch, self._steps, self._loader_begun, self.log)
         self._guard("workers", event_hooks.cover_loader_workers, torch, self._worker_begun, self.log)
         self._guard("optimizers", event_hooks.cover_optimizers, torch, self._steps, self._compiled, self.log)
         if self._plan.get("step_function"):
@@ -151,14 +154,6 @@ class Agent:
         self._guard("graphs", event_hooks.cover_graph_replay, torch, self._replayed, self.log)
         if self._startup is not None:
             self._startup.torch_is_here(torch)
-
-    def _watch_profiler(self, torch: Any) -> None:
-        from .core.profiler_session import ProgramsProfiler
-
-        self._program.profiler = ProgramsProfiler(torch, self.log)
-
-    def _cover_loaders(self, torch: Any) -> None:
-        self._program.loaders = event_hooks.LoaderHooks(torch, self._steps, self._loader_begun, self.log)
 
     def _cover_roots(self, torch: Any) -> None:
         around: Around | None = self._settings.around_root if self._settings.wants_around else None
@@ -213,9 +208,6 @@ class Agent:
         if self._state is not None:
             self._state.leave()
 
-    def _grad_enabled(self) -> bool:
-        return bool(self._program.torch.is_grad_enabled())
-
     def _wait_for_device(self) -> None:
         """At the end of a step that is timed by itself."""
         if not is_capturing(self._program.torch):
@@ -259,7 +251,7 @@ class Agent:
         roots = self._program.roots
         if roots is None:
             return
-        if roots.calls_around:
+        if roots.around is not None:
             roots.watch_only(self._needed | set(roots.known_classes()))
         else:
             roots.watch_only(self._needed, self._steps.cover_of_anchor)
@@ -293,7 +285,7 @@ class Agent:
             self._guard("modules", roots.call_plainly, self._needed)
 
     def _before_result(self) -> None:
-        self._guard("memory", self._remember_memory)
+        self._guard("memory", lambda: self._event({"event": "memory", **observe.memory(self._program.torch)}))
         self._guard("readback", self._read_back)
 
     def _say_state(self) -> None:
@@ -303,9 +295,6 @@ class Agent:
 
     def _read_back(self) -> None:
         self._event({"event": "readback", "settings": self._settings.readback()})
-
-    def _remember_memory(self) -> None:
-        self._event({"event": "memory", **observe.memory(self._program.torch)})
 
     # The end of the process, and its children
 

@@ -11,8 +11,6 @@ from dynotune.runtime.errors import ClosedError, ForkedError
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["Closing", "Lifetime"]
-
 
 class Lifetime:
     """Refuses use after `close()` and in forked children. `name`: what the error calls the thing."""

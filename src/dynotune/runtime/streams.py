@@ -17,8 +17,6 @@ import torch
 
 from dynotune.runtime.errors import CaptureError, DeviceError, InputError
 
-__all__ = ["Event", "Streams", "of", "resolved"]
-
 Stream = Any
 
 

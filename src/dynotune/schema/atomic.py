@@ -9,8 +9,6 @@ import secrets
 import stat
 from pathlib import Path
 
-__all__ = ["probe", "read", "write"]
-
 LARGEST_READ = 1 << 30
 # The folder takes no new file, or the file is a mount of its own, as containers have: writing in place may still work.
 _IN_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)

@@ -10,20 +10,6 @@ import msgspec
 from dynotune.schema.caches import CacheName
 from dynotune.schema.errors import RecordError
 
-__all__ = [
-    "MANIFEST_NAME",
-    "MOST_FILES",
-    "MOST_MANIFEST_BYTES",
-    "Conditions",
-    "Difference",
-    "LeftOut",
-    "Manifest",
-    "Packed",
-    "PackedFile",
-    "Unpacked",
-    "check",
-]
-
 MANIFEST_NAME = "manifest.json"
 MOST_MANIFEST_BYTES = 64 << 20
 MOST_FILES = 500_000

@@ -6,8 +6,6 @@ import errno
 import os
 from pathlib import Path
 
-__all__ = ["folder", "make_missing", "state_folder"]
-
 _MODE = 0o700
 
 

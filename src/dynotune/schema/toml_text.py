@@ -14,8 +14,6 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 from dynotune.schema.errors import UsageError
 from dynotune.schema.knob import Scalar
 
-__all__ = ["argument", "arguments", "commented", "quoted", "value"]
-
 _SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 LARGEST_INT = 2**63 - 1
 

@@ -104,10 +104,8 @@ class CompileSite(Site):
     def _why_not(self, module: Any) -> str:
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
             return "the program compiles %s itself" % type(module).__name__
-        return "%s is a TorchScript module" % type(module).__name__ if self._is_script(module) else ""
-
-    def _is_script(self, module: Any) -> bool:
-        return isinstance(module, self.torch.jit.ScriptModule)
+        is_script = isinstance(module, self.torch.jit.ScriptModule)
+        return "%s is a TorchScript module" % type(module).__name__ if is_script else ""
 
     def readback(self) -> list[Answer]:
         if self.value == "off":

@@ -144,7 +144,7 @@ class AutocastSite(Site):
 
     def _device_and_dtype(self, module: Any, args: Args) -> tuple[str, Any]:
         """Of the module's first floating-point weight, else of its first such input."""
-        weight = self._weights.get(module, _none)()
+        weight = self._weights.get(module, lambda: None)()
         if weight is None:
             weight = next((p for p in module.parameters() if p.is_floating_point()), None)
             if weight is not None:
@@ -198,10 +198,6 @@ class AutocastSite(Site):
             return [answer(self.setting, None, witness, False, "no outermost module was called")]
         found = ", ".join(sorted(self._found))
         return [answer(self.setting, found, witness, self._found == {self.value}, "; ".join(self._refused))]
-
-
-def _none() -> None:
-    return None
 
 
 def _identity(value: Any) -> Any:

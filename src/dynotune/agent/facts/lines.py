@@ -191,8 +191,9 @@ class Lines:
                 time.sleep(INTERVAL_S)
                 taken, ran_ns = self._take(me)
                 _wait_for_lock(own_s, False)
-                if self._turn == turn and os.getpid() == pid:
-                    self._see_all(taken, ran_ns)
+                for ident, stack in taken if self._turn == turn and os.getpid() == pid else ():
+                    if ident in self._seen or len(self._seen) < 4 * MOST_THREADS:
+                        self._see(ident, stack, ran_ns)
         except Exception:  # the thread of the steps has ended, or the interpreter ends: what was seen by then is told
             return
 
@@ -211,11 +212,6 @@ class Lines:
             if stack and ident != me and (self._among is None or ident in self._among):
                 taken.append((ident, stack))
         return taken, time.clock_gettime_ns(self._clock)
-
-    def _see_all(self, taken: list[tuple[int, list[Taken]]], ran_ns: int) -> None:
-        for ident, stack in taken:
-            if ident in self._seen or len(self._seen) < 4 * MOST_THREADS:
-                self._see(ident, stack, ran_ns)
 
     def _see(self, ident: int, taken: list[Taken], ran_ns: int) -> None:
         seen = self._seen.setdefault(ident, Seen())
@@ -265,7 +261,8 @@ class Lines:
         found = self._known.get(id(code))
         if found is None:
             owner = whose(code, module)
-            found = self._known[id(code)] = owner, code, owner in _OF_PROGRAM or (owner == WHOSE_TORCH and _tells(code))
+            tells = owner == WHOSE_TORCH and any(part in code.co_filename for part in _TELLING)
+            found = self._known[id(code)] = owner, code, tells or owner in _OF_PROGRAM
         return found[0]
 
     def _suspended(self) -> tuple[int, int, int] | None:
@@ -285,10 +282,6 @@ class Lines:
         except Exception:  # the loop changes its tasks meanwhile
             return None
         return None
-
-
-def _tells(code: CodeType) -> bool:
-    return any(part in code.co_filename for part in _TELLING)
 
 
 def _text(code: CodeType, line: int) -> str:

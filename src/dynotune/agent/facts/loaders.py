@@ -102,7 +102,9 @@ class Loaders:
         if entry is None or entry.batch is not None:
             return
         entry.iterator = weakref.ref(iterator)
-        entry.batch = {"batch": described(self._torch, batch), "batch_is_pinnable": _is_pinnable(self._torch, batch)}
+        # Whether torch's `pin_memory` does anything with it.
+        pinnable = isinstance(batch, (self._torch.Tensor, Mapping, Sequence)) or hasattr(batch, "pin_memory")
+        entry.batch = {"batch": described(self._torch, batch), "batch_is_pinnable": pinnable}
         if all(other.batch is not None for other in self._met.values()):
             self.look_no_more()
 
@@ -144,9 +146,3 @@ def _arguments(torch: Any, loader: Any, where: str) -> dict[str, Any]:
 
 def _whole(value: Any) -> int | None:
     return int(value) if isinstance(value, int) else None
-
-
-def _is_pinnable(torch: Any, batch: Any) -> bool:
-    """Whether torch's `pin_memory` does anything with it."""
-    containers = (torch.Tensor, Mapping, Sequence)
-    return isinstance(batch, containers) or hasattr(batch, "pin_memory")

@@ -117,11 +117,6 @@ class OutermostModules:
         self.around = None
         self.watch_only(classes)
 
-    @property
-    def calls_around(self) -> bool:
-        """Whether calls are made through `around`."""
-        return self.around is not None
-
     def reset_after_fork(self) -> None:
         """Of all threads only this one is here; another may come by the name of one that was inside a call."""
         self._busy.intersection_update({get_ident()})

@@ -55,10 +55,8 @@ class TaskQueue:
         self._num_taken = self._num_repeats = 0
         self._looked_s, self._looked_at = perf_counter(), 0
         self._ignored = False
-        program.more_ordered = self._more_ordered
-
-    def _more_ordered(self) -> bool:
-        return self._page is not None and PAGE_HEAD.unpack_from(self._page)[3] > self._num_taken
+        if live and self._page is not None:
+            program.more_ordered = lambda: PAGE_HEAD.unpack_from(self._page)[3] > self._num_taken
 
     @property
     def has_begun(self) -> bool:

@@ -178,7 +178,8 @@ class ChannelsLastSwitch(Switch):
             raise NotSwitched("no outermost module has a 4-D weight")
         if all(weight.is_contiguous(memory_format=wanted) for weight in tensors):
             raise HasAlready
-        self._before = [(weight, self._layout_of(weight)) for weight in tensors]
+        layouts = {True: torch.contiguous_format, False: torch.channels_last}
+        self._before = [(weight, layouts[weight.is_contiguous()]) for weight in tensors]
         for weight in tensors:
             self._convert(weight, wanted)
         self._layout.watch(tensors)
@@ -187,10 +188,6 @@ class ChannelsLastSwitch(Switch):
         for weight, layout in self._before:
             self._convert(weight, layout)
         self._before = []
-
-    def _layout_of(self, weight: Any) -> Any:
-        torch = self.torch
-        return torch.contiguous_format if weight.is_contiguous() else torch.channels_last
 
     def _convert(self, weight: Any, wanted: Any) -> None:
         with self.torch.inference_mode(False), self.torch.no_grad():

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dynotune import knobs
-from dynotune.launch.caches.places import HEADERS, Place, cuda_limit_bytes, places
+from dynotune.launch.caches.places import HEADERS, Place, cuda_limit_bytes
+from dynotune.launch.caches.places import places as places
 from dynotune.probe.facts import mounts
 from dynotune.schema import atomic
 from dynotune.schema.cache_pack import is_compilers
@@ -20,24 +21,6 @@ from dynotune.schema.caches import Cache, CacheName, Growth
 from dynotune.schema.errors import may_fail
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import UNSET, Setting
-
-__all__ = [
-    "VARIABLES",
-    "Snapshot",
-    "clear",
-    "counts",
-    "entries",
-    "environment",
-    "growth",
-    "named",
-    "own_environment",
-    "places",
-    "read_variables",
-    "sizes",
-    "snapshot",
-    "variables",
-    "write_variables",
-]
 
 VARIABLES: dict[str, CacheName] = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",

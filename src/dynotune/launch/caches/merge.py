@@ -14,8 +14,6 @@ from dynotune.schema.cache_pack import LeftOut
 from dynotune.schema.caches import TITLES, CacheName
 from dynotune.schema.errors import CannotRunHere
 
-__all__ = ["MergeResult", "merge", "relocate"]
-
 # Triton lists a kernel's files by their absolute paths; a kernel whose list leads nowhere is compiled again.
 GROUP_PREFIX, GROUP_SUFFIX = "__grp__", ".json"
 LARGEST_GROUP_BYTES = 1 << 20

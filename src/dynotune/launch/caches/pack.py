@@ -37,8 +37,6 @@ from dynotune.schema.cache_pack import (
 from dynotune.schema.caches import TITLES, CacheName
 from dynotune.schema.errors import CannotRunHere, UsageError
 
-__all__ = ["member_name", "pack"]
-
 # Machine code shrinks little more for more effort, and gzip is what takes the time.
 COMPRESSION = 3
 IN_MEMORY_BYTES = 16 << 20

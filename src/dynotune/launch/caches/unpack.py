@@ -40,8 +40,6 @@ from dynotune.schema.caches import CacheName
 from dynotune.schema.errors import CannotRunHere, RecordError, UsageError, may_fail
 from dynotune.text import words
 
-__all__ = ["MOST_BYTES", "opened", "read_manifest", "refuse_digest", "unpack"]
-
 MOST_BYTES = 64 << 30
 """Of all files together; the limit of `--max-size`."""
 # Left free: a disk that is full to the last byte stops others too.

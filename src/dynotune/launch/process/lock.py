@@ -53,7 +53,8 @@ def measuring(
         CannotRunHere: the lock files cannot be made; the other is stopped, or holds them for hours.
     """
     wanted = [("cpus", _Part(cpu, 1)) for cpu in sorted(set(cpus))]
-    wanted += [("gpus", part) for part in _gpu_parts(gpus)]
+    every = [_Part(0, _TO_THE_END)]
+    wanted += [("gpus", part) for part in (every if gpus is None else [_Part(gpu, 1) for gpu in sorted(set(gpus))])]
     files: dict[str, int] = {}
     try:
         for kind in ("cpus", "gpus"):
@@ -93,10 +94,6 @@ def parse_visible(text: str | None) -> list[int] | None:
         else:
             break
     return indices
-
-
-def _gpu_parts(gpus: Collection[int] | None) -> list[_Part]:
-    return [_Part(0, _TO_THE_END)] if gpus is None else [_Part(gpu, 1) for gpu in sorted(set(gpus))]
 
 
 def _take_all(files: Mapping[str, int], wanted: list[tuple[str, _Part]]) -> tuple[str, _Part] | None:

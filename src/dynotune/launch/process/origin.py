@@ -24,8 +24,6 @@ from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
 from dynotune.text import words
 
-__all__ = ["mark", "refuse_foreign", "to_type", "was_typed"]
-
 FILE = "origin.json"
 _KEY_BYTES = 32
 

@@ -6,7 +6,7 @@ import itertools
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from dynotune.schema.observation import PeriodicKind, PeriodicWork
@@ -119,8 +119,5 @@ def _words(stack: Stack, frames: Sequence[str], texts: Sequence[str]) -> str:
 
 def _kind(words: Sequence[str]) -> PeriodicKind:
     """What most of these stacks say."""
-    return next((kind for kind, pattern in _KINDS if 2 * sum(map(_says(pattern), words)) > len(words)), "other")
-
-
-def _says(pattern: str) -> Callable[[str], bool]:
-    return lambda words: re.search(pattern, words) is not None
+    said = ((kind, sum(re.search(pattern, each) is not None for each in words)) for kind, pattern in _KINDS)
+    return next((kind for kind, num in said if 2 * num > len(words)), "other")

@@ -286,7 +286,12 @@ def _summary(record: Record, launched_s: float) -> Process:
         time_to_first_step_s=record.steps[0].end_s - launched_s if record.steps else None,
         median_step_s=statistics.median(record.step_s) if record.step_s else None,
         windows=[_window(event) for event in record.events.get("window", [])],
-        traces=[_trace(event, record.step_s) for event in record.results.values() if _is_of_trace(event)],
+        # A trace, or why there is none.
+        traces=[
+            _trace(event, record.step_s)
+            for event in record.results.values()
+            if "trace" in (event["event"], event.get("kind"))
+        ],
         peak_rss_bytes=memory.get("peak_rss_bytes"),
         peak_device_bytes=memory.get("peak_device_bytes"),
         readback=[_readback(entry) for entry in (record.last("readback") or {}).get("settings", [])],
@@ -343,11 +348,6 @@ def read_back(processes: Sequence[Process], settings: Sequence[Setting] = ()) ->
 def _window(event: dict[str, Any]) -> TimedWindow:
     fields = {key: value for key, value in event.items() if key in TimedWindow.__struct_fields__}
     return document.convert(fields, TimedWindow)
-
-
-def _is_of_trace(event: dict[str, Any]) -> bool:
-    """Whether it is a trace, or says why there is none."""
-    return "trace" in (event["event"], event.get("kind"))
 
 
 def _trace(event: dict[str, Any], step_s: Sequence[float]) -> RecordedTrace:

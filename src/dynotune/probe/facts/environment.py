@@ -127,11 +127,9 @@ def _shown(value: str) -> str:
 
 def reported(env: Iterable[str]) -> list[str]:
     """The variables of `env` that `facts` tells, secrets left out, by name."""
-    return sorted(name for name in env if name in NAMES or (name.startswith(tuple(PREFIXES)) and not _is_secret(name)))
-
-
-def _is_secret(name: str) -> bool:
-    return any(word in name.upper() for word in SECRET_WORDS)
+    others = (name for name in env if name.startswith(tuple(PREFIXES)))
+    told = {name for name in others if not any(word in name.upper() for word in SECRET_WORDS)}
+    return sorted(told.union(name for name in env if name in NAMES))
 
 
 def origins(env: Mapping[str, str], pid: int, root: Path = Path("/")) -> Facts:

@@ -10,7 +10,16 @@ from typing import Any
 from dynotune.probe.facts.host import parse_cpu_list
 from dynotune.probe.sources import clock_reasons, container
 from dynotune.probe.sources import nvml as nvml_facts
-from dynotune.probe.sources.nvml import NvmlUnavailable, answer, handles_of, has_mode, in_mig_mode, visible_in
+from dynotune.probe.sources.kernel_files import process_name
+from dynotune.probe.sources.nvml import (
+    NvmlUnavailable,
+    answer,
+    cuda_driver,
+    handles_of,
+    has_mode,
+    in_mig_mode,
+    visible_in,
+)
 from dynotune.schema.facts import Facts, Unknown, Value, needed, or_unknown
 
 Question = Callable[[Any, Any], Value]
@@ -81,11 +90,13 @@ def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"),
         # One session around all: without persistence mode the driver starts anew in each.
         with nvml_facts.session(nvml) as library:
             found |= nvml_facts.facts(env, nvml=library, dev=dev)
-            found["gpu.cuda_driver"] = answer(library, lambda: _cuda_driver(library))
+            found["gpu.cuda_driver"] = answer(library, lambda: cuda_driver(library))
             visible = visible_in(library, env)
             if isinstance(visible, Unknown) or not visible:
                 why = visible if isinstance(visible, Unknown) else Unknown("no GPU is visible")
-                return dict.fromkeys(NAMES, why) | found | {"gpu.mig": _any_in_mig_mode(library)}
+                # Of every GPU here: which of them the command would see is what could not be told.
+                mig = answer(library, lambda: any(in_mig_mode(library, handle) for handle in handles_of(library)))
+                return dict.fromkeys(NAMES, why) | found | {"gpu.mig": mig}
             for place, index in enumerate(visible):
                 found |= _one(library, index, f"gpu{place or ''}", comparable=comparable, root=root)
             if len(visible) > 1:
@@ -114,16 +125,6 @@ def _one(nvml: Any, index: int, prefix: str, *, comparable: bool, root: Path) ->
     return found
 
 
-def _cuda_driver(nvml: Any) -> str:
-    version = int(nvml.nvmlSystemGetCudaDriverVersion())
-    return f"{version // 1000}.{version % 1000 // 10}"
-
-
-def _any_in_mig_mode(nvml: Any) -> bool | Unknown:
-    """Of every GPU here: which of them the command would see is what could not be told."""
-    return answer(nvml, lambda: any(in_mig_mode(nvml, handle) for handle in handles_of(nvml)))
-
-
 @or_unknown()
 def _processes(nvml: Any, handle: Any, *, comparable: bool, root: Path) -> list[int | str] | Unknown:
     """Processes with a compute context, `PID NAME`; we have none ourselves."""
@@ -133,14 +134,7 @@ def _processes(nvml: Any, handle: Any, *, comparable: bool, root: Path) -> list[
         return Unknown("the driver may hide processes outside this container")
     pids = sorted({int(process.pid) for process in running})
     # Here another process may have the same number.
-    return [f"{pid} {_process_name(pid, root) if comparable else NAME_UNKNOWN}" for pid in pids]
-
-
-def _process_name(pid: int, root: Path) -> str:
-    try:
-        return (root / "proc" / str(pid) / "comm").read_text(errors="replace").strip()
-    except OSError:
-        return NAME_UNKNOWN
+    return [f"{pid} {(process_name(pid, root) if comparable else None) or NAME_UNKNOWN}" for pid in pids]
 
 
 def _sysfs_name(bus_id: str) -> str:

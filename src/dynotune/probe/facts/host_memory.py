@@ -48,7 +48,7 @@ def facts(root: Path = Path("/"), statvfs: Callable[[Path], os.statvfs_result] =
         "host.swap_used_bytes": _difference(swap_total, swap_free),
         "host.shm_bytes": shared_total,
         "host.shm_free_bytes": shared_free,
-        "host.memlock_soft_bytes": soft_limit(resource.RLIMIT_MEMLOCK),
+        "host.memlock_soft_bytes": limits(resource.RLIMIT_MEMLOCK)[0],
         "host.thp_enabled": kernel_files.chosen(root, huge + "enabled"),
         "host.thp_defrag": kernel_files.chosen(root, huge + "defrag"),
         "host.numa_balancing": kernel_files.number(root, "proc/sys/kernel/numa_balancing"),
@@ -61,10 +61,9 @@ def facts(root: Path = Path("/"), statvfs: Callable[[Path], os.statvfs_result] =
     return found
 
 
-def soft_limit(kind: int) -> int | None:
-    """What this process, and so the command, may use before it asks for more; None where there is no limit."""
-    soft, _ = resource.getrlimit(kind)
-    return None if soft == resource.RLIM_INFINITY else soft
+def limits(kind: int) -> tuple[int | None, ...]:
+    """What this process, and so the command, may use before it asks for more, and then; None without a limit."""
+    return tuple(None if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(kind))
 
 
 @or_unknown()

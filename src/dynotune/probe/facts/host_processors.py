@@ -9,6 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from dynotune.probe.facts.host import parse_cpu_list
+from dynotune.probe.facts.host_memory import limits
 from dynotune.probe.sources import container, counters, kernel_files
 from dynotune.schema.facts import Facts, Unknown, needed, or_unknown
 
@@ -38,9 +39,7 @@ NAMES = (
 
 def facts(root: Path = Path("/"), affinity: Collection[int] = ()) -> Facts:
     """Facts `host.*` above. `affinity`: cores this process may run on."""
-    soft, hard = (
-        None if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
-    )
+    soft, hard = limits(resource.RLIMIT_NOFILE)
     version = kernel_files.text(root, "proc/sys/kernel/version")
     return {
         "host.num_physical_cores": num_physical_cores(root),

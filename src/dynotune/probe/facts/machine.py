@@ -53,7 +53,8 @@ def machine(
     """
     until_s = time.monotonic() + deadline_s
     if python is None:
-        python = _default_python(env, cwd)
+        python = interpreter(["python"], env, cwd)
+        python = python if isinstance(python, str) else interpreter(["python3"], env, cwd)
     cpus = host.usable_cpus() if affinity is None else sorted(affinity)
     asked = {
         "the driver": (gpu.NAMES, lambda: gpu.facts(env, nvml=nvml, dev=dev, root=root)),
@@ -83,11 +84,6 @@ def _target(python: str | Unknown, cwd: str | os.PathLike[str] | None, env: Mapp
         # Names of packages are more exact than what a build says of itself.
         found |= {name: value for name, value in built.items() if isinstance(found.get(name), Unknown)}
     return found
-
-
-def _default_python(env: Mapping[str, str], cwd: str | os.PathLike[str] | None) -> str | Unknown:
-    python = interpreter(["python"], env, cwd)
-    return python if isinstance(python, str) else interpreter(["python3"], env, cwd)
 
 
 class _Answer:

@@ -13,8 +13,6 @@ from typing import NamedTuple
 from dynotune.probe.sources import container
 from dynotune.schema.facts import Unknown
 
-__all__ = ["Mount", "Storage", "mount_of", "nearest", "storage"]
-
 IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
 LAYERED = frozenset({"overlay", "aufs", "overlayfs", "fuse.fuse-overlayfs"})
 NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "ceph", "beegfs", "glusterfs", "9p", "virtiofs"})

@@ -22,7 +22,7 @@ import msgspec
 
 from dynotune.probe.gpu_code import elf_code, fatbin, gpu_archs
 from dynotune.probe.gpu_code.code_places import Places
-from dynotune.probe.sources.nvml import NvmlUnavailable, answer, identity, session, visible_in
+from dynotune.probe.sources.nvml import NvmlUnavailable, answer, cuda_driver, identity, session, visible_in
 from dynotune.schema.device_code import (
     Architecture,
     Code,
@@ -176,8 +176,8 @@ def gpus_here(env: Mapping[str, str], *, nvml: Any = None) -> list[Gpu] | Unknow
             visible = visible_in(library, env)
             # Which of them it is does not matter where their kind is the same: a slice of one is of its kind.
             indices = range(library.nvmlDeviceGetCount()) if isinstance(visible, Unknown) else visible
-            driver = answer(library, library.nvmlSystemGetCudaDriverVersion)
-            cuda = None if isinstance(driver, Unknown) else f"{driver // 1000}.{driver % 1000 // 10}"
+            driver = answer(library, lambda: cuda_driver(library))
+            cuda = None if isinstance(driver, Unknown) else driver
             found = {}
             for index in indices:
                 facts = identity(library, index)

@@ -10,6 +10,7 @@ from typing import Any
 from dynotune.probe.facts.gpu import QUESTIONS
 from dynotune.probe.sampling.pcie_meter import PcieRates
 from dynotune.probe.sources import clock_reasons
+from dynotune.probe.sources.kernel_files import process_name
 from dynotune.probe.sources.nvml import NvmlUnavailable, answer, close_library, open_library
 from dynotune.probe.sources.samples import Gpu, GpuProcess
 from dynotune.schema.facts import Unknown, needed, or_unknown
@@ -83,7 +84,7 @@ class GpuCounters:
         return [
             GpuProcess(
                 pid=pid,
-                name=self._name(pid),
+                name=process_name(pid, self._root),
                 ours=pid in ours,
                 sm_percent=None if pid in ours else shares if isinstance(shares, Unknown) else shares.get(pid, 0),
             )
@@ -99,9 +100,3 @@ class GpuCounters:
             shares[int(sample.pid)] = max(shares.get(int(sample.pid), 0), int(sample.smUtil))
             self._since_us[index] = max(self._since_us[index], int(sample.timeStamp))
         return shares
-
-    def _name(self, pid: int) -> str | None:
-        try:
-            return (self._root / "proc" / str(pid) / "comm").read_text(errors="replace").strip()
-        except OSError:
-            return None

@@ -18,6 +18,12 @@ def text(root: Path, name: str) -> str | Unknown:
         return Unknown(f"/{name} cannot be read: {error.strerror}")
 
 
+def process_name(pid: int, root: Path) -> str | None:
+    """None where no process of that id can be seen here."""
+    found = text(root, f"proc/{pid}/comm")
+    return found if isinstance(found, str) else None
+
+
 @or_unknown()
 def number(root: Path, name: str) -> int | Unknown:
     """The file's one number."""

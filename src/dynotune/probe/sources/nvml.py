@@ -185,6 +185,12 @@ def has_mode(nvml: Any, ask: Callable[[Any], tuple[int, int]], handle: Any, want
     return current == wanted
 
 
+def cuda_driver(nvml: Any) -> str:
+    """The newest CUDA that the driver runs, `13.0`. Raises NVMLError: NVML does not say."""
+    version = int(nvml.nvmlSystemGetCudaDriverVersion())
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
 def handles_of(nvml: Any) -> list[Any]:
     """Every GPU here, in NVML's order. Raises NVMLError: NVML does not say."""
     return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]

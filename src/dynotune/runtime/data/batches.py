@@ -12,8 +12,6 @@ import torch
 
 from dynotune.runtime.errors import InputError
 
-__all__ = ["has_own_to", "mapped", "moved_by_itself", "readers"]
-
 
 def has_own_to(batch: Any) -> bool:
     """Whether `batch` is not a tensor and moves itself (PackedSequence, BatchEncoding, graph batches)."""

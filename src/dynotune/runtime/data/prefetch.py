@@ -209,9 +209,10 @@ class Prefetcher(Generic[Batch]):
 
     def _uploading(self, source: Any, ring: PinnedRing) -> Any:
         self._order_behind_the_caller(source)
-        batch = (
-            self._moved_in_line(source) if _shows_nothing(source) else _uploaded(source, ring, self._side, self._stats)
-        )
+        if has_own_to(source) and next(readers(source), None) is None:
+            batch = self._moved_in_line(source)
+        else:
+            batch = _uploaded(source, ring, self._side, self._stats)
         with self._streams.on(self._side):
             if self._dtype is not None or self._channels_last:
                 batch = mapped(batch, self._converted)
@@ -264,10 +265,6 @@ class Prefetcher(Generic[Batch]):
         return item.batch
 
 
-def _shows_nothing(source: Any) -> bool:
-    return has_own_to(source) and next(readers(source), None) is None
-
-
 def _uploaded(batch: Any, ring: PinnedRing, side: Stream, counts: PrefetcherStats) -> Any:
     """`batch` on the ring's device, valid on `side`; its pageable memory may be changed at once."""
     streams = ring.streams
@@ -297,7 +294,8 @@ def _through(
     placed: dict[int, torch.Tensor] = {}
     offset_bytes = 0
     for leaf in staged:
-        strides = _dense_strides(leaf)
+        # Those that torch itself gives a copy: those of channels_last stay, gaps and overlaps go.
+        strides = tuple((leaf if leaf.is_contiguous() else torch.empty_like(leaf, device="meta")).stride())
         buffer = slot.view(offset_bytes, leaf.shape, leaf.dtype, strides)
         started_s = time.perf_counter()
         buffer.copy_(leaf)
@@ -320,8 +318,3 @@ def _is_plain(leaf: torch.Tensor) -> bool:
     if type(leaf) is not torch.Tensor or leaf.device.type != "cpu" or leaf.layout != torch.strided:
         return False
     return leaf.numel() > 0 and not (leaf.requires_grad or leaf.is_quantized or leaf.is_conj() or leaf.is_neg())
-
-
-def _dense_strides(leaf: torch.Tensor) -> tuple[int, ...]:
-    """The strides that torch itself gives a copy: those of channels_last stay, gaps and overlaps go."""
-    return tuple((leaf if leaf.is_contiguous() else torch.empty_like(leaf, device="meta")).stride())

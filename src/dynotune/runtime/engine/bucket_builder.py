@@ -17,8 +17,6 @@ from dynotune.runtime.engine.buckets import Bucket
 from dynotune.runtime.engine.prepare import Inputs, Prepared, compare
 from dynotune.runtime.errors import CaptureError, InputError, NumericsError
 
-__all__ = ["Builder", "Built", "Compile", "Mode", "prepared_input"]
-
 log = logging.getLogger("dynotune.runtime")
 
 OneCompile = bool | str | Mapping[str, Any]

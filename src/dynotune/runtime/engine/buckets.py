@@ -99,7 +99,7 @@ def parse_buckets(shapes: Any, dtype: torch.dtype) -> list[Bucket]:
 
 
 def _bucket(one: Any, dtype: torch.dtype) -> Bucket:
-    inputs = list(one) if _is_tuple_of_inputs(one) else [one]
+    inputs = list(one) if isinstance(one, tuple) and one and not _is_shape(one) else [one]
     if all(_is_shape(item) for item in inputs):
         shapes = tuple(tuple(item) for item in inputs)
         if any(size < 1 for shape in shapes for size in shape):
@@ -127,10 +127,6 @@ def _is_shape(item: Any) -> bool:
         and len(item) > 0
         and all(isinstance(size, int) and not isinstance(size, bool) for size in item)
     )
-
-
-def _is_tuple_of_inputs(one: Any) -> bool:
-    return isinstance(one, tuple) and not _is_shape(one) and len(one) > 0
 
 
 def as_tensor(value: Any, what: str) -> torch.Tensor:

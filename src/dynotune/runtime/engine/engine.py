@@ -388,16 +388,15 @@ def _name(dtype: torch.dtype) -> str:
 def _cut(outputs: Any, rows: int | None, batch: int | None) -> Any:
     if rows is None:
         return outputs
-    return pytree.tree_map(
-        lambda leaf: leaf[:rows] if isinstance(leaf, torch.Tensor) and leaf.dim() and leaf.shape[0] == batch else leaf,
-        outputs,
+    return pytree.tree_map_only(
+        torch.Tensor, lambda leaf: leaf[:rows] if leaf.dim() and leaf.shape[0] == batch else leaf, outputs
     )
 
 
 def _cloned(outputs: Any) -> Any:
     if isinstance(outputs, torch.Tensor):
         return outputs.clone()
-    return pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, outputs)
+    return pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, outputs)
 
 
 def _tensors_of(outputs: Any) -> list[torch.Tensor]:

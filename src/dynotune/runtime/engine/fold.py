@@ -8,8 +8,6 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-__all__ = ["Folding", "fold"]
-
 
 class Folding:
     """What `fold` changed, to be undone.

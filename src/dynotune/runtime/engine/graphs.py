@@ -18,8 +18,6 @@ import torch
 
 from dynotune.runtime.errors import CaptureError
 
-__all__ = ["CapturedGraph", "Capturer", "capture", "first_line", "kept_tensors"]
-
 # torch allows one capture at a time in a process.
 _CAPTURING = threading.Lock()
 

@@ -25,8 +25,6 @@ from dynotune.runtime.engine.numerics import (
 )
 from dynotune.runtime.errors import InputError, NumericsError
 
-__all__ = ["Expected", "Inputs", "Prepared", "check_arguments", "compare", "device_of", "own_dtype", "prepare"]
-
 log = logging.getLogger("dynotune.runtime")
 
 Inputs = tuple[torch.Tensor, ...]
@@ -172,7 +170,10 @@ def _copied(model: torch.nn.Module) -> torch.nn.Module:
 def _expected(
     model: torch.nn.Module, bucket: Bucket, device: torch.device, dtype: torch.dtype, padding: Padding, checked: Checked
 ) -> list[Expected]:
-    cases = [_as_own(bucket.samples(device, seed), dtype) for seed in (0, 1)]
+    cases = [
+        tuple(each.to(dtype) if each.is_floating_point() else each for each in bucket.samples(device, seed))
+        for seed in (0, 1)
+    ]
     if 0 in padding.fills and (bucket.batch or 0) > 1:
         cases.append(_without_last_row(cases[0]))
     expected = []
@@ -189,7 +190,10 @@ def _expected(
             ) from error
         nan = first_nan(outputs)
         if nan is None:
-            expected.append(Expected(inputs, pytree.tree_map(_to_host, outputs)))
+            # On the device the expectations of all buckets would take room that the graphs need.
+            expected.append(
+                Expected(inputs, pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach().cpu(), outputs))
+            )
         elif number != 1 or bucket.example is None:
             # An example in another order, case 1, may be no valid input: it may give NaN.
             _refuse_nan(model, bucket, nan)
@@ -205,18 +209,9 @@ def _refuse_nan(model: torch.nn.Module, bucket: Bucket, output: int) -> None:
     )
 
 
-def _as_own(inputs: Inputs, dtype: torch.dtype) -> Inputs:
-    return tuple(tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in inputs)
-
-
 def _without_last_row(inputs: Inputs) -> Inputs:
     rows = inputs[0].shape[0]
     return tuple(tensor[:-1] if tensor.dim() and tensor.shape[0] == rows else tensor for tensor in inputs)
-
-
-def _to_host(leaf: Any) -> Any:
-    # On the device the expectations of all buckets would take room that the graphs need.
-    return leaf.detach().cpu() if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _fold(prepared: Prepared, pairs: list[tuple[str, str]], inputs: Inputs, limit: float) -> None:
@@ -271,5 +266,5 @@ def compare(expected: Expected, prepared: Prepared, outputs: Any) -> float:
     """
     found = prepared.checked(outputs)
     device = next((leaf.device for leaf in pytree.tree_leaves(found) if isinstance(leaf, torch.Tensor)), None)
-    wanted = pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, expected.outputs)
+    wanted = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.to(device), expected.outputs)
     return outputs_error(wanted, found, prepared.measure)

@@ -9,8 +9,6 @@ from typing import Any, Protocol
 
 import torch
 
-__all__ = ["CallTimer", "DeviceTimer", "HostTimer", "percentile"]
-
 _KEPT = 4096  # newest samples, from which percentiles are read
 _PENDING = 256  # pairs of events that wait to be read
 

@@ -12,8 +12,6 @@ import torch
 from dynotune.runtime.errors import InputError
 from dynotune.runtime.streams import Event, Stream, Streams
 
-__all__ = ["PinnedRing", "Slot", "aligned", "num_bytes_of"]
-
 # Tensors that share a buffer start on multiples of this: vector loads and DMA bursts like it.
 ALIGNMENT_BYTES = 128
 

@@ -7,8 +7,6 @@ import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
 
-__all__ = ["Workers"]
-
 EXIT_S = 1.0  # longer than a copy of frames takes
 
 _Jobs = SimpleQueue[Callable[[], object] | None]

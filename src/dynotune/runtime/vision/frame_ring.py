@@ -31,8 +31,6 @@ from dynotune.runtime.transfer.staging import StagerStats
 from dynotune.runtime.transfer.workers import Workers
 from dynotune.runtime.vision.letterbox import Letterbox
 
-__all__ = ["Copied", "FrameRing"]
-
 _log = logging.getLogger(__name__)
 
 MAX_PREPARED = 4  # frame sizes with graphs, which hold memory; others are resized launch by launch

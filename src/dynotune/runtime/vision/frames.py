@@ -9,8 +9,6 @@ from torch import Tensor
 
 from dynotune.runtime.errors import InputError, SourceError, TooLargeError
 
-__all__ = ["chunk_of", "consecutive", "is_on_device", "neighbours", "size_of"]
-
 Frame = Any  # a numpy array or a tensor: uint8 [height, width, 3]
 T = TypeVar("T")
 

@@ -10,8 +10,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["picture", "works"]
-
 BLOCK = 256
 
 

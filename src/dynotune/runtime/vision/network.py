@@ -14,8 +14,6 @@ from dynotune.runtime.errors import InputError, NumericsError
 from dynotune.runtime.streams import Event, Stream, Streams
 from dynotune.runtime.vision.nms import PostProcess
 
-__all__ = ["Lane", "Network", "OneOutput", "checked_model", "is_end_to_end"]
-
 
 class OneOutput(nn.Module):  # type: ignore[misc]
     """The model with its detections as the only output.

@@ -11,8 +11,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["MAX_DET", "MAX_TOP_K", "best_rows", "suppressed", "works"]
-
 MAX_TOP_K = 1024  # what overlaps among more candidates does not fit into one multiprocessor's registers
 MAX_DET = 4096  # places that one program fills with zeros, all at once
 WORD = tl.constexpr(32)

@@ -15,8 +15,6 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from dynotune.runtime.lifetime import Lifetime
 
-__all__ = ["Stages", "join_at_exit", "run"]
-
 EXIT_S = 1.0  # longer than a camera's frame takes
 
 Staged = TypeVar("Staged")

@@ -28,8 +28,6 @@ from dynotune.runtime.vision.letterbox import Letterbox, Placement, place, rows_
 from dynotune.runtime.vision.network import Lane, Network, OneOutput, is_end_to_end
 from dynotune.runtime.vision.nms import FINITE, NUM_CANDIDATES, NUM_KEPT, SETTLED, PostProcess
 
-__all__ = ["Counts", "Lanes", "Options", "UnderWay"]
-
 _log = logging.getLogger(__name__)
 
 MAX_LETTERBOXES = 64  # frame sizes whose tables are kept

@@ -29,8 +29,6 @@ class UsageError(DynotuneError):
 class CannotRunHere(DynotuneError):
     """This machine or this program lacks something that the job needs."""
 
-    exit_code = 3
-
 
 class TooFewSteps(CannotRunHere):
     """The command makes steps, and ends before enough of them were seen."""
@@ -38,8 +36,6 @@ class TooFewSteps(CannotRunHere):
 
 class RecordError(DynotuneError):
     """A file of ours cannot be read: cut short, damaged, or of a version we do not know."""
-
-    exit_code = 3
 
 
 class StatisticsError(DynotuneError):

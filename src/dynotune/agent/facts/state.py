@@ -10,10 +10,9 @@ import resource
 from . import live as state_torch
 from .calls import Calls
 from .compile import Compilations
-from .graph import Graphs
 from .lines import Lines
 from .loaders import Loaders
-from .memory import Garbage, Memory
+from .memory import Garbage, Graphs, Memory
 from .models import Models
 from .optimizers import Optimizers
 from .threads import Threads

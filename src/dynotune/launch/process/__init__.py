@@ -39,18 +39,12 @@ __all__ = [
     "variants",
 ]
 
-__getattr__ = lazy_face(
-    __name__,
-    {
-        "ALLOC_CONF_NAMES": "environment",
-        "Lease": "leases",
-        "STDERR": "run_folder",
-        "STDOUT": "run_folder",
-        "TransparentRun": "foreground",
-        "find_executable": "executable",
-        "fresh_folder": "run_folder",
-        "has_room": "run_folder",
-        "split_alloc_conf": "environment",
-        "temporary_folder": "leases",
-    },
-)
+_HOMES = {
+    "environment": "ALLOC_CONF_NAMES split_alloc_conf",
+    "leases": "Lease temporary_folder",
+    "run_folder": "STDERR STDOUT fresh_folder has_room",
+    "foreground": "TransparentRun",
+    "executable": "find_executable",
+}
+
+__getattr__ = lazy_face(__name__, {name: home for home, names in _HOMES.items() for name in names.split()})

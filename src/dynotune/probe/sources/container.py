@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 from dynotune.schema.facts import Unknown, needed, or_unknown
 
@@ -25,7 +26,7 @@ def cgroup_levels(controller: str, root: Path = Path("/")) -> list[Path] | Unkno
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
-        mounts = (root / "proc/self/mountinfo").read_text().splitlines()
+        mounts = mounts_of_self(root)
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -37,24 +38,36 @@ def cgroup_levels(controller: str, root: Path = Path("/")) -> list[Path] | Unkno
     mount = _cgroup_mount(mounts, controller if version_1 else None)
     if mount is None:
         return Unknown(f"no control-group file system for {controller} is mounted here")
-    mount_root, mount_point = mount
-    return _levels(root / mount_point.lstrip("/"), mount_root, paths[controller if version_1 else ""])
+    return _levels(root / mount.point.lstrip("/"), mount.root, paths[controller if version_1 else ""])
 
 
-def _cgroup_mount(mounts: list[str], controller: str | None) -> tuple[str, str] | None:
-    """Root and mount point of the v1 hierarchy of `controller`, or of the v2 hierarchy for None."""
-    for line in mounts:
-        left, _, right = line.partition(" - ")
-        fields, (kind, _, options) = left.split(), right.split(maxsplit=2)
-        if kind == ("cgroup2" if controller is None else "cgroup") and (
-            controller is None or controller in options.split(",")
-        ):
-            return _unescape(fields[3]), _unescape(fields[4])
+def _cgroup_mount(mounts: list[Mount], controller: str | None) -> Mount | None:
+    """The v1 hierarchy of `controller`, or the v2 hierarchy for None."""
+    for mount in mounts:
+        if mount.kind == "cgroup2" if controller is None else mount.kind == "cgroup" and controller in mount.options:
+            return mount
     return None
 
 
-def _unescape(path: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)
+class Mount(NamedTuple):
+    """A line of mountinfo: where it is mounted, which folder of the file system, its type, and all options."""
+
+    point: str
+    root: str
+    kind: str
+    options: frozenset[str]
+
+
+def mounts_of_self(root: Path) -> list[Mount]:
+    """What this process sees mounted, in order. Source: proc_pid_mountinfo(5). Raises OSError: it cannot be read."""
+    found = []
+    for line in (root / "proc/self/mountinfo").read_text(errors="replace").splitlines():
+        left, _, right = line.partition(" - ")
+        fields, rest = left.split(" "), right.split(" ")
+        if len(fields) >= 6 and len(rest) >= 3:
+            point, folder = (re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[at]) for at in (4, 3))
+            found.append(Mount(point, folder, rest[0], frozenset([*fields[5].split(","), *rest[2].split(",")])))
+    return found
 
 
 def _levels(mount_point: Path, mount_root: str, path: str) -> list[Path]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import shutil
+import signal
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from dynotune.schema.facts import Unknown
+from dynotune.schema.facts import Unknown, needed, or_unknown
 
 PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*t?)?")
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "fish", "ash"})
@@ -34,6 +38,9 @@ UV_ELSEWHERE = frozenset(
 LONG_SHEBANG = re.compile(r"""^'''exec' (?P<python>"[^"]+"|'[^']+'|\S+) "\$0" "\$@"$""")
 
 MAX_INDIRECTIONS = 8
+
+MARK = "dynotune-facts:"
+"""Before the JSON that an interpreter answers with; a user's sitecustomize may print too."""
 
 
 def interpreter(
@@ -155,3 +162,40 @@ def _has_inline_metadata(script: Path) -> bool:
         return re.search(r"^# /// script\s*$", script.read_text(errors="replace"), re.MULTILINE) is not None
     except OSError:
         return False
+
+
+@or_unknown()
+def answer(
+    python: str | Unknown,
+    question: str,
+    cwd: str | os.PathLike[str] | None,
+    env: Mapping[str, str] | None,
+    timeout_s: float,
+    late: str = "did not answer",
+) -> Any:
+    """What an interpreter prints behind `MARK` when it runs `question`, as JSON has it; `late`: what it did not in time."""
+    try:
+        child = subprocess.Popen(
+            [needed(python), "-c", question],
+            cwd=cwd,
+            env={**(os.environ if env is None else env), "PYTHONDONTWRITEBYTECODE": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return Unknown(f"{python} cannot be started: {error.strerror}")
+    with child:
+        try:
+            stdout, stderr = child.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            # What it started holds its pipes open too.
+            os.killpg(child.pid, signal.SIGKILL)
+            return Unknown(f"{python} {late} within {timeout_s:g} s")
+    lines = stdout.decode(errors="replace").splitlines()
+    marked = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]
+    if child.returncode != 0 or not marked:
+        last = (stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
+        return Unknown(f"{python} did not answer; it ended with exit code {child.returncode}: {last}")
+    return json.loads(marked[-1])

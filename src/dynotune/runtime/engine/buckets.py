@@ -22,7 +22,6 @@ class Bucket:
     """One combination of input shapes and dtypes that is built ahead.
 
     Args:
-        shapes: of the inputs, in order.
         dtypes: of the inputs as the model gets them.
         example: the user's own inputs, or None where only shapes were given.
     """
@@ -150,11 +149,7 @@ def as_tensor(value: Any, what: str) -> torch.Tensor:
 class Padding:
     """Which dimensions a call may fill up to a bucket, and with what.
 
-    Args:
-        pad: "batch" fills dimension 0 with zeros; a mapping says the value for each dimension; None: none.
-
-    Raises:
-        InputError: anything else.
+    `pad`: "batch" fills dimension 0 with zeros; a mapping says the value for each dimension; None: none.
     """
 
     def __init__(self, pad: str | Mapping[int, float] | None) -> None:

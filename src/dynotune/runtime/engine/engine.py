@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields
 from types import TracebackType
 from typing import Any
 
@@ -334,20 +335,7 @@ class Engine(Closing):
             num_padded=sum(one.num_padded for one in built),
             num_fallbacks=num_fallbacks,
             fallbacks=dict(self._fallbacks),
-            buckets=tuple(
-                BucketStats(
-                    one.bucket.shapes,
-                    one.mode,
-                    one.way,
-                    one.compiled,
-                    one.reason,
-                    one.error,
-                    one.build_s,
-                    one.num_hits,
-                    one.num_padded,
-                )
-                for one in built
-            ),
+            buckets=tuple(BucketStats(*(getattr(one, field.name) for field in fields(BucketStats))) for one in built),
             left_out=dict(self._left_out),
             num_folded=self._num_folded,
             tolerance=self._tolerance,

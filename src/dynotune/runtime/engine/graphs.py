@@ -18,6 +18,8 @@ import torch
 
 from dynotune.runtime.errors import CaptureError
 
+NUM_WARMUPS = 3  # forward passes before a capture, which load kernels, choose algorithms and compile
+
 # torch allows one capture at a time in a process.
 _CAPTURING = threading.Lock()
 
@@ -30,7 +32,6 @@ class CapturedGraph:
     """One captured forward pass with its static inputs and outputs.
 
     Args:
-        graph: the captured graph.
         inputs: static tensors, to be written before each replay.
         outputs: nested; its tensors are overwritten by each replay.
         kept: whatever else the kernels read.
@@ -113,7 +114,6 @@ def capture(
     stream: torch.cuda.Stream,
     pool: tuple[int, int],
     kept: Callable[[], list[torch.Tensor]] = list,
-    num_warmups: int = 3,
 ) -> CapturedGraph:
     """Capture `forward(*inputs)`, without gradients.
 
@@ -127,7 +127,6 @@ def capture(
             are kept by stream, are first allocated during the capture, and so from `pool`.
         pool: from `torch.cuda.graph_pool_handle()`; graphs that share it must not replay at the same time.
         kept: asked after the warm-up and after the capture for further tensors that the graph reads.
-        num_warmups: forward passes before the capture, which load kernels, choose algorithms and compile.
 
     Raises:
         CaptureError: something in `forward` cannot be captured.
@@ -139,7 +138,7 @@ def capture(
         warm.wait_stream(torch.cuda.current_stream(device))
         try:
             with torch.cuda.stream(warm):
-                for _ in range(num_warmups):
+                for _ in range(NUM_WARMUPS):
                     forward(*inputs)
         finally:
             # Also after an error: what was enqueued until then may still read the inputs, and write.

@@ -52,8 +52,6 @@ class Prepared:
         tolerance: the largest error that `measure` may find.
         expected: for each bucket that the eager model could run.
         left_out: buckets that it could not, with the reason.
-        observation: what one forward pass did.
-        folded: convolutions that took a BatchNorm in.
     """
 
     model: torch.nn.Module

@@ -45,8 +45,6 @@ class PinnedRing:
     """`depth` pinned buffers, used in turn. Not thread-safe: its owner holds a lock.
 
     Args:
-        streams: of the device that is uploaded to.
-        depth: number of buffers.
         slot_bytes: size of each; 0 allocates at the first use.
         grows: whether a larger need replaces a buffer by a larger one, instead of being the caller's mistake.
     """

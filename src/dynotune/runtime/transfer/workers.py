@@ -13,14 +13,13 @@ _Jobs = SimpleQueue[Callable[[], object] | None]
 
 
 class Workers:
-    """Runs jobs in threads of its own, which begin them in the order in which they come. The threads end with `stop`,
-    with the last reference to the workers, or with the program.
+    """Runs jobs in threads of its own, which begin them in the order in which they come.
+
+    The threads end with `stop`, with the last reference to the workers, or with the program.
 
     The standard library's executors take no jobs any more once the main thread has ended, though others may go on.
 
-    Args:
-        name: of the threads.
-        num: threads at most; one does one job after the other.
+    `num`: threads at most; one does one job after the other.
     """
 
     def __init__(self, name: str, num: int = 1) -> None:

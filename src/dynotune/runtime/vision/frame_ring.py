@@ -147,14 +147,10 @@ class _Filling:
 
 
 class FrameRing:
-    """Puts frames into network inputs, through `depth` chunks. Its owner holds a lock for `copy` and another one
-    for `send`, but this not while it waits for frames to be copied: others may need it to free a chunk.
+    """Puts frames into network inputs, through `depth` chunks. Its owner holds a lock for `copy` and another one for
+    `send`, but this not while it waits for frames to be copied: others may need it to free a chunk.
 
-    Args:
-        num_frames: of a chunk, at most; a power of two.
-        frame_bytes: of the largest frame.
-        depth: chunks.
-        graphs: whether to capture, on a GPU.
+    `num_frames`: of a chunk, at most; a power of two. `frame_bytes`: of the largest frame.
     """
 
     def __init__(self, device_streams: Streams, *, num_frames: int, frame_bytes: int, depth: int, graphs: bool) -> None:
@@ -231,7 +227,6 @@ class FrameRing:
 
         Args:
             copied: of frames of the letterbox's size, with its rows.
-            letterbox: see there.
             region: where the pictures belong, see `Letterbox.region`.
             stream: the current one, always the same.
         """

@@ -19,9 +19,7 @@ def size_of(frame: Frame, *, max_size: tuple[int, int], name: str = "The frame")
     """Height and width of a frame, which is checked.
 
     Args:
-        frame: numpy array or tensor, uint8, `[height, width, 3]`.
         max_size: height and width that buffers were made for; only their product counts.
-        name: what an error calls the frame.
 
     Raises:
         InputError: not such an array, or empty.

@@ -61,7 +61,6 @@ def picture(frames: Tensor, pixels: Tensor, weights: Tensor, *, swap_channels: b
     Args:
         frames: uint8 `[B, ..., 3]`, contiguous.
         pixels: int32, the four pixels of a frame for each of the picture's: all first ones, then all second ones.
-        weights: float32, of these.
         swap_channels: the last becomes the first.
 
     Returns:

@@ -86,8 +86,6 @@ class Detecting(nn.Module):  # type: ignore[misc]
     """A detector and what turns its output into detections, to be captured as one graph.
 
     Args:
-        model: the network.
-        post: what comes behind it.
         compiles: the network is compiled. What comes behind stays as it is: fused differently, boxes that overlap by
             just the threshold would fall differently.
     """
@@ -124,12 +122,9 @@ class Lane:
     Args:
         images: `[B, 3, H, W]`, what the letterbox fills.
         host: the packed detections of `PostProcess`, in pinned memory.
-        places: `[B, 5]`, see `PostProcess`.
         sizes: of the frame (height, width) that each image was last filled from.
-        ready: recorded behind the letterbox.
         regions: views of `images`, by first image, number and frame size.
         spun, slept: of these one is recorded behind the copy into `host`, as the host is going to wait.
-        candidates: of `PostProcess`, on the device.
     """
 
     images: Tensor
@@ -146,15 +141,7 @@ class Lane:
 class Network:
     """Forward and suppression for one batch size and input size.
 
-    Args:
-        model: see `OneOutput`.
-        shape: of the input, `(B, 3, H, W)`.
-        post: turns the output into detections.
-        dtype: of the input, as the model is to see it.
-        options: for the model's Engine.
-
-    Raises:
-        What `Engine` raises.
+    `shape`: of the input, `(B, 3, H, W)`. `dtype`: of the input, as the model is to see it.
     """
 
     def __init__(

@@ -133,7 +133,6 @@ def best_rows(raw: Tensor, order: Tensor, scores: Tensor, classes: Tensor, top_k
         order: int64 `[B, N]`: anchors, best first.
         scores: float32 `[B, N]`, in that order.
         classes: int64 `[B, N]`, in the order of the output.
-        top_k: N at most.
     """
     batch, num_channels, num_anchors = raw.shape
     rows = raw.new_empty(batch, top_k, 6)

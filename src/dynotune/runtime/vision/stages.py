@@ -64,11 +64,11 @@ class Counts:
     """What was done: frames and batches whose results were taken, candidates and those beyond `top_k`, and batches
     whose suppression took more rounds than its graph holds."""
 
-    frames: int = 0
-    batches: int = 0
-    candidates: int = 0
-    cut: int = 0
-    unsettled: int = 0
+    num_frames: int = 0
+    num_batches: int = 0
+    num_candidates: int = 0
+    num_cut: int = 0
+    num_unsettled: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -77,7 +77,6 @@ class _Part:
 
     Args:
         start: which of the batch's frames is the first; `num` of them.
-        size: height and width.
         copied: in a chunk of the ring; None for those on the device, which are in `frames`.
     """
 
@@ -117,11 +116,7 @@ def _without_gradients() -> Iterator[None]:
 class Lanes:
     """Takes batches through the stages. Thread-safe; a stage of two batches at once takes turns.
 
-    Args:
-        model: checked, see `network.checked_model`.
-        device_streams: of the device to work on.
-        options: see there.
-        lifetime: of the detector.
+    `model`: checked, see `network.checked_model`.
     """
 
     model: nn.Module
@@ -308,11 +303,11 @@ class Lanes:
             results.append(Detections(kept, num_candidates, max(0, num_candidates - num_rows)))
         with self._state:
             network.give_lane(lane)
-            self.counts.batches += 1
-            self.counts.frames += batch.num_frames
-            self.counts.unsettled += unsettled
-            self.counts.candidates += sum(found.num_candidates for found in results)
-            self.counts.cut += sum(found.num_cut for found in results)
+            self.counts.num_batches += 1
+            self.counts.num_frames += batch.num_frames
+            self.counts.num_unsettled += unsettled
+            self.counts.num_candidates += sum(found.num_candidates for found in results)
+            self.counts.num_cut += sum(found.num_cut for found in results)
         if not all(count[FINITE] for count in counts):
             raise NumericsError(
                 "The model's output has values that are not finite.",

@@ -81,7 +81,7 @@ class CompileSite(Site):
             if root is not None and id(root) in parts:
                 root._compiled_call_impl = None
         self._roots = [ref for ref in self._roots if id(ref()) not in parts]
-        if self.value != "off" and not self._why_not(module) and hasattr(module.forward, "__func__"):
+        if self.value != "off" and not why_not(self.torch, module) and hasattr(module.forward, "__func__"):
             self._own_calls[id(module)] = OwnCalls(module, self.torch.Tensor)
 
     def root_ran(self, module: Any) -> None:
@@ -90,7 +90,7 @@ class CompileSite(Site):
         own_calls = self._own_calls.pop(id(module), None)
         if own_calls is not None:
             own_calls.end()
-        if reason := self._why_not(module):
+        if reason := why_not(self.torch, module):
             self._refused.append(reason)
             return
         if own_calls is not None and own_calls.once_in_tensors:
@@ -100,12 +100,6 @@ class CompileSite(Site):
             # Not by its own name: a class may mean something else by it.
             self.torch.nn.Module.compile(module, mode=self.value)
         self._roots.append(weakref.ref(module))
-
-    def _why_not(self, module: Any) -> str:
-        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
-            return "the program compiles %s itself" % type(module).__name__
-        is_script = isinstance(module, self.torch.jit.ScriptModule)
-        return "%s is a TorchScript module" % type(module).__name__ if is_script else ""
 
     def readback(self) -> list[Answer]:
         if self.value == "off":
@@ -141,6 +135,14 @@ class CompileSite(Site):
             "torch.compiler's stance",
             stance == "force_eager",
         )
+
+
+def why_not(torch: Any, module: Any) -> str:
+    """Why a module cannot be compiled; "" if it can."""
+    if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+        return "the program compiles %s itself" % type(module).__name__
+    is_script = isinstance(module, torch.jit.ScriptModule)
+    return "%s is a TorchScript module" % type(module).__name__ if is_script else ""
 
 
 class OwnCalls:

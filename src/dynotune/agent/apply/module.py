@@ -108,7 +108,6 @@ class AutocastSite(Site):
             scalers.append(weakref.ref(scaler))
 
     def watch(self, scalers: list[Any]) -> None:
-        """Know of scalers that were there before."""
         self._scalers.extend(map(weakref.ref, scalers))
 
     def around(self, module: Any, args: Args, kwargs: Kwargs) -> Around | None:

@@ -114,7 +114,6 @@ class Session:
         self._open.__enter__()
 
     def close(self) -> None:
-        """End the step that is open."""
         opened, self._open = self._open, None
         if opened is not None:
             opened.__exit__(None, None, None)
@@ -135,7 +134,6 @@ class Session:
         self.end()
 
     def save(self, path: str) -> None:
-        """Write what was recorded, as JSON."""
         self._profile.export_chrome_trace(path)
 
 

@@ -18,7 +18,6 @@ _MAX_DEPTH = 3
 
 
 def facts_of(torch: Any, dataset: Any, collate: Any) -> dict[str, Any]:
-    """Facts as fields of an event."""
     inner = _innermost(dataset)
     is_iterable = isinstance(dataset, torch.utils.data.IterableDataset)
     return {

@@ -37,7 +37,6 @@ class Garbage:
             gc.callbacks.remove(self._called)
 
     def reset(self) -> None:
-        """The window begins."""
         self.num = self.num_oldest = 0
         self.total_s = self.longest_s = 0.0
 

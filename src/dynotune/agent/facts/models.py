@@ -68,8 +68,6 @@ class _Root:
 
 
 class Models:
-    """Outermost modules that were called."""
-
     def __init__(self, log: Log) -> None:
         self._log = log
         self._torch: Any = None

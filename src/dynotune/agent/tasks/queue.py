@@ -66,12 +66,10 @@ class TaskQueue:
 
     @property
     def takes_traces(self) -> bool:
-        """Whether a trace may be recorded."""
         return self._page is not None or any(task.event == "trace" for task in self._planned)
 
     @property
     def is_recording(self) -> bool:
-        """Whether a trace is being recorded."""
         return self._current is not None and self._current.event == "trace" and self._current.has_begun
 
     def around(self, inner: Any) -> Any:

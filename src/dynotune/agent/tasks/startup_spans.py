@@ -80,7 +80,6 @@ class StartupSpans:
         self._event({"event": "starting_process", "started_s": ticks / os.sysconf("SC_CLK_TCK") - since_boot_s})
 
     def torch_is_here(self, torch: Any) -> None:
-        """`import torch` has just finished."""
         self._guard("cuda", self._cover_cuda, torch)
         self._guard("weights", self._cover_weights, torch)
         self._guard("model_build", self._cover_construction, torch.nn.Module)

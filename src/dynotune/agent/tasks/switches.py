@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 
+from ..apply.compile import why_not
 from ..apply.globals import write
 from ..apply.module import AutocastSite, ChannelsLastSite
 from ..apply.site import resolve, text
@@ -238,13 +239,10 @@ class CompileSwitch(Switch):
         return []
 
     def _roots(self) -> list[Any]:
-        script = self.torch.jit.ScriptModule
         found = list(self.program.roots.alive())
         for root in found:
-            if hasattr(root, "_orig_mod") or getattr(root, "_compiled_call_impl", None) is not None:
-                raise NotSwitched("the program compiles %s itself" % type(root).__name__)
-            if isinstance(root, script):
-                raise NotSwitched("%s is a TorchScript module" % type(root).__name__)
+            if reason := why_not(self.torch, root):
+                raise NotSwitched(reason)
         if not found:
             raise NotSwitched("no outermost module is called")
         return found

@@ -81,7 +81,6 @@ class Task:
         return NEVER if self.done else stop
 
     def complete(self, fields: dict[str, Any]) -> None:
-        """Write the result."""
         self._write({"event": self.event, "task": self.id, "done_s": perf_counter(), **fields})
 
     def give_up(self, reason: str, *, at_exit: bool = False, **fields: Any) -> None:

@@ -23,8 +23,6 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EX
 
 @dataclass(slots=True)
 class MergeResult:
-    """What became of the files."""
-
     num_new: int = 0
     num_kept: int = 0
     new_bytes: int = 0

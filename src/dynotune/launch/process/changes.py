@@ -24,7 +24,6 @@ class Changes(NamedTuple):
 
     @property
     def paths(self) -> list[str]:
-        """All of them, sorted."""
         return sorted({*self.created, *self.changed, *self.deleted})
 
 

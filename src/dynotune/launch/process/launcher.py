@@ -178,7 +178,6 @@ class Launched:
 
     @property
     def changed_files(self) -> list[str]:
-        """The paths in `changes`, sorted."""
         return self.changes.paths
 
     def fileno(self) -> int:

@@ -77,7 +77,6 @@ def descendants(root: int) -> list[Process]:
 
 
 def everyone() -> Iterator[Process]:
-    """Every process that we may see."""
     for name in os.listdir("/proc"):
         if name.isdigit() and (process := read(int(name))) is not None:
             yield process

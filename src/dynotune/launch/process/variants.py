@@ -17,8 +17,6 @@ _PYTHON = re.compile(r"python[0-9.]*")
 
 
 class Variant(NamedTuple):
-    """What is started, and in which environment."""
-
     command: list[str]
     env: dict[str, str]
 

@@ -118,6 +118,5 @@ def _words(stack: Stack, frames: Sequence[str], texts: Sequence[str]) -> str:
 
 
 def _kind(words: Sequence[str]) -> PeriodicKind:
-    """What most of these stacks say."""
     said = ((kind, sum(re.search(pattern, each) is not None for each in words)) for kind, pattern in _KINDS)
     return next((kind for kind, num in said if 2 * num > len(words)), "other")

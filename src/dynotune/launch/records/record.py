@@ -137,7 +137,6 @@ class Record(msgspec.Struct):
 
     @property
     def step_s(self) -> list[float]:
-        """Wall time of each step."""
         begin = self.begin_s
         ends = [step.end_s for step in self.steps]
         if begin is None:

@@ -46,7 +46,6 @@ def energy(samples: Sequence[Sample], begin_s: float, end_s: float) -> Energy | 
 
 
 def _places(samples: Sequence[Sample]) -> list[int]:
-    """Which of the sampled GPUs count."""
     rows = [needed(sample.gpus) for sample in samples]
     num_gpus = min(map(len, rows))
     if not num_gpus:

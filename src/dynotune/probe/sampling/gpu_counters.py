@@ -47,7 +47,6 @@ class GpuCounters:
         return self._unresolved or [self._read(index, ours, pcie.get(index, NO_NEW)) for index in self._indices]
 
     def close(self) -> None:
-        """Let go of NVML."""
         if self._library is not None:
             close_library(self._library)
             self._library = None

@@ -62,11 +62,14 @@ def program(command: Sequence[str], env: Mapping[str, str], cwd: str | os.PathLi
         found = _which(left[0], env, place)
         if found is None or found.name not in WRAPPERS:
             return found
-        at = next(
-            (at for at, word in enumerate(left) if at and not word.startswith("-") and _which(word, env, place)), None
-        )
-        left = left[at:] if at else []
+        left = left[_behind(left, env, place) :]
     return None
+
+
+def _behind(command: list[str], env: Mapping[str, str], cwd: Path) -> int:
+    """The place of the first argument that leads to a program: options and their values do not; the end without one."""
+    places = (at for at, word in enumerate(command) if at and not word.startswith("-") and _which(word, env, cwd))
+    return next(places, len(command))
 
 
 def _resolve(command: list[str], env: Mapping[str, str], cwd: Path, left: int) -> str | Unknown:
@@ -83,7 +86,10 @@ def _resolve(command: list[str], env: Mapping[str, str], cwd: Path, left: int) -
     if name in SHELLS:
         return Unknown(f"{name} decides which Python runs")
     if name in WRAPPERS:
-        return _behind_wrapper(name, command[1:], env, cwd, left)
+        if name == "env" and any(argument.startswith("PATH=") for argument in command[1:]):
+            return Unknown("env changes PATH for the program it starts")
+        rest = command[_behind(command, env, cwd) :]
+        return _resolve(rest, env, cwd, left - 1) if rest else Unknown(f"no program is found behind {name}")
     if name == "uv":
         return _uv(command[1:], env, cwd)
     if name in ENVIRONMENT_TOOLS:
@@ -101,18 +107,6 @@ def _which(name: str, env: Mapping[str, str], cwd: Path) -> Path | None:
     search = [str(cwd / entry) for entry in env.get("PATH", os.defpath).split(os.pathsep)]
     found = shutil.which(name, path=os.pathsep.join(search))
     return Path(found) if found else None
-
-
-def _behind_wrapper(name: str, arguments: list[str], env: Mapping[str, str], cwd: Path, left: int) -> str | Unknown:
-    """The first argument that leads to a Python: options and their values do not."""
-    if name == "env" and any(argument.startswith("PATH=") for argument in arguments):
-        return Unknown("env changes PATH for the program it starts")
-    for at, argument in enumerate(arguments):
-        program = None if argument.startswith("-") else _which(argument, env, cwd)
-        if program is None:
-            continue
-        return _resolve(arguments[at:], env, cwd, left - 1)
-    return Unknown(f"no program is found behind {name}")
 
 
 def _by_shebang(program: Path, env: Mapping[str, str], cwd: Path, left: int) -> str | Unknown:
@@ -173,7 +167,7 @@ def answer(
     timeout_s: float,
     late: str = "did not answer",
 ) -> Any:
-    """What an interpreter prints behind `MARK` when it runs `question`, as JSON has it; `late`: what it did not in time."""
+    """What an interpreter prints behind `MARK`, which is JSON, when it runs `question`."""
     try:
         child = subprocess.Popen(
             [needed(python), "-c", question],

@@ -26,7 +26,6 @@ def process_name(pid: int, root: Path) -> str | None:
 
 @or_unknown()
 def number(root: Path, name: str) -> int | Unknown:
-    """The file's one number."""
     found = needed(text(root, name))
     try:
         return int(found)

@@ -46,16 +46,12 @@ class PrefetcherStats:
 
 @dataclass(frozen=True, slots=True)
 class _Ahead:
-    """A batch on its way."""
-
     batch: Any
     uploaded: Event
 
 
 @dataclass(slots=True)
 class _Iteration:
-    """One way through the loader."""
-
     loader: Iterator[Any]
     ring: PinnedRing
     ahead: deque[_Ahead | Exception] = field(default_factory=deque)

@@ -39,8 +39,6 @@ class _Forward(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """One way to run a bucket."""
-
     graph: bool
     forward: _Forward
 

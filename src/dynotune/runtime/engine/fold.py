@@ -33,7 +33,6 @@ class Folding:
             self._place(alias, torch.nn.Identity())
 
     def undo(self) -> None:
-        """Put everything back."""
         for convolution, weight, bias in self._weights:
             convolution.weight, convolution.bias = weight, bias
         for alias, norm in self._norms:

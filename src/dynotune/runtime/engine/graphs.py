@@ -47,7 +47,6 @@ class CapturedGraph:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it was not reset."""
         return bool(self.inputs)
 
     def replay(self) -> None:
@@ -98,7 +97,6 @@ class Capturer:
         return [sorted(taken)[num_rounds // 2] for taken in times]
 
     def pool_bytes(self) -> int:
-        """Device memory reserved for the graphs."""
         wanted = {tuple(pool) for pool in self._pools}
         return sum(
             segment["total_size"]

@@ -17,7 +17,6 @@ ALIGNMENT_BYTES = 128
 
 
 def num_bytes_of(shape: Sequence[int], dtype: torch.dtype) -> int:
-    """Bytes of a dense tensor."""
     return int(math.prod(shape) * dtype.itemsize)
 
 
@@ -62,7 +61,6 @@ class PinnedRing:
 
     @property
     def num_bytes(self) -> int:
-        """Pinned memory that is held."""
         return sum(slot.buffer.numel() for slot in self._slots)
 
     @contextmanager

@@ -289,7 +289,6 @@ class FrameRing:
             self._wait_s += time.perf_counter() - started_s
 
     def stats(self) -> StagerStats:
-        """What has been done so far."""
         pinned_bytes = sum(chunk.num_bytes for chunk in self._chunks)
         return StagerStats(self._num_puts, self._num_bytes, self._num_waits, self._wait_s, self._depth, pinned_bytes)
 

@@ -211,7 +211,6 @@ class Network:
             lane.host.copy_(packed)
 
     def close(self) -> None:
-        """Gives graphs and buffers back."""
         self._closed = True
         self._free.clear()
         self.engine.close()

@@ -55,7 +55,6 @@ class Options:
 
     @property
     def largest(self) -> int:
-        """Frames of the largest batch."""
         return self.sizes[-1]
 
 

@@ -162,39 +162,37 @@ class Fetching:
                 self._cover_decoder(owner, attribute, "%s.%s" % (module_name, name))
 
     def _cover_decoder(self, owner: Any, attribute: str, name: str) -> None:
-        original, inside, decoding = getattr(owner, attribute), self._inside, self._decoding
+        def decoded(counts: Counts, begin_s: float) -> None:
+            counts.decode_s += perf_counter() - begin_s
+            counts.decoders.add(name)
 
-        @covers(owner, attribute)
-        def decode(*args: Any, **kwargs: Any) -> Any:
-            thread = get_ident()
-            counts = inside.get(thread)
-            if counts is None or thread in decoding:
-                return original(*args, **kwargs)
-            decoding.add(thread)
-            begin_s = perf_counter()
-            try:
-                return original(*args, **kwargs)
-            finally:
-                decoding.discard(thread)
-                counts.decode_s += perf_counter() - begin_s
-                counts.decoders.add(name)
+        self._cover_outermost(owner, attribute, self._decoding, self._inside.get, decoded)
 
     def _cover_pinning(self, module: Any) -> None:
-        """It calls itself for what a batch holds: the outermost call counts."""
-        original, pinning = module.pin_memory, self._pinning
+        def pinned(_: object, begin_s: float) -> None:
+            guarded(self._log, "pin", self._pinned, begin_s, perf_counter())
 
-        @covers(module, "pin_memory")
-        def pin_memory(*args: Any, **kwargs: Any) -> Any:
+        self._cover_outermost(module, "pin_memory", self._pinning, lambda thread: True, pinned)
+
+    def _cover_outermost(
+        self, owner: Any, name: str, busy: set[int], counted: Callable[[int], Any], done: Callable[[Any, float], None]
+    ) -> None:
+        """Tell `done` of each call, with what `counted` gives for its thread. Calls inside of one do not count."""
+        original = getattr(owner, name)
+
+        @covers(owner, name)
+        def outermost(*args: Any, **kwargs: Any) -> Any:
             thread = get_ident()
-            if thread in pinning:
+            counts = counted(thread)
+            if counts is None or thread in busy:
                 return original(*args, **kwargs)
-            pinning.add(thread)
+            busy.add(thread)
             begin_s = perf_counter()
             try:
                 return original(*args, **kwargs)
             finally:
-                pinning.discard(thread)
-                guarded(self._log, "pin", self._pinned, begin_s, perf_counter())
+                busy.discard(thread)
+                done(counts, begin_s)
 
     # What is told
 

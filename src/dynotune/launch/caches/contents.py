@@ -9,7 +9,7 @@ import shlex
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dynotune import knobs
 from dynotune.launch.caches.places import HEADERS, Place, cuda_limit_bytes
@@ -200,18 +200,8 @@ def counts(name: str) -> bool:
 def _measured(place: Place, found: Sequence[Place], env: Mapping[str, str]) -> Cache:
     limit = cuda_limit_bytes(env) if place.name == "cuda" else None
     if isinstance(place.path, Unknown):
-        unknown = place.path
-        return Cache(
-            name=place.name,
-            path=unknown,
-            variable=place.variable,
-            off=place.off,
-            size_bytes=unknown,
-            num_files=unknown,
-            writable=unknown,
-            lasts=unknown,
-            limit_bytes=limit,
-        )
+        unknown: dict[str, Any] = dict.fromkeys(("path", "size_bytes", "num_files", "writable", "lasts"), place.path)
+        return Cache(name=place.name, variable=place.variable, off=place.off, limit_bytes=limit, **unknown)
     lies = mounts.storage(place.path)
     size, num = _size(place, found)
     there = mounts.nearest(place.path)

@@ -27,8 +27,7 @@ class Revision(NamedTuple):
 
     Args:
         root: of the working tree; absolute, links resolved.
-        differing: tracked files that the commit has otherwise than the working tree, relative to `root`.
-        gone: files of the working tree that the commit does not have.
+        differing, gone: tracked files that the commit has otherwise, or not, relative to `root`.
     """
 
     root: Path

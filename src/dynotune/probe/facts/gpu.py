@@ -11,15 +11,7 @@ from dynotune.probe.facts.host import parse_cpu_list
 from dynotune.probe.sources import clock_reasons, container
 from dynotune.probe.sources import nvml as nvml_facts
 from dynotune.probe.sources.kernel_files import process_name
-from dynotune.probe.sources.nvml import (
-    NvmlUnavailable,
-    answer,
-    cuda_driver,
-    handles_of,
-    has_mode,
-    in_mig_mode,
-    visible_in,
-)
+from dynotune.probe.sources.nvml import NvmlUnavailable, answer
 from dynotune.schema.facts import Facts, Unknown, Value, needed, or_unknown
 
 Question = Callable[[Any, Any], Value]
@@ -46,12 +38,12 @@ QUESTIONS: dict[str, Question] = {
     "default_power_limit_w": lambda nvml, gpu: nvml.nvmlDeviceGetPowerManagementDefaultLimit(gpu) / 1000,
     "temperature_c": lambda nvml, gpu: int(nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)),
     "persistence": lambda nvml, gpu: bool(nvml.nvmlDeviceGetPersistenceMode(gpu) == nvml.NVML_FEATURE_ENABLED),
-    "ecc": lambda nvml, gpu: has_mode(nvml, nvml.nvmlDeviceGetEccMode, gpu, nvml.NVML_FEATURE_ENABLED),
+    "ecc": lambda nvml, gpu: nvml_facts.has_mode(nvml, nvml.nvmlDeviceGetEccMode, gpu, nvml.NVML_FEATURE_ENABLED),
     "ecc_uncorrected": lambda nvml, gpu: int(
         nvml.nvmlDeviceGetTotalEccErrors(gpu, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
     ),
     "remapped_rows_pending": lambda nvml, gpu: bool(nvml.nvmlDeviceGetRemappedRows(gpu)[2]),
-    "mig": in_mig_mode,
+    "mig": nvml_facts.in_mig_mode,
     "utilisation_percent": lambda nvml, gpu: int(nvml.nvmlDeviceGetUtilizationRates(gpu).gpu),
     "memory_used_bytes": lambda nvml, gpu: int(nvml.nvmlDeviceGetMemoryInfo(gpu).used),
 }
@@ -60,18 +52,7 @@ QUESTIONS: dict[str, Question] = {
 Source: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html
 """
 
-DEVICE_NAMES = (
-    "name",
-    "uuid",
-    "compute_capability",
-    "memory_bytes",
-    "index",
-    *QUESTIONS,
-    "processes",
-    "num_processes",
-    "numa_node",
-    "cpu_affinity",
-)
+DEVICE_NAMES = (*nvml_facts.IDENTITY, "index", *QUESTIONS, "processes", "num_processes", "numa_node", "cpu_affinity")
 
 NAMES = ("gpu.count", "gpu.driver", "gpu.cuda_driver", "gpu.pids_comparable", *(f"gpu.{name}" for name in DEVICE_NAMES))
 """Known or Unknown, these are always answered; `gpu.nvml_indices` and `gpu.topology` only where they are known."""
@@ -90,12 +71,15 @@ def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"),
         # One session around all: without persistence mode the driver starts anew in each.
         with nvml_facts.session(nvml) as library:
             found |= nvml_facts.facts(env, nvml=library, dev=dev)
-            found["gpu.cuda_driver"] = answer(library, lambda: cuda_driver(library))
-            visible = visible_in(library, env)
+            found["gpu.cuda_driver"] = answer(library, lambda: nvml_facts.cuda_driver(library))
+            visible = nvml_facts.visible_in(library, env)
             if isinstance(visible, Unknown) or not visible:
                 why = visible if isinstance(visible, Unknown) else Unknown("no GPU is visible")
                 # Of every GPU here: which of them the command would see is what could not be told.
-                mig = answer(library, lambda: any(in_mig_mode(library, handle) for handle in handles_of(library)))
+                mig = answer(
+                    library,
+                    lambda: any(nvml_facts.in_mig_mode(library, handle) for handle in nvml_facts.handles_of(library)),
+                )
                 return dict.fromkeys(NAMES, why) | found | {"gpu.mig": mig}
             for place, index in enumerate(visible):
                 found |= _one(library, index, f"gpu{place or ''}", comparable=comparable, root=root)

@@ -19,16 +19,8 @@ DEADLINE_S = 2.5
 # After the deadline a child still has to be ended and its answer read.
 MARGIN_S = 0.2
 
-HOST_NAMES = (
-    "host.cpu",
-    "host.num_logical_cpus",
-    "host.affinity",
-    "host.cpu_quota",
-    "host.num_cores",
-    "host.memory_bytes",
-    "host.kernel",
-    "host.container",
-)
+_OF_HOST = ("cpu", "num_logical_cpus", "affinity", "cpu_quota", "num_cores", "memory_bytes", "kernel", "container")
+HOST_NAMES = tuple(f"host.{name}" for name in _OF_HOST)
 
 
 def machine(

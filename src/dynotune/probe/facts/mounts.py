@@ -23,7 +23,6 @@ class Storage(NamedTuple):
 
     Args:
         lasts: what is written is there after this container, or this start of the machine.
-        why: in words: what it is, and what follows.
         noexec: no library can be loaded from it.
     """
 

@@ -64,7 +64,6 @@ class Interference(msgspec.Struct, frozen=True):
     Args:
         foreign: causes outside the arm's process tree, in words. They are noise, and widen an interval.
         void: those of them under which the window did not measure the arm at all.
-        unknown: what could not be judged, and why.
     """
 
     foreign: list[str] = []

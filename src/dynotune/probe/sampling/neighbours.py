@@ -21,7 +21,6 @@ class Neighbours(NamedTuple):
     Args:
         num_cores: processor time that all of them used a second.
         pid, name: of the one that used most; 0 and "" where none could be seen, as in another container.
-        most_cores: that it used.
     """
 
     num_cores: float

@@ -16,6 +16,10 @@ DEVICE_NODES = ("nvidia*", "nvhost*")
 """Device files of NVIDIA's drivers; with one of them, a missing library does not mean a missing GPU."""
 
 
+IDENTITY = ("name", "uuid", "compute_capability", "memory_bytes")
+"""Names of the facts that `identity` gives."""
+
+
 class NvmlUnavailable(Exception):
     """NVML cannot be used here. `reason`: why, in words. `no_library`: there is no driver library at all."""
 
@@ -218,5 +222,4 @@ def identity(nvml: Any, index: int, prefix: str = "gpu") -> Facts:
 
 
 def _device_unknown(reason: str, prefix: str = "gpu") -> Facts:
-    names = ("name", "uuid", "compute_capability", "memory_bytes")
-    return {f"{prefix}.{name}": Unknown(reason) for name in names}
+    return {f"{prefix}.{name}": Unknown(reason) for name in IDENTITY}

@@ -51,7 +51,6 @@ class Prepared:
         model: in eval mode, on `device`, of `dtype`; the user's own where nothing had to change.
         tolerance: the largest error that `measure` may find.
         expected: for each bucket that the eager model could run.
-        left_out: buckets that it could not, with the reason.
     """
 
     model: torch.nn.Module

@@ -13,8 +13,6 @@ from dynotune.schema.cache_pack import Conditions, Difference, Manifest, Severit
 from dynotune.schema.caches import TITLES, CacheName
 from dynotune.schema.facts import Facts, Unknown
 
-__all__ = ["conditions_of", "differences", "here", "instruction_sets"]
-
 COMPILER_TIMEOUT_S = 20.0
 # Flags of /proc/cpuinfo that name instructions a compiler may use; the rest are the kernel's and the hypervisor's.
 _X86_INSTRUCTIONS = re.compile(
@@ -23,16 +21,18 @@ _X86_INSTRUCTIONS = re.compile(
     r"|cldemote|movdiri|movdir64b|enqcmd|waitpkg|serialize|lahf_lm|cx16|cmov|fxsr|tbm|xop|lwp|3dnow.*|clzero|mwaitx|wbnoinvd"
     r"|prefetchi|rtm|hle|ptwrite|pku|cmpccxadd|kl|widekl|tsxldtrk"
 )
+_IN_COMMAND = " in the command line that C++ kernels are keyed by"
 _GPU_CACHES: tuple[CacheName, ...] = ("cuda", "inductor", "triton", "jiterator")
 
 
 def here(env: Mapping[str, str], python: str | Unknown, cwd: Path) -> Conditions:
     """Of this machine, and of the interpreter that is asked in a child."""
     facts = probe.torch_build.ask(python, cwd, env)
+    gpu = probe.nvml.facts(env)
     return conditions_of(
         facts,
         gpus=_gpus(env),
-        driver=_driver(env),
+        driver="" if gpu.get("gpu.count") == 0 else _text(gpu, "gpu.driver"),
         cpuinfo=_read(Path("/proc/cpuinfo")),
         compiler=_compiler(env, cwd),
     )
@@ -63,7 +63,7 @@ def conditions_of(
 def differences(manifest: Manifest, now: Conditions) -> list[Difference]:
     """What of the manifest's conditions does not hold here, the gravest first."""
     then, caches = manifest.conditions, manifest.caches
-    libraries = any(file.cache == "inductor" and file.path.endswith(".so") for file in manifest.files)
+    cpp = "headers" in caches or any(f.cache == "inductor" and f.path.endswith(".so") for f in manifest.files)
     # Of a graph for the GPU they check what the processor can do, no more: Triton's own launchers are plain C.
     found = [
         _gpu(then, now, caches),
@@ -73,22 +73,10 @@ def differences(manifest: Manifest, now: Conditions) -> list[Difference]:
         _plain("Triton", then.triton, now.triton, _any(caches, "triton", "inductor"), _keyed(caches)),
         _plain("Python", then.python, now.python, _any(caches, "triton", "inductor"), "modules are built for it"),
         _plain("platform", then.platform, now.platform, True, "machine code is of one platform"),
-        _cpu_flags(then, now, libraries or "headers" in caches),
-        _plain("compiler", then.compiler, now.compiler, libraries or "headers" in caches, "it is part of their keys"),
-        _plain(
-            "folder of torch",
-            then.torch_folder,
-            now.torch_folder,
-            libraries or "headers" in caches,
-            "it stands in the command line that C++ kernels are keyed by",
-        ),
-        _plain(
-            "Python's headers",
-            then.python_include,
-            now.python_include,
-            libraries or "headers" in caches,
-            "they stand in the command line that C++ kernels are keyed by",
-        ),
+        _cpu_flags(then, now, cpp),
+        _plain("compiler", then.compiler, now.compiler, cpp, "it is part of their keys"),
+        _plain("folder of torch", then.torch_folder, now.torch_folder, cpp, "it stands" + _IN_COMMAND),
+        _plain("Python's headers", then.python_include, now.python_include, cpp, "they stand" + _IN_COMMAND),
     ]
     order: tuple[Severity, ...] = ("dangerous", "useless", "unknown", "harmless")
     return sorted((each for each in found if each is not None), key=lambda each: order.index(each.severity))
@@ -196,13 +184,6 @@ def _gpus(env: Mapping[str, str]) -> list[str] | None:
     except probe.nvml.NvmlUnavailable:
         return None
     return sorted(names)
-
-
-def _driver(env: Mapping[str, str]) -> str | None:
-    facts = probe.nvml.facts(env)
-    if facts.get("gpu.count") == 0:
-        return ""
-    return _text(facts, "gpu.driver")
 
 
 def _cpu(cpuinfo: str) -> str | None:

@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dynotune import knobs
-from dynotune.launch.caches.places import HEADERS, Place, cuda_limit_bytes, places
+from dynotune.launch.caches.places import HEADERS, Place, cuda_limit_bytes
+from dynotune.launch.caches.places import places as places
 from dynotune.probe.facts import mounts
 from dynotune.schema import atomic
 from dynotune.schema.cache_pack import is_compilers
 from dynotune.schema.caches import Cache, CacheName, Growth
-from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.errors import may_fail
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import UNSET, Setting
-
-__all__ = [
-    "VARIABLES",
-    "Snapshot",
-    "clear",
-    "counts",
-    "entries",
-    "environment",
-    "growth",
-    "named",
-    "own_environment",
-    "places",
-    "read_variables",
-    "sizes",
-    "snapshot",
-    "variables",
-    "write_variables",
-]
 
 VARIABLES: dict[str, CacheName] = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
@@ -55,19 +39,10 @@ VARIABLES_FILE = "environment.sh"
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Variables that put every cache below `folder`, which is made.
-
-    Raises:
-        CannotRunHere: it cannot be made.
-    """
-    try:
+    """Variables that put every cache below `folder`, which is made. Raises CannotRunHere: it cannot be made."""
+    with may_fail(f"make the caches in {folder}"):
         for name in VARIABLES.values():
             (folder / name).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CannotRunHere(
-            f"Cannot make the caches in {folder}: {error.strerror}.",
-            hint="Free some space there, or name another folder with --run-dir.",
-        ) from error
     return variables(folder)
 
 
@@ -82,8 +57,7 @@ def own_environment(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
     What an earlier answer left in the folder holds. In a new one, inductor's precompiled headers are not made, unless
     `env` decides otherwise: they know no other place than the folder for temporary files.
 
-    Raises:
-        CannotRunHere: as `environment`.
+    Raises CannotRunHere: as `environment`.
     """
     before = read_variables(folder)
     is_new = before is None and next(entries(folder), None) is None
@@ -108,19 +82,11 @@ def read_variables(folder: Path) -> dict[str, str] | None:
 
 
 def write_variables(folder: Path, chosen: Mapping[str, str]) -> None:
-    """Leave the variables in the folder, for a shell to read.
-
-    Raises:
-        CannotRunHere: it cannot be written.
-    """
+    """Leave the variables in the folder, for a shell to read. Raises CannotRunHere: it cannot be written."""
     lines = [f"export {name}={shlex.quote(value)}" for name, value in chosen.items()]
     text = "# By dynotune startup: the compile caches in this folder are found with these variables.\n"
-    try:
+    with may_fail(f"write in {folder}", "Name another folder with --caches."):
         atomic.write(folder / VARIABLES_FILE, (text + "\n".join(lines) + "\n").encode(errors="surrogateescape"))
-    except OSError as error:
-        raise CannotRunHere(
-            f"Cannot write in {folder}: {error.strerror}.", hint="Name another folder with --caches."
-        ) from error
 
 
 def named(settings: Sequence[Setting], cwd: Path) -> dict[str, Path]:
@@ -134,19 +100,10 @@ def named(settings: Sequence[Setting], cwd: Path) -> dict[str, Path]:
 
 
 def clear(folder: Path) -> None:
-    """Make the caches cold.
-
-    Raises:
-        CannotRunHere: some of it is still there, so they would not be.
-    """
-    try:
+    """Make the caches cold. Raises CannotRunHere: some of it is still there, so they would not be."""
+    may_be_gone = contextlib.suppress(FileNotFoundError)
+    with may_fail(f"empty the caches in {folder}", "Measure with --caches warm."), may_be_gone:
         shutil.rmtree(folder)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise CannotRunHere(
-            f"Cannot empty the caches in {folder}: {error.strerror}.", hint="Measure with --caches warm."
-        ) from error
 
 
 class Snapshot(NamedTuple):
@@ -166,13 +123,8 @@ def sizes(env: Mapping[str, str], cwd: Path | None = None) -> list[Cache]:
 
 def snapshot(found: Sequence[Place]) -> Snapshot:
     """What is in these caches now, but for their indexes."""
-    return Snapshot(
-        {
-            place.name: {name: status.st_size for name, status in _compiled(place, found)}
-            for place in found
-            if isinstance(place.path, Path)
-        }
-    )
+    there = [place for place in found if isinstance(place.path, Path)]
+    return Snapshot({place.name: {name: status.st_size for name, status in _compiled(place, found)} for place in there})
 
 
 def growth(before: Snapshot, after: Snapshot) -> list[Growth]:
@@ -186,15 +138,8 @@ def growth(before: Snapshot, after: Snapshot) -> list[Growth]:
         new = {path: size - then.get(path, 0) for path, size in now.items() if size > then.get(path, -1)}
         num_removed = sum(path not in now for path in then)
         if new or num_removed:
-            changes.append(
-                Growth(
-                    name=name,
-                    num_files=len(new),
-                    size_bytes=sum(new.values()),
-                    num_removed=num_removed,
-                    kinds=_kinds(new),
-                )
-            )
+            sizes = {"num_files": len(new), "size_bytes": sum(new.values()), "num_removed": num_removed}
+            changes.append(Growth(name=name, kinds=_kinds(new), **sizes))
     return changes
 
 
@@ -255,18 +200,8 @@ def counts(name: str) -> bool:
 def _measured(place: Place, found: Sequence[Place], env: Mapping[str, str]) -> Cache:
     limit = cuda_limit_bytes(env) if place.name == "cuda" else None
     if isinstance(place.path, Unknown):
-        unknown = place.path
-        return Cache(
-            name=place.name,
-            path=unknown,
-            variable=place.variable,
-            off=place.off,
-            size_bytes=unknown,
-            num_files=unknown,
-            writable=unknown,
-            lasts=unknown,
-            limit_bytes=limit,
-        )
+        unknown: dict[str, Any] = dict.fromkeys(("path", "size_bytes", "num_files", "writable", "lasts"), place.path)
+        return Cache(name=place.name, variable=place.variable, off=place.off, limit_bytes=limit, **unknown)
     lies = mounts.storage(place.path)
     size, num = _size(place, found)
     there = mounts.nearest(place.path)

@@ -14,8 +14,6 @@ from dynotune.schema.cache_pack import LeftOut
 from dynotune.schema.caches import TITLES, CacheName
 from dynotune.schema.errors import CannotRunHere
 
-__all__ = ["MergeResult", "merge", "relocate"]
-
 # Triton lists a kernel's files by their absolute paths; a kernel whose list leads nowhere is compiled again.
 GROUP_PREFIX, GROUP_SUFFIX = "__grp__", ".json"
 LARGEST_GROUP_BYTES = 1 << 20
@@ -25,8 +23,6 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EX
 
 @dataclass(slots=True)
 class MergeResult:
-    """What became of the files."""
-
     num_new: int = 0
     num_kept: int = 0
     new_bytes: int = 0
@@ -65,8 +61,7 @@ def relocate(staged: Path, target: Path) -> None:
 def merge(cache: CacheName, staged: Path, target: Path) -> MergeResult:
     """Move the files of `staged` to `target`, which may exist; files that are there stay.
 
-    Raises:
-        CannotRunHere: `target` belongs to another user, holds a link where a folder should be, or cannot be written.
+    Raises CannotRunHere: `target` belongs to another user, holds a link where a folder should be, or cannot be written.
     """
     try:
         _refuse_foreign(target)

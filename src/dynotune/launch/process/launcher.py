@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,9 +23,8 @@ from dynotune.launch.process.changes import Changes, Snapshot
 from dynotune.launch.process.leases import MARK, Lease
 from dynotune.launch.process.messages import Messages
 from dynotune.launch.process.overlay import View
-from dynotune.launch.process.run_folder import STDERR, STDOUT
 from dynotune.launch.process.sandbox import Seed, changes_in, prepare
-from dynotune.schema.errors import CannotRunHere, DynotuneError, UsageError
+from dynotune.schema.errors import CannotRunHere, UsageError
 
 SandboxMode = Literal["auto", "none"]
 
@@ -84,7 +83,6 @@ def start(
         sandbox: `auto` shows `cwd` copy-on-write where the kernel can; only with `capture`.
         keep: folders that the view leaves writable for real besides the run folder, such as caches.
         seed: shows the folder above `cwd` with other files; only with a view.
-        nice: added to our own niceness.
 
     Raises:
         UsageError: the command or the working directory is not there or cannot be started.
@@ -144,9 +142,7 @@ class Launched:
     """A started command and everything that came of it. Leaving the `with` block ends what is still there.
 
     Args:
-        pid: of the command itself.
         sandbox: whether the command works on a copy of its working directory.
-        sandbox_reason: why not, in words; empty with a copy.
         changes: what happened to files below the working directory, or to their copies; set at the end of a
             captured run.
     """
@@ -182,7 +178,6 @@ class Launched:
 
     @property
     def changed_files(self) -> list[str]:
-        """The paths in `changes`, sorted."""
         return self.changes.paths
 
     def fileno(self) -> int:
@@ -218,8 +213,7 @@ class Launched:
     def end(self, grace_s: float = 5.0) -> Exit:
         """End every process that came of the command: SIGTERM, and SIGKILL after `grace_s` (at once when 0).
 
-        Raises:
-            CannotRunHere: as `poll`; or a process does not die, stuck in the kernel.
+        Raises CannotRunHere: as `poll`; or a process does not die, stuck in the kernel.
         """
         if self._exit is None:
             self._messages.send({"end": grace_s})
@@ -283,7 +277,7 @@ class Launched:
             if message is None:
                 raise self._lost()
             if "pid" not in message:
-                raise _not_started(self._order, message)
+                raise executable.not_started(self._order, message)
         except BaseException:
             self._leave_supervisor()
             raise
@@ -387,7 +381,7 @@ def _start_supervisor(run_dir: Path | None, lease: Lease) -> tuple[subprocess.Po
     command = [sys.executable, "-I", "-S", "-c", _SUPERVISOR, source, str(theirs.fileno())]
     found = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        with theirs, _streams(run_dir) as streams:
+        with theirs, standard_input.captured(run_dir) as streams:
             if run_dir is not None:
                 passed = [theirs.fileno()] + ([] if lease.descriptor is None else [lease.descriptor])
                 more: dict[str, Any] = {"start_new_session": True, "pass_fds": passed}
@@ -400,29 +394,13 @@ def _start_supervisor(run_dir: Path | None, lease: Lease) -> tuple[subprocess.Po
             supervisor = subprocess.Popen(command, cwd="/", **streams, **more)
     except OSError as error:
         ours.close()
-        raise _no_process(error.strerror or str(error)) from error
+        raise executable.no_process(error.strerror or str(error)) from error
     except BaseException:
         ours.close()
         raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, found)
     return supervisor, Messages(ours)
-
-
-@contextlib.contextmanager
-def _streams(run_dir: Path | None) -> Iterator[dict[str, Any]]:
-    if run_dir is None:
-        yield {}
-        return
-    with contextlib.ExitStack() as stack:
-        try:
-            stdout, stderr = (stack.enter_context((run_dir / name).open("ab")) for name in (STDOUT, STDERR))
-        except OSError as error:
-            raise CannotRunHere(
-                f"Cannot write in the run folder {run_dir}: {error.strerror}.",
-                hint="Free some space there, or name another folder with --run-dir.",
-            ) from error
-        yield {"stdin": stack.enter_context(standard_input.opened()), "stdout": stdout, "stderr": stderr}
 
 
 def _fill_in(command: Sequence[str], run_dir: Path) -> list[str]:
@@ -438,43 +416,10 @@ def _ignored_signals() -> list[int]:
     return sorted(ignored - {signal.SIGPIPE, signal.SIGXFSZ})
 
 
-def _no_process(why: str) -> CannotRunHere:
-    return CannotRunHere(
-        f"Cannot start a process: {why}.",
-        hint="The machine allows no more of them, or has no memory left: see `ulimit -u`, `ulimit -v` and `free`.",
-    )
-
-
-def _not_started(order: Mapping[str, Any], failure: Mapping[str, Any]) -> DynotuneError:
-    name, why = order["command"][0], os.strerror(failure["errno"]) if failure["errno"] else failure["why"]
-    if failure["failed"] == "sandbox":
-        return CannotRunHere(
-            f"No copy-on-write view of {order['cwd']}: {failure['why']}.", hint="Try it with --no-sandbox."
-        )
-    if failure["failed"] == "fork":
-        return _no_process(why)
-    if failure["failed"] == "hang":
-        return CannotRunHere(
-            f"{name} did not start in time.",
-            hint=f"Does {order['cwd']}, or {order['executable']}, lie on a network drive that does not answer?",
-        )
-    if failure["failed"] == "cwd":
-        return UsageError(f"Cannot work in {order['cwd']}: {why}.", hint="Check the path.")
-    if failure["failed"] == "exec" and failure["errno"] == errno.ENOENT:
-        return UsageError(
-            f"{name} cannot be started: the interpreter that its first line names is not there.",
-            hint=f"Look at the first line of {order['executable']}.",
-        )
-    if failure["failed"] == "exec" and failure["errno"] in (errno.EACCES, errno.E2BIG):
-        return UsageError(f"{name} cannot be started: {why}.", hint="Check its permissions and the command's length.")
-    return CannotRunHere(f"{name} cannot be started: {why}.")
-
-
 def _is_reaped(process: processes.Process, dying: Collection[int]) -> bool:
     """Whether the process is gone, or a zombie that is its parent's to reap.
 
-    Args:
-        dying: ids of processes that were killed. Zombies whose parent is one of them become ours.
+    `dying`: ids of processes that were killed. Zombies whose parent is one of them become ours.
     """
     with contextlib.suppress(ChildProcessError):
         os.waitpid(process.pid, os.WNOHANG)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from dynotune.launch.process import processes
 from dynotune.schema import private
-from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.errors import CannotRunHere, may_fail
 
 # struct flock where off_t has 64 bits: l_type, l_whence, l_start, l_len, l_pid.
 _FLOCK = struct.Struct("hhqqi4x")
@@ -37,11 +37,7 @@ class _Part(NamedTuple):
 
 @contextmanager
 def measuring(
-    state_dir: Path,
-    *,
-    cpus: Collection[int],
-    gpus: Collection[int] | None,
-    on_wait: Callable[[int | None], None],
+    state_dir: Path, *, cpus: Collection[int], gpus: Collection[int] | None, on_wait: Callable[[int | None], None]
 ) -> Iterator[None]:
     """Hold these cores and GPUs for measuring, waiting for whoever holds one of them.
 
@@ -57,7 +53,8 @@ def measuring(
         CannotRunHere: the lock files cannot be made; the other is stopped, or holds them for hours.
     """
     wanted = [("cpus", _Part(cpu, 1)) for cpu in sorted(set(cpus))]
-    wanted += [("gpus", part) for part in _gpu_parts(gpus)]
+    every = [_Part(0, _TO_THE_END)]
+    wanted += [("gpus", part) for part in (every if gpus is None else [_Part(gpu, 1) for gpu in sorted(set(gpus))])]
     files: dict[str, int] = {}
     try:
         for kind in ("cpus", "gpus"):
@@ -99,27 +96,29 @@ def parse_visible(text: str | None) -> list[int] | None:
     return indices
 
 
-def _gpu_parts(gpus: Collection[int] | None) -> list[_Part]:
-    return [_Part(0, _TO_THE_END)] if gpus is None else [_Part(gpu, 1) for gpu in sorted(set(gpus))]
-
-
 def _take_all(files: Mapping[str, int], wanted: list[tuple[str, _Part]]) -> tuple[str, _Part] | None:
     """Lock all of them, or none and say which one is busy."""
     for kind, part in wanted:
-        try:
-            fcntl.lockf(files[kind], fcntl.LOCK_EX | fcntl.LOCK_NB, part.length, part.start)
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise
+        if not _take(files[kind], part):
             for descriptor in files.values():
                 fcntl.lockf(descriptor, fcntl.LOCK_UN, _TO_THE_END, 0)
             return kind, part
     return None
 
 
+def _take(descriptor: int, part: _Part) -> bool:
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, part.length, part.start)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            raise
+        return False
+    return True
+
+
 def _wait_for(descriptor: int, part: _Part) -> None:
     deadline_s = time.monotonic() + _LONGEST_WAIT_S
-    while _is_taken(descriptor, part):
+    while not _take(descriptor, part):
         pid = _holder(descriptor, part)
         holder = None if pid is None else processes.read(pid)
         if holder is not None and holder.state in "Tt":
@@ -134,17 +133,7 @@ def _wait_for(descriptor: int, part: _Part) -> None:
                 hint="Look at what it does; --no-lock does not wait for it.",
             )
         time.sleep(_LOOK_AGAIN_S)
-
-
-def _is_taken(descriptor: int, part: _Part) -> bool:
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, part.length, part.start)
-    except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EAGAIN):
-            raise
-        return True
     fcntl.lockf(descriptor, fcntl.LOCK_UN, part.length, part.start)
-    return False
 
 
 def _holder(descriptor: int, part: _Part) -> int | None:
@@ -155,15 +144,10 @@ def _holder(descriptor: int, part: _Part) -> int | None:
 
 
 def _open(state_dir: Path, kind: str) -> int:
-    try:
+    with may_fail(f"make a lock in {state_dir}", "Free some space there, or measure without it: --no-lock."):
         private.folder(state_dir)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.open(state_dir / f"{_boot()}.{kind}.lock", flags, 0o600)
-    except OSError as error:
-        raise CannotRunHere(
-            f"Cannot make a lock in {state_dir}: {error.strerror}.",
-            hint="Free some space there, or measure without it: --no-lock.",
-        ) from error
 
 
 def _boot() -> str:

@@ -22,7 +22,6 @@ class Process(NamedTuple):
 
     Args:
         start_ticks: since boot; with `pid` it names a process for good, a pid alone is used again.
-        cpu_s: its own CPU time.
         reaped_cpu_s: CPU time of its children that it has waited for, and of theirs.
     """
 
@@ -78,7 +77,6 @@ def descendants(root: int) -> list[Process]:
 
 
 def everyone() -> Iterator[Process]:
-    """Every process that we may see."""
     for name in os.listdir("/proc"):
         if name.isdigit() and (process := read(int(name))) is not None:
             yield process

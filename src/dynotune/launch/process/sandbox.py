@@ -55,10 +55,7 @@ def available(cwd: Path, run_dir: Path) -> str | None:
 class Seed(NamedTuple):
     """What a view shows otherwise than the folder that it covers.
 
-    Args:
-        root: the folder that is covered, which holds the command's working directory.
-        files: a folder with files that lie over those of `root`.
-        gone: files of `root`, relative to it, that the view does not have.
+    `root`: the folder that is covered, which holds the command's working directory. The rest is as of `overlay.View`.
     """
 
     root: Path
@@ -74,7 +71,6 @@ def prepare(
     Args:
         keep: folders that stay writable for real besides the run folder, where they lie below `cwd`.
         seed: covers its root in place of `cwd`.
-        lease: notes the copies before they are made.
     """
     cwd = cwd if seed is None else seed.root
     cwd, run_dir = cwd.resolve(), run_dir.resolve()

@@ -25,8 +25,6 @@ from dynotune.schema.knob import (
     Site,
 )
 
-__all__ = ["explanation", "table"]
-
 EFFECTS = {
     "exact": "the same results",
     "sampling": "the same samples in the same order, other random draws",

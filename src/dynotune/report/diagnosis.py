@@ -17,8 +17,6 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Timing
 from dynotune.text import words
 
-__all__ = ["diagnosis_report"]
-
 NUM_EVIDENCE, LONGEST_EVIDENCE = 4, 200
 NUM_UNKNOWN = 10
 LONGEST_REASON = 120

@@ -16,8 +16,6 @@ from dynotune.schema.diagnosis import Difference, Examination, NotKnown
 from dynotune.schema.facts import Facts, Unknown, Value
 from dynotune.text import words
 
-__all__ = ["examination_report"]
-
 MOST_UNKNOWN = 10
 MOST_DIFFERENCES, MOST_ONE_SIDED = 25, 12
 WIDEST_FACT = 34

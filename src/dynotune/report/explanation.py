@@ -12,8 +12,6 @@ from dynotune.report.findings import belief, fields
 from dynotune.schema.explanation import Explained, Explanation, Folklore
 from dynotune.text import words
 
-__all__ = ["explanation_report", "findings_page"]
-
 SCOPES = {
     "machine": "machine and environment alone: dynotune doctor, and dynotune diagnose",
     "program": "a command that was watched: dynotune diagnose",

@@ -13,8 +13,6 @@ from dynotune.schema.diagnosis import Finding, NotKnown
 from dynotune.schema.toml_text import commented, quoted
 from dynotune.text import words
 
-__all__ = ["Parts", "docker", "docker_quoted", "kubernetes", "kubernetes_quoted", "shell", "sysctl"]
-
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SYSCTL = re.compile(r"sudo sysctl (?:-w )?([a-z][a-z0-9_.]*)=([^\s#;&|]+(?: [^\s#;&|]+)*)")
 SHM = "/dev/shm"

@@ -11,8 +11,6 @@ from dynotune.schema.diagnosis import Finding, Severity
 from dynotune.schema.explanation import Folklore
 from dynotune.text import words
 
-__all__ = ["SEVERITY_STYLES", "belief", "fields", "finding_lines"]
-
 SEVERITY_STYLES: dict[Severity, str] = {"high": "bold red", "medium": "bold yellow", "low": "cyan"}
 KINDS = {
     "speed": "",

@@ -13,8 +13,6 @@ from dynotune.schema.recipe import EFFECTS, Header, Recipe, Verification, proof_
 from dynotune.schema.setting import Setting
 from dynotune.text import words
 
-__all__ = ["RULE", "recipe_report", "verification_report"]
-
 LABELS = {
     "gpu": "GPU",
     "gpu_count": "GPUs",

@@ -13,8 +13,6 @@ from rich.text import Text
 from dynotune.schema.observation import Shares
 from dynotune.text import words
 
-__all__ = ["PARTS", "Bar", "Legend", "Part", "glyph"]
-
 WIDTH_OF_TWO_COLUMNS = 78
 JUSTIFIED: list[Literal["left", "right"]] = ["left", "left", "right", "right"]
 

@@ -17,8 +17,6 @@ from dynotune.schema.run import Objective
 from dynotune.schema.setting import Setting
 from dynotune.text import words
 
-__all__ = ["Progress", "comparison_table"]
-
 VERDICT_STYLES = {
     "faster": "bold green",
     "slower": "bold red",

@@ -17,24 +17,6 @@ from dynotune.schema.kernel_name import short_kernel_name
 from dynotune.schema.trace_summary import DeviceTime, Place, Shares, TraceSummary
 from dynotune.text import words
 
-__all__ = [
-    "NUM_OF_A_MACHINE",
-    "PARTS",
-    "Bar",
-    "Glyph",
-    "Part",
-    "Per",
-    "left_out",
-    "of_device",
-    "place",
-    "prose",
-    "recorded",
-    "rows_of",
-    "short_kernel",
-    "title",
-    "window",
-]
-
 LONGEST_PATH = 48
 FUNCTION = re.compile(r"(.*)\((\d+)\): (.*)", flags=re.DOTALL)
 IN_PROSE = re.compile(r"[^\s(]+\.py\(\d+\): ")

@@ -8,8 +8,6 @@ from typing import Literal
 
 from dynotune.schema.trace_summary import Cause, CauseChange, Place, TraceDifference, TraceSummary
 
-__all__ = ["difference"]
-
 NO_PROOF = "one recording of each proves nothing, `dynotune compare` measures in pairs"
 
 

@@ -33,8 +33,6 @@ from dynotune.schema.errors import CommandFailed, UsageError
 from dynotune.schema.run import RunSpec
 from dynotune.schema.startup import ARMS, Arm, Block, Ratio, Start, Startup, VoidBlock
 
-__all__ = ["FILE", "StartWatcher", "orders", "pairs_of", "ratio", "resume", "time_starts"]
-
 FILE = "startup.json"
 COMPARED: tuple[Arm, ...] = ("cold", "off")
 MOST_FILLS = 3

@@ -25,8 +25,6 @@ from dynotune.schema.caches import TITLES, Cache, Growth, Warmed, WarmRun
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.run import RunSpec
 
-__all__ = ["MAX_RUNS", "WarmRequest", "warm"]
-
 MAX_RUNS = 5
 # The driver drops the oldest entries of a cache that is full.
 NEARLY_FULL = 0.9

@@ -23,8 +23,6 @@ from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.study import Study
 from dynotune.text import words
 
-__all__ = ["page", "write"]
-
 # Fate, colour, mark and meaning of the points of a plot.
 LEGEND = (
     ("proved", "accent", "●", "in the recipe"),

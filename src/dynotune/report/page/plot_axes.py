@@ -10,8 +10,6 @@ from dynotune.report.study.rows import interval_of
 from dynotune.schema.study import Estimate
 from dynotune.text import words
 
-__all__ = ["band", "edge_arrows", "margin_band", "ratio_axis", "rule", "shown", "whiskers"]
-
 # Ticks that are candidates for a logarithmic axis of ratios, the coarse ones first.
 RATIOS = (1.0, 2.0, 0.5, 5.0, 0.2, 1.5, 0.7, 3.0, 10.0, 0.1, 20.0, 50.0, 100.0, 0.05, 0.02, 0.01)
 FINE_RATIOS = (1.0, 1.2, 0.8, 1.1, 0.9, 1.05, 0.95, 1.4, 1.6, 1.02, 0.98, 1.01, 0.99)

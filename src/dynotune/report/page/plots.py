@@ -19,8 +19,6 @@ from dynotune.schema.observation import Shares, Timing
 from dynotune.schema.study import Estimate, Study, Trial
 from dynotune.text import words
 
-__all__ = ["Figure", "bounds", "forest", "joint", "pairs", "shares", "timeline", "worths"]
-
 Figure = dict[str, Any]
 
 SYMBOLS: dict[Kind, tuple[str, str]] = {

@@ -11,8 +11,6 @@ from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Unknown, Value
 from dynotune.schema.study import Study, Trial
 
-__all__ = ["attempts", "facts", "failures", "not_known", "not_offered", "readback", "search"]
-
 MOST_FAILURES = 40
 MOST_UNKNOWN = 60
 

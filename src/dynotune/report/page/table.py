@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["NOTHING", "Column", "Table"]
-
 Column = Literal["text", "code", "number", "fate", "part"]
 NOTHING = "–"
 

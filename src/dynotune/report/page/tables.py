@@ -13,8 +13,6 @@ from dynotune.schema.observation import Timing
 from dynotune.schema.study import Estimate, Study
 from dynotune.text import words
 
-__all__ = ["MARKS", "tables", "warnings"]
-
 MARKS: dict[Kind, str] = {
     "proved": "●",
     "not-needed": "○",

@@ -11,8 +11,6 @@ from dynotune.schema.cache_pack import Packed, Unpacked
 from dynotune.schema.toml_text import quoted
 from dynotune.text import words
 
-__all__ = ["FOLDER", "docker_copy", "docker_unpack", "kubernetes", "mounts", "shell"]
-
 FOLDER = "/opt/compile-caches"
 VOLUME = "compile-caches"
 

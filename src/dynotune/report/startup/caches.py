@@ -15,8 +15,6 @@ from dynotune.schema.caches import TITLES, Cache, Warmed
 from dynotune.schema.facts import Unknown
 from dynotune.text import words
 
-__all__ = ["DANGER", "caches_table", "packed_report", "unpacked_report", "warmed_report"]
-
 DANGER = "Compile caches are code: libraries, machine code and pickles that the command runs as its own."
 HEADLINES = {
     "warm": ("Warm: ", "bold green", "the last run compiled nothing that a cache keeps."),

@@ -17,8 +17,6 @@ from dynotune.schema.device_code import Architecture, DeviceCode, Library, Summa
 from dynotune.schema.facts import Unknown
 from dynotune.text import words
 
-__all__ = ["device_code_report"]
-
 MOST_LIBRARIES, MOST_PROBLEMS = 25, 8
 WORST_FIRST = ("cannot", "jit", "unknown", "partial", "native", "empty")
 STYLES = {"cannot": "red", "jit": "yellow", "unknown": "yellow", "partial": "", "native": "green", "empty": "dim"}

@@ -17,8 +17,6 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.startup import ARMS, PHASES, Arm, Block, Phase, Ratio, Start, Startup, VoidBlock
 from dynotune.text import words
 
-__all__ = ["StartProgress", "startup_report"]
-
 LABELS: dict[Phase, str] = {
     "launcher": "launching",
     "interpreter": "interpreter and site",

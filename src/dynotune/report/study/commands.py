@@ -13,8 +13,6 @@ from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Study
 from dynotune.text import words
 
-__all__ = ["RECIPE", "Command", "compares", "repeats"]
-
 RECIPE = "recipe.toml"
 
 

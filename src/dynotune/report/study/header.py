@@ -15,8 +15,6 @@ from dynotune.schema.observation import Timing
 from dynotune.schema.study import Attempt, BaseRecipe, Study
 from dynotune.text import words
 
-__all__ = ["Headline", "headline", "machine", "pays_off", "spent_s", "stats"]
-
 
 @dataclass(frozen=True, slots=True)
 class Headline:

@@ -13,25 +13,6 @@ from dynotune.schema.run import Objective
 from dynotune.schema.study import Candidate, Estimate, OutcomeKind, Phase, Study, Trial, without
 from dynotune.text import words
 
-__all__ = [
-    "BETTER",
-    "KINDS",
-    "PHASES",
-    "Joint",
-    "Kind",
-    "Saved",
-    "Tried",
-    "ablated",
-    "joints",
-    "level",
-    "long_time",
-    "medians",
-    "parts_of",
-    "saved",
-    "sound",
-    "tried",
-]
-
 Kind = OutcomeKind | Literal["open"]
 """A fate, or none yet."""
 

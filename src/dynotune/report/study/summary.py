@@ -23,8 +23,6 @@ from dynotune.schema.observation import Shares, Timing
 from dynotune.schema.study import Estimate, Study
 from dynotune.text import words
 
-__all__ = ["study_report"]
-
 NUM_SETTINGS, NUM_WARNINGS = 12, 4
 # From this width on there is room for a picture of each interval.
 WIDTH_OF_PICTURES = 100

@@ -13,8 +13,6 @@ from dynotune.report.trace_parts import PARTS, Bar, Glyph, Per, left_out, place,
 from dynotune.schema.trace_summary import TraceDifference, TraceSummary
 from dynotune.text import words
 
-__all__ = ["difference_report"]
-
 NOT_NAMED = "–"
 
 

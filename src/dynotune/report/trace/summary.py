@@ -31,8 +31,6 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.trace_summary import Cause, DeviceTime, Shares, TraceSummary
 from dynotune.text import words
 
-__all__ = ["trace_report"]
-
 # The rest is in the JSON.
 NUM_EVIDENCE, LONGEST_EVIDENCE = 6, 160
 WIDTH_OF_TWO_COLUMNS = 78

@@ -15,8 +15,6 @@ from dynotune.report.trace_parts import NUM_OF_A_MACHINE, Per, left_out, place, 
 from dynotune.schema.trace_summary import Calls, Copies, Kernels, Place, TraceSummary
 from dynotune.text import words
 
-__all__ = ["tables"]
-
 T = TypeVar("T")
 _total = attrgetter("total_s")
 ALIGNED = {

@@ -14,8 +14,8 @@ from dynotune.trace.facts import intervals
 from dynotune.trace.facts.copies import kind_of
 from dynotune.trace.facts.device_time import work_sets
 from dynotune.trace.facts.fusion import POINTWISE, spared_ns
-from dynotune.trace.facts.kernel_names import is_fp32_matmul, is_misaligned, is_of_half, is_slow_product
-from dynotune.trace.facts.kernels import CLASSES, MATH_ATTENTION, classes_of
+from dynotune.trace.facts.kernel_names import CLASSES, is_fp32_matmul, is_misaligned, is_of_half, is_slow_product
+from dynotune.trace.facts.kernels import MATH_ATTENTION, classes_of
 from dynotune.trace.facts.rank_facts import (
     LostTime,
     RankFacts,

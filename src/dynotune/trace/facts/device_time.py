@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dynotune.trace.facts import intervals, kernels
+from dynotune.trace.facts.kernel_names import CLASSES
 from dynotune.trace.timeline import DeviceKind, Timeline
 
 _COMPUTE, _COPY, _COMMUNICATION = 1, 2, 4
@@ -71,7 +72,7 @@ def work_sets(
     """The intervals within the window in which compute, copies and communication ran."""
     spans = timeline.device
     here = spans.device == device
-    collective = kernels.classes_of(timeline) == kernels.CLASSES.index("communication")
+    collective = kernels.classes_of(timeline) == CLASSES.index("communication")
     copies = spans.kind == DeviceKind.COPY
     compute, copy, communication = (
         intervals.clip(intervals.union(spans.start_ns[here & kind], spans.end_ns[here & kind]), *window)

@@ -6,7 +6,8 @@ import re
 
 import numpy as np
 
-from dynotune.trace.facts.kernels import CLASSES, classes_of
+from dynotune.trace.facts.kernel_names import CLASSES
+from dynotune.trace.facts.kernels import classes_of
 from dynotune.trace.facts.rank_facts import RankFacts
 from dynotune.trace.timeline import DeviceKind, Ints, Timeline, told_by_name
 

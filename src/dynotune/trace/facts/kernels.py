@@ -13,8 +13,6 @@ from dynotune.trace.facts.cuda_calls import plain_name
 from dynotune.trace.facts.kernel_names import CLASSES, classify, uses_tensor_cores
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline
 
-__all__ = ["CLASSES", "GRAPH_LAUNCHES", "MATH_ATTENTION", "classes_of", "classify", "facts", "uses_tensor_cores"]
-
 MATH_ATTENTION = "aten::_scaled_dot_product_attention_math"
 """The operator whose kernels are of class attention-math: their own names do not tell them from others."""
 

@@ -19,8 +19,8 @@ from dynotune.trace.facts import intervals
 from dynotune.trace.facts.copies import kind_of
 from dynotune.trace.facts.fusion import COMPILED, merged
 from dynotune.trace.facts.idle import loader_spans
-from dynotune.trace.facts.kernel_names import is_of_half, is_slow_product, tensor_cores_of
-from dynotune.trace.facts.kernels import CLASSES, classes_of
+from dynotune.trace.facts.kernel_names import CLASSES, is_of_half, is_slow_product, tensor_cores_of
+from dynotune.trace.facts.kernels import classes_of
 from dynotune.trace.facts.steps import named, updates
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Timeline, told_by_name
 from dynotune.trace.what_if.engine import Change, Replay, replay

@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from dynotune.report.bars import OF_A_STEP
 from dynotune.report.page.plot_axes import band, edge_arrows, margin_band, ratio_axis, rule, shown, whiskers
-from dynotune.report.step_parts import PARTS
 from dynotune.report.study.rows import KINDS, PHASES, Joint, Kind, Saved, Tried, interval_of
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.facts import Unknown
@@ -54,7 +54,7 @@ def shares(study: Study) -> Figure | None:
     has_device = any(side[3] for side in sides)
     places = list(range(len(sides)))
     traces = []
-    for part in PARTS:
+    for part in OF_A_STEP:
         parts = [max(0.0, part.of(found)) if isinstance(found, Shares) else 0.0 for _, found, _, _ in sides]
         if not any(parts):
             continue

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dynotune.report.bars import OF_A_STEP
 from dynotune.report.page import records
 from dynotune.report.page.table import NOTHING, Column, Table
-from dynotune.report.step_parts import PARTS
 from dynotune.report.study.header import pays_off
 from dynotune.report.study.rows import KINDS, PHASES, Kind, Tried, ablated, interval_of, joints, saved, tried
 from dynotune.schema.diagnosis import Diagnosis
@@ -74,7 +74,7 @@ def _step(study: Study) -> Table:
         columns += [(name, "number"), (f"{name}, share", "number")]
     rows = []
     has_device = any(made.busy_share is not None for _, made in known)
-    for part in PARTS:
+    for part in OF_A_STEP:
         cells = [f"{part.field} {part.named(has_device)}"]
         told = False
         for _, made in known:

@@ -8,11 +8,10 @@ from itertools import groupby
 from pathlib import PurePath
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dynotune.report.findings import fields
+from dynotune.report.layout import fields, spaced
 from dynotune.schema.device_code import Architecture, DeviceCode, Library, Summary, Verdict
 from dynotune.schema.facts import Unknown
 from dynotune.text import words
@@ -50,10 +49,10 @@ def device_code_report(found: DeviceCode, *, every: bool = False) -> RenderableT
     parts: list[RenderableType] = [_head(found)]
     if found.libraries:
         parts.append(_libraries(found, every=every))
-    parts += [Padding(Text(line, style="dim"), 0) for line in _advice(found)]
+    parts += [Text(line, style="dim") for line in _advice(found)]
     if found.problems:
         parts.append(_problems(found, every=every))
-    return Group(*(part if at == 0 else Padding(part, (1, 0, 0, 0)) for at, part in enumerate(parts)))
+    return spaced(parts)
 
 
 def _head(found: DeviceCode) -> RenderableType:

@@ -60,12 +60,8 @@ def _name(beginning: BaseRecipe) -> str:
     return words.plain(Path(beginning.file).name)
 
 
-def stats(study: Study) -> list[tuple[str, str]]:
-    """A few figures with their names."""
-    return list(_stats(study))
-
-
-def _stats(study: Study) -> Iterator[tuple[str, str]]:
+def stats(study: Study) -> Iterator[tuple[str, str]]:
+    """Yield a few figures with their names."""
     if (sides := medians(study)) is not None:
         yield "Before and after", arrow(*(level(study, value) for value in sides))
     if (steps := _steps(study)) is not None:
@@ -88,13 +84,12 @@ def arrow(before: str, after: str) -> str:
 
 
 def spent_s(study: Study) -> float:
-    """Of the attempts so far, without the pauses between them."""
+    """The seconds of the attempts so far, without the pauses between them."""
     sat_s = math.fsum(_sat_s(attempt) for attempt in study.attempts)
     return max([sat_s, *(trial.began_s + trial.wall_s for trial in study.trials)])
 
 
 def _sat_s(attempt: Attempt) -> float:
-    """0 where it does not say."""
     try:
         ended, began = map(datetime.fromisoformat, (attempt.ended, attempt.began))
         return (ended - began).total_seconds()

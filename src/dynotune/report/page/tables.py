@@ -7,6 +7,7 @@ from dynotune.report.page import records
 from dynotune.report.page.table import NOTHING, Column, Table
 from dynotune.report.study.header import pays_off
 from dynotune.report.study.rows import KINDS, PHASES, Kind, Tried, ablated, interval_of, joints, saved, tried
+from dynotune.report.terminal import unverified
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Timing
@@ -57,11 +58,7 @@ def warnings(study: Study) -> list[str]:
     for label, made in ((study.begun.capitalize(), study.diagnosis), ("With the recipe", study.diagnosis_with_recipe)):
         if isinstance(made, Diagnosis):
             found += [f"{label}: {note}" for note in made.notes]
-    for one in study.readback.values():
-        if one.ok is None:
-            why = one.found.reason if isinstance(one.found, Unknown) else one.detail
-            found.append(f"{one.knob}={one.asked} is unverified" + (f": {why.rstrip('.')}." if why else "."))
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys([*found, *unverified(study.readback.values())]))
 
 
 def _step(study: Study) -> Table:

@@ -64,8 +64,9 @@ def stats(study: Study) -> Iterator[tuple[str, str]]:
     """Yield a few figures with their names."""
     if (sides := medians(study)) is not None:
         yield "Before and after", arrow(*(level(study, value) for value in sides))
-    if (steps := _steps(study)) is not None:
-        yield "A step", arrow(*(words.duration(step_s, column=True) for step_s in steps))
+    steps_s = [_step_s(made) for made in (study.diagnosis, study.diagnosis_with_recipe)]
+    if None not in steps_s:
+        yield "A step", arrow(*(words.duration(step_s, column=True) for step_s in steps_s))
     if study.break_even is not None:
         yield "A later start is paid for", pays_off(study)
     if study.base_recipe is not None:
@@ -111,7 +112,6 @@ def pays_off(study: Study) -> str:
 
 
 def machine(facts: Facts) -> str:
-    """GPU or processor, and torch."""
     count = _known(facts, "gpu.count")
     name = _known(facts, "gpu.name") or _known(facts, "host.cpu")
     cores = _known(facts, "host.num_cores")
@@ -121,11 +121,6 @@ def machine(facts: Facts) -> str:
         f"torch {torch}" if (torch := _known(facts, "torch.version")) else "",
     ]
     return words.plain(", ".join(filter(None, told))) or words.UNKNOWN
-
-
-def _steps(study: Study) -> tuple[float, float] | None:
-    sides = [_step_s(made) for made in (study.diagnosis, study.diagnosis_with_recipe)]
-    return (sides[0], sides[1]) if sides[0] is not None and sides[1] is not None else None
 
 
 def _step_s(made: Diagnosis | Unknown) -> float | None:

@@ -185,13 +185,13 @@ class LiveRun:
         return answer
 
     def answer_to(self, number: int, reason: str = "") -> Answer:
-        """What was said of task `number`."""
+        """Return what was said of task `number`."""
         records = sorted(self.records(), key=lambda record: record.among_ranks("rank") or 0)
         events = [event for record in records if (event := record.results.get(number)) is not None]
         given_up = [event for event in events if event["event"] == "given_up"]
         missing = len(events) < max(1, num_ranks(records))
         if missing and not reason:
-            reason = self._why_over()
+            reason = self.why_over()
         elif given_up:
             reason = str(given_up[0].get("reason", ""))
         return Answer(
@@ -199,10 +199,6 @@ class LiveRun:
             reason=reason if missing or given_up else "",
             at_exit=any(bool(event.get("at_exit")) for event in given_up) or (missing and self._ended_by == "command"),
         )
-
-    def not_done(self) -> Answer:
-        """The answer to a task that the command ended before."""
-        return Answer(reason=self._why_over(), at_exit=True)
 
     def end(self) -> Outcome:
         """End the command, if it has not ended, and write its record."""
@@ -226,7 +222,6 @@ class LiveRun:
         return outcome
 
     def outcome(self) -> Outcome:
-        """What came of the run so far."""
         records = self._all_records.update()
         wall_s = time.perf_counter() - self.launched_s if self._wall_s is None else self._wall_s
         found = [summarise(record, self.launched_s) for record in records]
@@ -273,7 +268,7 @@ class LiveRun:
     def _over(self, by: EndedBy) -> None:
         self._ended_by, self._wall_s = by, time.perf_counter() - self.launched_s
 
-    def _why_over(self) -> str:
+    def why_over(self) -> str:
         if self._ended_by == "timeout":
             return f"the {self.limit_s:.0f} s given were over"
         status = 0 if self._exit is None else self._exit.status

@@ -87,28 +87,3 @@ class Watcher(Protocol):
     ) -> None: ...
 
     def voided(self, voided: Voided) -> None: ...
-
-
-class Silent:
-    """A watcher that nobody listens to."""
-
-    def say(self, text: str) -> None: ...
-
-    def warn(self, text: str) -> None: ...
-
-    def running(self, what: str) -> None: ...
-
-    def running_arm(self, arm: ArmName, *, pair: int, max_pairs: int, so_far: str = "") -> None: ...
-
-    def finished(
-        self,
-        pair: Pair,
-        *,
-        number: int,
-        max_pairs: int,
-        unit: str = "sample",
-        objective: Objective = "throughput",
-        what: str = "pair",
-    ) -> None: ...
-
-    def voided(self, voided: Voided) -> None: ...

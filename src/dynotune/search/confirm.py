@@ -97,7 +97,7 @@ def _begin(work: Search, candidate: Arm, max_pairs: int) -> Comparison:
     )
     comparison = _as_planned(work, comparison)
     work.update(confirmed=comparison)
-    names = words.names(list(map(str, candidate.settings)))
+    names = words.names(candidate.settings)
     work.watcher.say(f"Confirming {names} on up to {max_pairs} fresh pairs.")
     return comparison
 

@@ -62,9 +62,6 @@ class Search:
         """The first run of this arm that ended otherwise than in a measurement."""
         return next((trial for trial in self.study.trials if trial.arm == key and gave_nothing(trial)), None)
 
-    def piloted(self, key: str) -> bool:
-        return any(trial.arm == key for trial in self.study.trials)
-
     # What is written down
 
     def update(self, **changes: object) -> None:
@@ -115,7 +112,7 @@ class Search:
 
     def pilot(self, one: Arm) -> Trial | None:
         """Warm the arm's caches, unless it has run before; the run that failed, if it ever did."""
-        if not self.piloted(one.key):
+        if all(trial.arm != one.key for trial in self.study.trials):
             self.run(one, "pilot", 0)
         return self.failure(one.key)
 

@@ -256,7 +256,6 @@ def typed_settings(texts: Sequence[str] | None) -> list[Setting]:
 
 
 def given(context: typer.Context, *, but: Collection[str] = ()) -> list[str]:
-    """Name the options and arguments that stand on the command line, except for the parameters `but`."""
     return [
         param.opts[0]
         for param in context.command.params
@@ -266,7 +265,6 @@ def given(context: typer.Context, *, but: Collection[str] = ()) -> list[str]:
 
 
 def runs_folder(run_dir: Path | None) -> Path:
-    """`--run-dir`, or the user's state folder."""
     if run_dir is not None:
         return run_dir.expanduser().absolute()
     return private.state_folder() / "runs"

@@ -121,7 +121,6 @@ def _folder(base: Path, settings: list[Setting]) -> Iterator[Path | None]:
 
 
 def _say(text: str) -> None:
-    """A line beside the command's own on stderr, without secrets."""
     from dynotune.text import words
 
     print(f"dynotune: {words.plain(redaction.redacted(text), longest=4000)}", file=sys.stderr)

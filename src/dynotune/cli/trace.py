@@ -97,7 +97,6 @@ def trace(
 
 
 def _check(context: typer.Context, files: Sequence[Path], command: Sequence[str] | None) -> None:
-    """Refuse what does not go together."""
     files_given = options.given(context, but=[name for name in context.params if name not in OF_FILES])
     if command is not None and not command:
         raise UsageError("There is no command after --.", hint="For example: dynotune trace -- python train.py")
@@ -192,7 +191,6 @@ def _read(arguments: Sequence[Sequence[Path]], limit_bytes: int | None) -> list[
 
 
 def _as_text(path: Path) -> str:
-    """Its name, with the bytes that are no UTF-8 written out: JSON has no room for them."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 

@@ -191,7 +191,6 @@ def _why(timelines: Sequence[Timeline]) -> str:
 
 
 def _clash(timelines: Sequence[Timeline]) -> str:
-    """What keeps them from being ranks of one job."""
     first: dict[int, Timeline] = {}
     for timeline in timelines:
         if timeline.rank is None:

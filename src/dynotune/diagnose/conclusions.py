@@ -223,7 +223,6 @@ def _of_loader(observation: Observation) -> Place:
 
 
 def _said(attribution: Attribution, found: Bottleneck) -> str:
-    """What of the step is lost to it, in words."""
     has_device = attribution.busy_share is not None
     if found == "device" or found == "none":
         if not has_device:
@@ -265,7 +264,6 @@ def _notes(observation: Observation) -> list[str]:
 
 
 def _at(where: Place) -> str:
-    """` (train.py:31)`; nothing where the function is not known."""
     match = FUNCTION.match(where.function)
     return f" ({match['file'].replace(chr(92), '/').rpartition('/')[2]}:{match['line']})" if match else ""
 

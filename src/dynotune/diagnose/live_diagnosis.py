@@ -97,7 +97,6 @@ class LiveDiagnosis:
         return observation, path
 
     def isolate_loader(self) -> list[UpperBound] | Unknown:
-        """As `find_upper_bounds`, for the process that was observed."""
         if not self._processes:
             return Unknown("no process of the command made steps")
         timing = self._processes[0].timing

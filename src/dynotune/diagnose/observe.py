@@ -103,7 +103,6 @@ class PlainWindow:
         return sorted(records, key=lambda record: record.among_ranks("rank") or 0)
 
     def _refuse(self) -> None:
-        """Say why nothing was timed."""
         assert self._runner.launch is not None
         refuse_failed(self.outcome, self._runner.launch, self._runner.limit_s)
         asked, before = self._asked, "they were steady"

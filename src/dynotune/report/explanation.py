@@ -34,7 +34,6 @@ What is often recommended, and does not do what is said of it. `dynotune doctor 
 
 
 def explanation_report(explanation: Explanation) -> RenderableType:
-    """One finding and what people believe of it, or one popular remedy."""
     found = [] if explanation.finding is None else [_finding(explanation.finding)]
     return spaced([*found, *map(belief, explanation.folklore)])
 
@@ -53,7 +52,6 @@ def _finding(finding: Explained) -> RenderableType:
 
 
 def findings_page(findings: Sequence[Explained], folklore: Sequence[Folklore]) -> str:
-    """All findings and popular remedies as Markdown."""
     lines = [HEAD]
     for family in dict.fromkeys(finding.family for finding in findings):
         lines.append(f"\n## {family.replace('_', ' ').capitalize()}\n")

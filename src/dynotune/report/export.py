@@ -68,7 +68,6 @@ def shell(parts: Parts) -> str:
 
 
 def docker(parts: Parts) -> str:
-    """Lines for a Dockerfile."""
     lines = [*commented(_introduction(parts)), ""]
     good, bad = _by_name(parts, may_hold=lambda sign: False)
     lines += [f"ENV {name}={docker_quoted(value)}" for name, value in good.items()]
@@ -233,7 +232,6 @@ def kubernetes_quoted(value: str) -> str:
 
 
 def _notes(paragraphs: Sequence[str]) -> list[str]:
-    """Comments; each paragraph begins with an empty line."""
     return [line if line != "#" else "" for line in commented(paragraphs)]
 
 

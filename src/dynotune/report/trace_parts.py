@@ -98,7 +98,6 @@ def recorded(summary: TraceSummary) -> str:
 
 
 def window(summary: TraceSummary) -> str:
-    """How long it is, and the steps in it."""
     if summary.window_s is None:
         return "nothing in it has a duration"
     whole = words.duration(summary.window_s)

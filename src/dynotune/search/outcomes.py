@@ -25,7 +25,6 @@ _BROKEN: tuple[OutcomeKind, ...] = ("failed", "out-of-memory", "rejected", "wron
 
 
 def conclude(work: Search) -> None:
-    """Write the outcomes that are not yet there, the recipe, the noise and the verdict."""
     study = work.study
     confirmed = _within(work) or study.confirmed
     work.update(confirmed=confirmed)
@@ -92,7 +91,6 @@ def _noise_between_neighbours(trials: list[Trial]) -> float | None:
 
 
 def verdict(study: Study, spread: float | None) -> str:
-    """Return the answer in one sentence."""
     confirmed = study.confirmed
     if confirmed is not None and confirmed.speedup is not None:
         return _of_pairs(study, confirmed)

@@ -188,7 +188,6 @@ class RealBench:
         )
 
     def cautions(self) -> list[str]:
-        """What this attempt's runs give reason to be wary of."""
         return cautions.warnings(self._outcomes) + objective.notes(self._study.run.objective, self._outcomes)
 
     # One run

@@ -21,8 +21,6 @@ MOST_REPEATS = 2
 
 
 class Watcher(Protocol):
-    """Is told how a search goes on."""
-
     def say(self, text: str) -> None: ...
 
     def warn(self, text: str) -> None: ...
@@ -59,7 +57,6 @@ class Search:
         return [candidate for candidate in self.study.candidates if candidate.id not in self.study.outcomes]
 
     def failure(self, key: str) -> Trial | None:
-        """The first run of this arm that ended otherwise than in a measurement."""
         return next((trial for trial in self.study.trials if trial.arm == key and gave_nothing(trial)), None)
 
     # What is written down

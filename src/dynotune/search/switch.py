@@ -73,7 +73,6 @@ def fresh_fits(work: Search) -> bool:
 
 
 def fresh_s(work: Search) -> float:
-    """Return what fresh pairs take to prove a recipe, at least."""
     alive = in_predicted_order(work)
     check_s = work.bench.check_s(arm(_bundle(alive))) if alive else 0.0
     return FRESH_RUNS * work.bench.run_s(BASELINE) + check_s
@@ -226,7 +225,6 @@ def _compiling(quick: Sequence[Candidate]) -> set[Setting]:
 
 
 def _bundle(quick: Sequence[Candidate]) -> list[Setting]:
-    """Return one value of each knob, the first in order."""
     return list({one.setting.knob: one.setting for one in reversed(quick)}.values())[::-1]
 
 

@@ -73,7 +73,6 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
     base_recipe: BaseRecipe | None = None
 
     def asked(self) -> asked.Asked:
-        """Raises UsageError as `asked.parse`."""
         return asked.parse(allow=self.allow, extra=self.extra, exclude=self.exclude, values=self.values)
 
 
@@ -181,8 +180,6 @@ def _sit(request: TuneRequest, folder: Path, study: Study, watcher: Watcher) -> 
 
 
 class _Attempt:
-    """One attempt of a study. What has to outlive it is in the study."""
-
     def __init__(self, request: TuneRequest, folder: Path, study: Study, watcher: Watcher) -> None:
         self._request, self._folder, self._watcher = request, folder, watcher
         self._earlier_s = spent_s(study)

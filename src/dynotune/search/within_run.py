@@ -141,7 +141,6 @@ class WithinRun:
         )
 
     def end(self) -> None:
-        """End the live run, if one goes on."""
         if self._runner is not None and self._runner.goes_on:
             self._runner.end()
         if self._own_runner is not None:

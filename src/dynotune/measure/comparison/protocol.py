@@ -335,7 +335,6 @@ class _Session:
         )
 
     def _summarise(self, **answer: object) -> None:
-        """The answer, with what is shown beside it of the pairs that count."""
         runs: dict[ArmName, list[summary.MeasuredRun]] = {arm: [] for arm in ARMS}
         warnings = [*self._comparison.warnings, *cautions.warnings(self._outcomes)]
         warnings += objective.notes(self._request.run.objective, self._outcomes)

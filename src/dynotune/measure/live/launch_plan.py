@@ -53,7 +53,6 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def window(self) -> TimeWindow | None:
-        """The window that is planned from the start; None without one."""
         return next((task for task in self.plan.tasks if isinstance(task, TimeWindow)), None)
 
 

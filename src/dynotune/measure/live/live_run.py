@@ -125,7 +125,6 @@ class LiveRun:
         return self._sampler.samples
 
     def records(self) -> list[Record]:
-        """The records of the processes whose steps count, as they are now."""
         return stepping(self._all_records.update())
 
     def compiles(self) -> bool:
@@ -133,7 +132,6 @@ class LiveRun:
         return any(record.last("compiles") for record in self._all_records.update())
 
     def sample(self) -> None:
-        """Watch the machine from here on."""
         if not self._samples:
             self._sampler.start()
             self._samples = True
@@ -157,7 +155,6 @@ class LiveRun:
         return False
 
     def until_line(self, pattern: str) -> None:
-        """Wait for a line of the command's output, and end the run then; its time is in the outcome."""
         self.sample()
         wanted = ready.pattern(pattern)
         waited = ready.watch(self._launched, self._sampler, self.folder, wanted, self.limit_s)
@@ -201,7 +198,6 @@ class LiveRun:
         )
 
     def end(self) -> Outcome:
-        """End the command, if it has not ended, and write its record."""
         if not self.is_over:
             if self.launch.run_to_end:
                 self.until(lambda records: False)
@@ -350,7 +346,6 @@ def _seed(launch: LaunchPlan, folder: Path) -> Seed | None:
 
 
 def num_ranks(records: Sequence[Record]) -> int:
-    """How many processes the program says that it has."""
     return max((int((record.last("cycle") or {}).get("world_size", 1)) for record in records), default=1)
 
 

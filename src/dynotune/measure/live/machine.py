@@ -127,7 +127,6 @@ def _sweep(watcher: Watcher) -> None:
 
 
 def _busy() -> str:
-    """That something else takes the cores, and what; empty where it does not, or is not known."""
     cpus = probe.host.usable_cpus()
     found = probe.neighbours(cpus)
     if found is None or found.num_cores < BUSY * len(cpus):

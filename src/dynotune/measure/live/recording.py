@@ -101,7 +101,6 @@ class Recorder:
         return [folder / name for name in names if (folder / name).is_file()] or None
 
     def recording(self) -> Recording:
-        """The last trace, with what to be wary of."""
         outcome = self._runner.outcome()
         traces = self._traces(outcome)
         return Recording(

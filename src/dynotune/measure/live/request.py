@@ -65,8 +65,6 @@ class RecordRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watcher(Protocol):
-    """Is told how a comparison, or a recording, goes on."""
-
     def say(self, text: str) -> None: ...
 
     def warn(self, text: str) -> None: ...

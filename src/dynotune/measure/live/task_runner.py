@@ -152,7 +152,6 @@ class TaskRunner:
         return self.planned()
 
     def planned(self) -> Answer:
-        """The answer to the first task that `start` was given."""
         assert self.live is not None
         live = self.live
         live.sample()

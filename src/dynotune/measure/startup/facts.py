@@ -14,7 +14,6 @@ COMPILED: tuple[CacheName, ...] = ("inductor", "headers", "triton")
 
 
 def facts(startup: Startup) -> Facts:
-    """Facts of starts that were timed."""
     cold, warm = starts(startup, "cold"), starts(startup, "warm")
     late = [pilot.late_s for pilot in startup.pilots if pilot.arm == "warm" and pilot.late_s is not None]
     threads = [start.compiled.num_threads for start in cold if start.compiled and start.compiled.num_threads]

@@ -38,8 +38,6 @@ MOST_FILLS = 3
 
 
 class StartWatcher(Watcher, Protocol):
-    """Is told how it goes on."""
-
     def started(self, block: Block, *, number: int, max_blocks: int) -> None: ...
 
     def voided_block(self, voided: VoidBlock) -> None: ...
@@ -156,8 +154,6 @@ def _sit(request: StartRequest, folder: Path, watcher: StartWatcher) -> Startup:
 
 
 class _Attempt:
-    """One attempt. What has to outlive it is in the document."""
-
     def __init__(
         self, request: StartRequest, folder: Path, startup: Startup, watcher: StartWatcher, places: AllPlaces
     ) -> None:

@@ -178,7 +178,6 @@ def _make_kept(found: Sequence[Place], cwd: Path) -> None:
 
 
 def _why(runs: Sequence[WarmRun], states: Sequence[Cache]) -> list[str]:
-    """Why the last run still added something, as far as can be told."""
     lines = []
     by_name = {state.name: state for state in states}
     for growth in runs[-1].added:

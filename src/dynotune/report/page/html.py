@@ -133,7 +133,6 @@ def _words(line: Sequence[str]) -> list[Markup]:
 
 
 def _listing(text: str) -> Markup:
-    """Text of several lines."""
     if len(text) > LONGEST_RECIPE:
         text = text[:LONGEST_RECIPE] + "\n…"
     return Markup("\n").join(escape(words.plain(line, longest=LONGEST_LINE)) for line in text.splitlines())

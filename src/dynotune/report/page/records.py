@@ -30,7 +30,6 @@ def search(study: Study) -> Table:
 
 
 def failures(study: Study) -> Table:
-    """Runs that count for nothing, with the reason."""
     header = "Settings:code | Phase:text | Ended:text | Why:text"
     found = [trial for trial in study.trials if trial.void or trial.ended != "measured"]
     rows = []
@@ -69,7 +68,6 @@ def not_known(study: Study) -> Table:
 
 
 def readback(study: Study) -> Table:
-    """What the running program said of its settings."""
     header = "Knob:code | Asked:code | Found:code | Witness:text"
     rows = []
     for one in study.readback.values():
@@ -79,14 +77,12 @@ def readback(study: Study) -> Table:
 
 
 def attempts(study: Study) -> Table:
-    """When it was worked on."""
     header = "Began:text | Ended:text | Ended by:text"
     rows = [[_time(one.began), _time(one.ended), one.ended_by or NOTHING] for one in study.attempts]
     return Table("Attempts", header, rows, cards=False)
 
 
 def facts(study: Study) -> Table:
-    """What held on the machine, by name."""
     header = "Fact:code | Value:code"
     rows = [[name, _fact(value)] for name, value in sorted(study.facts.items())]
     return Table("What held on this machine", header, rows)

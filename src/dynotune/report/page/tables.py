@@ -53,7 +53,6 @@ def tables(study: Study) -> dict[str, Table]:
 
 
 def warnings(study: Study) -> list[str]:
-    """What to be wary of, in sentences."""
     found = list(study.warnings)
     for label, made in ((study.begun.capitalize(), study.diagnosis), ("With the recipe", study.diagnosis_with_recipe)):
         if isinstance(made, Diagnosis):

@@ -127,7 +127,6 @@ def _measured_as(study: Study) -> list[str]:
 
 
 def _time(seconds: float) -> str:
-    """As `--budget` reads it: without an exponent."""
     if seconds >= 60 and seconds % 60 == 0:
         return f"{seconds / 60:g}m"
     return (re.sub(r"\.?0+$", "", f"{seconds:.3f}") or "0") + "s"

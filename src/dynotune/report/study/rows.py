@@ -107,7 +107,6 @@ class Saved:
 
     @property
     def gain(self) -> float:
-        """The share of the baseline's time that was saved."""
         return 1 - 1 / self.speedup
 
     @property
@@ -131,7 +130,6 @@ def ablated(study: Study) -> list[Tried]:
 
 
 def sound(estimate: Estimate) -> bool:
-    """Whether its ratio is a number that can be shown."""
     return math.isfinite(estimate.speedup) and estimate.speedup > 0
 
 
@@ -155,7 +153,6 @@ def parts_of(key: str, ids: Sequence[str]) -> list[str] | None:
 
 
 def joints(study: Study) -> list[Joint]:
-    """Arms of several settings against the baseline, the best first, of each the last estimate."""
     ids = [candidate.id for candidate in study.candidates]
     alone = {row.candidate.id: row.alone for row in tried(study)}
     found: dict[str, Joint] = {}

@@ -33,7 +33,6 @@ def _head(difference: TraceDifference) -> RenderableType:
 
 
 def _bars(difference: TraceDifference) -> list[RenderableType]:
-    """Both windows on one scale."""
     before, after = difference.before.shares, difference.after.shares
     before_s, after_s = difference.before_s, difference.after_s
     if before is None or after is None or not before_s or not after_s:

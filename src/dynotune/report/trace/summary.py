@@ -50,7 +50,6 @@ def _head(summary: TraceSummary) -> RenderableType:
 
 
 def _notes(summary: TraceSummary) -> list[RenderableType]:
-    """What is partial, and what this trace cannot tell."""
     found: list[RenderableType] = []
     if summary.notes:
         found.append(Text("\n").join(Text.assemble(("note: ", "yellow"), words.plain(note)) for note in summary.notes))

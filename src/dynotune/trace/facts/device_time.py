@@ -55,15 +55,9 @@ def busy(timeline: Timeline, device: int, window: tuple[int, int]) -> Busy:
     running = np.bitwise_xor.accumulate(np.concatenate(kinds)[order]) if len(order) else order
     lasts = np.diff(time[order], append=time[order][-1:])
     total = [int(lasts[running == kinds_now].sum()) for kinds_now in range(8)]
-    return Busy(
-        compute_ns=total[_COMPUTE],
-        copy_ns=total[_COPY],
-        communication_ns=total[_COMMUNICATION],
-        compute_and_copy_ns=total[_COMPUTE | _COPY],
-        compute_and_communication_ns=total[_COMPUTE | _COMMUNICATION],
-        copy_and_communication_ns=total[_COPY | _COMMUNICATION],
-        all_ns=total[_COMPUTE | _COPY | _COMMUNICATION],
-    )
+    pairs = (_COMPUTE | _COPY, _COMPUTE | _COMMUNICATION, _COPY | _COMMUNICATION)
+    together = (_COMPUTE, _COPY, _COMMUNICATION, *pairs, _COMPUTE | _COPY | _COMMUNICATION)
+    return Busy(*(total[kinds] for kinds in together))
 
 
 def work_sets(

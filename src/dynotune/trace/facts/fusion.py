@@ -74,7 +74,7 @@ def _rows_of_kernels(
     order = np.lexsort((device.start_ns[rows], device.stream[rows], device.device[rows]))
     rows, classes = rows[order], classes[order]
     fusable = np.isin(classes, [CLASSES.index(name) for name in in_rows])
-    sums = told_by_name(names, device.name[rows], lambda name: bool(_STATISTICS.search(name)))
+    sums = told_by_name(names, device.name[rows], _STATISTICS.search)
     breaks = np.ones(len(rows), dtype=np.bool_)
     breaks[1:] = ~fusable[1:] | ~fusable[:-1] | sums[:-1]
     breaks[1:] |= (np.diff(device.stream[rows]) != 0) | (np.diff(device.device[rows]) != 0)

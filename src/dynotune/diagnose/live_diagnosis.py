@@ -11,11 +11,11 @@ import msgspec
 
 from dynotune import probe
 from dynotune.diagnose.attributed import attributed
-from dynotune.diagnose.observe import PlainRun, PlainWindow, check, exact_window
+from dynotune.diagnose.observe import PlainRun, PlainWindow, exact_window
 from dynotune.diagnose.profiled import profiled
 from dynotune.diagnose.roofline import find_roofline
 from dynotune.diagnose.upper_bounds import find_upper_bounds
-from dynotune.measure.live import TaskRunner, Watcher, machine_lock
+from dynotune.measure.live import TaskRunner, Watcher, checked_facts, machine_lock
 from dynotune.schema import document
 from dynotune.schema.diagnosis import Roofline, UpperBound
 from dynotune.schema.errors import CannotRunHere, CommandFailed
@@ -47,7 +47,7 @@ class LiveDiagnosis:
     def __init__(self, run: RunSpec, watcher: Watcher, *, limit_s: float | None = None) -> None:
         self.run, self._watcher = run, watcher
         self._leave = ExitStack()
-        facts = check(run, watcher)
+        facts = checked_facts(run, run.window_steps, watcher)
         self.runner = TaskRunner(run, watcher, facts=facts, label="the observed run", limit_s=limit_s, observe=True)
         self._processes: Sequence[ProcessState] = []
 

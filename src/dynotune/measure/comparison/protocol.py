@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from dynotune import knobs, probe
+from dynotune import probe
 from dynotune.launch import new_run_folder
 from dynotune.launch.process import fresh_folder, origin, variants
 from dynotune.measure.comparison import in_process, objective, schedule, summary
@@ -16,7 +16,7 @@ from dynotune.measure.comparison.stats import SequentialResult, judge
 from dynotune.measure.live import cautions
 from dynotune.measure.live.arm_run import refuse_impossible, run_settings
 from dynotune.measure.live.cache_effects import compiled_s, found_warm
-from dynotune.measure.live.machine import facts_of, machine_lock, refuse_another_machine
+from dynotune.measure.live.machine import check, facts_of, machine_lock, refuse_another_machine
 from dynotune.measure.live.outcome import Outcome, refuse_rejected
 from dynotune.measure.live.pilot import FirstStep, Steadiness, UntilStep, WindowPlan, limit_s, plan, plan_window
 from dynotune.measure.live.request import CompareRequest, Watcher
@@ -49,10 +49,7 @@ def compare(request: CompareRequest, watcher: Watcher) -> Comparison:
     run = request.run
     variants.refuse_missing(request.candidate, run.settings)
     facts = facts_of(run, request.candidate)
-    for setting in [*request.candidate, *run.settings]:
-        knobs.check_applies(setting, facts)
-        if caution := knobs.caution(setting, facts):
-            watcher.warn(caution)
+    check([*request.candidate, *run.settings], facts, watcher)
     for arm in ARMS:
         refuse_impossible(run, request.arm(arm), facts)
     objective.refuse_impossible(run)

@@ -158,6 +158,7 @@ def _read(path: Path) -> list[_Event]:
 
 
 def _product(first: Shape, second: Shape, added: Shape = ()) -> _Counted:
+    """Of matrices, or of as many pairs of them as the first size says."""
     *num, rows, inner = first
     *num_other, inner_other, columns = second
     if inner != inner_other or num != num_other or len(num) > 1:

@@ -45,7 +45,7 @@ class Made(Runs):
         self.launched.append((key, more["warmup_steps"], more["window_steps"], cache_folder, more["limit_s"]))
         if folder.name in self.printed:
             (folder / "stderr").write_text(self.printed[folder.name])
-        return super().__call__(request, key, folder=folder, **more)
+        return super().__call__(request, settings, label=key, folder=folder, **more)
 
 
 @pytest.fixture

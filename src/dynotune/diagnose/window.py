@@ -80,7 +80,6 @@ def _mean_step_s(record: Record, length: int | None) -> float:
 
 
 def restlessness(record: Record, step: int) -> str:
-    """What was seen of steps that had not become steady before `step`, in a sentence."""
     recent = record.step_s[max(0, step - RECENT_STEPS) : step]
     flags = [row.flags for row in record.steps[max(0, step - RECENT_STEPS) : step]]
     seen = [

@@ -8,11 +8,10 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from dynotune.report.findings import belief, fields
+from dynotune.report.findings import belief
+from dynotune.report.layout import fields, spaced
 from dynotune.schema.explanation import Explained, Explanation, Folklore
 from dynotune.text import words
-
-__all__ = ["explanation_report", "findings_page"]
 
 SCOPES = {
     "machine": "machine and environment alone: dynotune doctor, and dynotune diagnose",
@@ -35,12 +34,8 @@ What is often recommended, and does not do what is said of it. `dynotune doctor 
 
 
 def explanation_report(explanation: Explanation) -> RenderableType:
-    """One finding and what people believe of it, or one popular remedy."""
-    parts: list[RenderableType] = []
-    if explanation.finding is not None:
-        parts.append(_finding(explanation.finding))
-    parts += [belief(each) for each in explanation.folklore]
-    return Group(*(part if at == 0 else Padding(part, (1, 0, 0, 0)) for at, part in enumerate(parts)))
+    found = [] if explanation.finding is None else [_finding(explanation.finding)]
+    return spaced([*found, *map(belief, explanation.folklore)])
 
 
 def _finding(finding: Explained) -> RenderableType:
@@ -52,12 +47,11 @@ def _finding(finding: Explained) -> RenderableType:
         ("explains", ", ".join(finding.explains)),
         ("settings", "\n".join(finding.settings)),
     ]
-    table = fields([(name, Text(text[0].upper() + text[1:] if name in PARTS else text)) for name, text in rows if text])
+    table = fields((name, text[0].upper() + text[1:] if name in PARTS else text) for name, text in rows if text)
     return Group(Text.assemble((finding.id, "bold"), "  ", words.plain(finding.title)), Padding(table, (0, 0, 0, 2)))
 
 
 def findings_page(findings: Sequence[Explained], folklore: Sequence[Folklore]) -> str:
-    """All findings and popular remedies as Markdown."""
     lines = [HEAD]
     for family in dict.fromkeys(finding.family for finding in findings):
         lines.append(f"\n## {family.replace('_', ' ').capitalize()}\n")

@@ -13,8 +13,6 @@ from dynotune.schema.diagnosis import Finding, NotKnown
 from dynotune.schema.toml_text import commented, quoted
 from dynotune.text import words
 
-__all__ = ["Parts", "docker", "docker_quoted", "kubernetes", "kubernetes_quoted", "shell", "sysctl"]
-
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SYSCTL = re.compile(r"sudo sysctl (?:-w )?([a-z][a-z0-9_.]*)=([^\s#;&|]+(?: [^\s#;&|]+)*)")
 SHM = "/dev/shm"
@@ -70,7 +68,6 @@ def shell(parts: Parts) -> str:
 
 
 def docker(parts: Parts) -> str:
-    """Lines for a Dockerfile."""
     lines = [*commented(_introduction(parts)), ""]
     good, bad = _by_name(parts, may_hold=lambda sign: False)
     lines += [f"ENV {name}={docker_quoted(value)}" for name, value in good.items()]
@@ -79,12 +76,11 @@ def docker(parts: Parts) -> str:
     lines += _nothing(parts)
     notes = _set_by_program(parts)
     if removed := [name for name in parts.unset if _NAME.fullmatch(name)]:
-        words_ = [word for name in removed for word in ("-u", name)]
         notes += ["", "A Dockerfile cannot take a variable away. The command can:"]
-        notes.append(f"CMD {json.dumps(['env', *words_, *_command(parts)])}")
+        notes.append(f"CMD {json.dumps(_without(removed, parts))}")
     if parts.shm_size:
         notes += ["", f"Loader workers hand their batches over in {SHM}, of which a container has 64 MiB:"]
-        notes += [f"docker run --shm-size={_docker_size(parts.shm_size)} …  ({parts.shm_why})"]
+        notes += [f"docker run --shm-size={parts.shm_size.removesuffix('i').lower()} …  ({parts.shm_why})"]
     notes += [*bad, *_by_hand(parts)]
     run = [*_run(parts, "/recipe.toml"), *_command(parts)]
     notes += ["", "All of it at once, where dynotune is installed in the image:"]
@@ -94,7 +90,7 @@ def docker(parts: Parts) -> str:
 
 def kubernetes(parts: Parts) -> str:
     """YAML to be merged into a pod's template: env, and shared memory for loader workers."""
-    good, bad = _by_name(parts, may_hold=_is_text)
+    good, bad = _by_name(parts, may_hold=lambda sign: sign != "\0" and category(sign) != "Cs")
     if parts.preload:
         good["LD_PRELOAD"] = ":".join(parts.preload)
     removed = [name for name in parts.unset if _NAME.fullmatch(name)]
@@ -109,9 +105,8 @@ def kubernetes(parts: Parts) -> str:
                 lines += [f"        - name: {quoted(name)}", f"          value: {kubernetes_quoted(value)}"]
         if removed:
             lines += commented(["A pod cannot take a variable of its image away; the command can."])
-            taken = [word for name in removed for word in ("-u", name)]
-            command = ["env", *taken, *_command(parts)]
-            lines += ["      command:", *(f"        - {kubernetes_quoted(word)}" for word in command)]
+            lines += ["      command:"]
+            lines += [f"        - {kubernetes_quoted(word)}" for word in _without(removed, parts)]
         if parts.shm_size:
             lines += ["      volumeMounts:", "        - name: shm", f"          mountPath: {SHM}"]
             lines += ["  volumes:", "    - name: shm", "      emptyDir:", "        medium: Memory"]
@@ -152,9 +147,6 @@ def sysctl(recipe: str, findings: Sequence[Finding], unknown: Sequence[NotKnown]
     return _text(lines)
 
 
-# Words
-
-
 def _introduction(parts: Parts) -> list[str]:
     lines = [f"From {parts.recipe}, by dynotune recipe export.", *parts.about]
     if parts.left_out:
@@ -170,7 +162,6 @@ def _run(parts: Parts, recipe: str) -> list[str]:
 
 
 def _all_at_once(parts: Parts) -> list[str]:
-    """The line that needs nothing else."""
     line = f"{words.command(_run(parts, parts.recipe))} {words.command(parts.command) or 'COMMAND'}"
     return ["", "All of it at once, checked in the running program:", f"    {line}"]
 
@@ -205,6 +196,7 @@ def _by_name(parts: Parts, *, may_hold: Callable[[str], bool]) -> tuple[dict[str
     """
     good = {name: value for name, value in parts.variables.items() if _NAME.fullmatch(name)}
     bad = [name for name in (*parts.variables, *parts.unset) if not _NAME.fullmatch(name)]
+    # Whatever else does not print could end the line, or act on a terminal.
     strange = [name for name, value in good.items() if not all(_shows(sign) or may_hold(sign) for sign in value)]
     notes = {
         f"Left out, since no shell can name it: {', '.join(map(repr, bad))}. dynotune run can.": bad,
@@ -215,12 +207,12 @@ def _by_name(parts: Parts, *, may_hold: Callable[[str], bool]) -> tuple[dict[str
 
 
 def _shows(sign: str) -> bool:
-    """Whether a character is there to be seen, or a blank: it ends no line, and no terminal acts on it."""
     return category(sign)[0] != "C" and category(sign) not in ("Zl", "Zp")
 
 
-def _is_text(sign: str) -> bool:
-    return sign != "\0" and category(sign) != "Cs"
+def _without(names: Sequence[str], parts: Parts) -> list[str]:
+    """The command, begun by `env`, which takes these variables away."""
+    return ["env", *(word for name in names for word in ("-u", name)), *_command(parts)]
 
 
 def _command(parts: Parts) -> list[str]:
@@ -234,17 +226,12 @@ def docker_quoted(value: str) -> str:
     return '"' + re.sub(r'(["\\$])', r"\\\1", value) + '"'
 
 
-def _docker_size(size: str) -> str:
-    return size.removesuffix("i").lower()
-
-
 def kubernetes_quoted(value: str) -> str:
     """`$(NAME)` would be replaced by Kubernetes; `$$` is a `$`."""
     return quoted(value.replace("$", "$$"))
 
 
 def _notes(paragraphs: Sequence[str]) -> list[str]:
-    """Comments; each paragraph begins with an empty line."""
     return [line if line != "#" else "" for line in commented(paragraphs)]
 
 

@@ -97,7 +97,7 @@ def _begin(work: Search, candidate: Arm, max_pairs: int) -> Comparison:
     )
     comparison = _as_planned(work, comparison)
     work.update(confirmed=comparison)
-    names = words.names(list(map(str, candidate.settings)))
+    names = words.names(candidate.settings)
     work.watcher.say(f"Confirming {names} on up to {max_pairs} fresh pairs.")
     return comparison
 
@@ -122,7 +122,6 @@ def _judge(comparison: Comparison, *, ended: bool = False) -> SequentialResult:
 
 
 def _pair(work: Search, comparison: Comparison, candidate: Arm) -> Comparison:
-    """Run one more pair. One whose second run is missing, after an interruption, is left behind and run anew."""
     block = 1 + max([0, *(trial.block for trial in work.trials("confirm"))])
     first = orders(comparison.max_pairs, comparison.run.seed or 0)[len(comparison.pairs)]
     in_turn: list[tuple[ArmName, Arm]] = [("baseline", BASELINE), ("candidate", candidate)]
@@ -143,7 +142,6 @@ def _pair(work: Search, comparison: Comparison, candidate: Arm) -> Comparison:
 
 
 def _ends_all(work: Search, trial: Trial, num_pairs: int) -> str:
-    """Return why no pair is to follow this run; else empty."""
     if work.failure(trial.arm):
         return f"A run of it failed: {trial.detail or trial.ended}."
     # How long it took is why it is void, and that is what is measured: so few pairs must not do without it.

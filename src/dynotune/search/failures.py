@@ -65,7 +65,11 @@ def answer(error: DynotuneError, folder: Path, then: Before, env: Mapping[str, s
     _refuse_lost_gpu(lines, then, env)
     if isinstance(error, CommandFailed):
         return _of_command(error, folder, lines, then)
-    return Answer("timeout" if _timed_out(folder) else "failed", error.message)
+    try:
+        timed_out = document.read(folder / "run.json", Run).ended_by == "timeout"
+    except RecordError:
+        timed_out = False
+    return Answer("timeout" if timed_out else "failed", error.message)
 
 
 def _of_command(error: CommandFailed, folder: Path, lines: Sequence[str], then: Before) -> Answer:
@@ -73,7 +77,8 @@ def _of_command(error: CommandFailed, folder: Path, lines: Sequence[str], then: 
     if said:
         return Answer("out-of-memory", said.strip())
     killed = error.command_exit_code in (-_KILL, 128 + _KILL) or any(map(_KILLED.search, lines))
-    if killed and _more(num_oom_kills(), then.num_kills):
+    kills, before_it = num_oom_kills(), then.num_kills
+    if killed and not isinstance(kills, Unknown) and not isinstance(before_it, Unknown) and kills > before_it:
         return Answer("out-of-memory", "the kernel killed a process: the machine's memory ran out")
     code = error.command_exit_code
     how = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
@@ -89,10 +94,6 @@ def rejection(outcome: Outcome) -> str:
     return f"{text}; {first.detail}" if first.detail and first.detail != first.found else text
 
 
-def _more(now: int | Unknown, then: int | Unknown) -> bool:
-    return not isinstance(now, Unknown) and not isinstance(then, Unknown) and now > then
-
-
 def _refuse_lost_gpu(lines: Sequence[str], then: Before, env: Mapping[str, str]) -> None:
     """A GPU that is gone fails every arm, and says nothing of any."""
     if not then.gpu or isinstance(then.gpu, Unknown):
@@ -104,10 +105,3 @@ def _refuse_lost_gpu(lines: Sequence[str], then: Before, env: Mapping[str, str])
             f"A GPU was lost while the command ran: {said.strip() or 'the driver does not list it any more'}.",
             hint="Look at dmesg and nvidia-smi; what was measured so far is kept.",
         )
-
-
-def _timed_out(folder: Path) -> bool:
-    try:
-        return document.read(folder / "run.json", Run).ended_by == "timeout"
-    except RecordError:
-        return False

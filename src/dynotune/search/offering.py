@@ -24,12 +24,14 @@ def offered(
 ) -> tuple[list[Candidate], list[NotOffered]]:
     """As `candidates`, of an observation that was made with the settings of `base`."""
     in_environment = {one.knob.removeprefix("env."): str(one.value) for one in base if one.knob.startswith("env.")}
+    env = {**run.env, **in_environment}
+    processes = [] if isinstance(observation.processes, Unknown) else observation.processes
     machine = Machine(
         facts=study.facts,
-        env={**run.env, **in_environment},
-        present=present(observation, {**run.env, **in_environment}) | {one.knob: one.value for one in base},
-        num_ranks=_num_ranks(observation),
-        compiles=_compiles(observation),
+        env=env,
+        present=present(observation, env) | {one.knob: one.value for one in base},
+        num_ranks=max(1, len(processes)),
+        compiles=any(isinstance(one.compilation, Compilation) for one in processes),
         refused=refusal(run, study.facts, base),
     )
     by_facts = named_by_facts(observation, machine.present)
@@ -67,12 +69,3 @@ def to_try(study: Study) -> str:
     left_out = f"; {len(study.not_offered)} more are not offered" if study.not_offered else ""
     settings = "1 setting" if num == 1 else f"{num} settings of {len(knobs)} {'knob' if len(knobs) == 1 else 'knobs'}"
     return f"To try: {settings}{left_out}."
-
-
-def _num_ranks(observation: Observation) -> int:
-    return max(1, len(observation.processes)) if not isinstance(observation.processes, Unknown) else 1
-
-
-def _compiles(observation: Observation) -> bool:
-    processes = observation.processes
-    return not isinstance(processes, Unknown) and any(isinstance(one.compilation, Compilation) for one in processes)

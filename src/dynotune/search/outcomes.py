@@ -25,7 +25,6 @@ _BROKEN: tuple[OutcomeKind, ...] = ("failed", "out-of-memory", "rejected", "wron
 
 
 def conclude(work: Search) -> None:
-    """Write the outcomes that are not yet there, the recipe, the noise and the verdict."""
     study = work.study
     confirmed = _within(work) or study.confirmed
     work.update(confirmed=confirmed)
@@ -92,7 +91,6 @@ def _noise_between_neighbours(trials: list[Trial]) -> float | None:
 
 
 def verdict(study: Study, spread: float | None) -> str:
-    """Return the answer in one sentence."""
     confirmed = study.confirmed
     if confirmed is not None and confirmed.speedup is not None:
         return _of_pairs(study, confirmed)
@@ -106,7 +104,7 @@ def verdict(study: Study, spread: float | None) -> str:
         ended = confirmed.reason.rstrip(".") if confirmed is not None and not confirmed.pairs else ""
         why = _disturbed(study) or _broken(study, study.selected) or _lower(ended) or LATE
         verb = "was" if len(study.selected) == 1 else "were"
-        return f"Nothing is proved: {_names(study.selected)} {verb} to be proved, but {why}."
+        return f"Nothing is proved: {words.names(study.selected)} {verb} to be proved, but {why}."
     kinds = [study.outcomes[one.id].kind for one in study.candidates]
     if all(kind in _BROKEN for kind in kinds):
         return f"Nothing is proved: {_none_of(study, 'could be measured', 'could not be measured')}."
@@ -122,7 +120,7 @@ def verdict(study: Study, spread: float | None) -> str:
 
 
 def _of_pairs(study: Study, confirmed: Comparison) -> str:
-    names = _names(confirmed.candidate_settings)
+    names = words.names(confirmed.candidate_settings)
     seen = _seen(study, confirmed)
     if confirmed.verdict == "faster":
         return f"Proved: with {names} it is {seen}."
@@ -182,12 +180,18 @@ def _outcome(work: Search, one: Candidate, proved: list[Setting]) -> CandidateOu
     if study.selected and one.setting in study.selected:
         return CandidateOutcome("unproved", f"It was to be confirmed, but {LATE}.")
     if one.needs and all(work.failure(id_) is not None for id_ in one.needs):
-        return CandidateOutcome("not-tried", f"It means something only beside {_either(one)}, which did not run.")
+        return CandidateOutcome(
+            "not-tried", f"It means something only beside {words.either(one.needs)}, which did not run."
+        )
     if ran := [trial for trial in study.trials if _holds(trial.arm, one.id)]:
         void = next((trial.void for trial in ran if trial.void), "")
-        return CandidateOutcome("unproved", f"Its runs did not count: {void}." if void else f"{_upper(LATE)}.")
+        return CandidateOutcome(
+            "unproved", f"Its runs did not count: {void}." if void else f"{words.capitalised(LATE)}."
+        )
     if one.needs:
-        return CandidateOutcome("not-tried", f"It was in no run: it means something only beside {_either(one)}.")
+        return CandidateOutcome(
+            "not-tried", f"It was in no run: it means something only beside {words.either(one.needs)}."
+        )
     return CandidateOutcome("not-tried", "The time was up before its turn.")
 
 
@@ -195,7 +199,7 @@ def _proof(study: Study, one: Candidate) -> str:
     worth = _worth(study, one)
     if worth is not None:
         p = f"; p = {worth.p:.2g}, over all settings" if worth.p is not None else ""
-        return f"{_upper(_with_it(study, one, worth))} is {words.gained(study, worth)}{p}."
+        return f"{words.capitalised(_with_it(study, one, worth))} is {words.gained(study, worth)}{p}."
     confirmed = study.confirmed
     assert confirmed is not None
     if len(confirmed.candidate_settings) > 1:
@@ -280,7 +284,9 @@ def _unconfirmed(study: Study, confirmed: Comparison) -> CandidateOutcome:
     kind = kinds.get(str(confirmed.verdict), "unproved")
     if confirmed.speedup is None:
         return CandidateOutcome(kind, f"It was not confirmed: {confirmed.reason or LATE}".rstrip(".") + ".")
-    with_ = "It is" if len(confirmed.candidate_settings) == 1 else f"With {_names(confirmed.candidate_settings)} it is"
+    with_ = (
+        "It is" if len(confirmed.candidate_settings) == 1 else f"With {words.names(confirmed.candidate_settings)} it is"
+    )
     where = "" if confirmed.within else " on fresh pairs"
     seen = f"{with_} {_seen(study, confirmed)}{where}: {confirmed.reason or kind}"
     return CandidateOutcome(kind, seen.rstrip(".") + ".")
@@ -297,17 +303,5 @@ def _seen(study: Study, confirmed: Comparison) -> str:
     return f"{words.size(study, confirmed.speedup)} ({words.interval(study, confirmed.ci)}, {pairs})"
 
 
-def _names(settings: list[Setting]) -> str:
-    return words.names(list(map(str, settings)))
-
-
-def _either(one: Candidate) -> str:
-    return words.either(one.needs)
-
-
 def _lower(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:]
-
-
-def _upper(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]

@@ -13,13 +13,13 @@ proved then, and they are part of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from dynotune.schema.comparison import MIN_PAIRS
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Estimate, Round
+from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Round
 from dynotune.search import words
 from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.fit import Fit, Gain, holm
@@ -94,13 +94,11 @@ def _bundle(work: Search, ordered: Sequence[Candidate]) -> list[Setting]:
     by_knob: dict[str, list[Candidate]] = {}
     for one in ordered:
         by_knob.setdefault(one.setting.knob, []).append(one)
-    chosen = [_fastest(values, alone_there).setting for values in by_knob.values()]
-    return complete(chosen, ordered)
 
+    def gain(one: Candidate) -> float:
+        return alone_there[one.id].speedup if one.id in alone_there else 0.0
 
-def _fastest(values: Sequence[Candidate], known: Mapping[str, Estimate]) -> Candidate:
-    """Return the value with the largest gain that the live run showed; the first one if it showed none of them."""
-    return max(values, key=lambda one: known[one.id].speedup if one.id in known else 0.0)
+    return complete([max(values, key=gain).setting for values in by_knob.values()], ordered)
 
 
 def _running(work: Search, settings: list[Setting]) -> list[Setting]:
@@ -117,7 +115,7 @@ def _running(work: Search, settings: list[Setting]) -> list[Setting]:
             kept = larger
             continue
         outcome = outcome_of_failure(failed)
-        beside = f" beside {words.names(list(map(str, kept)))}" if kept else ""
+        beside = f" beside {words.names(kept)}" if kept else ""
         work.settle({one.id: replace(outcome, reason=f"{outcome.reason.rstrip('.')}{beside}.")})
     return kept
 
@@ -185,7 +183,7 @@ def _affordable_blocks(work: Search, arms: Sequence[Arm], num_later: int = 0) ->
 def _begin(work: Search, round_: Round) -> None:
     work.update(rounds=[*work.study.rounds, round_])
     if round_.kind == "prune":
-        names = words.names(list(map(str, round_.whole)))
+        names = words.names(round_.whole)
         work.watcher.say(f"Fresh runs of {names} together, and without each, in {round_.num_blocks} blocks.")
 
 
@@ -194,14 +192,11 @@ def _run(work: Search, round_: Round) -> None:
     whole = arm(round_.whole)
     arms = [BASELINE, whole, *map(arm, [*round_.arms.values(), *round_.values.values()])]
     for number in range(round_.num_blocks):
-        if number == FEWEST_BLOCKS and not _gains(work, whole):
-            break
+        if number == FEWEST_BLOCKS:
+            gain = Fit(work.trials("prune")).gain(whole.key)
+            if gain is None or gain.log <= work.margin:
+                break
         work.run_block(list(dict.fromkeys(arms)), "prune", round_.first_block + number)
-
-
-def _gains(work: Search, whole: Arm) -> bool:
-    gain = Fit(work.trials("prune")).gain(whole.key)
-    return gain is not None and gain.log > work.margin
 
 
 def _compared(work: Search, larger: Arm, smaller: Arm, label: str) -> Gain | None:
@@ -213,7 +208,8 @@ def _compared(work: Search, larger: Arm, smaller: Arm, label: str) -> Gain | Non
     if found is not None and found.num_blocks >= FEWEST_BLOCKS:
         return found
     last = work.study.rounds[-1]
-    known = next((one for one in work.study.rounds if one.kind == "check" and _is(one, larger, smaller)), None)
+    checks = [one for one in work.study.rounds if one.kind == "check" and arm(one.whole) == larger]
+    known = next((one for one in checks if [arm(rest) for rest in one.arms.values()] == [smaller]), None)
     if known is None:
         num_blocks = min(work.study.rounds[0].num_blocks, _affordable_blocks(work, [larger, smaller]))
         if num_blocks < FEWEST_BLOCKS:
@@ -231,19 +227,18 @@ def _compared(work: Search, larger: Arm, smaller: Arm, label: str) -> Gain | Non
     return Fit(work.trials("prune")).gain(larger.key, smaller.key)
 
 
-def _is(round_: Round, larger: Arm, smaller: Arm) -> bool:
-    return arm(round_.whole) == larger and [arm(one) for one in round_.arms.values()] == [smaller]
-
-
 def _pruned(work: Search, round_: Round) -> list[Setting]:
     fit = Fit(work.trials("prune"))
     whole = _best_values(round_, fit)
     tests = _tests(round_, whole)
     gains = {id_: gain for id_, (of, rest) in tests.items() if (gain := fit.gain(of.key, rest.key)) is not None}
     worst = min(gains, key=lambda id_: gains[id_].log, default="")
-    if worst and _is_surely_negative(gains[worst], PART_ERROR / len(gains)):
+    if worst and gains[worst].df > 0 and gains[worst].upper(PART_ERROR / len(gains)) < 0:
         # Others may only cost beside this one.
-        work.settle({worst: _costs(work, gains[worst])})
+        gain = gains[worst]
+        size, between = words.size(work.study, gain.speedup), words.interval(work.study, gain.ci)
+        reason = f"With it the whole is {size} ({between}, {gain.num_blocks} blocks)."
+        work.settle({worst: CandidateOutcome("slower", reason)})
         whole = complete([one for one in whole if not _is_dropped(one, {worst})], work.study.candidates)
     wins = _compared(work, arm(whole), BASELINE, "everything") if whole else None
     if wins is not None:
@@ -251,11 +246,7 @@ def _pruned(work: Search, round_: Round) -> list[Setting]:
     if wins is None or wins.p > PART_ERROR:
         rest = whole if len(whole) > 1 else []
         return _alone(work, _round_alone(work, [*rest, *_other_values(work, round_)]))
-    ps = dict(zip(gains, holm([gain.p for gain in gains.values()]), strict=True))
-    work.estimate(
-        replace(estimate_of(tests[id_][0].key, tests[id_][1].key, "prune", gain), p=ps[id_], corrected_over=len(gains))
-        for id_, gain in gains.items()
-    )
+    ps = _corrected(work, gains, tests)
     drops = {id_ for id_, p in ps.items() if p > PART_ERROR}
     kept = complete([one for one in whole if not _is_dropped(one, drops)], work.study.candidates)
     explained = math.fsum(_gain_of(one, gains) for one in kept)
@@ -271,13 +262,14 @@ def _tests(round_: Round, whole: list[Setting]) -> dict[str, tuple[Arm, Arm]]:
     return {id_: (best if id_.partition("=")[0] in changed else ran, arm(rest)) for id_, rest in round_.arms.items()}
 
 
-def _is_surely_negative(gain: Gain, error: float) -> bool:
-    return gain.df > 0 and gain.upper(error) < 0
-
-
-def _costs(work: Search, gain: Gain) -> CandidateOutcome:
-    size, between = words.size(work.study, gain.speedup), words.interval(work.study, gain.ci)
-    return CandidateOutcome("slower", f"With it the whole is {size} ({between}, {gain.num_blocks} blocks).")
+def _corrected(work: Search, gains: dict[str, Gain], arms: dict[str, tuple[Arm, Arm]]) -> dict[str, float]:
+    """Write the estimates down, of the first arm over the second; return the p of each, by one Holm test."""
+    ps = dict(zip(gains, holm([gain.p for gain in gains.values()]), strict=True))
+    work.estimate(
+        replace(estimate_of(arms[id_][0].key, arms[id_][1].key, "prune", gain), p=ps[id_], corrected_over=len(gains))
+        for id_, gain in gains.items()
+    )
+    return ps
 
 
 def _is_dropped(setting: Setting, drops: set[str]) -> bool:
@@ -359,11 +351,7 @@ def _alone(work: Search, round_: Round) -> list[Setting]:
     gains = {
         id_: gain for id_, one in round_.arms.items() if (gain := fit.gain(arm(one).key)) is not None and gain.df > 0
     }
-    ps = dict(zip(gains, holm([gain.p for gain in gains.values()]), strict=True))
-    work.estimate(
-        replace(estimate_of(arm(round_.arms[id_]).key, "", "prune", gain), p=ps[id_], corrected_over=len(gains))
-        for id_, gain in gains.items()
-    )
+    ps = _corrected(work, gains, {id_: (arm(round_.arms[id_]), BASELINE) for id_ in gains})
     ordered = sorted((id_ for id_ in ps if gains[id_].log > work.margin), key=lambda id_: -gains[id_].log)
     better = [id_ for id_ in ordered if ps[id_] <= PART_ERROR] or ordered[:1]
     return [setting for id_ in better for setting in round_.arms[id_]]

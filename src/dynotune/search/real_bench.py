@@ -101,11 +101,7 @@ class RealBench:
     # What the search asks
 
     def run(self, arm: Arm, phase: Phase, block: int) -> Trial:
-        """As `Bench.run`.
-
-        Raises:
-            DynotuneError: the command as it is fails, or the machine.
-        """
+        """As `Bench.run`; DynotuneError if the command as it is fails, or the machine."""
         self._within.end()
         if phase != "pilot":
             self._plan()
@@ -119,7 +115,6 @@ class RealBench:
         return trial
 
     def check(self, arm: Arm) -> Trial | None:
-        """As `Bench.check`."""
         self._within.end()
         began_s = self.elapsed_s()
         wrong = self._guarded(arm)
@@ -132,27 +127,23 @@ class RealBench:
         )
 
     def check_s(self, arm: Arm) -> float:
-        """As `Bench.check_s`."""
         if self._guards.is_known(arm):
             return 0.0
         return self.run_s(arm) + (0.0 if self._guards.has_baseline else self.run_s(BASELINE))
 
     def switch(self, arms: Sequence[Arm], limit_s: float) -> list[Estimate]:
-        """As `Bench.switch`."""
         return self._within.switch(arms, limit_s)
 
     def test(self, arm: Arm, plan: Comparison, error: float, limit_s: float, first_s: float = math.inf) -> Tested:
-        """As `Bench.test`."""
         tested = self._within.test(arm, plan, error, limit_s, first_s)
         if tested.guarded is not None:
             self._study = msgspec.structs.replace(self._study, guarded=[*self._study.guarded, tested.guarded])
         return tested
 
     def run_s(self, arm: Arm) -> float:
-        """As `Bench.run_s`."""
         for one in (arm, BASELINE):
-            if (took_s := self._measured_s(one)) is not None:
-                return took_s
+            if took_s := [trial.wall_s for trial in self._trials if trial.arm == one.key and counts(trial)]:
+                return statistics.median(took_s)
             if one.key in self._planned_s:
                 return self._planned_s[one.key]
         if BASELINE.key in self._pilots:
@@ -165,33 +156,23 @@ class RealBench:
         return self._study.run_s or self._guess_s
 
     def block_s(self) -> float:
-        """As `Bench.block_s`."""
         if self._within.block_s is not None:
             return self._within.block_s
         steps = self._study.diagnosis.steps if not isinstance(self._study.diagnosis, Unknown) else Unknown("")
         return STEPS_OF_A_BLOCK * (0.0 if isinstance(steps, Unknown) else steps.median_step_s) + 4 * switching.STRETCH_S
 
     def left_s(self) -> float:
-        """As `Bench.left_s`."""
         return self._budget_s - self.elapsed_s()
 
     def close(self) -> None:
-        """End the live run, if one goes on."""
         self._within.end()
-
-    def _measured_s(self, arm: Arm) -> float | None:
-        """Median of the arm's measured runs."""
-        took_s = [trial.wall_s for trial in self._trials if trial.arm == arm.key and counts(trial)]
-        return statistics.median(took_s) if took_s else None
 
     # What the study is told
 
     def elapsed_s(self) -> float:
-        """Of all attempts together."""
         return time.monotonic() - self._began_s
 
     def add_to(self, study: Study) -> Study:
-        """As `Bench.add_to`."""
         # What is planned is planned by what one process said, in this attempt as in one that goes on.
         mine = self._study = msgspec.structs.replace(self._study, estimates=study.estimates)
         self._num_alive = _num_alive(study)
@@ -207,7 +188,6 @@ class RealBench:
         )
 
     def cautions(self) -> list[str]:
-        """What this attempt's runs give reason to be wary of."""
         return cautions.warnings(self._outcomes) + objective.notes(self._study.run.objective, self._outcomes)
 
     # One run
@@ -224,11 +204,13 @@ class RealBench:
             if arm == BASELINE:
                 raise
             return trial("rejected", error.message)
-        own_limit_s, left_s = self._limit_s(arm, phase), self._time_left_s(arm)
+        known_s = max(self.run_s(arm), self._study.run_s or 0.0)
+        own_limit_s, left_s = limit_s(self._request, None if phase == "pilot" else known_s), self._time_left_s(arm)
         then = failures.before(self._request.env, self._facts)
         try:
             outcome = self._launch(arm, phase, folder, min(own_limit_s, left_s))
-            value = None if phase == "pilot" else self._value(outcome)
+            unit: summary.Unit = "step" if self._study.unit.endswith("step") else "sample"
+            value = None if phase == "pilot" else objective.value(outcome, self._study.run.objective, unit)
         except (DynotuneError, StatisticsError) as error:
             if not (folder / "run.json").exists():
                 raise
@@ -264,15 +246,6 @@ class RealBench:
             window_steps=None if is_pilot else self._study.run.window_steps or None,
             enough=steadiness if is_pilot else self._first_steps.get(arm.key, first_step or steadiness),
         )
-
-    def _value(self, outcome: Outcome) -> float:
-        """Of the objective, lower is better.
-
-        Raises:
-            StatisticsError: it cannot be known of this run.
-        """
-        unit: summary.Unit = "step" if self._study.unit.endswith("step") else "sample"
-        return objective.value(outcome, self._study.run.objective, unit)
 
     def _pilot(self, arm: Arm, outcome: Outcome) -> tuple[Ended, str] | None:
         """Keep the pilot for the window; why the arm cannot be measured, where it cannot.
@@ -391,10 +364,6 @@ class RealBench:
 
     # Time
 
-    def _limit_s(self, arm: Arm, phase: Phase) -> float:
-        known_s = max(self.run_s(arm), self._study.run_s or 0.0)
-        return limit_s(self._request, None if phase == "pilot" else known_s)
-
     def _time_left_s(self, arm: Arm) -> float:
         return max(1.0, self.left_s() + GRACE_RUNS * self.run_s(arm))
 
@@ -427,7 +396,6 @@ class RealBench:
         return self._folder / "caches" / ("shared" if shares else arm.short_name)
 
     def _settings(self, arm: Arm) -> list[Setting]:
-        """On top of what all runs have."""
         return over(self._study.run.settings, arm.settings)
 
 

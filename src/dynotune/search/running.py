@@ -21,8 +21,6 @@ MOST_REPEATS = 2
 
 
 class Watcher(Protocol):
-    """Is told how a search goes on."""
-
     def say(self, text: str) -> None: ...
 
     def warn(self, text: str) -> None: ...
@@ -59,11 +57,7 @@ class Search:
         return [candidate for candidate in self.study.candidates if candidate.id not in self.study.outcomes]
 
     def failure(self, key: str) -> Trial | None:
-        """The first run of this arm that ended otherwise than in a measurement."""
         return next((trial for trial in self.study.trials if trial.arm == key and gave_nothing(trial)), None)
-
-    def piloted(self, key: str) -> bool:
-        return any(trial.arm == key for trial in self.study.trials)
 
     # What is written down
 
@@ -115,7 +109,7 @@ class Search:
 
     def pilot(self, one: Arm) -> Trial | None:
         """Warm the arm's caches, unless it has run before; the run that failed, if it ever did."""
-        if not self.piloted(one.key):
+        if all(trial.arm != one.key for trial in self.study.trials):
             self.run(one, "pilot", 0)
         return self.failure(one.key)
 

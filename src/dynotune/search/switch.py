@@ -56,7 +56,10 @@ def switch(work: Search) -> None:
         _in_turns(work, quick, until_s, 0 if fresh else BLOCKS_OF_A_TEST)
     if estimates := switched(work.study):
         best = max(estimates.values(), key=lambda one: one.speedup)
-        work.watcher.say(_in_words(work.study, best))
+        told = "In turns within one process, no setting was faster by more than the margin."
+        if best.speedup > 1 + work.study.margin:
+            told = f"In turns within one process, {best.arm} was best: {_seen(work.study, best)}."
+        work.watcher.say(told)
         work.settle(_hopeless(work.study, quick, estimates))
     if not fresh:
         _test_rest(work, quick, until_s)
@@ -70,7 +73,6 @@ def fresh_fits(work: Search) -> bool:
 
 
 def fresh_s(work: Search) -> float:
-    """Return what fresh pairs take to prove a recipe, at least."""
     alive = in_predicted_order(work)
     check_s = work.bench.check_s(arm(_bundle(alive))) if alive else 0.0
     return FRESH_RUNS * work.bench.run_s(BASELINE) + check_s
@@ -97,7 +99,9 @@ def _test_first(work: Search, quick: Sequence[Candidate], until_s: float) -> Non
     bundle = complete(_bundle(quick), quick)
     compiling = _compiling(quick)
     eager = arm(complete([one for one in bundle if one not in compiling], quick))
-    compiled = [arm(bundle), arm([*bundle, *_milder(quick, bundle)])] if compiling else []
+    # A milder way to compile stands in where the bundle's own does not run.
+    milder = [one.setting for one in quick if one.setting in compiling and one.setting not in bundle][:1]
+    compiled = [arm(bundle), arm([*bundle, *milder])] if compiling else []
     arms = [one for one in dict.fromkeys([eager, *compiled]) if one.settings]
     for number, planned in enumerate(arms, 1):
         one = arm(setting for setting in planned.settings if str(setting) not in work.study.outcomes)
@@ -108,12 +112,6 @@ def _test_first(work: Search, quick: Sequence[Candidate], until_s: float) -> Non
         first_s = left_s * (1.0 if number == len(arms) else 1 - FOR_THE_NEXT)
         if _tested(work, one.settings, until_s, first_s).comparison is not None and planned != eager:
             return
-
-
-def _milder(quick: Sequence[Candidate], bundle: Sequence[Setting]) -> list[Setting]:
-    """Return the next value of what the bundle compiles with."""
-    values = [one.setting for one in quick if one.setting.knob == "compile.mode" and one.setting not in bundle]
-    return values[:1]
 
 
 def _in_turns(work: Search, quick: Sequence[Candidate], until_s: float, num_later: int) -> None:
@@ -157,9 +155,8 @@ def _tested(work: Search, settings: Sequence[Setting], until_s: float, first_s: 
         out = [*blamed, *(setting for setting in left if setting.knob in found.unsuited)]
         if not out or len(blamed) == len(settings) > 1:
             return found
-        work.settle(
-            {str(setting): CandidateOutcome("failed", f"{_upper(found.reason.rstrip('.'))}.") for setting in blamed}
-        )
+        why = CandidateOutcome("failed", f"{words.capitalised(found.reason.rstrip('.'))}.")
+        work.settle({str(setting): why for setting in blamed})
         left = complete([setting for setting in left if setting not in out], study.candidates)
     return Tested(reason="no setting of it runs")
 
@@ -198,15 +195,11 @@ def _left(work: Search, quick: Sequence[Candidate]) -> list[Setting]:
 
 
 def _as_tested(study: Study, found: Comparison) -> str:
-    with_ = words.names(list(map(str, found.candidate_settings)))
+    with_ = words.names(found.candidate_settings)
     if found.speedup is None:
         return f"Within one process, {with_} makes no difference: {found.reason}"
     known = f"{words.size(study, found.speedup)} ({words.interval(study, found.ci)}, {found.num_pairs} blocks)"
     return f"Within one process, with {with_} it is {known}."
-
-
-def _upper(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
 
 
 # Each in turns
@@ -232,7 +225,6 @@ def _compiling(quick: Sequence[Candidate]) -> set[Setting]:
 
 
 def _bundle(quick: Sequence[Candidate]) -> list[Setting]:
-    """Return one value of each knob, the first in order."""
     return list({one.setting.knob: one.setting for one in reversed(quick)}.values())[::-1]
 
 
@@ -261,7 +253,7 @@ def _hopeless(study: Study, quick: Sequence[Candidate], known: dict[str, Estimat
         if adds_at_most is None or adds_at_most > margin:
             continue
         rest = [setting for setting in rest if setting != one.setting]
-        beside = f"It helps alone ({_seen(study, single)}), but not beside {_names(without_it)}."
+        beside = f"It helps alone ({_seen(study, single)}), but not beside {words.names(without_it)}."
         found[one.id] = CandidateOutcome("not-needed", beside) if helps_alone else _outcome(study, single)
     return found
 
@@ -282,13 +274,3 @@ def _outcome(study: Study, estimate: Estimate) -> CandidateOutcome:
 
 def _seen(study: Study, estimate: Estimate) -> str:
     return f"{words.size(study, estimate.speedup)}, {words.interval(study, estimate.ci)}"
-
-
-def _names(settings: Sequence[Setting]) -> str:
-    return words.names(list(map(str, settings)))
-
-
-def _in_words(study: Study, best: Estimate) -> str:
-    if best.speedup <= 1 + study.margin:
-        return "In turns within one process, no setting was faster by more than the margin."
-    return f"In turns within one process, {best.arm} was best: {_seen(study, best)}."

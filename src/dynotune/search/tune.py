@@ -73,7 +73,6 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
     base_recipe: BaseRecipe | None = None
 
     def asked(self) -> asked.Asked:
-        """Raises UsageError as `asked.parse`."""
         return asked.parse(allow=self.allow, extra=self.extra, exclude=self.exclude, values=self.values)
 
 
@@ -130,7 +129,15 @@ def resume(folder: Path, now: RunSpec, budget_s: float | None, watcher: Watcher)
         return study
     origin.refuse_foreign(folder, study, now)
     study = document.completed(study, now, *(one.setting for one in study.candidates))
-    request = _as_begun(study, now)
+    request = TuneRequest(
+        run=study.run.resumed(now),
+        margin=study.margin,
+        allow=list(study.allow),
+        extra=study.extra,
+        exclude=study.exclude,
+        values=study.values,
+        base_recipe=study.base_recipe,
+    )
     objective.refuse_impossible(request.run)
     refuse_another_machine("study", study.facts, facts_of(request.run))
     study = msgspec.structs.replace(study, budget_s=budget_s or study.budget_s)
@@ -157,19 +164,6 @@ def _begin(request: TuneRequest, budget_s: float, facts: Facts, watcher: Watcher
     return folder, _sit(request, folder, study, watcher)
 
 
-def _as_begun(study: Study, now: RunSpec) -> TuneRequest:
-    """What the study was asked to do."""
-    return TuneRequest(
-        run=study.run.resumed(now),
-        margin=study.margin,
-        allow=list(study.allow),
-        extra=study.extra,
-        exclude=study.exclude,
-        values=study.values,
-        base_recipe=study.base_recipe,
-    )
-
-
 def _sit(request: TuneRequest, folder: Path, study: Study, watcher: Watcher) -> Study:
     attempt = _Attempt(request, folder, study, watcher)
     try:
@@ -186,8 +180,6 @@ def _sit(request: TuneRequest, folder: Path, study: Study, watcher: Watcher) -> 
 
 
 class _Attempt:
-    """One attempt of a study. What has to outlive it is in the study."""
-
     def __init__(self, request: TuneRequest, folder: Path, study: Study, watcher: Watcher) -> None:
         self._request, self._folder, self._watcher = request, folder, watcher
         self._earlier_s = spent_s(study)
@@ -235,18 +227,17 @@ class _Attempt:
             raise
         bounds: list[UpperBound] | Unknown = NOT_ASKED
         is_cheap = time.monotonic() - began_s <= MOST_OF_DIAGNOSIS * budget_s
-        if is_cheap and _waits(observation) >= LEAST_WAIT:
+        found = observation.attribution
+        if is_cheap and isinstance(found, Attribution) and found.shares.input >= LEAST_WAIT:
             bounds = live.isolate_loader()
         diagnosis = conclude(observation, upper_bounds=bounds)
         self._diagnosis_s = time.monotonic() - began_s
         self._watcher.say(diagnosis.verdict)
         asked_for = self._request.asked()
-        found, left_out = offered(
-            self._request.run, self.study, asked_for, observation, diagnosis, self.study.run.settings
-        )
-        self._update(
-            diagnosis=diagnosis, candidates=found, not_offered=left_out, trials=self._pilots(observation, file)
-        )
+        settings = self.study.run.settings
+        tried, left_out = offered(self._request.run, self.study, asked_for, observation, diagnosis, settings)
+        trials = self._pilots(observation, file)
+        self._update(diagnosis=diagnosis, candidates=tried, not_offered=left_out, trials=trials)
 
     def _pilots(self, observation: Observation, file: Path) -> list[Trial]:
         """The plain run, where it can stand for a pilot: nothing waited for the device after its steps."""
@@ -275,9 +266,8 @@ class _Attempt:
             self._update(diagnosis_with_recipe=Unknown("the budget did not afford a diagnosis with the recipe"))
             return
         try:
-            observation, _ = gather(
-                self._diagnosed_run(over(self.study.run.settings, self.study.recipe)), self._watcher
-            )
+            settings = over(self.study.run.settings, self.study.recipe)
+            observation, _ = gather(self._diagnosed_run(settings), self._watcher)
         except DynotuneError as error:
             self._update(diagnosis_with_recipe=Unknown(error.message))
         else:
@@ -317,7 +307,8 @@ class _Attempt:
         if self._bench is not None:
             study = self._bench.add_to(study)
         now = datetime.now(UTC)
-        attempt = Attempt(_iso(self._began), _iso(now), by)
+        began, ended = (moment.isoformat(timespec="seconds") for moment in (self._began, now))
+        attempt = Attempt(began, ended, by)
         self.study = msgspec.structs.replace(study, attempts=[*self._attempts, attempt])
         document.write(self._folder / FILE, self.study)
 
@@ -334,13 +325,3 @@ def _guess_s(study: Study) -> float:
     if isinstance(timing, Unknown) or timing.time_to_first_step_s is None:
         return UNKNOWN_RUN_S
     return 2 * timing.time_to_first_step_s + timing.window_s
-
-
-def _waits(observation: Observation) -> float:
-    """Share of a step that waits for the loader; 0 where it is not known, and then it bounds nothing."""
-    found = observation.attribution
-    return found.shares.input if isinstance(found, Attribution) else 0.0
-
-
-def _iso(when: datetime) -> str:
-    return when.isoformat(timespec="seconds")

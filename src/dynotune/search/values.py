@@ -79,7 +79,9 @@ def some(knob_id: str, present: Present, cores: int | None) -> list[Setting]:
     if knob.type == "bool":
         values = (True, False)
     elif knob_id in _PER_CORE and cores is not None:
-        values = _powers_of_two(cores)
+        # The largest few of 1, 2, 4 … and the cores themselves.
+        powers = [1 << exponent for exponent in range(cores.bit_length()) if 1 << exponent < cores]
+        values = [*powers, cores][-MOST_VALUES:]
     elif knob_id == "loader.prefetch_factor":
         values = (2, 4, 8)
     if not values:
@@ -96,12 +98,6 @@ def some(knob_id: str, present: Present, cores: int | None) -> list[Setting]:
 def _is_default(knob: Knob, value: Scalar) -> bool:
     """By the first word of the default in words: what holds, as far as is known, where nobody sets it."""
     return str(value).lower() == re.split(r"[^\w-]", knob.default.lower(), maxsplit=1)[0]
-
-
-def _powers_of_two(cores: int) -> list[int]:
-    """1, 2, 4 … and the cores themselves: the largest few."""
-    powers = [1 << exponent for exponent in range(cores.bit_length()) if 1 << exponent < cores]
-    return [*powers, cores][-MOST_VALUES:]
 
 
 def _spread(values: Sequence[int], num: int) -> list[int]:

@@ -56,7 +56,6 @@ class WithinRun:
         """What a block of an arm took, once one has been seen; seconds."""
 
     def switch(self, arms: Sequence[Arm], limit_s: float) -> list[Estimate]:
-        """As `Bench.switch`."""
         if not arms or self._objective != "throughput":
             return []
         found = self._switched(arms, limit_s)
@@ -67,7 +66,6 @@ class WithinRun:
         return found.estimates
 
     def test(self, arm: Arm, plan: Comparison, error: float, limit_s: float, first_s: float = math.inf) -> Tested:
-        """As `Bench.test`."""
         if self._objective != "throughput":
             return Tested(reason=f"the objective is {self._objective}, and one run has one value of it")
         until = _Decided(plan, error, first_s)
@@ -143,7 +141,6 @@ class WithinRun:
         )
 
     def end(self) -> None:
-        """End the live run, if one goes on."""
         if self._runner is not None and self._runner.goes_on:
             self._runner.end()
         if self._own_runner is not None:

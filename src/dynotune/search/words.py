@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from dynotune.schema.study import Estimate, Study
 from dynotune.text import words
 
@@ -47,5 +49,10 @@ def either(ids: list[str]) -> str:
     return ids[0] if len(ids) == 1 else f"{', '.join(ids[:-1])} or {ids[-1]}"
 
 
-def names(ids: list[str]) -> str:
+def names(settings: Iterable[object]) -> str:
+    ids = list(map(str, settings))
     return ", ".join(ids) if len(ids) < 3 else f"{', '.join(ids[:-1])} and {ids[-1]}"
+
+
+def capitalised(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]

@@ -14,7 +14,7 @@ from dynotune.measure.live.launch_plan import launch_plan
 from dynotune.measure.live.live_run import PLANNED, LiveRun, has_answered
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere
-from dynotune.schema.run import Run
+from dynotune.schema.run import Plan, Run
 from dynotune.schema.task import IsolateLoader, RecordTrace, TimeWindow
 
 from ...fakes import spec
@@ -59,7 +59,7 @@ def live(tmp_path):
         )
         folder = new_run_folder(run.base)
         plan = launch_plan(
-            run, [], folder=folder, label="the run", purpose="live", facts={}, tasks=list(tasks), live=True
+            run, [], folder=folder, label="the run", purpose="live", facts={}, plan=Plan(tasks=list(tasks), live=True)
         )
         started.append(LiveRun(plan, folder=folder, limit_s=limit_s))
         return started[-1]

@@ -145,7 +145,6 @@ def concluded(
     pairs: list[Pair],
     judgement: SequentialResult,
 ) -> Comparison:
-    """Return the comparison with its answer, and with what its blocks say."""
     unit = unit_of(blocks)
     outcome = found.outcome
     start_s = outcome.first_step_s if outcome is not None else None

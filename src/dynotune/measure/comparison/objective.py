@@ -14,7 +14,7 @@ from dynotune.measure.live.pilot import FEW_P99_STEPS
 from dynotune.schema.comparison import ArmName
 from dynotune.schema.errors import CannotRunHere, StatisticsError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.run import Objective, Process, Run, RunSpec, TimedWindow
+from dynotune.schema.run import Objective, Run, RunSpec, TimedWindow
 
 PERCENTILE = 0.99
 
@@ -169,13 +169,9 @@ def _largest_process_bytes(run: Run) -> int:
 
 def _device_bytes(outcome: Outcome) -> float | None:
     """Summed over the ranks; None where no allocator of a device was used."""
-    found = [process.peak_device_bytes for process in _ranks(outcome)]
-    known = [num_bytes for num_bytes in found if num_bytes]
+    ranks = [process for process in outcome.run.processes if process.window is not None]
+    known = [rank.peak_device_bytes for rank in ranks if rank.peak_device_bytes]
     return float(sum(known)) if known else None
-
-
-def _ranks(outcome: Outcome) -> list[Process]:
-    return [process for process in outcome.run.processes if process.window is not None]
 
 
 def _energy_j(outcome: Outcome, unit: summary.Unit) -> float:

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import msgspec
 
-from dynotune import knobs, probe
+from dynotune import probe
 from dynotune.launch import new_run_folder
 from dynotune.launch.process import fresh_folder, origin, variants
 from dynotune.measure.comparison import in_process, objective, schedule, summary
 from dynotune.measure.comparison.stats import SequentialResult, judge
 from dynotune.measure.live import cautions
-from dynotune.measure.live.arm_run import refuse_impossible, run_arm
+from dynotune.measure.live.arm_run import refuse_impossible, run_settings
 from dynotune.measure.live.cache_effects import compiled_s, found_warm
-from dynotune.measure.live.machine import facts_of, machine_lock, refuse_another_machine
+from dynotune.measure.live.machine import check, facts_of, machine_lock, refuse_another_machine
 from dynotune.measure.live.outcome import Outcome, refuse_rejected
 from dynotune.measure.live.pilot import FirstStep, Steadiness, UntilStep, WindowPlan, limit_s, plan, plan_window
 from dynotune.measure.live.request import CompareRequest, Watcher
@@ -49,10 +49,7 @@ def compare(request: CompareRequest, watcher: Watcher) -> Comparison:
     run = request.run
     variants.refuse_missing(request.candidate, run.settings)
     facts = facts_of(run, request.candidate)
-    for setting in [*request.candidate, *run.settings]:
-        knobs.check_applies(setting, facts)
-        if caution := knobs.caution(setting, facts):
-            watcher.warn(caution)
+    check([*request.candidate, *run.settings], facts, watcher)
     for arm in ARMS:
         refuse_impossible(run, request.arm(arm), facts)
     objective.refuse_impossible(run)
@@ -262,9 +259,11 @@ class _Session:
     def _launch(self, arm: ArmName, name: str, limit: float, window: WindowPlan | None) -> Outcome:
         folder = fresh_folder(self._folder / name)
         try:
-            outcome = run_arm(
-                self._request,
-                arm,
+            outcome = run_settings(
+                self._request.run,
+                self._request.arm(arm),
+                label=f"a run of the {arm}",
+                cache_folder=self._folder / "caches" / arm,
                 folder=folder,
                 purpose="pilot" if window is None else "measured",
                 facts=self._comparison.facts,
@@ -290,19 +289,20 @@ class _Session:
     def _pairs(self, window: WindowPlan) -> None:
         limit = limit_s(self._request.run, window.run_s)
         while not (judgement := self._judge()).finished:
-            valid, attempt = len(self._comparison.pairs), len(self._comparison.pairs) + len(self._comparison.voided)
-            if self._out_of_time(window):
+            valid, left_s = len(self._comparison.pairs), self._left_s()
+            if left_s is not None and left_s < 2 * window.run_s and valid:
                 judgement = self._judge(ended=True)
                 break
             order = schedule.orders(self._comparison.max_pairs, self._comparison.run.seed or 0)
             told = words.so_far(judgement.speedup, judgement.ci, self._left_s())
-            self._pair(attempt + 1, order[valid], window, limit, told)
-        self._conclude(judgement)
+            self._pair(valid + len(self._comparison.voided) + 1, order[valid], window, limit, told)
+        self._comparison = judgement.conclude(self._comparison)
+        self._summarise()
 
     def _pair(self, number: int, first: ArmName, window: WindowPlan, limit: float, so_far: str) -> None:
         values: dict[ArmName, float] = {}
         runs: dict[ArmName, Outcome] = {}
-        for arm in (first, _other(first)):
+        for arm in ARMS if first == ARMS[0] else ARMS[::-1]:
             self._watcher.running_arm(arm, pair=number, max_pairs=self._comparison.max_pairs, so_far=so_far)
             runs[arm] = self._launch(arm, f"{number:03d}-{arm}", limit, window)
             values[arm] = objective.value(runs[arm], self._request.run.objective, self._comparison.unit)
@@ -314,39 +314,30 @@ class _Session:
             self._watcher.voided(voided)
         else:
             self._update(pairs=[*self._comparison.pairs, pair])
+            done = self._comparison
             self._watcher.finished(
-                pair, number=len(self._comparison.pairs), max_pairs=self._comparison.max_pairs,
-                unit=self._comparison.unit, objective=self._comparison.run.objective,
-            )  # fmt: skip
+                pair, number=len(done.pairs), max_pairs=done.max_pairs, unit=done.unit, objective=done.run.objective
+            )
 
     def _judge(self, *, ended: bool = False) -> SequentialResult:
+        # Pairs are dear: without a budget they end with the verdict, unless more was asked for.
+        usual = math.inf if self._request.budget_s is None else PRECISION
         return judge(
             self._comparison.pairs,
             margin=self._comparison.margin,
             max_pairs=self._comparison.max_pairs,
             num_voided=len(self._comparison.voided),
-            precision=self._precision(),
+            precision=usual if self._request.precision is None else self._request.precision,
             ended=ended,
         )
 
-    def _precision(self) -> float:
-        """Pairs are dear: without a budget they end with the verdict, unless more was asked for."""
-        if self._request.precision is not None:
-            return self._request.precision
-        return math.inf if self._request.budget_s is None else PRECISION
-
-    def _conclude(self, judgement: SequentialResult) -> None:
-        self._comparison = judgement.conclude(self._comparison)
-        self._summarise()
-
     def _summarise(self, **answer: object) -> None:
-        """The answer, with what is shown beside it of the pairs that count."""
         runs: dict[ArmName, list[summary.MeasuredRun]] = {arm: [] for arm in ARMS}
         warnings = [*self._comparison.warnings, *cautions.warnings(self._outcomes)]
         warnings += objective.notes(self._request.run.objective, self._outcomes)
         pairs = self._comparison.pairs
         values = [pair.baseline_s for pair in pairs], [pair.candidate_s for pair in pairs]
-        for pair in self._comparison.pairs:
+        for pair in pairs:
             for arm, run in zip(ARMS, (pair.baseline_run, pair.candidate_run), strict=True):
                 # From disk: some may be of an earlier attempt.
                 try:
@@ -367,20 +358,12 @@ class _Session:
             return None
         return self._request.budget_s - (time.monotonic() - self._began_s)
 
-    def _out_of_time(self, window: WindowPlan) -> bool:
-        left_s = self._left_s()
-        return left_s is not None and left_s < 2 * window.run_s and len(self._comparison.pairs) > 0
-
     def _update(self, **changes: object) -> None:
-        self._comparison = msgspec.structs.replace(self._comparison, **changes)
-        self._save()
+        self._keep(msgspec.structs.replace(self._comparison, **changes))
 
     def _keep(self, comparison: Comparison) -> None:
         self._comparison = comparison
-        self._save()
-
-    def _save(self) -> None:
-        document.write(self._folder / FILE, self._comparison)
+        document.write(self._folder / FILE, comparison)
 
 
 class _ArmFailed(Exception):
@@ -389,7 +372,3 @@ class _ArmFailed(Exception):
     def __init__(self, arm: FailedArm) -> None:
         super().__init__(arm)
         self.arm = arm
-
-
-def _other(arm: ArmName) -> ArmName:
-    return "candidate" if arm == "baseline" else "baseline"

@@ -184,8 +184,6 @@ def _ended(
 
 
 class _Void(NamedTuple):
-    """Pairs that count for nothing."""
-
     num: int
 
     def is_too_many(self, num_valid: int) -> bool:
@@ -258,7 +256,6 @@ def _log_ratio(pair: Pair) -> float:
 
 
 def _verdict(fit: _Fit, level: float, equivalence_level: float, margin: float) -> tuple[Verdict | None, str]:
-    """The verdict at one look, or None; and the reason."""
     differs = abs(fit.effect) > fit.half_width(level)
     if abs(fit.effect) + fit.half_width(equivalence_level) <= math.log1p(margin):
         size = f"A difference of {abs(math.expm1(fit.effect)):.2%} is there, but it" if differs else "It"

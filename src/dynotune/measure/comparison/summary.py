@@ -92,7 +92,6 @@ def unit(pilots: Sequence[Outcome]) -> Unit:
 
 
 def step(outcome: Outcome) -> str:
-    """What counts as a step, in words."""
     counted = [process for process in outcome.run.processes if process.step]
     return max(counted, key=lambda process: process.num_steps).step or "" if counted else ""
 
@@ -181,7 +180,6 @@ def changes_by_program(comparison: Comparison, outcome: Outcome) -> list[Environ
 
 
 def cost(comparison: Comparison, window: WindowPlan) -> str:
-    """What the comparison will take, in words."""
     most_s = 2 * comparison.max_pairs * window.run_s
     if not window.num_steps:
         return (

@@ -10,7 +10,7 @@ arms are made in `measure.comparison`.
 
 from dynotune.measure.live.arm_run import SYNCHRONISED, refuse_impossible, run_settings
 from dynotune.measure.live.cache_effects import COLD_KEPT, compiles, num_steps_to_find
-from dynotune.measure.live.machine import facts_of, machine_lock, refuse_another_machine
+from dynotune.measure.live.machine import checked_facts, facts_of, machine_lock, refuse_another_machine
 from dynotune.measure.live.outcome import Outcome, refuse_failed, refuse_rejected, stepping
 from dynotune.measure.live.pilot import (
     ENERGY_WINDOW_S,
@@ -51,6 +51,7 @@ __all__ = [
     "Watcher",
     "WindowPlan",
     "cautions",
+    "checked_facts",
     "compiles",
     "earliest",
     "epoch_steps",

@@ -12,11 +12,9 @@ from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
 from dynotune.measure.live.live_run import num_ranks, run_once
 from dynotune.measure.live.machine import facts_of_arm
 from dynotune.measure.live.outcome import Outcome, refuse_failed
-from dynotune.measure.live.request import CompareRequest
-from dynotune.schema.comparison import ArmName
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Facts
-from dynotune.schema.run import Purpose, RunSpec
+from dynotune.schema.run import Plan, Purpose, RunSpec
 from dynotune.schema.setting import Setting
 from dynotune.schema.task import CheckResults, Task, TimeWindow
 
@@ -24,36 +22,6 @@ SYNCHRONISED = ("latency-p99", "time-to-first-step")
 """Objectives that are of single steps: each waits for the device."""
 
 Enough = Callable[[list[Record]], bool]
-
-
-def run_arm(
-    request: CompareRequest,
-    arm: ArmName,
-    *,
-    folder: Path,
-    purpose: Purpose,
-    facts: Facts,
-    limit_s: float,
-    warmup_steps: int | None = None,
-    window_steps: int | None = None,
-    enough: Enough = lambda records: False,
-    results: CheckResults | None = None,
-) -> Outcome:
-    """Run the arm of a comparison in `folder`, with the caches that it has beside it; the rest as `run_settings`."""
-    return run_settings(
-        request.run,
-        request.arm(arm),
-        label=f"a run of the {arm}",
-        cache_folder=folder.parent / "caches" / arm,
-        folder=folder,
-        purpose=purpose,
-        facts=facts,
-        limit_s=limit_s,
-        warmup_steps=warmup_steps,
-        window_steps=window_steps,
-        enough=enough,
-        results=results,
-    )
 
 
 def run_settings(
@@ -98,9 +66,11 @@ def run_settings(
         purpose=purpose,
         facts=facts,
         cache_folder=cache_folder,
-        tasks=tasks,
-        note_events=purpose == "pilot",
-        sync_steps=run.objective in SYNCHRONISED and results is None,
+        plan=Plan(
+            tasks=tasks,
+            note_events=purpose == "pilot",
+            sync_steps=run.objective in SYNCHRONISED and results is None,
+        ),
         times_start=run.objective == "time-to-first-step",
         memory=run.objective == "memory" and purpose == "measured",
         samples=purpose == "measured",

@@ -33,15 +33,10 @@ def found_warm(pilot: Outcome, other: Outcome, *, is_first: bool) -> Outcome | N
     What it compiled before its first step is not seen, nor what the first run of all read from a cold disk. It is no
     more than it came to that step later than the `other` arm.
     """
-    compiling = _compiling(pilot.records[0])
-    sooner = _begun_sooner(pilot, other) if is_first or 0 in compiling else pilot
-    return sooner if compiling or sooner.launched_s > pilot.launched_s else None
-
-
-def _begun_sooner(pilot: Outcome, other: Outcome) -> Outcome:
-    """As soon after its launch as the other, if that was sooner."""
-    later_s = max(0.0, _before_steps_s(pilot) - _before_steps_s(other))
-    return replace(pilot, launched_s=pilot.launched_s + later_s)
+    compiling, later_s = _compiling(pilot.records[0]), 0.0
+    if is_first or 0 in compiling:
+        later_s = max(0.0, _before_steps_s(pilot) - _before_steps_s(other))
+    return replace(pilot, launched_s=pilot.launched_s + later_s) if compiling or later_s > 0 else None
 
 
 def _before_steps_s(pilot: Outcome) -> float:

@@ -19,7 +19,6 @@ _NO_VIEW = "There is no copy-on-write view of it: {}."
 
 
 def warnings(outcomes: Sequence[Outcome]) -> list[str]:
-    """What the runs give reason to be wary of, each said once."""
     found = []
     compiled = sum(any(window.num_compilations for window in outcome.windows) for outcome in outcomes)
     if compiled:
@@ -46,7 +45,6 @@ def _disturbances(measured: Sequence[Outcome]) -> list[str]:
 
 
 def window_cautions(run: RunSpec, window: WindowPlan) -> list[str]:
-    """What the planned window gives reason to be wary of."""
     found: list[str] = []
     if not window.num_steps:
         return found

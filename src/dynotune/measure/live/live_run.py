@@ -125,7 +125,6 @@ class LiveRun:
         return self._sampler.samples
 
     def records(self) -> list[Record]:
-        """The records of the processes whose steps count, as they are now."""
         return stepping(self._all_records.update())
 
     def compiles(self) -> bool:
@@ -133,7 +132,6 @@ class LiveRun:
         return any(record.last("compiles") for record in self._all_records.update())
 
     def sample(self) -> None:
-        """Watch the machine from here on."""
         if not self._samples:
             self._sampler.start()
             self._samples = True
@@ -157,7 +155,6 @@ class LiveRun:
         return False
 
     def until_line(self, pattern: str) -> None:
-        """Wait for a line of the command's output, and end the run then; its time is in the outcome."""
         self.sample()
         wanted = ready.pattern(pattern)
         waited = ready.watch(self._launched, self._sampler, self.folder, wanted, self.limit_s)
@@ -185,13 +182,13 @@ class LiveRun:
         return answer
 
     def answer_to(self, number: int, reason: str = "") -> Answer:
-        """What was said of task `number`."""
+        """Return what was said of task `number`."""
         records = sorted(self.records(), key=lambda record: record.among_ranks("rank") or 0)
         events = [event for record in records if (event := record.results.get(number)) is not None]
         given_up = [event for event in events if event["event"] == "given_up"]
         missing = len(events) < max(1, num_ranks(records))
         if missing and not reason:
-            reason = self._why_over()
+            reason = self.why_over()
         elif given_up:
             reason = str(given_up[0].get("reason", ""))
         return Answer(
@@ -200,12 +197,7 @@ class LiveRun:
             at_exit=any(bool(event.get("at_exit")) for event in given_up) or (missing and self._ended_by == "command"),
         )
 
-    def not_done(self) -> Answer:
-        """The answer to a task that the command ended before."""
-        return Answer(reason=self._why_over(), at_exit=True)
-
     def end(self) -> Outcome:
-        """End the command, if it has not ended, and write its record."""
         if not self.is_over:
             if self.launch.run_to_end:
                 self.until(lambda records: False)
@@ -226,7 +218,6 @@ class LiveRun:
         return outcome
 
     def outcome(self) -> Outcome:
-        """What came of the run so far."""
         records = self._all_records.update()
         wall_s = time.perf_counter() - self.launched_s if self._wall_s is None else self._wall_s
         found = [summarise(record, self.launched_s) for record in records]
@@ -273,7 +264,7 @@ class LiveRun:
     def _over(self, by: EndedBy) -> None:
         self._ended_by, self._wall_s = by, time.perf_counter() - self.launched_s
 
-    def _why_over(self) -> str:
+    def why_over(self) -> str:
         if self._ended_by == "timeout":
             return f"the {self.limit_s:.0f} s given were over"
         status = 0 if self._exit is None else self._exit.status
@@ -355,7 +346,6 @@ def _seed(launch: LaunchPlan, folder: Path) -> Seed | None:
 
 
 def num_ranks(records: Sequence[Record]) -> int:
-    """How many processes the program says that it has."""
     return max((int((record.last("cycle") or {}).get("world_size", 1)) for record in records), default=1)
 
 

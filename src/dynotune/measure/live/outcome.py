@@ -50,7 +50,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_steps(self) -> int:
-        """Of the process that made the most."""
         return max((len(record.steps) for record in self.all_records), default=0)
 
     @property

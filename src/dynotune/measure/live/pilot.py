@@ -88,11 +88,9 @@ class Steadiness:
     """Tells when a pilot has run for long enough."""
 
     def __init__(self, run: RunSpec) -> None:
-        self._asked = (
-            run.warmup_steps + run.window_steps
-            if run.warmup_steps is not None and run.window_steps is not None
-            else None
-        )
+        self._asked: int | None = None
+        if run.warmup_steps is not None and run.window_steps is not None:
+            self._asked = run.warmup_steps + run.window_steps
         self._next_look = STEADY_STEPS
 
     def __call__(self, records: list[Record]) -> bool:
@@ -156,11 +154,11 @@ class FirstStep:
         self._steps = {(record.last("cycle") or {}).get("step") for record in pilot.records}
 
     def __call__(self, records: list[Record]) -> bool:
-        return bool(records) and all(map(self._is_there, records))
-
-    def _is_there(self, record: Record) -> bool:
-        found = (record.last("cycle") or {}).get("step") in self._steps
-        return bool(record.steps) and (found or len(record.steps) >= self._num_steps)
+        for record in records:
+            found = (record.last("cycle") or {}).get("step") in self._steps
+            if not record.steps or not (found or len(record.steps) >= self._num_steps):
+                return False
+        return bool(records)
 
 
 def steady_steps(record: Record) -> int | None:
@@ -254,13 +252,15 @@ def plan_window(
     num_steps, whole_epochs = run.window_steps, 0
     if num_steps is None:
         usable = [[times] for times in steady[:num_telling] if len(times) >= MIN_WINDOW_STEPS]
-        num_steps = (
-            window_length(usable, start_s=start_s, budget_s=budget_s, num_runs=num_runs) if usable else MIN_WINDOW_STEPS
-        )
+        num_steps = MIN_WINDOW_STEPS
+        if usable:
+            num_steps = window_length(usable, start_s=start_s, budget_s=budget_s, num_runs=num_runs)
         longest_s = MAX_WINDOW_S if budget_s is None else min(MAX_WINDOW_S, budget_s / num_runs - start_s)
         fewest = fewest_steps(run, step_s)
         soonest_s = min(_start_s(pilot, warmup, cold_kept) for pilot in pilots)
-        wanted = max(_wanted_steps(run), math.ceil(of_start * soonest_s / step_s))
+        # A percentile is better off with more steps, where they do not take too long.
+        telling = P99_STEPS if run.objective == "latency-p99" else 0
+        wanted = max(telling, math.ceil(of_start * soonest_s / step_s))
         num_steps = max(num_steps, fewest, min(wanted, int(longest_s / step_s)))
         whole_epochs = _whole_epochs(epoch_steps(records), num_steps, longest_s / step_s, most and most - warmup)
         num_steps = max(fewest, whole_epochs * (epoch_steps(records) or 0) or num_steps)
@@ -322,18 +322,13 @@ def fewest_steps(run: RunSpec, step_s: float) -> int:
     return math.ceil(ENERGY_WINDOW_S / step_s) if run.objective == "energy" else 0
 
 
-def _wanted_steps(run: RunSpec) -> int:
-    """That the objective is better off with, where they do not take too long."""
-    return P99_STEPS if run.objective == "latency-p99" else 0
-
-
 def _first_step_only(pilots: Sequence[Outcome]) -> WindowPlan:
     """Runs that end with their first step: it is known as one when the cycle is found, a few steps later."""
-    ends_s = [
-        pilot.records[0].steps[min(num_steps_to_find(pilot.records[0]), len(pilot.records[0].steps) - 1)].end_s
-        - pilot.launched_s
-        for pilot in pilots
-    ]
+    ends_s = []
+    for pilot in pilots:
+        record = pilot.records[0]
+        found = record.steps[min(num_steps_to_find(record), len(record.steps) - 1)]
+        ends_s.append(found.end_s - pilot.launched_s)
     step_s = max(statistics.median(pilot.records[0].step_s) for pilot in pilots)
     return WindowPlan(warmup_steps=0, num_steps=0, start_s=max(ends_s), step_s=step_s)
 

@@ -59,8 +59,6 @@ def watch(
 # When a program that makes no steps is ready: a line of its output says so.
 
 
-__all__ = ["ReadyOn", "pattern"]
-
 LONGEST_LINE_BYTES = 1 << 16
 CHUNK_BYTES = 1 << 20
 

@@ -8,16 +8,15 @@ from pathlib import Path
 
 import msgspec
 
-from dynotune import knobs
 from dynotune.launch.records import EPOCH, Record
 from dynotune.measure.live import cautions
 from dynotune.measure.live.live_run import Answer
-from dynotune.measure.live.machine import facts_of, machine_lock
+from dynotune.measure.live.machine import checked_facts, machine_lock
 from dynotune.measure.live.outcome import Outcome, refuse_failed, refuse_rejected
 from dynotune.measure.live.placement import recording_from_now, recording_within
 from dynotune.measure.live.request import RecordRequest, Watcher
 from dynotune.measure.live.task_runner import TaskRunner
-from dynotune.schema.errors import CannotRunHere, UsageError
+from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.run import Process, RecordedTrace, Run
 
 # Below it, recording costs less than steps differ among themselves.
@@ -54,15 +53,7 @@ def record(request: RecordRequest, watcher: Watcher) -> Recording:
         CommandFailed: the command ended with an error.
         CannotRunHere: it made no step, too few steps, uses the profiler itself, or took longer than its limit.
     """
-    for name, value in (("--steps", request.num_steps), ("--warmup", request.run.warmup_steps)):
-        if value is not None and value < 1:
-            raise UsageError(f"{name} {value} is not a number of steps.", hint=f"For example {name} 5.")
-    # Only settings ask for them, and the target takes seconds to import its torch.
-    facts = facts_of(request.run) if request.run.settings else {}
-    for setting in request.run.settings:
-        knobs.check_applies(setting, facts)
-        if caution := knobs.caution(setting, facts):
-            watcher.warn(caution)
+    facts = checked_facts(request.run, request.num_steps, watcher)
     with (
         machine_lock(request.run, watcher),
         TaskRunner(request.run, watcher, facts=facts, label="the recorded run") as runner,
@@ -101,7 +92,6 @@ class Recorder:
         return [folder / name for name in names if (folder / name).is_file()] or None
 
     def recording(self) -> Recording:
-        """The last trace, with what to be wary of."""
         outcome = self._runner.outcome()
         traces = self._traces(outcome)
         return Recording(

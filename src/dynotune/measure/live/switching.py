@@ -22,11 +22,10 @@ from dynotune.launch.caches import contents
 from dynotune.launch.process import environment
 from dynotune.launch.records import Record
 from dynotune.measure.live.live_run import Answer
-from dynotune.measure.live.machine import facts_of
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.pilot import epoch_steps
 from dynotune.measure.live.placement import earliest, recent_step_s
-from dynotune.measure.live.request import Silent, Watcher
+from dynotune.measure.live.request import Watcher
 from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere
@@ -135,10 +134,10 @@ def switch_arms(
     arms: Sequence[Arm],
     left_s: float,
     *,
-    folder: Path | None = None,
+    folder: Path,
+    facts: Facts,
+    watcher: Watcher,
     cache_folder: Path | None = None,
-    facts: Facts | None = None,
-    watcher: Watcher | None = None,
     num_blocks: int = NUM_BLOCKS,
     fewest_blocks: int = FEWEST_BLOCKS,
     stretch_s: float = STRETCH_S,
@@ -154,9 +153,9 @@ def switch_arms(
 
     Args:
         left_s: for all of it; what is known by then is given.
-        folder: that the run folders are made in; by default the request's.
+        folder: that the run folders are made in.
+        facts: of machine and target.
         cache_folder: of compilers; by default what the request's environment says.
-        facts: of machine and target; asked for where None.
         fewest_blocks: an arm with fewer is given up.
         stretch_s: the least that a stretch lasts.
         num_results: calls of each arm whose results are compared.
@@ -169,7 +168,6 @@ def switch_arms(
         CannotRunHere: the machine, not an arm: no folder can be made, the command cannot be started.
     """
     began_s = time.monotonic()
-    facts = facts if facts is not None else facts_of(request)
     given_up = {arm.key: reason for arm in arms if (reason := _why_not(arm))}
     found = SwitchedArms(given_up=given_up)
     waiting = [arm for arm in arms if arm.key not in given_up]
@@ -182,14 +180,13 @@ def switch_arms(
             if rest_s < LEAST_S:
                 found = msgspec.structs.replace(found, reason=found.reason or f"the {left_s:.0f} s given are too few")
                 break
-            if watcher is not None:
-                watcher.running(f"{len(waiting)} arms in turns, within one run")
+            watcher.running(f"{len(waiting)} arms in turns, within one run")
             if runner is None or not runner.goes_on:
-                spec = msgspec.structs.replace(request, base=folder or request.base, run_to_end=False)
+                spec = msgspec.structs.replace(request, base=folder, run_to_end=False)
                 runner = leave.enter_context(
                     TaskRunner(
                         spec,
-                        watcher or Silent(),
+                        watcher,
                         facts=facts,
                         label="the run that switches arms",
                         limit_s=min(rest_s, request.timeout_s or rest_s),
@@ -201,7 +198,9 @@ def switch_arms(
             switched = _Switched(runner, request, waiting, facts, num_blocks, rest_s, caches, enough, stretch_s, more)
             if not goes_on:
                 runner.end()
-            found = _merged(found, switched.found(fewest_blocks))
+            after = switched.found(fewest_blocks)
+            both = {name: {**getattr(found, name), **getattr(after, name)} for name in _BY_ARM}
+            found = msgspec.structs.replace(after, **both)
             waiting = [arm for arm in waiting if arm.key not in found.blocks and arm.key not in found.given_up]
             if not waiting:
                 break
@@ -279,11 +278,6 @@ def _why_not(arm: Arm) -> str:
 _BY_ARM = ("blocks", "given_up", "blamed", "unsuited", "results")
 
 
-def _merged(before: SwitchedArms, after: SwitchedArms) -> SwitchedArms:
-    both = {name: {**getattr(before, name), **getattr(after, name)} for name in _BY_ARM}
-    return msgspec.structs.replace(after, **both)
-
-
 class _Switched:
     """What came of one task, and of the program meanwhile.
 
@@ -325,26 +319,21 @@ class _Switched:
 
     def _soon(self, records: Sequence[Record]) -> SwitchArms:
         self._before = {name: len(events) for name, events in records[0].events.items()}
-        return self._planned(
-            earliest(records), _stretch_steps(records, self._stretch_s, self._arms), recent_step_s(records[0])
-        )
-
-    def _within(self, record: Record) -> SwitchArms:
-        self._ran_out = True
-        raise CannotRunHere(f"the program ended after {len(record.steps)} steps")
-
-    def _planned(self, at_step: int, stretch_steps: int, step_s: float) -> SwitchArms:
         self._task = SwitchArms(
-            at_step=at_step,
+            at_step=earliest(records),
             arms=[_planned(arm, self._run.base, self._facts) for arm in self._arms],
             num_blocks=self._num_blocks,
-            stretch_steps=stretch_steps,
+            stretch_steps=_stretch_steps(records, self._stretch_s, self._arms),
             seed=self._run.seed or 0,
-            step_s=step_s,
+            step_s=recent_step_s(records[0]),
             **self._more,
             caches=dict(self._caches),
         )
         return self._task
+
+    def _within(self, record: Record) -> SwitchArms:
+        self._ran_out = True
+        raise CannotRunHere(f"the program ended after {len(record.steps)} steps")
 
     @property
     def crashed(self) -> int | None:

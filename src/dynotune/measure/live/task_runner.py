@@ -17,7 +17,7 @@ from dynotune.measure.live.pilot import UntilStep, steady_steps
 from dynotune.measure.live.placement import is_steady, recent_step_s
 from dynotune.measure.live.request import Watcher
 from dynotune.schema.facts import Facts
-from dynotune.schema.run import Purpose, RunSpec
+from dynotune.schema.run import Plan, Purpose, RunSpec
 from dynotune.schema.task import Task
 
 LIMIT_S = 900.0
@@ -104,10 +104,7 @@ class TaskRunner:
             purpose=self._purpose,
             facts=self._facts,
             cache_folder=self._cache_folder,
-            tasks=tasks,
-            live=True,
-            note_events=True,
-            observe=self._observe,
+            plan=Plan(tasks=list(tasks), live=True, note_events=True, observe=self._observe),
         )
         self._is_known_steady = False
         self.live = LiveRun(self.launch, folder=folder, limit_s=self.limit_s)
@@ -134,15 +131,15 @@ class TaskRunner:
             CannotRunHere: as `within` says, or the machine.
         """
         live = self.live or self.start()
-        if not live.is_over:
-            self._wait_until_steady(live)
+        if not live.is_over and not self._is_known_steady:
+            self._is_known_steady = live.until(UntilStep(_Steady(self), self._watcher.say, live.compiles))
         if not live.is_over:
             answer = live.do(place(live.records()), limit_s=limit_s, enough=enough)
             if not answer.reason or not answer.at_exit:
                 return answer
         records, run = live.records(), live.outcome().run
         if not records or run.ended_by != "command" or run.exit_code:
-            return live.not_done()
+            return Answer(reason=live.why_over(), at_exit=True)
         task = within(records[0])
         self._watcher.say(
             f"The command ended after {len(records[0].steps)} steps, before they were {what}. It is run once more, now "
@@ -155,7 +152,6 @@ class TaskRunner:
         return self.planned()
 
     def planned(self) -> Answer:
-        """The answer to the first task that `start` was given."""
         assert self.live is not None
         live = self.live
         live.sample()
@@ -163,18 +159,12 @@ class TaskRunner:
         return live.answer_to(PLANNED)
 
     def outcome(self) -> Outcome:
-        """What came of the last live run so far."""
         assert self.live is not None
         return self.live.outcome()
 
     def end(self) -> Outcome:
-        """End the command, and write the record of its run."""
         assert self.live is not None
         return self.live.end()
-
-    def _wait_until_steady(self, live: LiveRun) -> None:
-        if not self._is_known_steady:
-            self._is_known_steady = live.until(UntilStep(_Steady(self), self._watcher.say, live.compiles))
 
 
 class _Steady:

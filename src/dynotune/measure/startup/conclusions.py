@@ -48,7 +48,6 @@ IN_WORDS: dict[Phase, str] = {
 
 
 def conclusions(startup: Startup) -> dict[str, Any]:
-    """Fields of `Startup` that follow from its starts."""
     found, unknown = findings(startup)
     return {
         "said": [*_saved(startup), *_compiled(startup), *_limits(startup), *_own(startup), *_left(startup)],
@@ -59,7 +58,6 @@ def conclusions(startup: Startup) -> dict[str, Any]:
 
 
 def findings(startup: Startup) -> tuple[list[Finding], list[NotKnown]]:
-    """Of the rules about starts."""
     found, unknown = examine(
         ObservationView(Observation(command=startup.run.command, facts=startup.facts | facts(startup)))
     )

@@ -14,8 +14,8 @@ COMPILED: tuple[CacheName, ...] = ("inductor", "headers", "triton")
 
 
 def facts(startup: Startup) -> Facts:
-    """Facts of starts that were timed."""
     cold, warm = starts(startup, "cold"), starts(startup, "warm")
+    late = [pilot.late_s for pilot in startup.pilots if pilot.arm == "warm" and pilot.late_s is not None]
     threads = [start.compiled.num_threads for start in cold if start.compiled and start.compiled.num_threads]
     found: Facts = {
         "start.cold_s": _median(start.value_s for start in cold),
@@ -30,7 +30,7 @@ def facts(startup: Startup) -> Facts:
         "start.compile_cold_s": phase_s(cold, "compile"),
         "start.compile_warm_s": phase_s(warm, "compile"),
         "start.cuda_start_s": phase_s(warm, "cuda_start"),
-        "start.late_s": _late_s(startup),
+        "start.late_s": next(iter(late), Unknown("no start was watched until its steps were steady")),
     }
     if threads:
         found["start.compile_threads"] = threads[0]
@@ -84,11 +84,6 @@ def _num_graphs(cold: Iterable[Start]) -> int | Unknown:
     if not known:
         return Unknown("no Python of this command recorded it")
     return max((start.compiled.num_missed + start.compiled.num_found for start in known if start.compiled), default=0)
-
-
-def _late_s(startup: Startup) -> float | Unknown:
-    late = [pilot.late_s for pilot in startup.pilots if pilot.arm == "warm" and pilot.late_s is not None]
-    return late[0] if late else Unknown("no start was watched until its steps were steady")
 
 
 def _of_cache(cache: Cache) -> Facts:

@@ -24,7 +24,7 @@ from dynotune.measure.startup import phases
 from dynotune.schema.caches import CacheName, Growth
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.run import Purpose, RunSpec
+from dynotune.schema.run import Plan, Purpose, RunSpec
 from dynotune.schema.startup import Arm, Start
 
 OFF = {"CUDA_CACHE_DISABLE": "1", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "USE_PYTORCH_KERNEL_CACHE": "0"}
@@ -120,9 +120,7 @@ def run_start(
         facts=facts,
         more_env=places.environment(arm),
         keep=[places.caches, places.temporary],
-        note_events=purpose == "pilot",
-        sync_steps=True,
-        startup=True,
+        plan=Plan(note_events=purpose == "pilot", sync_steps=True, startup=True),
         samples=True,
         run_to_end=False,
     )

@@ -16,7 +16,6 @@ from dynotune import probe
 from dynotune.launch import new_run_folder
 from dynotune.launch.caches import contents
 from dynotune.launch.process import fresh_folder, origin
-from dynotune.launch.records import Record
 from dynotune.measure.comparison import summary
 from dynotune.measure.comparison.protocol import Interrupted
 from dynotune.measure.comparison.stats import SequentialResult, judge
@@ -33,16 +32,12 @@ from dynotune.schema.errors import CommandFailed, UsageError
 from dynotune.schema.run import RunSpec
 from dynotune.schema.startup import ARMS, Arm, Block, Ratio, Start, Startup, VoidBlock
 
-__all__ = ["FILE", "StartWatcher", "orders", "pairs_of", "ratio", "resume", "time_starts"]
-
 FILE = "startup.json"
 COMPARED: tuple[Arm, ...] = ("cold", "off")
 MOST_FILLS = 3
 
 
 class StartWatcher(Watcher, Protocol):
-    """Is told how it goes on."""
-
     def started(self, block: Block, *, number: int, max_blocks: int) -> None: ...
 
     def voided_block(self, voided: VoidBlock) -> None: ...
@@ -159,8 +154,6 @@ def _sit(request: StartRequest, folder: Path, watcher: StartWatcher) -> Startup:
 
 
 class _Attempt:
-    """One attempt. What has to outlive it is in the document."""
-
     def __init__(
         self, request: StartRequest, folder: Path, startup: Startup, watcher: StartWatcher, places: AllPlaces
     ) -> None:
@@ -224,7 +217,7 @@ class _Attempt:
             limit_s=limit,
             enough=enough,
         )
-        self._enough[arm] = FirstStep(outcome) if outcome.records else _never
+        self._enough[arm] = FirstStep(outcome) if outcome.records else lambda records: False
         return start, outcome
 
     def _affordable(self, block_s: float) -> int:
@@ -309,21 +302,14 @@ class _Attempt:
         return left_s < (self._startup.block_s or 0.0)
 
     def _conclude(self) -> None:
-        ratios = []
-        for arm, judgement in self._judged(ended=True).items():
-            ratios.append(ratio(self._startup.blocks, arm, judgement))
+        ratios = [ratio(self._startup.blocks, arm, found) for arm, found in self._judged(ended=True).items()]
         warnings = list(dict.fromkeys([*self._startup.warnings, *self._warnings]))
-        warm = self._places.of("warm").caches
-        self._update(ratios=ratios, warnings=warnings, warm_caches=str(warm))
+        self._update(ratios=ratios, warnings=warnings, warm_caches=str(self._places.of("warm").caches))
         self._update(**conclusions.conclusions(self._startup), finished=True)
 
     def _update(self, **changes: object) -> None:
         self._startup = msgspec.structs.replace(self._startup, **changes)
         document.write(self._folder / FILE, self._startup)
-
-
-def _never(records: list[Record]) -> bool:
-    return False
 
 
 def _pilot_warnings(pilots: Sequence[Start]) -> list[str]:

@@ -23,9 +23,7 @@ from dynotune.measure.live.ready import ReadyOn, pattern
 from dynotune.measure.live.request import Watcher
 from dynotune.schema.caches import TITLES, Cache, Growth, Warmed, WarmRun
 from dynotune.schema.errors import CannotRunHere
-from dynotune.schema.run import RunSpec
-
-__all__ = ["MAX_RUNS", "WarmRequest", "warm"]
+from dynotune.schema.run import Plan, RunSpec
 
 MAX_RUNS = 5
 # The driver drops the oldest entries of a cache that is full.
@@ -103,7 +101,7 @@ def _run(
         purpose="pilot",
         facts={},
         keep=[place.path for place in found if isinstance(place.path, Path) and place.path.is_dir()],
-        note_events=True,
+        plan=Plan(note_events=True),
     )
     ready = None if wanted is None else ReadyOn(wanted, folder)
     limit_s = request.run.timeout_s or PILOT_LIMIT_S
@@ -111,20 +109,14 @@ def _run(
     # The line may have been its last word.
     is_ready = ready is not None and ready(ended=True)
     _refuse(outcome, plan, limit_s, request, is_ready=is_ready)
-    if ready is None or ready.ready_s is None:
-        return outcome, None
-    return outcome, ready.ready_s - outcome.launched_s
+    seen_s = None if ready is None else ready.ready_s
+    return outcome, None if seen_s is None else seen_s - outcome.launched_s
 
 
 def _enough(request: WarmRequest, ready: ReadyOn | None) -> Callable[[list[Record]], bool]:
     if ready is not None:
-        look = ready
-
-        def is_ready(records: list[Record]) -> bool:
-            # It is looked for in a run that goes on too: that is when it is seen.
-            return look() and not request.run.run_to_end
-
-        return is_ready
+        # It is looked for in a run that goes on too: that is when it is seen.
+        return lambda records: ready() and not request.run.run_to_end
     if request.run.run_to_end:
         return lambda records: False
     return Steadiness(request.run)
@@ -186,7 +178,6 @@ def _make_kept(found: Sequence[Place], cwd: Path) -> None:
 
 
 def _why(runs: Sequence[WarmRun], states: Sequence[Cache]) -> list[str]:
-    """Why the last run still added something, as far as can be told."""
     lines = []
     by_name = {state.name: state for state in states}
     for growth in runs[-1].added:

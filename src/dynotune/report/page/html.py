@@ -23,8 +23,6 @@ from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.study import Study
 from dynotune.text import words
 
-__all__ = ["page", "write"]
-
 # Fate, colour, mark and meaning of the points of a plot.
 LEGEND = (
     ("proved", "accent", "●", "in the recipe"),
@@ -135,7 +133,6 @@ def _words(line: Sequence[str]) -> list[Markup]:
 
 
 def _listing(text: str) -> Markup:
-    """Text of several lines."""
     if len(text) > LONGEST_RECIPE:
         text = text[:LONGEST_RECIPE] + "\n…"
     return Markup("\n").join(escape(words.plain(line, longest=LONGEST_LINE)) for line in text.splitlines())

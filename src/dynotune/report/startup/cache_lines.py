@@ -11,14 +11,11 @@ from dynotune.schema.cache_pack import Packed, Unpacked
 from dynotune.schema.toml_text import quoted
 from dynotune.text import words
 
-__all__ = ["FOLDER", "docker_copy", "docker_unpack", "kubernetes", "mounts", "shell"]
-
 FOLDER = "/opt/compile-caches"
 VOLUME = "compile-caches"
 
 
 def shell(variables: Mapping[str, str]) -> list[str]:
-    """Lines for a POSIX shell."""
     return [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
 
 
@@ -48,7 +45,8 @@ def docker_copy(unpacked: Unpacked) -> list[str]:
     """Lines that copy what was unpacked into an image, to where it is now: Triton's caches hold absolute paths."""
     lines = ["# From a build context that holds these folders; to the same place, which Triton's caches hold."]
     for folder in mounts(unpacked):
-        lines.append(f"COPY {docker_quoted_list(folder.lstrip('/') + '/', folder + '/')}")
+        # The form of COPY that takes any name.
+        lines.append(f"COPY [{quoted(folder.lstrip('/') + '/')}, {quoted(folder + '/')}]")
     return lines + [f"ENV {name}={docker_quoted(value)}" for name, value in unpacked.variables.items()]
 
 
@@ -88,8 +86,3 @@ def mounts(unpacked: Unpacked) -> list[str]:
         return [str(below), *(str(each) for each in folders if not each.is_relative_to(below))]
     outer = [each for each in folders if not any(each != other and each.is_relative_to(other) for other in folders)]
     return [str(each) for each in dict.fromkeys(outer)]
-
-
-def docker_quoted_list(*values: str) -> str:
-    """The form of COPY that takes any name."""
-    return "[" + ", ".join(quoted(value) for value in values) + "]"

@@ -15,8 +15,6 @@ from dynotune.schema.caches import TITLES, Cache, Warmed
 from dynotune.schema.facts import Unknown
 from dynotune.text import words
 
-__all__ = ["DANGER", "caches_table", "packed_report", "unpacked_report", "warmed_report"]
-
 DANGER = "Compile caches are code: libraries, machine code and pickles that the command runs as its own."
 HEADLINES = {
     "warm": ("Warm: ", "bold green", "the last run compiled nothing that a cache keeps."),
@@ -98,12 +96,8 @@ def unpacked_report(unpacked: Unpacked, *, trusted_by: str) -> RenderableType:
         trusted_by: the option that took it, for a line that takes it again.
     """
     kept = f", {unpacked.num_kept:,} were there already" if unpacked.num_kept else ""
-    parts: list[RenderableType] = [
-        Text.assemble(
-            ("Unpacked: ", "bold green"),
-            f"{unpacked.num_new:,} files of {words.num_bytes(unpacked.new_bytes)}{kept}.",
-        )
-    ]
+    what = f"{unpacked.num_new:,} files of {words.num_bytes(unpacked.new_bytes)}{kept}."
+    parts: list[RenderableType] = [Text.assemble(("Unpacked: ", "bold green"), what)]
     folders = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, show_header=False)
     for cache, folder in unpacked.folders.items():
         folders.add_row(TITLES[cache], Text(words.plain(folder), style="dim", overflow="fold"))
@@ -116,10 +110,8 @@ def unpacked_report(unpacked: Unpacked, *, trusted_by: str) -> RenderableType:
     parts += _lines("In a Dockerfile:", cache_lines.docker_copy(unpacked))
     below = f" --caches {words.command([unpacked.below])}" if unpacked.below else ""
     fill = f"dynotune startup unpack {words.command([unpacked.file])} {trusted_by}{below}"
-    parts += _lines(
-        "On a Kubernetes volume:",
-        cache_lines.kubernetes(cache_lines.mounts(unpacked), unpacked.variables, fill),
-    )
+    mounts = cache_lines.mounts(unpacked)
+    parts += _lines("On a Kubernetes volume:", cache_lines.kubernetes(mounts, unpacked.variables, fill))
     return Group(*parts)
 
 
@@ -197,6 +189,6 @@ def _lines(title: str, lines: Sequence[str]) -> list[RenderableType]:
 
 
 def _pack_line(warmed: Warmed) -> str:
-    below = next((value for name, value in warmed.variables.items() if name == "TORCHINDUCTOR_CACHE_DIR"), "")
+    below = warmed.variables.get("TORCHINDUCTOR_CACHE_DIR", "")
     caches = f" --caches {words.command([below.rpartition('/')[0]])}" if below else ""
     return f"dynotune startup pack caches.pack{caches} -- {words.plain(words.command(warmed.command))}"

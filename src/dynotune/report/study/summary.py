@@ -11,10 +11,11 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
+from dynotune.report.bars import OF_A_STEP, Bar
+from dynotune.report.layout import fields
 from dynotune.report.shell_lines import ShellCommand
-from dynotune.report.step_parts import PARTS, Bar, glyph
 from dynotune.report.study.commands import RECIPE, repeats
-from dynotune.report.study.header import headline, machine, pays_off, stats
+from dynotune.report.study.header import headline, pays_off, stats
 from dynotune.report.study.rows import KINDS, Kind, Tried, ablated, interval_of, tried
 from dynotune.report.trace_parts import prose, title
 from dynotune.schema.diagnosis import Diagnosis
@@ -22,8 +23,6 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Shares, Timing
 from dynotune.schema.study import Estimate, Study
 from dynotune.text import words
-
-__all__ = ["study_report"]
 
 NUM_SETTINGS, NUM_WARNINGS = 12, 4
 # From this width on there is room for a picture of each interval.
@@ -67,27 +66,19 @@ def study_report(study: Study, *, recipe: str = RECIPE) -> RenderableType:
 
 def _head(study: Study) -> RenderableType:
     answer = headline(study)
-    lines = Table.grid(padding=(0, 2, 0, 0))
-    lines.add_column(style="dim", no_wrap=True)
-    lines.add_column(overflow="fold")
-    lines.add_row("command", Text(words.plain(words.command(study.run.command))))
     style = "bold green" if answer.good else "bold yellow"
-    lines.add_row("answer", Text.assemble((answer.large, style), "  ", answer.rest))
-    if answer.verdict:
-        lines.add_row("", prose(answer.verdict))
     told = dict(stats(study))
-    told.pop("A step", None)
-    told.pop("A later start is paid for", None)
-    if "Before and after" in told:
-        lines.add_row("from, to", Text(told["Before and after"]))
-    if "Began from" in told:
-        lines.add_row("began from", Text(words.plain(told["Began from"])))
     noise = f"; noise between runs {told['Noise between runs']}" if "Noise between runs" in told else ""
-    lines.add_row("search", Text(told["Search"] + noise))
-    if "Steps that a run timed" in told:
-        lines.add_row("steps timed", Text(told["Steps that a run timed"]))
-    lines.add_row("machine", Text(machine(study.facts)))
-    return lines
+    rows: list[tuple[str, str | Text]] = [
+        ("command", words.plain(words.command(study.run.command))),
+        ("answer", Text.assemble((answer.large, style), "  ", answer.rest)),
+        *([("", prose(answer.verdict))] if answer.verdict else []),
+        *([("from, to", told["Before and after"])] if "Before and after" in told else []),
+        *([("began from", words.plain(told["Began from"]))] if "Began from" in told else []),
+        ("search", told["Search"] + noise),
+        ("machine", told["Machine"]),
+    ]
+    return fields(rows)
 
 
 def _recipe(study: Study) -> Iterator[RenderableType]:
@@ -112,7 +103,7 @@ def _recipe(study: Study) -> Iterator[RenderableType]:
 
 def _steps(before: Diagnosis | Unknown, after: Diagnosis | Unknown) -> Iterator[RenderableType]:
     """A step as written and with the recipe, bars of one scale, and what their parts are."""
-    sides = [_Side(*known) for label, made in (("before", before), ("after", after)) if (known := _timed(label, made))]
+    sides = [side for label, made in (("before", before), ("after", after)) if (side := _timed(label, made))]
     if not sides:
         return
     has_device = isinstance(before, Diagnosis) and before.busy_share is not None
@@ -127,10 +118,10 @@ class _Side:
     step_s: float
 
 
-def _timed(label: str, made: Diagnosis | Unknown) -> tuple[str, Shares, float] | None:
+def _timed(label: str, made: Diagnosis | Unknown) -> _Side | None:
     if isinstance(made, Unknown) or isinstance(made.shares, Unknown) or not isinstance(made.steps, Timing):
         return None
-    return label, made.shares, made.steps.step_s
+    return _Side(label, made.shares, made.steps.step_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +135,7 @@ class _Scaled:
         label = Text(f"{self.side.label:<7}{words.duration(self.side.step_s, column=True):>8}  ")
         room = min(100, options.max_width - cell_len(label.plain))
         columns = max(1, round(room * self.side.step_s / self.longest_s))
-        for part, cells in zip(PARTS, Bar(self.side.shares).cells(columns), strict=True):
-            label.append(glyph(part, options) * cells, style=part.style)
+        label.append_text(Bar(OF_A_STEP, self.side.shares).drawn(options, columns))
         label.no_wrap, label.overflow = True, "crop"
         yield label
 
@@ -159,13 +149,12 @@ class _Legend:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         line = Text()
-        for part in PARTS:
+        for part in OF_A_STEP:
             shares = [part.of(side.shares) for side in self.sides]
             if not any(share > 0 for share in shares):
                 continue
             told = " → ".join(words.fine_share(share) for share in shares)
-            mark = (glyph(part, options), part.style)
-            entry = Text.assemble(mark, f" {part.named(self.has_device)} ", (told, "dim"))
+            entry = Text.assemble(part.drawn(options), f" {part.named(self.has_device)} ", (told, "dim"))
             if line and cell_len(line.plain) + cell_len(entry.plain) + 3 > options.max_width:
                 yield line
                 line = Text()
@@ -207,9 +196,8 @@ class _Rows:
             table.add_column(no_wrap=True, width=PICTURE)
         scale = _Scale.of([row.shown for row in shown if row.shown is not None])
         for row in shown:
-            table.add_row(
-                *_cells(row), *([scale.picture(row.shown, STYLES[row.kind])] if pictured and row.shown else [])
-            )
+            picture = [scale.picture(row.shown, STYLES[row.kind])] if pictured and row.shown else []
+            table.add_row(*_cells(row), *picture)
         yield table
         if len(measured) > len(shown):
             yield Text(f"{len(measured) - len(shown)} more: report.html has all", style="dim")

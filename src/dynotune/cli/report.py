@@ -56,7 +56,7 @@ def report(
     if html is not None and noun != "study":
         raise UsageError(f"--html is of a study, and {file} is {_article(noun)}.", hint="Leave it out.")
     with from_elsewhere(file):
-        document, told = _rendering(noun, file)
+        document, told = rendering(noun, file)
         show(told, document, json)
         if noun == "study":
             _write_page(file, document, html)
@@ -107,10 +107,12 @@ def _article(noun: str) -> str:
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun.replace('_', ' ')}"
 
 
-def _rendering(noun: str, file: Path) -> Rendering:
-    """The document of one of `NOUNS`, and what makes its report; only that is imported."""
-    from dynotune import report as reports
-    from dynotune.report import startup, study, trace
+def rendering(noun: str, file: Path) -> Rendering:
+    """The document of one of `NOUNS`, and what makes its report."""
+    from dynotune.report import comparison_table, diagnosis_report
+    from dynotune.report.startup import startup_report
+    from dynotune.report.study import study_report
+    from dynotune.report.trace import difference_report, snapshot_report, trace_report
     from dynotune.schema.comparison import Comparison
     from dynotune.schema.diagnosis import Diagnosis, Examination
     from dynotune.schema.memory_snapshot import MemorySnapshot
@@ -120,23 +122,23 @@ def _rendering(noun: str, file: Path) -> Rendering:
 
     match noun:
         case "study":
-            return read(file, Study), study.study_report
+            return read(file, Study), study_report
         case "comparison":
-            return read(file, Comparison), reports.comparison_table
+            return read(file, Comparison), comparison_table
         case "observation":
             from dynotune.diagnose import conclude, replayed
 
-            return conclude(replayed(file)), reports.diagnosis_report
+            return conclude(replayed(file)), diagnosis_report
         case "diagnosis":
-            return read(file, Diagnosis), reports.diagnosis_report
+            return read(file, Diagnosis), diagnosis_report
         case "trace":
-            return read(file, TraceSummary), trace.trace_report
+            return read(file, TraceSummary), trace_report
         case "trace_difference":
-            return read(file, TraceDifference), trace.difference_report
+            return read(file, TraceDifference), difference_report
         case "memory_snapshot":
-            return read(file, MemorySnapshot), trace.snapshot_report
+            return read(file, MemorySnapshot), snapshot_report
         case "startup":
-            return read(file, Startup), startup.startup_report
+            return read(file, Startup), startup_report
         case _:
             from dynotune.cli.doctor import examination_report
 

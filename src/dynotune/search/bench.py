@@ -11,7 +11,7 @@ import msgspec
 
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Estimate, Guarded, Phase, Study, Trial
+from dynotune.schema.study import Estimate, Phase, Study, Trial
 
 
 class Arm(msgspec.Struct, frozen=True):
@@ -37,16 +37,12 @@ class Tested(msgspec.Struct, frozen=True, kw_only=True):
         reason: why there is none, in words.
         blamed: knobs that a call of the program failed with, and went well without.
         unsuited: knobs that cannot be switched in this program.
-        ended_program: the program ended with an error while the arm was on.
-        guarded: what the arm's results were, if the program's calls told.
     """
 
     comparison: Comparison | None = None
     reason: str = ""
     blamed: tuple[str, ...] = ()
     unsuited: tuple[str, ...] = ()
-    ended_program: bool = False
-    guarded: Guarded | None = None
 
 
 BASELINE = Arm()
@@ -72,14 +68,12 @@ class Bench(Protocol):
         Raises:
             CannotRunHere: the machine, not the arm: the disk is full, the GPU is lost.
         """
-        ...
 
     def switch(self, arms: Sequence[Arm], limit_s: float) -> list[Estimate]:
         """Compare each arm with the baseline in turns within one process; the arms can change at any step.
 
         Returns fewer estimates than arms, or none, if that cannot be done; an arm's failure is no error.
         """
-        ...
 
     def test(self, arm: Arm, plan: Comparison, error: float, limit_s: float, first_s: float = math.inf) -> Tested:
         """Compare one arm with the baseline in blocks within one process, until that is decided.
@@ -89,31 +83,24 @@ class Bench(Protocol):
             error: of calling what does nothing `faster` or `slower`.
             first_s: most time until the first block is whole.
         """
-        ...
 
     def check(self, arm: Arm) -> Trial | None:
         """A trial that ended with wrong results, where losses or outputs differ by more than rounding.
 
         None where they do not, or where that cannot be told. It costs runs, for each arm once.
         """
-        ...
 
     def check_s(self, arm: Arm) -> float:
         """About how long `check` of it takes, seconds; 0 where it costs no run."""
-        ...
 
     def run_s(self, arm: Arm) -> float:
         """About how long a run of the arm takes, seconds; of an arm not yet run, as the baseline."""
-        ...
 
     def block_s(self) -> float:
         """About how long a block of an arm takes within one process, seconds."""
-        ...
 
     def left_s(self) -> float:
         """Of the budget, all attempts together."""
-        ...
 
     def add_to(self, study: Study) -> Study:
         """`study` with what is known of its runs besides the trials: their window, unit and step, for one."""
-        ...

@@ -45,20 +45,23 @@ class Guards:
             self._found[chosen.key] = self._compare(chosen, limit_s)
         return self._known(chosen)
 
-    def seen(self, one: Arm, event: dict[str, Any]) -> Guarded | None:
+    @property
+    def told(self) -> list[Guarded]:
+        """What is known, in the order in which it was learned."""
+        return [one for one in self._found.values() if isinstance(one, Guarded)]
+
+    def seen(self, one: Arm, event: dict[str, Any]) -> None:
         """Keep what calls within a running program say of the arm, if they say that its results are right.
 
         Where they do not, runs of their own have the last word: they see losses, and how far the program lies from
         itself.
         """
-        if self.is_known(one):
-            return None
         chosen = arm(guarded(one.settings))
+        if self.is_known(one):
+            return
         found = guard.within(chosen.settings, event)
-        if not isinstance(found, Guarded) or not found.ok:
-            return None
-        self._found[chosen.key] = found
-        return found
+        if isinstance(found, Guarded) and found.ok:
+            self._found[chosen.key] = found
 
     def is_known(self, one: Arm) -> bool:
         """Whether asking costs no run."""
@@ -70,8 +73,7 @@ class Guards:
         if chosen.key in self._found:
             return self._found[chosen.key]
         ids = set(map(str, chosen.settings))
-        right = (one for one in self._found.values() if isinstance(one, Guarded) and one.ok)
-        return next((one for one in right if ids <= set(one.arm.split(" "))), None)
+        return next((one for one in self.told if one.ok and ids <= set(one.arm.split(" "))), None)
 
     @property
     def has_baseline(self) -> bool:

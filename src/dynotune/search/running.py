@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 from msgspec.structs import replace
 
+from dynotune.measure.live import Watcher
 from dynotune.schema.errors import CannotRunHere
-from dynotune.schema.study import Candidate, CandidateOutcome, Estimate, OutcomeKind, Phase, Stage, Study, Trial
+from dynotune.schema.study import Candidate, CandidateOutcome, Ended, Estimate, OutcomeKind, Phase, Study, Trial
 from dynotune.search.bench import BASELINE, Arm, Bench, arm
 from dynotune.search.bounds import worth_trying
 from dynotune.search.fit import Gain, counts
@@ -18,14 +18,6 @@ from dynotune.text import words as formats
 
 # A run that something else disturbed is repeated at most so often; then its block goes without it.
 MOST_REPEATS = 2
-
-
-class Watcher(Protocol):
-    def say(self, text: str) -> None: ...
-
-    def warn(self, text: str) -> None: ...
-
-    def running(self, what: str) -> None: ...
 
 
 class OutOfTime(Exception):
@@ -65,9 +57,6 @@ class Search:
         self.study = self.bench.add_to(replace(self.study, **changes))
         self._save(self.study)
 
-    def enter(self, stage: Stage) -> None:
-        self.update(stage=stage)
-
     def settle(self, outcomes: dict[str, CandidateOutcome]) -> None:
         if outcomes:
             self.update(outcomes={**self.study.outcomes, **outcomes})
@@ -94,9 +83,9 @@ class Search:
             CannotRunHere: the command as written gave no measurement.
         """
         self._must_fit(self.bench.run_s(one))
-        place = "pilot" if block == 0 else f"{phase}, block {block}"
-        known = formats.so_far(*self.best, self.bench.left_s())
-        self.watcher.running(f"{place}: {one.key or 'baseline'}; {known}")
+        num, known = len(self.alive()), formats.so_far(*self.best, self.bench.left_s())
+        what = one.key or "the command as it is"
+        self.watcher.running(f"{in_place(phase, block)}: {what} ({num} setting{'s' * (num != 1)} alive); {known}")
         trial = self.bench.run(one, phase, block)
         self.update(trials=[*self.study.trials, trial])
         if one == BASELINE and gave_nothing(trial):
@@ -154,6 +143,10 @@ def gave_nothing(trial: Trial) -> bool:
     return trial.block > 0 and (trial.value is None or not 0 < trial.value < math.inf)
 
 
+def in_place(phase: Phase, block: int) -> str:
+    return phase if phase == "pilot" else f"{phase}, block {block}"
+
+
 def alone(candidate: Candidate) -> Arm:
     return arm([candidate.setting])
 
@@ -169,28 +162,16 @@ def estimate_of(key: str, against: str, phase: Phase, gain: Gain) -> Estimate:
     )
 
 
-# Ends of a run to the outcomes they make.
-OUTCOME_OF_END: dict[str, OutcomeKind] = {
-    "failed": "failed",
-    "out-of-memory": "out-of-memory",
-    "rejected": "rejected",
-    "timeout": "failed",
-    "wrong-results": "wrong-results",
-    "measured": "failed",
-}
-_WHAT_HAPPENED = {
-    "failed": "the command failed with it",
-    "out-of-memory": "memory ran out with it",
-    "rejected": "it did not take effect",
-    "timeout": "the command took longer than its time limit with it",
-    "wrong-results": "losses or outputs differ beyond the tolerance with it",
-    "measured": "its run gave no value",
+_OUTCOMES: dict[Ended, tuple[OutcomeKind, str]] = {
+    "failed": ("failed", "The command failed with it"),
+    "out-of-memory": ("out-of-memory", "Memory ran out with it"),
+    "rejected": ("rejected", "It did not take effect"),
+    "timeout": ("failed", "The command took longer than its time limit with it"),
+    "wrong-results": ("wrong-results", "Losses or outputs differ beyond the tolerance with it"),
+    "measured": ("failed", "Its run gave no value"),
 }
 
 
 def outcome_of_failure(trial: Trial) -> CandidateOutcome:
-    what = _WHAT_HAPPENED[trial.ended]
-    text = what[0].upper() + what[1:]
-    return CandidateOutcome(
-        OUTCOME_OF_END[trial.ended], f"{text}: {trial.detail.rstrip('.')}." if trial.detail else f"{text}."
-    )
+    kind, text = _OUTCOMES[trial.ended]
+    return CandidateOutcome(kind, f"{text}: {trial.detail.rstrip('.')}." if trial.detail else f"{text}.")

@@ -16,13 +16,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from dynotune.measure.live import Watcher
 from dynotune.schema.study import CandidateOutcome, Study
 from dynotune.search.bench import Bench
 from dynotune.search.bounds import bound_log, worth_trying
 from dynotune.search.confirm import confirm
 from dynotune.search.outcomes import conclude
 from dynotune.search.prune import prune
-from dynotune.search.running import OutOfTime, Search, Watcher
+from dynotune.search.running import OutOfTime, Search
 from dynotune.search.switch import fresh_fits, proved_within, switch
 
 
@@ -50,10 +51,10 @@ def _go(work: Search) -> None:
     if work.study.stage == "know":
         worth = worth_trying(work.study)
         work.settle({one.id: _bounded(work, bound_log(one), one.bound_by) for one in work.alive() if one not in worth})
-        work.enter("switch")
+        work.update(stage="switch")
     if work.study.stage == "switch":
         switch(work)
-        work.enter("prune")
+        work.update(stage="prune")
     if work.study.stage == "prune":
         work.update(selected=prune(work), stage="confirm")
     if work.study.selected and (work.study.rounds or proved_within(work.study) is None or fresh_fits(work)):

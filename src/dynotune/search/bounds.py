@@ -11,7 +11,6 @@ from dynotune.schema.observation import Shares
 from dynotune.schema.run import Objective
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Study
-from dynotune.search.from_facts import Named
 from dynotune.search.present import Present
 
 OF_TIME: tuple[Objective, ...] = ("throughput",)
@@ -32,7 +31,7 @@ _OF_MAKING = ("collate-heavy", "decode-bound")
 _DOES_MORE = (("precision.autocast", "fp32-matmul-no-tf32"),)
 """The finding's share is what TF32 spares; half types spare more of the products, and of all other kernels."""
 
-_NOT_OF_TIME = Unknown("a share of a step's time does not bound it")
+NOT_OF_TIME = Unknown("a share of a step's time does not bound it")
 
 
 def bound(
@@ -45,7 +44,7 @@ def bound(
     and so many workers make batches no faster than as many times one.
     """
     if objective not in OF_TIME:
-        return _NOT_OF_TIME, ""
+        return NOT_OF_TIME, ""
     limits: list[tuple[float, str]] = []
     why = [finding for finding in why if finding.id not in _OF_MAKING]
     of_device = [finding for finding in why if (setting.knob, finding.id) in _DOES_MORE]
@@ -67,11 +66,6 @@ def bound(
         return Unknown(reasons[0] if reasons else "no finding names it"), ""
     share, by = min(limits, key=lambda limit: limit[0])
     return max(0.0, share), by
-
-
-def bound_by_facts(named: Named, objective: Objective) -> tuple[float | Unknown, str]:
-    """The same of what facts name."""
-    return (named.bound, named.bound_by) if objective in OF_TIME else (_NOT_OF_TIME, "")
 
 
 def larger(one: tuple[float | Unknown, str], other: tuple[float | Unknown, str]) -> tuple[float | Unknown, str]:

@@ -7,18 +7,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from dynotune import knobs
+from dynotune.doctor import Missing, ObservationView, bound_of_compiling, policy
+from dynotune.measure.live import refuse_impossible
 from dynotune.schema.diagnosis import Diagnosis, Finding, Kind
 from dynotune.schema.errors import DynotuneError, UsageError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Effect
-from dynotune.schema.run import Objective
-from dynotune.schema.setting import Setting
-from dynotune.schema.study import Candidate, NotOffered
+from dynotune.schema.observation import Attribution, Compilation, Observation
+from dynotune.schema.run import Objective, RunSpec
+from dynotune.schema.setting import Setting, over
+from dynotune.schema.study import Candidate, NotOffered, Study
 from dynotune.search import needs, values
 from dynotune.search.asked import Asked
-from dynotune.search.bounds import bound, bound_by_facts, larger
-from dynotune.search.from_facts import Named
-from dynotune.search.present import Present, has
+from dynotune.search.bounds import NOT_OF_TIME, OF_TIME, bound, larger
+from dynotune.search.present import Present, has, present
 
 KINDS: dict[Objective, tuple[Kind, ...]] = {
     "throughput": ("speed", "jitter"),
@@ -28,6 +30,8 @@ KINDS: dict[Objective, tuple[Kind, ...]] = {
     "memory": ("memory",),
 }
 """Findings whose candidates can serve an objective."""
+MUCH_HOST = 0.25
+"""Of a step: where the device waits so long for the host, graphs that are replayed spare more than fused kernels do."""
 _LEFT_OUT = "left out by --exclude"
 _NO_WORKERS = "it needs loading processes, and the loader has none; --try loader.num_workers tries some"
 _NOT_ALLOWED: dict[Effect, str] = {
@@ -35,8 +39,14 @@ _NOT_ALLOWED: dict[Effect, str] = {
     "semantics": "it may change what the program does; --allow semantics tries it",
     "system": "it is of the system, which only an administrator changes",
 }
-
-
+_ABOUT: dict[Kind, str] = {
+    "speed": "the speed of steps",
+    "start": "the time to the first step",
+    "jitter": "steps that differ",
+    "memory": "memory",
+    "correctness": "right results",
+    "measurement": "measuring rightly",
+}
 _OUTSIDE_OF_GRAPHS = ("loader.", "transfer.")
 
 
@@ -67,20 +77,88 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         return not self.compiles or setting.knob == "compile.mode" or setting.knob.startswith(_OUTSIDE_OF_GRAPHS)
 
 
+def offered(
+    run: RunSpec, study: Study, asked: Asked, observation: Observation, diagnosis: Diagnosis
+) -> tuple[list[Candidate], list[NotOffered]]:
+    """As `candidates`, of an observation that was made with the settings of `run`."""
+    base = {one.knob: one.value for one in run.settings}
+    named = {knob.removeprefix("env."): str(value) for knob, value in base.items() if knob.startswith("env.")}
+    env = {**run.env, **named}
+    processes = [] if isinstance(observation.processes, Unknown) else observation.processes
+    machine = Machine(
+        facts=study.facts,
+        env=env,
+        present=present(observation, env) | base,
+        num_ranks=max(1, len(processes)),
+        compiles=any(isinstance(one.compilation, Compilation) for one in processes),
+        refused=refusal(run, study.facts),
+    )
+    compiled = any(model.compiled for process in processes for model in process.models)
+    by_facts = [] if compiled else _named_by_facts(observation, machine)
+    return candidates(diagnosis, machine, asked, objective=study.run.objective, by_facts=by_facts)
+
+
+def refusal(run: RunSpec, facts: Facts) -> Callable[[Setting], str]:
+    """Says of a setting why no run could be launched with it beside those of `run`; "" where one can."""
+
+    def refused(setting: Setting) -> str:
+        try:
+            refuse_impossible(run, over(run.settings, [setting]), facts)
+        except DynotuneError as error:
+            return error.message
+        return ""
+
+    return refused
+
+
+def _named_by_facts(observation: Observation, machine: Machine) -> list[Candidate]:
+    """Compiling, of which several small costs make one large gain that no finding names.
+
+    Only where a model runs on a CUDA device, nothing is compiled, and much could be saved.
+    """
+    seen = ObservationView(observation)
+    if machine.present.get("compile.mode") != "off" or not seen.uses_cuda or machine.compiles:
+        return []
+    try:
+        bound = bound_of_compiling(seen)
+    except Missing:
+        return []
+    if bound < policy.MUCH_TO_COMPILE:
+        return []
+    waits = isinstance(observation.attribution, Attribution) and observation.attribution.shares.host >= MUCH_HOST
+    return [
+        Candidate(
+            setting=mode,
+            effect=knobs.get(mode.knob).effect,
+            why=["kernels.fusable_s", "shares.host"],
+            bound=bound,
+            bound_by="what fusing kernels and launching fewer could spare",
+        )
+        for mode in ([values.GRAPHS, values.COMPILED] if waits else [values.COMPILED])
+    ]
+
+
 def candidates(
     diagnosis: Diagnosis,
     machine: Machine,
     asked: Asked,
     *,
     objective: Objective = "throughput",
-    by_facts: Sequence[Named] = (),
+    by_facts: Sequence[Candidate] = (),
 ) -> tuple[list[Candidate], list[NotOffered]]:
     """What the findings name, what the user asks for, and what facts name of other knobs, fit for this machine; largest
     bound first.
 
+    Args:
+        by_facts: with what facts say of them.
+
     Raises:
         UsageError: a knob is to be tried, and nothing says which values of it.
     """
+
+    def made(setting: Setting, why: Iterable[str], bounded: tuple[float | Unknown, str]) -> Candidate:
+        return _candidate(setting, why, bounded, machine, asked, objective, makers)
+
     offered, refused = _of_findings(diagnosis, machine, asked, objective)
     for setting in _of_user(machine, asked):
         if asked.leaves_out(setting):
@@ -99,17 +177,18 @@ def candidates(
     for setting, why in offered.items():
         bounded = bound(setting, why, diagnosis, machine.present, objective)
         if why and (fact := of_facts.get(setting.knob)) is not None:
-            bounded = larger(bounded, bound_by_facts(fact, objective))
-        one = _candidate(setting, [one.id for one in why], bounded)
+            bounded = larger(bounded, _bound_by_facts(fact, objective))
+        one = made(setting, [one.id for one in why], bounded)
         predicted = next((finding.predicted[one.id] for finding in why if one.id in finding.predicted), None)
         found.append(msgspec.structs.replace(one, predicted=predicted))
-    for named in _unnamed(by_facts, offered, objective):
+    tried_knobs = {setting.knob for setting in offered}
+    for named in by_facts if "speed" in KINDS[objective] else ():
+        if named.setting.knob in tried_knobs:
+            continue
         if reason := _why_not(named.setting, "speed", machine, asked, objective):
             refused.setdefault(named.setting, NotOffered(named.setting, reason, named.why))
         else:
-            found.append(_candidate(named.setting, named.why, bound_by_facts(named, objective)))
-    found = [_on_machine(one, machine, objective, makers) for one in found]
-    found = [msgspec.structs.replace(one, asked=_is_asked_for(one.setting, asked)) for one in found]
+            found.append(made(named.setting, named.why, _bound_by_facts(named, objective)))
     tried = {one.setting for one in found}
     return sorted(found, key=_order), [row for setting, row in refused.items() if setting not in tried]
 
@@ -157,14 +236,8 @@ def _of_user(machine: Machine, asked: Asked) -> list[Setting]:
     return [*asked.settings, *several]
 
 
-def _is_asked_for(setting: Setting, asked: Asked) -> bool:
-    return setting in asked.settings or setting.knob in asked.extra_knobs
-
-
-def _unnamed(by_facts: Sequence[Named], offered: Iterable[Setting], objective: Objective) -> list[Named]:
-    """Of what facts name for the speed of steps, knobs of which no other value is tried."""
-    tried = {setting.knob for setting in offered}
-    return [one for one in by_facts if "speed" in KINDS[objective] and one.setting.knob not in tried]
+def _bound_by_facts(named: Candidate, objective: Objective) -> tuple[float | Unknown, str]:
+    return (named.bound, named.bound_by) if objective in OF_TIME else (NOT_OF_TIME, "")
 
 
 def _why_not(setting: Setting, kind: Kind, machine: Machine, asked: Asked, objective: Objective) -> str:
@@ -174,7 +247,7 @@ def _why_not(setting: Setting, kind: Kind, machine: Machine, asked: Asked, objec
     effect = knobs.get(setting.knob).effect
     if asked.leaves_out(setting):
         return _LEFT_OUT
-    if _is_asked_for(setting, asked):
+    if asked.names(setting):
         effect = "exact" if effect != "system" else effect
     if kind not in KINDS[objective]:
         return f"the finding is about {_ABOUT[kind]}, and the objective is {objective}"
@@ -191,34 +264,26 @@ def _why_not(setting: Setting, kind: Kind, machine: Machine, asked: Asked, objec
     return machine.refused(setting)
 
 
-_ABOUT: dict[Kind, str] = {
-    "speed": "the speed of steps",
-    "start": "the time to the first step",
-    "jitter": "steps that differ",
-    "memory": "memory",
-    "correctness": "right results",
-    "measurement": "measuring rightly",
-}
-
-
-def _candidate(setting: Setting, why: Iterable[str], bounded: tuple[float | Unknown, str]) -> Candidate:
-    return Candidate(
-        setting=setting,
-        effect=knobs.get(setting.knob).effect,
-        why=_unique(why),
-        bound=bounded[0],
-        bound_by=bounded[1],
-    )
-
-
-def _on_machine(one: Candidate, machine: Machine, objective: Objective, makers: list[str]) -> Candidate:
+def _candidate(
+    setting: Setting,
+    why: Iterable[str],
+    bounded: tuple[float | Unknown, str],
+    machine: Machine,
+    asked: Asked,
+    objective: Objective,
+    makers: list[str],
+) -> Candidate:
     """
     Args:
         makers: ids of candidates that give a loader workers.
     """
-    setting = one.setting
-    return msgspec.structs.replace(
-        one,
+    return Candidate(
+        setting=setting,
+        effect=knobs.get(setting.knob).effect,
+        why=_unique(why),
+        asked=asked.names(setting),
+        bound=bounded[0],
+        bound_by=bounded[1],
         needs=makers if needs.workers(setting) and machine.present.get("loader.num_workers") == 0 else [],
         needs_warm_cache=machine.compiles or setting.knob == "compile.mode",
         in_process=objective == "throughput" and machine.can_switch(setting) and not knobs.why_not_switched(setting),

@@ -25,23 +25,24 @@ _BROKEN: tuple[OutcomeKind, ...] = ("failed", "out-of-memory", "rejected", "wron
 
 
 def conclude(work: Search) -> None:
-    study = work.study
-    confirmed = _within(work) or study.confirmed
+    confirmed = _within(work) or work.study.confirmed
     work.update(confirmed=confirmed)
     study = work.study
-    proved = confirmed.candidate_settings if confirmed is not None and confirmed.verdict == "faster" else []
-    if proved and confirmed is not None and confirmed.within:
-        work.warn("Blocks within one process time steps alone: what lies between, such as validating, is left out.")
+    proved: list[Setting] = []
+    if confirmed is not None and confirmed.verdict == "faster":
+        proved = confirmed.candidate_settings
+        if confirmed.within:
+            work.warn("Blocks within one process time steps alone: what lies between, such as validating, is left out.")
     outcomes = {one.id: _outcome(work, one, proved) for one in study.candidates}
-    work.update(outcomes=outcomes, recipe=list(proved), noise=_noise(study.trials), finished=True)
-    spread = _noise_between_neighbours(study.trials)
+    noise, spread = _noise(study.trials)
+    work.update(outcomes=outcomes, recipe=list(proved), noise=noise, finished=True)
     if spread is not None and (needed := pairs_needed(spread)) > MAX_PAIRS:
         work.warn(
             f"Runs of the command {study.begun} differ by {spread:.1%} (standard deviation): to prove a gain of "
             f"{WORTH_HAVING - 1:.0%} would take about {needed} pairs, and a tune has {MAX_PAIRS}. "
             "A longer window (--steps) or a quieter machine helps."
         )
-    work.update(verdict=verdict(work.study, spread))
+    work.update(verdict=_verdict(work.study, spread))
 
 
 def _within(work: Search) -> Comparison | None:
@@ -66,37 +67,33 @@ def pairs_needed(sd: float) -> int:
     return 2 * math.ceil((z * math.sqrt(2) * sd / math.log(WORTH_HAVING)) ** 2 / 2)
 
 
-def _baseline_logs(trials: list[Trial]) -> list[float]:
-    return [math.log(value_of(trial)) for trial in trials if trial.arm == "" and counts(trial)]
+def _noise(trials: list[Trial]) -> tuple[float | None, float | None]:
+    """Return the standard deviation of the logarithm of a run's value, from the baseline's runs.
 
-
-def _noise(trials: list[Trial]) -> float | None:
-    """Return the standard deviation of the logarithm of a run's value, from the baseline's runs."""
-    logs = _baseline_logs(trials)
-    if len(logs) < 2:
-        return None
+    And the same without slow drift, which pairs cancel: from one run to its next. None of too few.
+    """
+    logs = [math.log(value_of(trial)) for trial in trials if trial.arm == "" and counts(trial)]
+    df = len(logs) - 1
+    if df < 1:
+        return None, None
     mean = math.fsum(logs) / len(logs)
-    return math.sqrt(math.fsum((log - mean) ** 2 for log in logs) / (len(logs) - 1))
-
-
-def _noise_between_neighbours(trials: list[Trial]) -> float | None:
-    """Return the same without slow drift, which pairs cancel: from one run of the baseline to its next."""
-    logs = _baseline_logs(trials)
-    if len(logs) < 3:
-        return None
-    return math.sqrt(math.fsum((b - a) ** 2 for a, b in itertools.pairwise(logs)) / (len(logs) - 1) / 2)
+    sd = math.sqrt(math.fsum((log - mean) ** 2 for log in logs) / df)
+    between = math.sqrt(math.fsum((b - a) ** 2 for a, b in itertools.pairwise(logs)) / df / 2)
+    return sd, between if df > 1 else None
 
 
 # The whole
 
 
-def verdict(study: Study, spread: float | None) -> str:
-    confirmed = study.confirmed
+def _verdict(study: Study, spread: float | None) -> str:
+    confirmed, num = study.confirmed, len(study.candidates)
     if confirmed is not None and confirmed.speedup is not None:
         return _of_pairs(study, confirmed)
     if not study.candidates:
         return "There was nothing to try."
-    if not any(study.outcomes[one.id].kind != "not-tried" for one in study.candidates):
+    only = f"{study.candidates[0].id}, all there was to try,"
+    kinds = [study.outcomes[one.id].kind for one in study.candidates]
+    if all(kind == "not-tried" for kind in kinds):
         if not worth_trying(study):
             return f"Nothing was tried: by the diagnosis, no setting can gain the margin of {study.margin:.0%}."
         return "Nothing was tried: the time was too short."
@@ -105,18 +102,21 @@ def verdict(study: Study, spread: float | None) -> str:
         why = _disturbed(study) or _broken(study, study.selected) or _lower(ended) or LATE
         verb = "was" if len(study.selected) == 1 else "were"
         return f"Nothing is proved: {words.names(study.selected)} {verb} to be proved, but {why}."
-    kinds = [study.outcomes[one.id].kind for one in study.candidates]
     if all(kind in _BROKEN for kind in kinds):
-        return f"Nothing is proved: {_none_of(study, 'could be measured', 'could not be measured')}."
+        none = f"none of the {num} settings could" if num > 1 else f"{only} could not"
+        return f"Nothing is proved: {none} be measured."
     if "unproved" in kinds and (disturbed := _disturbed(study)):
         return f"Nothing is proved: {disturbed}."
     if num_open := kinds.count("unproved"):
         doubt = f"; runs differ by {spread:.1%}" if spread is not None else ""
-        return f"Nothing is proved: {_some_of(study, num_open)} could not be decided in the time{doubt}."
+        some = f"of {num} settings, {num_open}" if num > 1 else only
+        return f"Nothing is proved: {some} could not be decided in the time{doubt}."
     worth = {one.id for one in worth_trying(study)}
     if untried := [id_ for id_, outcome in study.outcomes.items() if outcome.kind == "not-tried" and id_ in worth]:
-        return f"Nothing is proved: {_some_of(study, len(untried))} could not be tried in the time."
-    return f"Nothing helps: {_none_of(study, 'makes a difference', 'makes no difference')} worth having."
+        some = f"of {num} settings, {len(untried)}" if num > 1 else only
+        return f"Nothing is proved: {some} could not be tried in the time."
+    none = f"none of the {num} settings makes a" if num > 1 else f"{only} makes no"
+    return f"Nothing helps: {none} difference worth having."
 
 
 def _of_pairs(study: Study, confirmed: Comparison) -> str:
@@ -128,19 +128,6 @@ def _of_pairs(study: Study, confirmed: Comparison) -> str:
         return f"Nothing is proved: with {names} it may be {seen}. {confirmed.reason}".rstrip()
     where = "" if confirmed.within else "on fresh pairs, "
     return f"Nothing helps: {where}{names} is {seen}."
-
-
-def _none_of(study: Study, does: str, does_not: str) -> str:
-    num = len(study.candidates)
-    return f"none of the {num} settings {does}" if num > 1 else f"{_the_only_one(study)} {does_not}"
-
-
-def _some_of(study: Study, num: int) -> str:
-    return f"of {len(study.candidates)} settings, {num}" if len(study.candidates) > 1 else _the_only_one(study)
-
-
-def _the_only_one(study: Study) -> str:
-    return f"{study.candidates[0].id}, all there was to try,"
 
 
 def _broken(study: Study, selected: list[Setting]) -> str:

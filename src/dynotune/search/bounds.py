@@ -11,7 +11,7 @@ from dynotune.schema.observation import Shares
 from dynotune.schema.run import Objective
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Study
-from dynotune.search.present import Present
+from dynotune.search.values import Present
 
 OF_TIME: tuple[Objective, ...] = ("throughput",)
 """Objectives that the share of a step bounds; the power that a device draws while it waits, no share tells."""

@@ -20,7 +20,7 @@ from dynotune.schema.study import Candidate, NotOffered, Study
 from dynotune.search import needs, values
 from dynotune.search.asked import Asked
 from dynotune.search.bounds import NOT_OF_TIME, OF_TIME, bound, larger
-from dynotune.search.present import Present, has, present
+from dynotune.search.values import Present, has, present
 
 KINDS: dict[Objective, tuple[Kind, ...]] = {
     "throughput": ("speed", "jitter"),

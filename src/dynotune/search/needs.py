@@ -18,16 +18,11 @@ def workers(setting: Setting) -> bool:
     return setting.knob in ON_WORKERS and setting.value is not False
 
 
-def has_company(candidate: Candidate, ids: Iterable[str]) -> bool:
-    """Whether the settings `ids` hold what it needs."""
-    return not candidate.needs or not set(candidate.needs).isdisjoint(ids)
-
-
 def complete(settings: Sequence[Setting], candidates: Iterable[Candidate]) -> list[Setting]:
     """The same of settings, in their order; of one that is no candidate nothing is known to be needed."""
-    known = {one.id: one for one in candidates}
+    needed = {one.id: one.needs for one in candidates if one.needs}
     ids = set(map(str, settings))
-    return [one for one in settings if str(one) not in known or has_company(known[str(one)], ids)]
+    return [one for one in settings if str(one) not in needed or not ids.isdisjoint(needed[str(one)])]
 
 
 def needed_first(candidates: Iterable[Candidate]) -> list[Candidate]:
@@ -37,11 +32,8 @@ def needed_first(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 def each_left_out(settings: Sequence[Setting], candidates: Sequence[Candidate]) -> dict[str, list[Setting]]:
     """By id of each of `settings`, the others without it, and without what means nothing then."""
-    found = {}
-    for one in settings:
-        gone = [one, *dependants(str(one), settings, candidates)]
-        found[str(one)] = [setting for setting in settings if setting not in gone]
-    return found
+    gone = {str(one): [one, *dependants(str(one), settings, candidates)] for one in settings}
+    return {id_: [one for one in settings if one not in out] for id_, out in gone.items()}
 
 
 def dependants(id_: str, settings: Iterable[Setting], candidates: Iterable[Candidate]) -> list[Setting]:

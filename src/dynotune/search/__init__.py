@@ -9,7 +9,6 @@ benchmarks, on tables of times.
 """
 
 from dynotune.search import tune
-from dynotune.search.results import RECIPE, REPORT
-from dynotune.search.tune import TuneRequest
+from dynotune.search.tune import RECIPE, REPORT, TuneRequest
 
 __all__ = ["RECIPE", "REPORT", "TuneRequest", "tune"]

@@ -15,7 +15,7 @@ from dynotune import knobs, probe
 from dynotune.diagnose import LiveDiagnosis, conclude, gather
 from dynotune.launch import new_run_folder
 from dynotune.launch.process import origin
-from dynotune.measure.comparison import Interrupted, objective
+from dynotune.measure.comparison import Interrupted, MeasuredRun, objective, pays_off, read_run
 from dynotune.measure.live import (
     SYNCHRONISED,
     TaskRunner,
@@ -25,27 +25,29 @@ from dynotune.measure.live import (
     refuse_another_machine,
     refuse_impossible,
 )
-from dynotune.recipes import checking
+from dynotune.recipes import checking, recipe_of
+from dynotune.report.page import html
 from dynotune.report.study import long_time, spent_s
 from dynotune.schema import document
+from dynotune.schema import recipe as recipe_file
 from dynotune.schema.comparison import MARGIN
-from dynotune.schema.diagnosis import UpperBound
-from dynotune.schema.errors import CannotRunHere, DynotuneError
+from dynotune.schema.diagnosis import Diagnosis, UpperBound
+from dynotune.schema.errors import CannotRunHere, DynotuneError, RecordError, StatisticsError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Attribution
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting, over
-from dynotune.schema.study import Attempt, BaseRecipe, Study
+from dynotune.schema.study import Attempt, BaseRecipe, BreakEven, Study
 from dynotune.search import asked
+from dynotune.search.bench import BASELINE, arm
 from dynotune.search.candidates import Machine, offered, refusal, refuse_unfit
 from dynotune.search.earlier import DIAGNOSIS, plain_pilot
 from dynotune.search.real_bench import RealBench
-from dynotune.search.results import REPORT, paid_off, write_results
 from dynotune.search.study import search
 from dynotune.search.words import nothing_to_try, to_try
 from dynotune.text import words as formats
 
-FILE = "study.json"
+FILE, RECIPE, REPORT = "study.json", "recipe.toml", "report.html"
 NOT_ASKED = Unknown("not asked for")
 MOST_OF_DIAGNOSIS = 0.1
 """Of the budget: a diagnosis that took more does not isolate the loader as well."""
@@ -189,7 +191,7 @@ class _Attempt:
                     live.end()
             else:
                 self._search(None)
-            self._update(break_even=paid_off(self._folder, self.study))
+            self._update(break_even=_paid_off(self._folder, self.study))
             self._diagnose_again()
         self.end("done")
         write_results(self._folder, self.study, self._watcher)
@@ -241,17 +243,14 @@ class _Attempt:
         """Diagnose with the recipe's settings, if the time allows: something else may hold the command up now."""
         if not self.study.recipe:
             return
-        needed_s = self._diagnosis_s or 4 * _guess_s(self.study)
-        if self._elapsed_s() + needed_s > self.study.budget_s:
-            self._update(diagnosis_with_recipe=Unknown("the budget did not afford a diagnosis with the recipe"))
-            return
-        try:
-            settings = over(self.study.run.settings, self.study.recipe)
-            observation, _ = gather(self._diagnosed_run(settings), self._watcher)
-        except DynotuneError as error:
-            self._update(diagnosis_with_recipe=Unknown(error.message))
-        else:
-            self._update(diagnosis_with_recipe=conclude(observation))
+        found: Diagnosis | Unknown = Unknown("the budget did not afford a diagnosis with the recipe")
+        if self._elapsed_s() + (self._diagnosis_s or 4 * _guess_s(self.study)) <= self.study.budget_s:
+            try:
+                settings = over(self.study.run.settings, self.study.recipe)
+                found = conclude(gather(self._diagnosed_run(settings), self._watcher)[0])
+            except DynotuneError as error:
+                found = Unknown(error.message)
+        self._update(diagnosis_with_recipe=found)
 
     # Search
 
@@ -305,3 +304,36 @@ def _guess_s(study: Study) -> float:
     if isinstance(timing, Unknown) or timing.time_to_first_step_s is None:
         return UNKNOWN_RUN_S
     return 2 * timing.time_to_first_step_s + timing.window_s
+
+
+# What is made of a study when it is over
+
+
+def write_results(folder: Path, study: Study, watcher: Watcher) -> None:
+    """The recipe, where anything was proved, and the report, beside the study."""
+    proved = recipe_of(study) if study.recipe else None
+    if proved is not None:
+        recipe_file.write(folder / RECIPE, proved)
+    try:
+        html.write(folder / REPORT, study, recipe=recipe_file.text(proved) if proved is not None else "", own_name=True)
+    except CannotRunHere as error:
+        watcher.warn(f"The report could not be written: {error.message} {error.hint}")
+
+
+def _paid_off(folder: Path, study: Study) -> BreakEven | None:
+    """After how many steps the recipe is ahead, from the runs that confirmed it; None without, or where none tells."""
+    if not study.recipe or study.run.objective != "throughput":
+        return None
+    try:
+        return pays_off(_runs(folder, study, arm(study.recipe).key), _runs(folder, study, BASELINE.key))
+    except StatisticsError:
+        return None
+
+
+def _runs(folder: Path, study: Study, key: str) -> list[MeasuredRun]:
+    found = []
+    for trial in study.trials:
+        if (trial.arm, trial.phase, trial.ended) == (key, "confirm", "measured") and not trial.void:
+            with contextlib.suppress(RecordError):  # a folder that was tidied away since
+                found.append(read_run(folder / trial.run))
+    return found

@@ -88,7 +88,12 @@ def _noise(trials: list[Trial]) -> tuple[float | None, float | None]:
 def _verdict(study: Study, spread: float | None) -> str:
     confirmed, num = study.confirmed, len(study.candidates)
     if confirmed is not None and confirmed.speedup is not None:
-        return _of_pairs(study, confirmed)
+        names, seen = words.names(confirmed.candidate_settings), _seen(study, confirmed)
+        if confirmed.verdict == "faster":
+            return f"Proved: with {names} it is {seen}."
+        if confirmed.verdict == "undecided":
+            return f"Nothing is proved: with {names} it may be {seen}. {confirmed.reason}".rstrip()
+        return f"Nothing helps: {'' if confirmed.within else 'on fresh pairs, '}{names} is {seen}."
     if not study.candidates:
         return "There was nothing to try."
     only = f"{study.candidates[0].id}, all there was to try,"
@@ -117,17 +122,6 @@ def _verdict(study: Study, spread: float | None) -> str:
         return f"Nothing is proved: {some} could not be tried in the time."
     none = f"none of the {num} settings makes a" if num > 1 else f"{only} makes no"
     return f"Nothing helps: {none} difference worth having."
-
-
-def _of_pairs(study: Study, confirmed: Comparison) -> str:
-    names = words.names(confirmed.candidate_settings)
-    seen = _seen(study, confirmed)
-    if confirmed.verdict == "faster":
-        return f"Proved: with {names} it is {seen}."
-    if confirmed.verdict == "undecided":
-        return f"Nothing is proved: with {names} it may be {seen}. {confirmed.reason}".rstrip()
-    where = "" if confirmed.within else "on fresh pairs, "
-    return f"Nothing helps: {where}{names} is {seen}."
 
 
 def _broken(study: Study, selected: list[Setting]) -> str:
@@ -166,19 +160,16 @@ def _outcome(work: Search, one: Candidate, proved: list[Setting]) -> CandidateOu
         return _by_gain(study, single)
     if study.selected and one.setting in study.selected:
         return CandidateOutcome("unproved", f"It was to be confirmed, but {LATE}.")
-    if one.needs and all(work.failure(id_) is not None for id_ in one.needs):
-        return CandidateOutcome(
-            "not-tried", f"It means something only beside {words.either(one.needs)}, which did not run."
-        )
-    if ran := [trial for trial in study.trials if _holds(trial.arm, one.id)]:
-        void = next((trial.void for trial in ran if trial.void), "")
+    beside = f"it means something only beside {words.either(one.needs)}" if one.needs else ""
+    if beside and all(work.failure(id_) is not None for id_ in one.needs):
+        return CandidateOutcome("not-tried", f"{words.capitalised(beside)}, which did not run.")
+    if ran := [trial.void for trial in study.trials if _holds(trial.arm, one.id)]:
+        void = next(filter(None, ran), "")
         return CandidateOutcome(
             "unproved", f"Its runs did not count: {void}." if void else f"{words.capitalised(LATE)}."
         )
-    if one.needs:
-        return CandidateOutcome(
-            "not-tried", f"It was in no run: it means something only beside {words.either(one.needs)}."
-        )
+    if beside:
+        return CandidateOutcome("not-tried", f"It was in no run: {beside}.")
     return CandidateOutcome("not-tried", "The time was up before its turn.")
 
 
@@ -200,14 +191,13 @@ def _left_out(study: Study, one: Candidate) -> CandidateOutcome | None:
     if worth is None:
         return None
     adds = f"{_with_it(study, one, worth)} is {words.gained(study, worth)}"
-    single = _single(study, one.id)
-    helps = single is not None and single.ci is not None and single.ci[0] > 1
-    if worth.ci is not None and worth.ci[1] < 1:
+    single, high = _single(study, one.id), worth.ci[1] if worth.ci is not None else math.inf
+    if high < 1:
         return CandidateOutcome("slower", f"It costs beside the others: {adds}.")
-    if single is not None and helps:
+    if single is not None and single.ci is not None and single.ci[0] > 1:
         alone = words.size(study, single.speedup)
         return CandidateOutcome("not-needed", f"It helps alone ({alone}), but not beside the others: {adds}.")
-    if worth.ci is not None and worth.ci[1] <= 1 + study.margin:
+    if high <= 1 + study.margin:
         return CandidateOutcome("no-effect", f"It adds nothing that shows: {adds}.")
     if worth.speedup <= 1 + study.margin and study.selected:
         return CandidateOutcome("not-needed", f"The others are as fast without it: {adds}.")
@@ -216,33 +206,27 @@ def _left_out(study: Study, one: Candidate) -> CandidateOutcome | None:
 
 def _other_value(study: Study, one: Candidate) -> CandidateOutcome | None:
     """Return what became of a value that stood in for another value of its knob; None if it did not."""
-    chosen = [setting for setting in study.selected or [] if setting.knob == one.setting.knob]
-    if not any(one.id in found.values or one.setting in found.whole for found in study.rounds):
+    stood_in = any(one.id in found.values for found in study.rounds)
+    chosen = next((each for each in study.selected or [] if each.knob == one.setting.knob), one.setting)
+    if chosen != one.setting and (stood_in or any(one.setting in found.whole for found in study.rounds)):
+        return CandidateOutcome("not-needed", f"{chosen} was faster beside the others.")
+    if not stood_in:
         return None
-    if chosen and one.setting not in chosen:
-        return CandidateOutcome("not-needed", f"{chosen[0]} was faster beside the others.")
-    if any(one.id in found.values for found in study.rounds):
-        return CandidateOutcome("no-effect", "No value of this knob was worth its place beside the others.")
-    return None
+    return CandidateOutcome("no-effect", "No value of this knob was worth its place beside the others.")
 
 
 def _worth(study: Study, one: Candidate) -> Estimate | None:
     """Return the last estimate of the whole with a setting over the whole without it."""
-    for estimate in reversed(study.estimates):
-        if estimate.phase != "prune" or (not estimate.against and " " in estimate.arm):
-            continue
-        if _holds(estimate.arm, one.id) and not _holds(estimate.against, one.id):
-            return estimate
-    return None
+    found = (
+        each for each in reversed(study.estimates) if each.phase == "prune" and (each.against or " " not in each.arm)
+    )
+    return next((each for each in found if _holds(each.arm, one.id) and not _holds(each.against, one.id)), None)
 
 
 def _with_it(study: Study, one: Candidate, worth: Estimate) -> str:
     """Return the subject of a sentence on what the whole is with a setting, and with what was left out beside it."""
-    gone = [
-        other.id
-        for other in study.candidates
-        if one.id in other.needs and _holds(worth.arm, other.id) and not _holds(worth.against, other.id)
-    ]
+    needing = [other.id for other in study.candidates if one.id in other.needs]
+    gone = [id_ for id_ in needing if _holds(worth.arm, id_) and not _holds(worth.against, id_)]
     if not gone:
         return "with it the whole"
     return f"with it and {words.names(gone)}, which {'needs' if len(gone) == 1 else 'need'} it, the whole"
@@ -258,12 +242,11 @@ def _single(study: Study, id_: str) -> Estimate | None:
 
 
 def _by_gain(study: Study, estimate: Estimate) -> CandidateOutcome:
-    gained = f"It is {words.gained(study, estimate)}"
-    if estimate.ci is not None and estimate.ci[1] < 1:
-        return CandidateOutcome("slower", f"{gained}.")
-    if estimate.ci is not None and estimate.ci[1] <= 1 + study.margin:
-        return CandidateOutcome("no-effect", f"{gained}.")
-    return CandidateOutcome("unproved", f"Not decided. {gained}, at an error of {PART_ERROR:.0%} over all settings.")
+    gained, high = f"It is {words.gained(study, estimate)}", estimate.ci[1] if estimate.ci is not None else math.inf
+    if high > 1 + study.margin:
+        gained = f"Not decided. {gained}, at an error of {PART_ERROR:.0%} over all settings."
+        return CandidateOutcome("unproved", gained)
+    return CandidateOutcome("slower" if high < 1 else "no-effect", f"{gained}.")
 
 
 def _unconfirmed(study: Study, confirmed: Comparison) -> CandidateOutcome:
@@ -271,9 +254,8 @@ def _unconfirmed(study: Study, confirmed: Comparison) -> CandidateOutcome:
     kind = kinds.get(str(confirmed.verdict), "unproved")
     if confirmed.speedup is None:
         return CandidateOutcome(kind, f"It was not confirmed: {confirmed.reason or LATE}".rstrip(".") + ".")
-    with_ = (
-        "It is" if len(confirmed.candidate_settings) == 1 else f"With {words.names(confirmed.candidate_settings)} it is"
-    )
+    settings = confirmed.candidate_settings
+    with_ = "It is" if len(settings) == 1 else f"With {words.names(settings)} it is"
     where = "" if confirmed.within else " on fresh pairs"
     seen = f"{with_} {_seen(study, confirmed)}{where}: {confirmed.reason or kind}"
     return CandidateOutcome(kind, seen.rstrip(".") + ".")
@@ -284,9 +266,8 @@ def _unconfirmed(study: Study, confirmed: Comparison) -> CandidateOutcome:
 
 def _seen(study: Study, confirmed: Comparison) -> str:
     assert confirmed.speedup is not None
-    plural = "s" * (confirmed.num_pairs != 1)
-    unit = f"block{plural} within one process" if confirmed.within else f"pair{plural}"
-    pairs = f"{confirmed.num_pairs} {unit}"
+    unit, where = ("block", " within one process") if confirmed.within else ("pair", "")
+    pairs = f"{confirmed.num_pairs} {unit}{'s' * (confirmed.num_pairs != 1)}{where}"
     return f"{words.size(study, confirmed.speedup)} ({words.interval(study, confirmed.ci)}, {pairs})"
 
 

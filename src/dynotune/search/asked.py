@@ -64,11 +64,7 @@ def parse(
 
 
 def first_values(asked: Asked, settings: Sequence[Setting]) -> list[Setting]:
-    """Of each placeholder of the command that `settings` leave open the first value named: the baseline's.
-
-    Raises:
-        UsageError: there is no second one.
-    """
+    """The baseline's value of each placeholder that `settings` leave open: the first of several, else UsageError."""
     named: dict[str, list[Setting]] = {}
     for setting in asked.settings:
         if setting.knob.startswith("arg.") and all(one.knob != setting.knob for one in settings):

@@ -17,8 +17,9 @@ from dynotune.schema.observation import Attribution, Compilation, Observation
 from dynotune.schema.run import Objective, RunSpec
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Candidate, NotOffered, Study
-from dynotune.search import needs, values
+from dynotune.search import values
 from dynotune.search.asked import Asked
+from dynotune.search.bench import needs_workers
 from dynotune.search.bounds import NOT_OF_TIME, OF_TIME, bound, larger
 from dynotune.search.values import Present, has, present
 
@@ -54,8 +55,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """What candidates have to fit.
 
     Args:
-        env: what the command inherits.
-        present: what the program has already.
+        env: what the command inherits; `present`: what the program has already.
         num_ranks: processes of this machine that make steps.
         compiles: the program uses torch.compile; so whatever changes its graphs is compiled anew, once an arm.
         refused: of a setting, why it cannot be applied here; "" where it can.
@@ -146,11 +146,7 @@ def candidates(
     objective: Objective = "throughput",
     by_facts: Sequence[Candidate] = (),
 ) -> tuple[list[Candidate], list[NotOffered]]:
-    """What the findings name, what the user asks for, and what facts name of other knobs, fit for this machine; largest
-    bound first.
-
-    Args:
-        by_facts: with what facts say of them.
+    """What findings, the user and facts (`by_facts`) name that is fit for this machine; largest bound first.
 
     Raises:
         UsageError: a knob is to be tried, and nothing says which values of it.
@@ -160,7 +156,8 @@ def candidates(
         return _candidate(setting, why, bounded, machine, asked, objective, makers)
 
     offered, refused = _of_findings(diagnosis, machine, asked, objective)
-    for setting in _of_user(machine, asked):
+    several = [one for knob_id in asked.extra_knobs for one in values.some(knob_id, machine.present, machine.num_cores)]
+    for setting in [*asked.settings, *(one for one in several if not machine.refused(one))]:
         if asked.leaves_out(setting):
             # A value that its knob's name alone brought; a finding may have named it before.
             refused.setdefault(setting, NotOffered(setting, _LEFT_OUT))
@@ -170,7 +167,7 @@ def candidates(
             offered.setdefault(setting, [])
     makers = [str(setting) for setting in offered if setting.knob == "loader.num_workers" and setting.value != 0]
     if machine.present.get("loader.num_workers") == 0 and not makers:
-        for setting in [setting for setting in offered if needs.workers(setting)]:
+        for setting in [setting for setting in offered if needs_workers(setting)]:
             refused[setting] = NotOffered(setting, _NO_WORKERS, _unique(one.id for one in offered.pop(setting)))
     of_facts = {named.setting.knob: named for named in by_facts}
     found = []
@@ -226,24 +223,12 @@ def _of_findings(
     return offered, refused
 
 
-def _of_user(machine: Machine, asked: Asked) -> list[Setting]:
-    several = [
-        setting
-        for knob_id in asked.extra_knobs
-        for setting in values.some(knob_id, machine.present, machine.num_cores)
-        if not machine.refused(setting)
-    ]
-    return [*asked.settings, *several]
-
-
 def _bound_by_facts(named: Candidate, objective: Objective) -> tuple[float | Unknown, str]:
     return (named.bound, named.bound_by) if objective in OF_TIME else (NOT_OF_TIME, "")
 
 
 def _why_not(setting: Setting, kind: Kind, machine: Machine, asked: Asked, objective: Objective) -> str:
-    """Why a setting is not tried that is named for its effect on `kind`; "" where it is. First what the user can
-    change, and said so.
-    """
+    """Why a setting is not tried that is named for its effect on `kind`; first what the user can change; or empty."""
     effect = knobs.get(setting.knob).effect
     if asked.leaves_out(setting):
         return _LEFT_OUT
@@ -273,10 +258,7 @@ def _candidate(
     objective: Objective,
     makers: list[str],
 ) -> Candidate:
-    """
-    Args:
-        makers: ids of candidates that give a loader workers.
-    """
+    """`makers`: ids of candidates that give a loader workers."""
     return Candidate(
         setting=setting,
         effect=knobs.get(setting.knob).effect,
@@ -284,7 +266,7 @@ def _candidate(
         asked=asked.names(setting),
         bound=bounded[0],
         bound_by=bounded[1],
-        needs=makers if needs.workers(setting) and machine.present.get("loader.num_workers") == 0 else [],
+        needs=makers if needs_workers(setting) and machine.present.get("loader.num_workers") == 0 else [],
         needs_warm_cache=machine.compiles or setting.knob == "compile.mode",
         in_process=objective == "throughput" and machine.can_switch(setting) and not knobs.why_not_switched(setting),
     )

@@ -39,10 +39,7 @@ ENOUGH_SEEN_DF = 4
 
 
 def confirm(work: Search, settings: list[Setting]) -> Comparison | None:
-    """Judge fresh pairs; None if the time left holds too few for any verdict.
-
-    How many pairs at most is fixed before the first, and holds for later attempts too.
-    """
+    """Judge fresh pairs, whose most is fixed before the first; None if the time left holds too few for any verdict."""
     candidate = arm(settings)
     comparison = work.study.confirmed
     if comparison is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,8 +39,7 @@ def answer(
 ) -> tuple[Ended, str]:
     """Why an arm gave no value, and the line that says it best.
 
-    Args:
-        kills_before: `num_oom_kills` before the run; `facts`: of the machine then.
+    `kills_before`: by the kernel, for memory, when the run began; `facts`: of the machine then.
 
     Raises:
         CannotRunHere: it is not the arm's: no room on the disk, the GPU is gone.
@@ -48,22 +48,17 @@ def answer(
         raise error
     lines = last_lines(folder, NUM_LINES)
     _refuse_lost_gpu(lines, facts.get("gpu.count"), env)
-    if isinstance(error, CommandFailed):
-        return _of_command(error, folder, lines, kills_before)
-    try:
-        timed_out = document.read(folder / "run.json", Run).ended_by == "timeout"
-    except RecordError:
-        timed_out = False
-    return "timeout" if timed_out else "failed", error.message
-
-
-def _of_command(error: CommandFailed, folder: Path, lines: Sequence[str], before: int | Unknown) -> tuple[Ended, str]:
+    if not isinstance(error, CommandFailed):
+        with contextlib.suppress(RecordError):
+            if document.read(folder / "run.json", Run).ended_by == "timeout":
+                return "timeout", error.message
+        return "failed", error.message
     said = next((line for line in reversed(lines) if _OUT_OF_MEMORY.search(line)), "")
     if said:
         return "out-of-memory", said.strip()
     killed = error.command_exit_code in (-_KILL, 128 + _KILL) or any(map(_KILLED.search, lines))
     kills = num_oom_kills()
-    if killed and not isinstance(kills, Unknown) and not isinstance(before, Unknown) and kills > before:
+    if killed and not isinstance(kills, Unknown) and not isinstance(kills_before, Unknown) and kills > kills_before:
         return "out-of-memory", "the kernel killed a process: the machine's memory ran out"
     code = error.command_exit_code
     how = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"

@@ -78,11 +78,7 @@ class Gain(NamedTuple):
 
 
 class Fit:
-    """Weighted least squares over runs in blocks.
-
-    Args:
-        trials: those that gave no value, and void ones, are passed over.
-    """
+    """Weighted least squares over runs in blocks; trials that gave no value, and void ones, are passed over."""
 
     def __init__(self, trials: Iterable[Trial]) -> None:
         runs = [(trial.arm, (trial.phase, trial.block), math.log(value_of(trial))) for trial in trials if counts(trial)]

@@ -17,12 +17,7 @@ from dynotune.search.bench import Arm, arm
 
 
 class Guards:
-    """What is known of results so far. The baseline's runs serve all arms of an attempt.
-
-    Args:
-        folder: for the runs' own folders; made when there is one.
-        known: from earlier attempts.
-    """
+    """What is known of results so far; `known`: from earlier attempts. The baseline's runs serve all arms."""
 
     def __init__(self, run: RunSpec, folder: Path, facts: Facts, known: Sequence[Guarded]) -> None:
         self._run, self._folder, self._facts = run, folder, facts
@@ -30,10 +25,7 @@ class Guards:
         self._found: dict[str, Guarded | Unknown] = {one.arm: one for one in known}
 
     def of(self, one: Arm, limit_s: float) -> Guarded | Unknown | None:
-        """None where nothing in the arm changes rounding. Arms that share what does share the answer.
-
-        Args:
-            limit_s: for each run.
+        """None where nothing in the arm changes rounding; `limit_s`: for each run.
 
         Raises:
             CannotRunHere: no room on the disk.
@@ -51,14 +43,10 @@ class Guards:
         return [one for one in self._found.values() if isinstance(one, Guarded)]
 
     def seen(self, one: Arm, event: dict[str, Any]) -> None:
-        """Keep what calls within a running program say of the arm, if they say that its results are right.
-
-        Where they do not, runs of their own have the last word: they see losses, and how far the program lies from
-        itself.
-        """
-        chosen = arm(guarded(one.settings))
+        """Keep what calls within a running program say, if results are right; else runs of their own decide."""
         if self.is_known(one):
             return
+        chosen = arm(guarded(one.settings))
         found = guard.within(chosen.settings, event)
         if isinstance(found, Guarded) and found.ok:
             self._found[chosen.key] = found

@@ -46,10 +46,7 @@ def conclude(work: Search) -> None:
 
 
 def _within(work: Search) -> Comparison | None:
-    """Return what blocks within one process say, where fresh runs decided nothing and the arm runs from the start.
-
-    What they proved, or else what they were asked last.
-    """
+    """Return what blocks within one process proved, or said last, where fresh runs decided nothing and the arm runs."""
     study = work.study
     if study.confirmed is not None and study.confirmed.verdict not in (None, "undecided"):
         return None

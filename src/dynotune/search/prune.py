@@ -21,9 +21,8 @@ from dynotune.schema.comparison import MIN_PAIRS
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Round, Trial
 from dynotune.search import words
-from dynotune.search.bench import BASELINE, Arm, arm
+from dynotune.search.bench import BASELINE, Arm, arm, complete, each_left_out, needed_first
 from dynotune.search.fit import Fit, Gain, holm
-from dynotune.search.needs import complete, each_left_out, needed_first
 from dynotune.search.running import OutOfTime, Search, alone, estimate_of, in_predicted_order, outcome_of_failure
 from dynotune.search.switch import fresh_fits, fresh_s, proved_within, switched
 
@@ -36,7 +35,14 @@ def prune(work: Search) -> list[Setting]:
     """Return the settings that are worth confirming; none if nothing is."""
     proved = proved_within(work.study)
     if not work.study.rounds and not fresh_fits(work):
-        return _as_launched(work, proved.candidate_settings) if proved is not None else _no_time(work)
+        if proved is not None:
+            return _as_launched(work, proved.candidate_settings)
+        if work.alive():
+            # None is begun that could not be brought to an end.
+            needed_s, run_s = work.study.budget_s - work.bench.left_s() + fresh_s(work), work.bench.run_s(BASELINE)
+            needed = f"a proof by fresh runs needs a --budget of {needed_s:.0f} s at least"
+            work.warn(f"A run takes about {run_s:.0f} s: {needed}.")
+        return []
     first = next(iter(work.study.rounds), None)
     if first is None:
         work.pilot(BASELINE)
@@ -56,22 +62,8 @@ def prune(work: Search) -> list[Setting]:
     return _pruned(work, first)
 
 
-def _no_time(work: Search) -> list[Setting]:
-    """Say what fresh runs would take; none of them is begun that could not be brought to an end."""
-    if work.alive():
-        needed_s = work.study.budget_s - work.bench.left_s() + fresh_s(work)
-        run_s = work.bench.run_s(BASELINE)
-        work.warn(
-            f"A run takes about {run_s:.0f} s: a proof by fresh runs needs a --budget of {needed_s:.0f} s at least."
-        )
-    return []
-
-
 def _as_launched(work: Search, settings: list[Setting]) -> list[Setting]:
-    """See whether what is proved within one process also runs from the start and leaves results right; return it.
-
-    What fails is in the trials, and what there is no time to see is said.
-    """
+    """Return what is proved within one process, having seen whether it runs from the start and leaves results right."""
     one = arm(settings)
     try:
         work.check(one)
@@ -88,10 +80,7 @@ def _as_launched(work: Search, settings: list[Setting]) -> list[Setting]:
 
 
 def _bundle(work: Search, ordered: Sequence[Candidate]) -> list[Setting]:
-    """Return one value of each knob, without what means nothing beside the others.
-
-    The first in order, unless the live run showed another one to be faster.
-    """
+    """Return the first value of each knob in order, or the one that was fastest in the live run."""
     alone_there = switched(work.study)
     by_knob: dict[str, list[Candidate]] = {}
     for one in ordered:
@@ -122,11 +111,7 @@ def _right(work: Search, settings: list[Setting]) -> list[Setting]:
 def _built_anew(
     work: Search, ordered: list[Candidate], failure: Callable[[Arm], Trial | None], *, beside: bool = False
 ) -> list[Setting]:
-    """Return the bundle, to which a setting at a time was added and stayed if nothing failed.
-
-    Args:
-        beside: say beside which settings it failed.
-    """
+    """Return the settings that did not fail when added one at a time; `beside`: say beside which one failed."""
     kept = list[Setting]()
     for one in needed_first(ordered):
         larger = complete([*kept, one.setting], work.study.candidates)
@@ -203,10 +188,7 @@ def _next_block(work: Search) -> int:
 
 
 def _compared(work: Search, larger: Arm, smaller: Arm, label: str) -> Gain | None:
-    """Return the gain of one arm over another; runs more blocks if they do not stand side by side yet.
-
-    None if the time does not hold them.
-    """
+    """Return the gain of one arm over another, from more blocks if need be; None if the time does not hold them."""
     found = Fit(work.trials("prune")).gain(larger.key, smaller.key)
     if found is not None and found.num_blocks >= FEWEST_BLOCKS:
         return found
@@ -248,7 +230,11 @@ def _pruned(work: Search, round_: Round) -> list[Setting]:
         work.estimate([estimate_of(arm(whole).key, "", "prune", wins)])
     if wins is None or wins.p > PART_ERROR:
         rest = whole if len(whole) > 1 else []
-        return _alone(work, _round_alone(work, [*rest, *_other_values(work, round_)]))
+        # Values of the bundle's knobs that no run has tried: where one costs, another need not.
+        knobs = {setting.knob for setting in round_.whole}
+        ran = {*round_.whole, *(setting for settings in round_.values.values() for setting in settings)}
+        untried = [one.setting for one in in_predicted_order(work) if one.setting not in ran]
+        return _alone(work, _round_alone(work, [*rest, *(one for one in untried if one.knob in knobs)]))
     ps = _corrected(work, gains, tests)
     drops = {_knob(id_) for id_, p in ps.items() if p > PART_ERROR}
     kept = complete([one for one in whole if one.knob not in drops], work.study.candidates)
@@ -310,13 +296,6 @@ def _with_those_missed(
 
 
 # Each alone, if the bundle does not win
-
-
-def _other_values(work: Search, round_: Round) -> list[Setting]:
-    """Return values that no run has tried of knobs of the bundle: where one costs, another need not."""
-    knobs = {setting.knob for setting in round_.whole}
-    ran = {*round_.whole, *(setting for settings in round_.values.values() for setting in settings)}
-    return [one.setting for one in in_predicted_order(work) if one.setting.knob in knobs and one.setting not in ran]
 
 
 def _round_alone(work: Search, whole: Sequence[Setting]) -> Round:

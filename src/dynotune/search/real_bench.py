@@ -243,11 +243,7 @@ class RealBench:
         )
 
     def _pilot(self, arm: Arm, outcome: Outcome) -> str:
-        """Keep the pilot for the window; why the arm cannot be measured, or empty.
-
-        Raises:
-            CannotRunHere: the command as it is makes too few steps.
-        """
+        """Keep the pilot for the window; why the arm cannot be measured, or empty. CannotRunHere if none can."""
         try:
             if not self._is_planned:
                 pilot.plan_window(self._request, [self._pilots.get(BASELINE.key, outcome), outcome])
@@ -355,9 +351,7 @@ class RealBench:
         self._study = replace(self._study, warnings=[*self._study.warnings, text])
 
     def _cache_folder(self, arm: Arm) -> Path:
-        """Return the folder of the arm's caches. Compiled code is found by its content, so that arms share one folder;
-        only where the start itself is measured has each its own.
-        """
+        """Compiled code is found by its content, so arms share a folder, unless the start itself is measured."""
         shares = self._study.run.objective != "time-to-first-step" and self._request.caches != "cold"
         return self._folder / "caches" / ("shared" if shares else arm.short_name)
 

@@ -103,11 +103,7 @@ class Search:
         return self.failure(one.key)
 
     def check(self, one: Arm) -> Trial | None:
-        """What says that results are wrong with this arm, or that it does not run at all.
-
-        Raises:
-            OutOfTime: it cannot be known before the deadline.
-        """
+        """What says that results are wrong with this arm, or that it does not run at all. OutOfTime as `run`."""
         if (failed := self.failure(one.key)) is not None:
             return failed
         if check_s := self.bench.check_s(one):

@@ -17,8 +17,7 @@ from dynotune.schema.comparison import MAX_PAIRS, PRECISION, TELLING_PAIRS, Comp
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Estimate, OutcomeKind, Study
 from dynotune.search import words
-from dynotune.search.bench import BASELINE, Arm, Tested, arm
-from dynotune.search.needs import complete
+from dynotune.search.bench import BASELINE, Arm, Tested, arm, complete
 from dynotune.search.running import Search, alone, in_predicted_order
 
 SHARE, SHARE_COMPILING = 0.2, 0.4
@@ -129,11 +128,7 @@ def _in_turns(work: Search, quick: Sequence[Candidate], until_s: float, num_late
 
 
 def _tested(work: Search, settings: Sequence[Setting], until_s: float, first_s: float = math.inf) -> Tested:
-    """Test an arm within the live run; again without a setting that calls of the program fail with.
-
-    Args:
-        first_s: most time until its first block is whole.
-    """
+    """Test an arm within the live run, whose first block may take `first_s`; again without what calls fail with."""
     study, left = work.study, list(settings)
     while left:
         one = arm(left)

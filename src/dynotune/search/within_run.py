@@ -30,9 +30,8 @@ class WithinRun:
     """The live run of a study, and what it tells of arms that can change at any step.
 
     Args:
-        folder: of the live run.
+        folder: of the live run; `cache_folder`: of the baseline.
         guards: told what the program's results were with an arm.
-        cache_folder: of the baseline.
         left_s: seconds that the study has left.
         runner: of a live run of the command as it is, that may go on.
     """

@@ -68,20 +68,11 @@ def bound(
     return max(0.0, share), by
 
 
-def larger(one: tuple[float | Unknown, str], other: tuple[float | Unknown, str]) -> tuple[float | Unknown, str]:
-    """Of two bounds the one that leaves more room: what is not known may be anything."""
-    if isinstance(one[0], Unknown):
-        return one
-    return other if isinstance(other[0], Unknown) or other[0] > one[0] else one
-
-
 def _only_loads(setting: Setting, present: Present) -> bool:
     """Whether it can do no more than have batches ready: fewer workers also give cores back to the step."""
-    if setting.knob not in _ONLY_LOADING:
-        return False
-    now = present.get("loader.num_workers")
     if setting.knob != "loader.num_workers":
-        return True
+        return setting.knob in _ONLY_LOADING
+    now = present.get("loader.num_workers")
     return isinstance(now, int) and isinstance(setting.value, int) and setting.value > now
 
 

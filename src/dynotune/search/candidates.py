@@ -20,7 +20,7 @@ from dynotune.schema.study import Candidate, NotOffered, Study
 from dynotune.search import values
 from dynotune.search.asked import Asked
 from dynotune.search.bench import needs_workers
-from dynotune.search.bounds import NOT_OF_TIME, OF_TIME, bound, larger
+from dynotune.search.bounds import NOT_OF_TIME, OF_TIME, bound
 from dynotune.search.values import Present, has, present
 
 KINDS: dict[Objective, tuple[Kind, ...]] = {
@@ -169,12 +169,16 @@ def candidates(
     if machine.present.get("loader.num_workers") == 0 and not makers:
         for setting in [setting for setting in offered if needs_workers(setting)]:
             refused[setting] = NotOffered(setting, _NO_WORKERS, _unique(one.id for one in offered.pop(setting)))
-    of_facts = {named.setting.knob: named for named in by_facts}
+    of_facts = {
+        each.setting.knob: (each.bound, each.bound_by) for each in by_facts if not isinstance(each.bound, Unknown)
+    }
     found = []
     for setting, why in offered.items():
         bounded = bound(setting, why, diagnosis, machine.present, objective)
-        if why and (fact := of_facts.get(setting.knob)) is not None:
-            bounded = larger(bounded, _bound_by_facts(fact, objective))
+        fact = of_facts.get(setting.knob)
+        # The bound that leaves more room: what is not known may be anything.
+        if why and fact is not None and not isinstance(bounded[0], Unknown) and fact[0] > bounded[0]:
+            bounded = fact
         one = made(setting, [one.id for one in why], bounded)
         predicted = next((finding.predicted[one.id] for finding in why if one.id in finding.predicted), None)
         found.append(msgspec.structs.replace(one, predicted=predicted))
@@ -185,7 +189,9 @@ def candidates(
         if reason := _why_not(named.setting, "speed", machine, asked, objective):
             refused.setdefault(named.setting, NotOffered(named.setting, reason, named.why))
         else:
-            found.append(made(named.setting, named.why, _bound_by_facts(named, objective)))
+            is_of_time = objective in OF_TIME
+            bounded = (named.bound, named.bound_by) if is_of_time else (NOT_OF_TIME, "")
+            found.append(made(named.setting, named.why, bounded))
     tried = {one.setting for one in found}
     return sorted(found, key=_order), [row for setting, row in refused.items() if setting not in tried]
 
@@ -221,10 +227,6 @@ def _of_findings(
                 before = refused.get(setting)
                 refused[setting] = NotOffered(setting, reason, [*(before.why if before else []), finding.id])
     return offered, refused
-
-
-def _bound_by_facts(named: Candidate, objective: Objective) -> tuple[float | Unknown, str]:
-    return (named.bound, named.bound_by) if objective in OF_TIME else (NOT_OF_TIME, "")
 
 
 def _why_not(setting: Setting, kind: Kind, machine: Machine, asked: Asked, objective: Objective) -> str:

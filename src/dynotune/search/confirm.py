@@ -49,16 +49,15 @@ def confirm(work: Search, settings: list[Setting]) -> Comparison | None:
         comparison = begun
     while comparison.verdict is None:
         judgement = _judge(comparison)
-        if judgement.finished:
-            comparison = _concluded(work, comparison, judgement)
-            break
         work.best = judgement.speedup, judgement.ci
         try:
-            comparison = _as_planned(work, _pair(work, comparison, candidate))
+            if not judgement.finished:
+                comparison = _as_planned(work, _pair(work, comparison, candidate))
         except OutOfTime:
-            comparison = _concluded(work, comparison, _judge(comparison, ended=True))
+            judgement = _judge(comparison, ended=True)
+        if judgement.finished:
+            comparison = _concluded(work, comparison, judgement)
         work.update(confirmed=comparison)
-    work.update(confirmed=comparison)
     return comparison
 
 

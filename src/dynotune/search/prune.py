@@ -214,7 +214,9 @@ def _compared(work: Search, larger: Arm, smaller: Arm, label: str) -> Gain | Non
 def _pruned(work: Search, round_: Round) -> list[Setting]:
     fit = Fit(work.trials("prune"))
     whole = _best_values(round_, fit)
-    tests = _tests(round_, whole)
+    # The arm with and the arm without each setting, by its id; a better value stands for its knob.
+    ran, changed = arm(round_.whole), {one.knob for one in whole if one not in round_.whole}
+    tests = {id_: (arm(whole) if _knob(id_) in changed else ran, arm(rest)) for id_, rest in round_.arms.items()}
     gains = {id_: gain for id_, (of, rest) in tests.items() if (gain := fit.gain(of.key, rest.key)) is not None}
     worst = min(gains, key=lambda id_: gains[id_].log, default="")
     log_of = {_knob(id_): gain.log for id_, gain in gains.items()}
@@ -232,8 +234,8 @@ def _pruned(work: Search, round_: Round) -> list[Setting]:
         rest = whole if len(whole) > 1 else []
         # Values of the bundle's knobs that no run has tried: where one costs, another need not.
         knobs = {setting.knob for setting in round_.whole}
-        ran = {*round_.whole, *(setting for settings in round_.values.values() for setting in settings)}
-        untried = [one.setting for one in in_predicted_order(work) if one.setting not in ran]
+        tried = {*round_.whole, *(setting for settings in round_.values.values() for setting in settings)}
+        untried = [one.setting for one in in_predicted_order(work) if one.setting not in tried]
         return _alone(work, _round_alone(work, [*rest, *(one for one in untried if one.knob in knobs)]))
     ps = _corrected(work, gains, tests)
     drops = {_knob(id_) for id_, p in ps.items() if p > PART_ERROR}
@@ -242,13 +244,6 @@ def _pruned(work: Search, round_: Round) -> list[Setting]:
     if wins.log - explained <= work.margin:
         return kept
     return _with_those_missed(work, whole, kept, log_of)
-
-
-def _tests(round_: Round, whole: list[Setting]) -> dict[str, tuple[Arm, Arm]]:
-    """Return the arm with and the arm without each setting, by its id; a better value stands for its knob."""
-    ran, best = arm(round_.whole), arm(whole)
-    changed = {one.knob for one in whole if one not in round_.whole}
-    return {id_: (best if _knob(id_) in changed else ran, arm(rest)) for id_, rest in round_.arms.items()}
 
 
 def _corrected(work: Search, gains: dict[str, Gain], arms: dict[str, tuple[Arm, Arm]]) -> dict[str, float]:
@@ -298,34 +293,29 @@ def _with_those_missed(
 # Each alone, if the bundle does not win
 
 
-def _round_alone(work: Search, whole: Sequence[Setting]) -> Round:
+def _round_alone(work: Search, whole: Sequence[Setting]) -> Round | None:
     found = next((one for one in work.study.rounds if one.kind == "alone"), None)
-    if found is not None:
-        return found
     single = [one for one in in_predicted_order(work) if one.setting in whole and not one.needs]
-    while single and _affordable_blocks(work, [BASELINE, *map(alone, single)]) < FEWEST_BLOCKS:
-        single.pop()
-    made = Round(
-        kind="alone",
-        arms={one.id: list(alone(one).settings) for one in single},
-        first_block=_next_block(work),
-        num_blocks=_affordable_blocks(work, [BASELINE, *map(alone, single)]) if single else 0,
-    )
-    if not single:
-        return made
-    work.watcher.say("Together they are not faster than the command: each runs alone.")
-    work.update(rounds=[*work.study.rounds, made])
-    return made
+    while found is None and single:
+        num_blocks = _affordable_blocks(work, [BASELINE, *map(alone, single)])
+        if num_blocks < FEWEST_BLOCKS:
+            single.pop()
+            continue
+        arms = {one.id: [one.setting] for one in single}
+        found = Round(kind="alone", arms=arms, first_block=_next_block(work), num_blocks=num_blocks)
+        work.watcher.say("Together they are not faster than the command: each runs alone.")
+        work.update(rounds=[*work.study.rounds, found])
+    return found
 
 
-def _alone(work: Search, round_: Round) -> list[Setting]:
+def _alone(work: Search, round_: Round | None) -> list[Setting]:
     """Return the settings that are faster by themselves, by one Holm test; if none is surely, the one that seems so."""
+    if round_ is None:
+        return []
     for block in range(round_.first_block, round_.first_block + round_.num_blocks):
         work.run_block([BASELINE, *map(arm, round_.arms.values())], "prune", block)
     fit = Fit(work.trials("prune"))
-    gains = {
-        id_: gain for id_, one in round_.arms.items() if (gain := fit.gain(arm(one).key)) is not None and gain.df > 0
-    }
+    gains = {id_: gain for id_ in round_.arms if (gain := fit.gain(id_)) is not None and gain.df > 0}
     ps = _corrected(work, gains, {id_: (arm(round_.arms[id_]), BASELINE) for id_ in gains})
     ordered = sorted((id_ for id_ in ps if gains[id_].log > work.margin), key=lambda id_: -gains[id_].log)
     better = [id_ for id_ in ordered if ps[id_] <= PART_ERROR] or ordered[:1]

@@ -70,7 +70,10 @@ def _of_process(process: ProcessState) -> Present:
         _add(found, knob, [getattr(loader, argument) for loader in process.loaders])
     _add(found, "matmul.fp32_precision", [_FP32.get(str(process.live.get("live.matmul_fp32_precision")))])
     _add(found, "optimizer.fused", [bool(optimizer.fused) for optimizer in process.optimizers])
-    _add(found, "precision.autocast", _autocast(process.live))
+    if isinstance(dtypes := process.live.get("live.autocast_dtypes"), list):
+        _add(
+            found, "precision.autocast", [_AUTOCAST.get(str(each).removeprefix("torch.")) for each in dtypes] or ["off"]
+        )
     # Neither where a model has no such weights, or some of either.
     is_last: dict[float | None, bool] = {0.0: False, 1.0: True}
     _add(found, "layout.channels_last", [is_last.get(model.channels_last_share) for model in process.models])
@@ -87,13 +90,6 @@ def _add(found: Present, knob: str, values: Iterable[object]) -> None:
     first = known[0] if known else None
     if isinstance(first, bool | int | float | str) and all(value == first for value in known):
         found[knob] = first
-
-
-def _autocast(live: Facts) -> list[str | None]:
-    dtypes = live.get("live.autocast_dtypes")
-    if not isinstance(dtypes, list):
-        return []
-    return [_AUTOCAST.get(str(dtype).removeprefix("torch.")) for dtype in dtypes] or ["off"]
 
 
 def _number(text: str) -> Scalar:

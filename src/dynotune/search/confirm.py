@@ -113,9 +113,15 @@ def _pair(work: Search, comparison: Comparison, candidate: Arm) -> Comparison:
     ran: dict[ArmName, Trial] = {}
     for name, one in in_turn if first == "baseline" else reversed(in_turn):
         ran[name] = work.run(one, "confirm", block)
-        if reason := _ends_all(work, ran[name], len(comparison.pairs)):
-            return replace(comparison, verdict="undecided", reason=reason, num_pairs=len(comparison.pairs))
-        if ran[name].void:
+        trial, num_pairs, reason = ran[name], len(comparison.pairs), ""
+        if work.failure(trial.arm):
+            reason = f"A run of it failed: {trial.detail or trial.ended}."
+        elif trial.void and trial.ended == "timeout" and num_pairs < TELLING_PAIRS:
+            # How long it took is why it is void, and that is what is measured.
+            reason = f"A run did not end in the time left, and fewer than {TELLING_PAIRS} pairs cannot do without it."
+        if reason:
+            return replace(comparison, verdict="undecided", reason=reason, num_pairs=num_pairs)
+        if trial.void:
             # The pair counts for nothing whatever the other run says: its time is better spent on the next pair.
             break
     void = "; ".join(dict.fromkeys(trial.void for trial in ran.values() if trial.void))
@@ -124,15 +130,6 @@ def _pair(work: Search, comparison: Comparison, candidate: Arm) -> Comparison:
     baseline, other = ran["baseline"], ran["candidate"]
     pair = Pair(first, value_of(baseline), value_of(other), baseline.run, other.run)
     return replace(comparison, pairs=[*comparison.pairs, pair])
-
-
-def _ends_all(work: Search, trial: Trial, num_pairs: int) -> str:
-    if work.failure(trial.arm):
-        return f"A run of it failed: {trial.detail or trial.ended}."
-    # How long it took is why it is void, and that is what is measured: so few pairs must not do without it.
-    if trial.void and trial.ended == "timeout" and num_pairs < TELLING_PAIRS:
-        return f"A run did not end in the time left, and fewer than {TELLING_PAIRS} pairs cannot do without it."
-    return ""
 
 
 def _concluded(work: Search, comparison: Comparison, judgement: SequentialResult) -> Comparison:

@@ -21,7 +21,8 @@ class Guards:
 
     def __init__(self, run: RunSpec, folder: Path, facts: Facts, known: Sequence[Guarded]) -> None:
         self._run, self._folder, self._facts = run, folder, facts
-        self._own: guard.Own | Unknown | None = None
+        self.own: guard.Own | Unknown | None = None
+        """Of the baseline, once this attempt has run it, or tried to."""
         self._found: dict[str, Guarded | Unknown] = {one.arm: one for one in known}
 
     def of(self, one: Arm, limit_s: float) -> Guarded | Unknown | None:
@@ -63,22 +64,17 @@ class Guards:
         ids = set(map(str, chosen.settings))
         return next((one for one in self.told if one.ok and ids <= set(one.arm.split(" "))), None)
 
-    @property
-    def has_baseline(self) -> bool:
-        """Whether this attempt has run it, or tried to."""
-        return self._own is not None
-
     def _compare(self, chosen: Arm, limit_s: float) -> Guarded | Unknown:
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            if self._own is None:
-                self._own = guard.baseline(self._run, folder=self._folder, facts=self._facts, limit_s=limit_s)
+            if self.own is None:
+                self.own = guard.baseline(self._run, folder=self._folder, facts=self._facts, limit_s=limit_s)
             return guard.guard(
                 self._run,
                 chosen.settings,
                 folder=self._folder,
                 facts=self._facts,
-                own=self._own,
+                own=self.own,
                 name=f"guard-{hashlib.sha256(chosen.key.encode()).hexdigest()[:12]}",
                 limit_s=limit_s,
             )

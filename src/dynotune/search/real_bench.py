@@ -132,7 +132,7 @@ class RealBench:
     def check_s(self, arm: Arm) -> float:
         if self._guards.is_known(arm):
             return 0.0
-        return self.run_s(arm) + (0.0 if self._guards.has_baseline else self.run_s(BASELINE))
+        return self.run_s(arm) + (self.run_s(BASELINE) if self._guards.own is None else 0.0)
 
     def switch(self, arms: Sequence[Arm], limit_s: float) -> list[Estimate]:
         return self._within.switch(arms, limit_s)

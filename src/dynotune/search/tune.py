@@ -324,16 +324,11 @@ def _paid_off(folder: Path, study: Study) -> BreakEven | None:
     """After how many steps the recipe is ahead, from the runs that confirmed it; None without, or where none tells."""
     if not study.recipe or study.run.objective != "throughput":
         return None
-    try:
-        return pays_off(_runs(folder, study, arm(study.recipe).key), _runs(folder, study, BASELINE.key))
-    except StatisticsError:
-        return None
-
-
-def _runs(folder: Path, study: Study, key: str) -> list[MeasuredRun]:
-    found = []
+    runs: dict[str, list[MeasuredRun]] = {arm(study.recipe).key: [], BASELINE.key: []}
     for trial in study.trials:
-        if (trial.arm, trial.phase, trial.ended) == (key, "confirm", "measured") and not trial.void:
+        if trial.arm in runs and (trial.phase, trial.ended, trial.void) == ("confirm", "measured", ""):
             with contextlib.suppress(RecordError):  # a folder that was tidied away since
-                found.append(read_run(folder / trial.run))
-    return found
+                runs[trial.arm].append(read_run(folder / trial.run))
+    with contextlib.suppress(StatisticsError):
+        return pays_off(*runs.values())
+    return None

@@ -63,7 +63,7 @@ def confirm(work: Search, settings: list[Setting]) -> Comparison | None:
 
 def _begun(work: Search, candidate: Arm) -> Comparison | None:
     """Return the comparison, with as many pairs as the time affords; None if these are too few."""
-    study, run_s = work.study, work.bench.run_s(candidate)
+    run_s = work.bench.run_s(candidate)
     fit = Fit(work.trials("prune"))
     spread = fit.of_a_pair(*(key for key in (BASELINE.key, candidate.key) if fit.num_blocks(key)))
     seen = spread and Spread(NOISIER * spread.variance, min(spread.df, MOST_SEEN_DF))
@@ -71,17 +71,7 @@ def _begun(work: Search, candidate: Arm) -> Comparison | None:
     max_pairs = min(int(work.bench.left_s() / (work.bench.run_s(BASELINE) + run_s)), MAX_PAIRS)
     if max_pairs < fewest:
         return None
-    comparison = Comparison(
-        id=study.id,
-        run=study.run,
-        candidate_settings=list(candidate.settings),
-        margin=study.margin,
-        max_pairs=max_pairs,
-        run_s=run_s,
-        facts=study.facts,
-        seen=seen,
-    )
-    comparison = _as_planned(work, comparison)
+    comparison = _as_planned(work, work.comparison(candidate, max_pairs=max_pairs, run_s=run_s, seen=seen))
     work.update(confirmed=comparison)
     work.watcher.say(f"Confirming {words.names(candidate.settings)} on up to {max_pairs} fresh pairs.")
     return comparison

@@ -32,8 +32,6 @@ class Guards:
             CannotRunHere: no room on the disk.
         """
         chosen = arm(guarded(one.settings))
-        if not chosen.settings:
-            return None
         if not self.is_known(one):
             self._found[chosen.key] = self._compare(chosen, limit_s)
         return self._known(chosen)
@@ -59,8 +57,8 @@ class Guards:
 
     def _known(self, chosen: Arm) -> Guarded | Unknown | None:
         """Return what is known of these settings, or of more: what leaves results right does so with fewer settings."""
-        if chosen.key in self._found:
-            return self._found[chosen.key]
+        if not chosen.settings or chosen.key in self._found:
+            return self._found.get(chosen.key)
         ids = set(map(str, chosen.settings))
         return next((one for one in self.told if one.ok and ids <= set(one.arm.split(" "))), None)
 

@@ -46,7 +46,10 @@ def prune(work: Search) -> list[Setting]:
     first = next(iter(work.study.rounds), None)
     if first is None:
         work.pilot(BASELINE)
-        whole = _right(work, _that_run(work, _bundle(work, in_predicted_order(work))))
+        whole = _bundle(work, in_predicted_order(work))
+        if whole and work.pilot(arm(whole)) is not None:
+            whole = _built_anew(work, in_predicted_order(work), work.pilot, beside=True)
+        whole = _right(work, whole)
         if not whole:
             return []
         first = _planned(work, whole)
@@ -90,13 +93,6 @@ def _bundle(work: Search, ordered: Sequence[Candidate]) -> list[Setting]:
         return alone_there[one.id].speedup if one.id in alone_there else 0.0
 
     return complete([max(values, key=gain).setting for values in by_knob.values()], ordered)
-
-
-def _that_run(work: Search, settings: list[Setting]) -> list[Setting]:
-    """Return the settings that run together. If the bundle fails, it is built anew."""
-    if not settings or work.pilot(arm(settings)) is None:
-        return settings
-    return _built_anew(work, in_predicted_order(work), work.pilot, beside=True)
 
 
 def _right(work: Search, settings: list[Setting]) -> list[Setting]:

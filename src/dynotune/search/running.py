@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec.structs import replace
 
 from dynotune.measure.live import Watcher
+from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.study import Candidate, CandidateOutcome, Ended, Estimate, OutcomeKind, Phase, Study, Trial
 from dynotune.search.bench import BASELINE, Arm, Bench, arm
@@ -50,6 +51,14 @@ class Search:
 
     def failure(self, key: str) -> Trial | None:
         return next((trial for trial in self.study.trials if trial.arm == key and gave_nothing(trial)), None)
+
+    def comparison(self, one: Arm, **more: object) -> Comparison:
+        """Return what is asked of the arm, in blocks or pairs, with `more` of its fields."""
+        study, settings = self.study, list(one.settings)
+        made = Comparison(
+            id=study.id, run=study.run, candidate_settings=settings, margin=study.margin, facts=study.facts
+        )
+        return replace(made, **more)
 
     # What is written down
 
@@ -122,12 +131,9 @@ class Search:
         order = sorted(arms, key=lambda one: one.key)
         random.Random(f"{self.study.run.seed} {phase} {block}").shuffle(order)
         for one in order:
-            while not self._is_done(one.key, phase, block):
-                self.run(one, phase, block)
-
-    def _is_done(self, key: str, phase: Phase, block: int) -> bool:
-        runs = [trial for trial in self.study.trials if (trial.arm, trial.phase, trial.block) == (key, phase, block)]
-        return any(map(counts, runs)) or len(runs) > MOST_REPEATS or self.failure(key) is not None
+            runs = [trial for trial in self.trials(phase) if (trial.arm, trial.block) == (one.key, block)]
+            while not (any(map(counts, runs)) or len(runs) > MOST_REPEATS or self.failure(one.key)):
+                runs.append(self.run(one, phase, block))
 
 
 def gave_nothing(trial: Trial) -> bool:

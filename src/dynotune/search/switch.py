@@ -132,16 +132,7 @@ def _tested(work: Search, settings: Sequence[Setting], until_s: float, first_s: 
     study, left = work.study, list(settings)
     while left:
         one = arm(left)
-        plan = Comparison(
-            id=study.id,
-            run=study.run,
-            candidate_settings=list(one.settings),
-            margin=study.margin,
-            max_pairs=MAX_PAIRS,
-            precision=PRECISION,
-            facts=study.facts,
-            within=True,
-        )
+        plan = work.comparison(one, max_pairs=MAX_PAIRS, precision=PRECISION, within=True)
         work.watcher.running(f"{one.key} within one process")
         found = work.bench.test(one, plan, PART_ERROR / MOST_TESTS, work.bench.left_s() - until_s, first_s)
         if found.comparison is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dynotune import knobs
 from dynotune.launch.process import ALLOC_CONF_NAMES, split_alloc_conf
@@ -124,7 +124,10 @@ def around(settings: Sequence[Setting], present: Present, cores: int | None) -> 
     A finding knows how many workers would keep up if each were as fast as the loading process was. Half of them and
     twice as many are tried too, within the cores or what it names; not where it asks for fewer than there are.
     """
-    found = [*_with_milder(list(dict.fromkeys(settings)))]
+    found = list(dict.fromkeys(settings))
+    if GRAPHS in found and COMPILED not in found:
+        # A model that is called twice in a step does not run with CUDA graphs.
+        found.insert(found.index(GRAPHS) + 1, COMPILED)
     named = sorted({int(s.value) for s in found if s.knob == "loader.num_workers" and not isinstance(s.value, str)})
     now = present.get("loader.num_workers", 0)
     if not named or cores is None or not isinstance(now, int) or named[0] <= now:
@@ -132,17 +135,11 @@ def around(settings: Sequence[Setting], present: Present, cores: int | None) -> 
     near = (*named, named[0] // 2, 2 * named[-1], 2)
     most = max(cores, named[-1])
     more = sorted(num for num in {min(num, most) for num in near} if num > now)
-    keep = set(named) | set(_spread([num for num in more if num not in named], MOST_VALUES - len(named)))
+    others = [num for num in more if num not in named]
+    # The ends first, if there are too many.
+    keep = {*named, *[*others[-1:], *others[:-1]][: max(0, MOST_VALUES - len(named))]}
     rest = [setting for setting in found if setting.knob != "loader.num_workers"]
     return [*(Setting("loader.num_workers", num) for num in more if num in keep), *rest]
-
-
-def _with_milder(settings: Sequence[Setting]) -> Iterator[Setting]:
-    """After CUDA graphs, compiling without them: a model that is called twice in a step does not run with them."""
-    for setting in settings:
-        yield setting
-        if setting == GRAPHS and COMPILED not in settings:
-            yield COMPILED
 
 
 def beside_workers(settings: Sequence[Setting], present: Present) -> list[Setting]:
@@ -180,11 +177,3 @@ def some(knob_id: str, present: Present, cores: int | None) -> list[Setting]:
     # By the first word of the default in words: what holds, as far as is known, where nobody sets it.
     default = re.split(r"[^\w-]", knob.default.lower(), maxsplit=1)[0]
     return [Setting(knob_id, value) for value in values if str(value).lower() != default]
-
-
-def _spread(values: Sequence[int], num: int) -> list[int]:
-    """At most `num` of the rising values, the ends first."""
-    if len(values) <= num:
-        return list(values)
-    order = [values[-1], values[0], *values[1:-1]]
-    return order[: max(0, num)]

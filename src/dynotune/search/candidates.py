@@ -72,10 +72,6 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     def num_cores(self) -> int | None:
         return values.num_cores(self.facts, self.num_ranks)
 
-    def can_switch(self, setting: Setting) -> bool:
-        """Whether arms with it can take turns within one run; a compiled program would compile anew for most."""
-        return not self.compiles or setting.knob == "compile.mode" or setting.knob.startswith(_OUTSIDE_OF_GRAPHS)
-
 
 def offered(
     run: RunSpec, study: Study, asked: Asked, observation: Observation, diagnosis: Diagnosis
@@ -261,6 +257,8 @@ def _candidate(
     makers: list[str],
 ) -> Candidate:
     """`makers`: ids of candidates that give a loader workers."""
+    # A program that compiles would compile anew for most arms.
+    can_switch = not machine.compiles or setting.knob.startswith(("compile.mode", *_OUTSIDE_OF_GRAPHS))
     return Candidate(
         setting=setting,
         effect=knobs.get(setting.knob).effect,
@@ -270,7 +268,7 @@ def _candidate(
         bound_by=bounded[1],
         needs=makers if needs_workers(setting) and machine.present.get("loader.num_workers") == 0 else [],
         needs_warm_cache=machine.compiles or setting.knob == "compile.mode",
-        in_process=objective == "throughput" and machine.can_switch(setting) and not knobs.why_not_switched(setting),
+        in_process=objective == "throughput" and can_switch and not knobs.why_not_switched(setting),
     )
 
 

@@ -14,8 +14,7 @@ from dynotune.report.study.rows import saved, tried
 from dynotune.schema.recipe import read, text, write
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Study, without
-from dynotune.search.bench import Arm
-from dynotune.search.needs import complete, dependants, needed_first
+from dynotune.search.bench import Arm, complete, dependants, needed_first
 from dynotune.search.study import search
 
 from .simulated import Noise, Silent, SimulatedBench, Table, candidate, study_of

@@ -372,7 +372,8 @@ def _then(fail, exit_code):
 def test_a_process_that_the_kernel_killed_ran_out_of_memory(bench, runs, monkeypatch, kills, ended):
     pilots(bench, FAST)
     counted = iter(kills)
-    monkeypatch.setattr(failures, "num_oom_kills", lambda: next(counted))
+    for module in (real_bench, failures):
+        monkeypatch.setattr(module, "num_oom_kills", lambda: next(counted))
     runs.instead["0003-prune"] = _then(fails(-9), -9)
     assert bench.run(FAST, "prune", 1).ended == ended
 

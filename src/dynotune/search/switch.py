@@ -17,8 +17,7 @@ from dynotune.schema.comparison import MAX_PAIRS, PRECISION, TELLING_PAIRS, Comp
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Estimate, OutcomeKind, Study
 from dynotune.search import words
-from dynotune.search.bench import BASELINE, Arm, Tested, arm
-from dynotune.search.needs import complete
+from dynotune.search.bench import BASELINE, Arm, Tested, arm, complete
 from dynotune.search.running import Search, alone, in_predicted_order
 
 SHARE, SHARE_COMPILING = 0.2, 0.4
@@ -56,23 +55,26 @@ def switch(work: Search) -> None:
         _in_turns(work, quick, until_s, 0 if fresh else BLOCKS_OF_A_TEST)
     if estimates := switched(work.study):
         best = max(estimates.values(), key=lambda one: one.speedup)
-        told = "In turns within one process, no setting was faster by more than the margin."
+        told = "no setting was faster by more than the margin"
         if best.speedup > 1 + work.study.margin:
-            told = f"In turns within one process, {best.arm} was best: {_seen(work.study, best)}."
-        work.watcher.say(told)
+            told = f"{best.arm} was best: {_seen(work.study, best)}"
+        work.watcher.say(f"In turns within one process, {told}.")
         work.settle(_hopeless(work.study, quick, estimates))
-    if not fresh:
-        _test_rest(work, quick, until_s)
+    # What is left of the bundle, or the arm that seems fastest where the bundle is not proved.
+    tested = [arm(one.candidate_settings) for one in work.study.within]
+    may_test = not fresh and len(tested) < MOST_TESTS and work.bench.left_s() > until_s
+    if may_test and (left := _left(work, quick)) and arm(left) not in tested:
+        _tested(work, left, until_s)
     if (found := proved_within(work.study)) is not None:
         work.best = found.speedup, found.ci
 
 
 def fresh_fits(work: Search) -> bool:
-    """Whether the time left holds what fresh pairs take to prove a recipe."""
     return work.bench.left_s() >= fresh_s(work)
 
 
 def fresh_s(work: Search) -> float:
+    """Return what fresh pairs take to prove a recipe, seconds."""
     alive = in_predicted_order(work)
     check_s = work.bench.check_s(arm(_bundle(alive))) if alive else 0.0
     return FRESH_RUNS * work.bench.run_s(BASELINE) + check_s
@@ -126,29 +128,21 @@ def _in_turns(work: Search, quick: Sequence[Candidate], until_s: float, num_late
 
 
 def _tested(work: Search, settings: Sequence[Setting], until_s: float, first_s: float = math.inf) -> Tested:
-    """Test an arm within the live run; again without a setting that calls of the program fail with.
-
-    Args:
-        first_s: most time until its first block is whole.
-    """
+    """Test an arm within the live run, whose first block may take `first_s`; again without what calls fail with."""
     study, left = work.study, list(settings)
     while left:
         one = arm(left)
-        plan = Comparison(
-            id=study.id,
-            run=study.run,
-            candidate_settings=list(one.settings),
-            margin=study.margin,
-            max_pairs=MAX_PAIRS,
-            precision=PRECISION,
-            facts=study.facts,
-            within=True,
-        )
+        plan = work.comparison(one, max_pairs=MAX_PAIRS, precision=PRECISION, within=True)
         work.watcher.running(f"{one.key} within one process")
         found = work.bench.test(one, plan, PART_ERROR / MOST_TESTS, work.bench.left_s() - until_s, first_s)
         if found.comparison is not None:
             work.update(within=[*work.study.within, found.comparison])
-            work.watcher.say(_as_tested(work.study, found.comparison))
+            with_, seen = words.names(one.settings), found.comparison
+            text = f"Within one process, {with_} makes no difference: {seen.reason}"
+            if seen.speedup is not None:
+                known = f"{words.size(study, seen.speedup)} ({words.interval(study, seen.ci)}, {seen.num_pairs} blocks)"
+                text = f"Within one process, with {with_} it is {known}."
+            work.watcher.say(text)
             return found
         work.watcher.say(f"Within one process nothing was decided of {one.key}: {found.reason.rstrip('.')}.")
         blamed = [setting for setting in left if setting.knob in found.blamed]
@@ -161,45 +155,25 @@ def _tested(work: Search, settings: Sequence[Setting], until_s: float, first_s: 
     return Tested(reason="no setting of it runs")
 
 
-def _test_rest(work: Search, quick: Sequence[Candidate], until_s: float) -> None:
-    """Test what is left of the bundle, or the arm that seems fastest where the bundle is not proved."""
-    tested = [arm(one.candidate_settings) for one in work.study.within]
-    left = _left(work, quick)
-    if left and arm(left) not in tested and len(tested) < MOST_TESTS and work.bench.left_s() > until_s:
-        _tested(work, left, until_s)
-
-
 def _left(work: Search, quick: Sequence[Candidate]) -> list[Setting]:
     """Return the settings of the proved bundle that it seems to need; without one, the arm that seems fastest."""
     known, proved = switched(work.study), proved_within(work.study)
     alive = [one for one in quick if one.id not in work.study.outcomes]
     if proved is not None:
         # Two that spare the same work both go here. The test says so, and the bundle stands.
-        whole, margin = arm(proved.candidate_settings), 1 + work.study.margin
-        rest = {one: known.get(arm(other for other in whole.settings if other != one).key) for one in whole.settings}
-        before = known.get(whole.key)
-        needed = [
-            one
-            for one in whole.settings
-            if before is None or (without := rest[one]) is None or without.speedup * margin < before.speedup
-        ]
-        return complete([one for one in needed if one in {other.setting for other in alive}], quick)
+        whole = arm(proved.candidate_settings)
+        before, needed = known.get(whole.key), [one.setting for one in alive if one.setting in whole.settings]
+        for one in needed.copy():
+            rest = known.get(arm(other for other in whole.settings if other != one).key)
+            if before is not None and rest is not None and rest.speedup * (1 + work.study.margin) >= before.speedup:
+                needed.remove(one)
+        return complete([one for one in whole.settings if one in needed], quick)
     if not known:
         # There was no time to see which is best: then the one that promises most.
         return complete([one.setting for one in alive[:1]], quick)
-    gains = {key: one.speedup for key, one in known.items() if one.speedup > 1 + work.study.margin}
-    fastest = max(
-        (one for one in _arms(work.study, quick) if one.key in gains), key=lambda one: gains[one.key], default=arm([])
-    )
-    return list(fastest.settings)
-
-
-def _as_tested(study: Study, found: Comparison) -> str:
-    with_ = words.names(found.candidate_settings)
-    if found.speedup is None:
-        return f"Within one process, {with_} makes no difference: {found.reason}"
-    known = f"{words.size(study, found.speedup)} ({words.interval(study, found.ci)}, {found.num_pairs} blocks)"
-    return f"Within one process, with {with_} it is {known}."
+    faster = {key for key, one in known.items() if one.speedup > 1 + work.study.margin}
+    arms = [one for one in _arms(work.study, quick) if one.key in faster]
+    return list(max(arms, key=lambda one: known[one.key].speedup, default=BASELINE).settings)
 
 
 # Each in turns

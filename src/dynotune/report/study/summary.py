@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 from dynotune.report.bars import OF_A_STEP, Bar
-from dynotune.report.layout import fields
+from dynotune.report.layout import fields, table
 from dynotune.report.shell_lines import ShellCommand
 from dynotune.report.study.commands import RECIPE, repeats
 from dynotune.report.study.header import headline, pays_off, stats
@@ -85,10 +84,7 @@ def _recipe(study: Study) -> Iterator[RenderableType]:
     if not study.recipe:
         return
     worth = {row.candidate.setting: row.worth for row in ablated(study)}
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(overflow="fold")
-    grid.add_column(justify="right", no_wrap=True)
-    grid.add_column(no_wrap=True)
+    grid = table(":text", ":number", ":whole")
     for setting in study.recipe:
         estimate = worth.get(setting)
         ci = interval_of(estimate) if estimate else None
@@ -187,18 +183,18 @@ class _Rows:
         figures = [[len(cell) for cell in _cells(row)[2:]] for row in shown]
         ratio, ends = (max((row[at] for row in figures), default=0) for at in (0, 1))
         room = options.max_width - (widest + ratio + ends + 8) - (PICTURE + 2 if pictured else 0)
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-        table.add_column(no_wrap=True, min_width=widest)
-        table.add_column(overflow="ellipsis", no_wrap=True, ratio=1 if pictured else None, max_width=max(8, room))
-        table.add_column(justify="right", no_wrap=True, min_width=ratio)
-        table.add_column(no_wrap=True, min_width=ends)
+        grid = table()
+        grid.add_column(no_wrap=True, min_width=widest)
+        grid.add_column(overflow="ellipsis", no_wrap=True, ratio=1 if pictured else None, max_width=max(8, room))
+        grid.add_column(justify="right", no_wrap=True, min_width=ratio)
+        grid.add_column(no_wrap=True, min_width=ends)
         if pictured:
-            table.add_column(no_wrap=True, width=PICTURE)
+            grid.add_column(no_wrap=True, width=PICTURE)
         scale = _Scale.of([row.shown for row in shown if row.shown is not None])
         for row in shown:
             picture = [scale.picture(row.shown, STYLES[row.kind])] if pictured and row.shown else []
-            table.add_row(*_cells(row), *picture)
-        yield table
+            grid.add_row(*_cells(row), *picture)
+        yield grid
         if len(measured) > len(shown):
             yield Text(f"{len(measured) - len(shown)} more: report.html has all", style="dim")
         yield from _unmeasured([row for row in self.rows if row.shown is None], widest)

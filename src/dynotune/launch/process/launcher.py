@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -156,7 +156,7 @@ class Launched:
     _ours: Sequence[Path]
     _lease: Lease
     pid: int = 0
-    changes: Changes = Changes()
+    changes: Changes = field(default_factory=Changes)
     _over: bool = False
     _exit: Exit | None = None
     _cpu_s: float | None = None

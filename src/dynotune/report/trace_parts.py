@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dynotune.report.bars import Bar, Part
 from dynotune.report.layout import table
 from dynotune.schema.kernel_name import short_kernel_name
 from dynotune.schema.trace_summary import DeviceTime, Place, Shares, TraceSummary
@@ -116,6 +117,17 @@ def window(summary: TraceSummary) -> str:
             told.append(f"on the host {on_host}")
     steps = "1 step" if summary.num_steps == 1 else f"{summary.num_steps:,} steps of {words.duration(mean_s)}"
     return f"{whole}, {steps}" + (f" ({'; '.join(told)})" if told else "")
+
+
+def on_one_scale(parts: Sequence[Part], sides: Iterable[tuple[str, object, float]]) -> Table:
+    """Bars below each other, each as long as its time: of a name, shares and seconds."""
+    known = list(sides)
+    longest_s = max(length_s for _, _, length_s in known)
+    rows = table(":whole", ":number", ":wide")
+    for name, shares, length_s in known:
+        bar = Bar(parts, shares, of_width=length_s / longest_s)
+        rows.add_row(name, words.duration(length_s, column=True), bar)
+    return rows
 
 
 def prose(text: str, *, style: str = "", longest: int = 1000) -> Text:

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from dynotune.report.bars import OF_A_WINDOW, Bar
+from dynotune.report.bars import OF_A_WINDOW
 from dynotune.report.layout import fields, spaced, table
-from dynotune.report.trace_parts import Per, listed, place, prose, recorded, title, window
+from dynotune.report.trace_parts import Per, listed, on_one_scale, place, prose, recorded, title, window
 from dynotune.schema.trace_summary import TraceDifference, TraceSummary
 from dynotune.text import words
 
@@ -36,12 +36,7 @@ def _bars(difference: TraceDifference) -> list[RenderableType]:
     before_s, after_s = difference.before_s, difference.after_s
     if before is None or after is None or not before_s or not after_s:
         return []
-    longest_s = max(before_s, after_s)
-    rows = table(":whole", ":number", ":wide")
-    for name, shares, length_s in (("before", before, before_s), ("after", after, after_s)):
-        rows.add_row(
-            name, words.duration(length_s, column=True), Bar(OF_A_WINDOW, shares, of_width=length_s / longest_s)
-        )
+    rows = on_one_scale(OF_A_WINDOW, [("before", before, before_s), ("after", after, after_s)])
     what = "A step" if difference.per == "step" else "The window"
     return [Group(title(what, "on the slowest device, both on one scale"), rows)]
 

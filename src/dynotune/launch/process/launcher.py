@@ -14,7 +14,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import dynotune
@@ -254,9 +253,7 @@ class Launched:
     def __enter__(self) -> Launched:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         try:
             if not self._over and self._supervisor.returncode is None:
                 self.end(grace_s=0.0)

@@ -101,7 +101,6 @@ def _variables(recipe: Recipe, chosen: Sequence[tuple[Setting, Knob]]) -> dict[s
         asked,
         {},
         run_dir=Path("/"),
-        agent_dir=environment.AGENT,
         facts={} if torch is None else {"torch.version": torch},
     )
     return {name: value for name, value in env.items() if name not in ("DYNOTUNE_RUN", "PYTHONPATH")}

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from dynotune.report.layout import fields
+from dynotune.report import layout
 from dynotune.schema.knob import (
     AllocConf,
     Argument,
@@ -44,9 +43,7 @@ EFFECT_STYLES = {"exact": "green", "sampling": "green", "numerics": "yellow", "s
 
 def table(knobs: Sequence[Knob]) -> RenderableType:
     """All of `knobs`, a row each, with what the words in it mean below."""
-    rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    rows.add_column("Knob", no_wrap=True)
-    rows.add_column("What it does", overflow="fold")
+    rows = layout.table("Knob:whole", "What it does:text", style="bold")
     family = ""
     for knob in knobs:
         before, family = family, knob.id.partition(".")[0]
@@ -85,7 +82,7 @@ def explanation(knob: Knob) -> RenderableType:
         ("in process", _in_process(knob)),
         ("source", knob.source),
     ]
-    lines = fields((name, text) for name, text in rows if text)
+    lines = layout.fields((name, text) for name, text in rows if text)
     example = Text(f"dynotune compare {knob.id}={_example(knob)} -- python train.py", style="bold")
     return Group(Text(knob.id, style="bold"), Text(knob.doc), Padding(lines, (1, 0)), example)
 

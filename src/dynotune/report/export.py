@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from unicodedata import category
 
@@ -53,6 +53,11 @@ class Parts:
     shm_size: str = ""
     shm_why: str = ""
 
+    @property
+    def removed(self) -> list[str]:
+        """Variables to be taken away that a shell can name."""
+        return [name for name in self.unset if _NAME.fullmatch(name)]
+
 
 def shell(parts: Parts) -> str:
     """Lines for a POSIX shell to read (`. FILE`, or `eval`): they set variables and start nothing."""
@@ -62,7 +67,7 @@ def shell(parts: Parts) -> str:
     if parts.preload:
         libraries = shlex.quote(":".join(parts.preload))
         lines.append(f'export LD_PRELOAD={libraries}"${{LD_PRELOAD:+:$LD_PRELOAD}}"')
-    lines += [f"unset {name}" for name in parts.unset if _NAME.fullmatch(name)]
+    lines += [f"unset {name}" for name in parts.removed]
     lines += _nothing(parts)
     return _text([*lines, *_notes([*_set_by_program(parts), *bad, *_by_hand(parts)])])
 
@@ -70,14 +75,12 @@ def shell(parts: Parts) -> str:
 def docker(parts: Parts) -> str:
     lines = [*commented(_introduction(parts)), ""]
     good, bad = _by_name(parts, may_hold=lambda sign: False)
-    lines += [f"ENV {name}={docker_quoted(value)}" for name, value in good.items()]
-    if parts.preload:
-        lines.append(f"ENV LD_PRELOAD={docker_quoted(':'.join(parts.preload))}")
+    lines += docker_variables(good | ({"LD_PRELOAD": ":".join(parts.preload)} if parts.preload else {}))
     lines += _nothing(parts)
     notes = _set_by_program(parts)
-    if removed := [name for name in parts.unset if _NAME.fullmatch(name)]:
+    if parts.removed:
         notes += ["", "A Dockerfile cannot take a variable away. The command can:"]
-        notes.append(f"CMD {json.dumps(_without(removed, parts))}")
+        notes.append(f"CMD {json.dumps(_without(parts.removed, parts))}")
     if parts.shm_size:
         notes += ["", f"Loader workers hand their batches over in {SHM}, of which a container has 64 MiB:"]
         notes += [f"docker run --shm-size={parts.shm_size.removesuffix('i').lower()} …  ({parts.shm_why})"]
@@ -93,20 +96,15 @@ def kubernetes(parts: Parts) -> str:
     good, bad = _by_name(parts, may_hold=lambda sign: sign != "\0" and category(sign) != "Cs")
     if parts.preload:
         good["LD_PRELOAD"] = ":".join(parts.preload)
-    removed = [name for name in parts.unset if _NAME.fullmatch(name)]
     lines = commented([*_introduction(parts), "", "Merge it into the pod's template."])
-    if not (good or removed or parts.shm_size):
+    if not (good or parts.removed or parts.shm_size):
         lines += ["{}", *_nothing(parts)]
     else:
-        lines += ["spec:", "  containers:", "    - name: CONTAINER  # yours"]
-        if good:
-            lines.append("      env:")
-            for name, value in good.items():
-                lines += [f"        - name: {quoted(name)}", f"          value: {kubernetes_quoted(value)}"]
-        if removed:
+        lines += container(good)
+        if parts.removed:
             lines += commented(["A pod cannot take a variable of its image away; the command can."])
             lines += ["      command:"]
-            lines += [f"        - {kubernetes_quoted(word)}" for word in _without(removed, parts)]
+            lines += [f"        - {kubernetes_quoted(word)}" for word in _without(parts.removed, parts)]
         if parts.shm_size:
             lines += ["      volumeMounts:", "        - name: shm", f"          mountPath: {SHM}"]
             lines += ["  volumes:", "    - name: shm", "      emptyDir:", "        medium: Memory"]
@@ -221,9 +219,18 @@ def _command(parts: Parts) -> list[str]:
     return parts.command if parts.command and is_text else ["COMMAND"]
 
 
-def docker_quoted(value: str) -> str:
-    """As a value of ENV: a `$` stays one."""
-    return '"' + re.sub(r'(["\\$])', r"\\\1", value) + '"'
+def docker_variables(variables: Mapping[str, str]) -> list[str]:
+    """Lines of a Dockerfile: a `$` stays one."""
+    values = {name: re.sub(r'(["\\$])', r"\\\1", value) for name, value in variables.items()}
+    return [f'ENV {name}="{value}"' for name, value in values.items()]
+
+
+def container(variables: Mapping[str, str]) -> list[str]:
+    """The beginning of what is merged into a pod's template."""
+    lines = ["spec:", "  containers:", "    - name: CONTAINER  # yours", *(["      env:"] if variables else [])]
+    for name, value in variables.items():
+        lines += [f"        - name: {quoted(name)}", f"          value: {kubernetes_quoted(value)}"]
+    return lines
 
 
 def kubernetes_quoted(value: str) -> str:

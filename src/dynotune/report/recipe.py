@@ -6,11 +6,10 @@ from collections.abc import Mapping
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from dynotune.report.catalogue import EFFECT_STYLES
-from dynotune.report.layout import fields
+from dynotune.report.layout import fields, table
 from dynotune.schema.recipe import EFFECTS, Header, Recipe, Verification, proof_of
 from dynotune.schema.setting import Setting
 from dynotune.text import words
@@ -72,10 +71,7 @@ def _header(head: Header) -> RenderableType:
 def _settings(recipe: Recipe, problems: Mapping[str, str]) -> RenderableType:
     if not recipe.settings:
         return Text("It has no settings.", style="yellow")
-    rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    rows.add_column("Setting", overflow="fold", ratio=1)
-    for header in ("Speed-up", "Interval", "Proof", "Effect"):
-        rows.add_column(header, no_wrap=True)
+    rows = table("Setting:wide", "Speed-up:whole", "Interval:whole", "Proof:whole", "Effect:whole", style="bold")
     meanings: dict[str, str] = {}
     for knob, value in recipe.settings.items():
         setting = Text(words.plain(str(Setting(knob, value))))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.status import Status
-from rich.table import Table
 from rich.text import Text
 
+from dynotune.report.layout import table
 from dynotune.schema import redaction
 from dynotune.schema.comparison import ArmName, ArmSummary, Comparison, FailedArm, Pair, Voided
 from dynotune.schema.facts import Unknown
@@ -52,9 +51,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._clear()
 
     def say(self, text: str) -> None:
@@ -126,11 +123,8 @@ def _headline(comparison: Comparison) -> RenderableType:
 
 
 def _arms(comparison: Comparison) -> RenderableType:
-    rows = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
-    rows.add_column("")
-    rows.add_column("baseline", overflow="fold")
-    rows.add_column("candidate", overflow="fold")
-    rows.add_column("ratio" if comparison.run.objective in ("memory", "energy") else "speed-up")
+    ratio = "ratio:" if comparison.run.objective in ("memory", "energy") else "speed-up:"
+    rows = table(":", "baseline:text", "candidate:text", ratio, style="bold", gap=3)
     objective = _objective(comparison)
     rows.add_row("settings", words.settings(comparison.run.settings), words.settings(comparison.candidate_settings), "")
     rows.add_row(objective[0], *objective[1], Text(words.speedup(comparison), style="bold"))

@@ -12,6 +12,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dynotune.report.bars import Bar, Part
+from dynotune.report.layout import table
 from dynotune.schema.kernel_name import short_kernel_name
 from dynotune.schema.trace_summary import DeviceTime, Place, Shares, TraceSummary
 from dynotune.text import words
@@ -117,6 +119,17 @@ def window(summary: TraceSummary) -> str:
     return f"{whole}, {steps}" + (f" ({'; '.join(told)})" if told else "")
 
 
+def on_one_scale(parts: Sequence[Part], sides: Iterable[tuple[str, object, float]]) -> Table:
+    """Bars below each other, each as long as its time: of a name, shares and seconds."""
+    known = list(sides)
+    longest_s = max(length_s for _, _, length_s in known)
+    rows = table(":whole", ":number", ":wide")
+    for name, shares, length_s in known:
+        bar = Bar(parts, shares, of_width=length_s / longest_s)
+        rows.add_row(name, words.duration(length_s, column=True), bar)
+    return rows
+
+
 def prose(text: str, *, style: str = "", longest: int = 1000) -> Text:
     """A sentence from elsewhere, with the places in it as `place` writes them."""
     shown = IN_PROSE.sub(lambda found: _function(found[0]), text[: 4 * longest])
@@ -161,18 +174,12 @@ def rows_of(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Te
         columns: header, and how it is aligned: "right" for numbers, which are kept whole, "left" for text,
             "place" for what may be folded anywhere. Columns in which no row has anything are left out.
     """
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.show_header = any(header for header, _ in columns)
     texts = [[cell if isinstance(cell, Text) else Text(words.plain(cell)) for cell in row] for row in rows]
     shown = [at for at in range(len(columns)) if any(row[at].plain for row in texts)]
-    for at in shown:
-        header, kind = columns[at]
-        table.add_column(
-            header, justify="right" if kind == "right" else "left", no_wrap=kind == "right", overflow="fold"
-        )
+    found = table(*(f"{columns[at][0]}:{'figure' if columns[at][1] == 'right' else 'text'}" for at in shown))
     for row in texts:
-        table.add_row(*(row[at] for at in shown))
-    return table
+        found.add_row(*(row[at] for at in shown))
+    return found
 
 
 def _function(name: str) -> str:

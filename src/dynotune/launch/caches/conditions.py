@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import re
 import subprocess
@@ -29,11 +30,14 @@ def here(env: Mapping[str, str], python: str | Unknown, cwd: Path) -> Conditions
     """Of this machine, and of the interpreter that is asked in a child."""
     facts = probe.torch_build.ask(python, cwd, env)
     gpu = probe.nvml.facts(env)
+    cpuinfo = ""
+    with contextlib.suppress(OSError):
+        cpuinfo = Path("/proc/cpuinfo").read_text(errors="replace")
     return conditions_of(
         facts,
         gpus=_gpus(env),
         driver="" if gpu.get("gpu.count") == 0 else _text(gpu, "gpu.driver"),
-        cpuinfo=_read(Path("/proc/cpuinfo")),
+        cpuinfo=cpuinfo,
         compiler=_compiler(env, cwd),
     )
 
@@ -101,11 +105,10 @@ def _plain(what: str, then: str | None, now: str | None, depends: bool, why: str
 
 
 def _gpu(then: Conditions, now: Conditions, caches: Collection[CacheName]) -> Difference | None:
-    if then.gpus is not None and now.gpus is not None:
-        # Every GPU here must be one of those the code was made for; that there were others does no harm.
-        fits = set(now.gpus) <= set(then.gpus) and bool(now.gpus) == bool(then.gpus)
-        if fits:
-            return None
+    # Every GPU here must be one of those the code was made for; that there were others does no harm.
+    known = then.gpus is not None and now.gpus is not None
+    if known and set(now.gpus or ()) <= set(then.gpus or ()) and bool(now.gpus) == bool(then.gpus):
+        return None
     packed, found = (None if gpus is None else ", ".join(gpus) for gpus in (then.gpus, now.gpus))
     given = _plain("GPU", packed, found, _any(caches, *_GPU_CACHES), "code is made for one GPU, and found by its name")
     return given or Difference(
@@ -144,8 +147,7 @@ def _vectors(flags: Collection[str]) -> str:
     Source: torch/_inductor/cpu_vec_isa.py.
     """
     if "avx512f" in flags:
-        parts = ["avx512", *(each for each in ("avx512_bf16", "amx_tile", "amx_fp16") if each in flags)]
-        return " ".join(parts)
+        return " ".join(["avx512", *(each for each in ("avx512_bf16", "amx_tile", "amx_fp16") if each in flags)])
     return next((name for name in ("avx2", "sve2", "sve", "asimd") if name in flags), "none")
 
 
@@ -208,10 +210,3 @@ def _compiler(env: Mapping[str, str], cwd: Path) -> str | None:
     except subprocess.TimeoutExpired:
         return None
     return next(iter(ended.stdout.decode(errors="replace").splitlines()), "") if ended.returncode == 0 else None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

@@ -7,9 +7,10 @@ import os
 import re
 import shlex
 import shutil
+import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from dynotune import knobs
 from dynotune.launch.caches.places import HEADERS, Place, cuda_limit_bytes
@@ -106,10 +107,8 @@ def clear(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-class Snapshot(NamedTuple):
-    """The files of the caches at one moment: by cache, path below its folder to size."""
-
-    files: dict[CacheName, dict[str, int]]
+Snapshot = dict[CacheName, dict[str, int]]
+"""The files of the caches at one moment: by cache, path below its folder to size."""
 
 
 def sizes(env: Mapping[str, str], cwd: Path | None = None) -> list[Cache]:
@@ -124,7 +123,7 @@ def sizes(env: Mapping[str, str], cwd: Path | None = None) -> list[Cache]:
 def snapshot(found: Sequence[Place]) -> Snapshot:
     """What is in these caches now, but for their indexes."""
     there = [place for place in found if isinstance(place.path, Path)]
-    return Snapshot({place.name: {name: status.st_size for name, status in _compiled(place, found)} for place in there})
+    return {place.name: {path: status.st_size for path, status in _compiled(place, found)} for place in there}
 
 
 def growth(before: Snapshot, after: Snapshot) -> list[Growth]:
@@ -133,8 +132,8 @@ def growth(before: Snapshot, after: Snapshot) -> list[Growth]:
     A file that changed without growing, as an index does that notes its use, is nothing added.
     """
     changes = []
-    for name, now in after.files.items():
-        then = before.files.get(name, {})
+    for name, now in after.items():
+        then = before.get(name, {})
         new = {path: size - then.get(path, 0) for path, size in now.items() if size > then.get(path, -1)}
         num_removed = sum(path not in now for path in then)
         if new or num_removed:
@@ -165,25 +164,16 @@ def inner(place: Place, found: Sequence[Place]) -> list[Path]:
 
 def entries(folder: Path, without: Collection[Path] = ()) -> Iterator[tuple[str, os.stat_result]]:
     """The files of a cache, sorted: path below `folder`, with `/`, and status. No locks, temporary files or links."""
-    left = [(folder, "")]
-    while left:
-        at, prefix = left.pop()
-        try:
-            with os.scandir(at) as scanned:
-                found = sorted(scanned, key=lambda entry: entry.name)
-        except OSError:
-            continue
-        folders = []
-        for entry in found:
+    for at, folders, names in os.walk(folder):
+        lasting = (name for name in folders if _PASSING_FOLDERS.fullmatch(name) is None)
+        folders[:] = sorted(name for name in lasting if Path(at, name) not in without)
+        for path in (Path(at, name) for name in sorted(names) if counts(name)):
             try:
-                if entry.is_dir(follow_symlinks=False):
-                    if _PASSING_FOLDERS.fullmatch(entry.name) is None and Path(entry.path) not in without:
-                        folders.append((Path(entry.path), f"{prefix}{entry.name}/"))
-                elif entry.is_file(follow_symlinks=False) and counts(entry.name):
-                    yield prefix + entry.name, entry.stat(follow_symlinks=False)
+                status = path.lstat()
             except OSError:
                 continue
-        left += reversed(folders)
+            if stat.S_ISREG(status.st_mode):
+                yield path.relative_to(folder).as_posix(), status
 
 
 def _compiled(place: Place, found: Sequence[Place]) -> Iterator[tuple[str, os.stat_result]]:
@@ -230,8 +220,5 @@ def _size(place: Place, found: Sequence[Place]) -> tuple[int | Unknown, int | Un
     if place.path.is_dir() and not os.access(place.path, os.R_OK | os.X_OK):
         unknown = Unknown(f"{place.path} cannot be read")
         return unknown, unknown
-    size = num = 0
-    for _, status in _compiled(place, found):
-        size += status.st_size
-        num += 1
-    return size, num
+    sizes = [status.st_size for _, status in _compiled(place, found)]
+    return sum(sizes), len(sizes)

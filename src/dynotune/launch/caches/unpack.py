@@ -15,13 +15,14 @@ import shutil
 import stat
 import tarfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from io import BufferedReader
 from pathlib import Path
 from typing import IO
 
 from dynotune import knobs
-from dynotune.launch.caches.merge import MergeResult, merge, relocate
+from dynotune.launch.caches.merge import Merged, merge, relocate
 from dynotune.launch.caches.pack import member_name
 from dynotune.launch.caches.places import Place
 from dynotune.launch.process import temporary_folder
@@ -126,9 +127,9 @@ def unpack(
             ) from error
         for cache, folder in staged.items():
             relocate(folder, folders[cache])
-        merged = MergeResult()
+        merged = Merged()
         for cache, folder in staged.items():
-            merged += merge(cache, folder, folders[cache])
+            merge(cache, folder, folders[cache], merged)
     # What decides how things are compiled may also name what compiles them.
     allowed, others = knobs.check_variables(manifest.variables.items())
     return Unpacked(
@@ -184,17 +185,14 @@ def _refuse_size(manifest: Manifest, folders: Mapping[CacheName, Path], name: st
             f"{name} holds {manifest.total_bytes:,} bytes of files, more than the {most_bytes:,} that are taken.",
             hint="If you know that it is as large, allow more with --max-size.",
         )
-    by_device: dict[int, int] = {}
-    free: dict[int, int] = {}
+    by_device = Counter[int]()
     for cache, folder in folders.items():
         there = mounts.nearest(folder)
-        device = there.stat().st_dev
-        free[device] = shutil.disk_usage(there).free
-        wanted = sum(file.size_bytes for file in manifest.files if file.cache == cache)
-        by_device[device] = by_device.get(device, 0) + wanted
-        if by_device[device] + ROOM_BYTES > free[device]:
+        device, free = there.stat().st_dev, shutil.disk_usage(there).free
+        by_device[device] += sum(file.size_bytes for file in manifest.files if file.cache == cache)
+        if by_device[device] + ROOM_BYTES > free:
             raise CannotRunHere(
-                f"There is no room for the pack in {folder}: {free[device]:,} bytes are free, its files take "
+                f"There is no room for the pack in {folder}: {free:,} bytes are free, its files take "
                 f"{manifest.total_bytes:,}.",
                 hint="Free some space there, or name another folder with --caches.",
             )

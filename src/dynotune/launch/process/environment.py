@@ -29,14 +29,13 @@ _PlainSite = dict[str, str | list[str] | dict[str, list[str]]]
 
 
 def build(
-    settings: Sequence[Setting], base_env: Mapping[str, str], *, run_dir: Path | None, agent_dir: Path, facts: Facts
+    settings: Sequence[Setting], base_env: Mapping[str, str], *, run_dir: Path | None, facts: Facts
 ) -> tuple[dict[str, str], list[PlannedSetting]]:
     """The command's environment under `settings`, and each setting that acts inside the process as the agent needs it.
 
     Args:
         base_env: what the command would inherit; not changed.
         run_dir: the run folder, where the agent finds its plan and writes its record; None for a run without agent.
-        agent_dir: the package `agent`; its folder `bootstrap` is put first on PYTHONPATH.
         facts: `torch.version` decides under which name the allocator's variable is set.
 
     Raises:
@@ -70,7 +69,7 @@ def build(
             sites[f"alloc.{key}"] |= {"text": text, "variable": variable, "other": other, "conf": conf}
     if run_dir is not None:
         env["DYNOTUNE_RUN"] = str(run_dir)
-        env["PYTHONPATH"] = _first_on_path(agent_dir / "bootstrap", env.get("PYTHONPATH", ""))
+        env["PYTHONPATH"] = _first_on_path(AGENT / "bootstrap", env.get("PYTHONPATH", ""))
     inside = [setting for setting, knob in chosen if not is_of_launch(knob.site)]
     return env, [PlannedSetting(setting.knob, _told(setting), sites[setting.knob]) for setting in inside]
 

@@ -87,9 +87,7 @@ class TransparentRun:
         Raises UsageError, CannotRunHere: it cannot be started, or not with these settings.
         """
         command, env = variants.variant(self._command, env, self._settings, self._cwd)
-        child_env, planned = environment.build(
-            self._settings, env, run_dir=self._folder, agent_dir=environment.AGENT, facts=facts
-        )
+        child_env, planned = environment.build(self._settings, env, run_dir=self._folder, facts=facts)
         if self._folder is not None:
             plan = Plan(settings=planned, step_function=step_function)
             document.write(self._folder / "plan.json", plan, to_agent=True)

@@ -12,9 +12,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import dynotune
@@ -128,7 +127,7 @@ def start(
         order["lease"] = {"path": str(lease.path), "descriptor": lease.descriptor}
         supervisor, messages = _start_supervisor(run_dir if capture else None, lease)
         messages.send(order)
-        launched = Launched(order, run_dir, supervisor, messages, view=view, before=before, ours=ours, lease=lease)
+        launched = Launched(order, run_dir, supervisor, messages, view, before, ours, lease)
         launched._wait_until_started()
     except BaseException:
         if isinstance(view, View):
@@ -138,43 +137,39 @@ def start(
     return launched
 
 
+@dataclass(eq=False)
 class Launched:
     """A started command and everything that came of it. Leaving the `with` block ends what is still there.
 
     Args:
-        sandbox: whether the command works on a copy of its working directory.
         changes: what happened to files below the working directory, or to their copies; set at the end of a
             captured run.
     """
 
-    def __init__(
-        self,
-        order: Mapping[str, Any],
-        run_dir: Path | None,
-        supervisor: subprocess.Popen[bytes],
-        messages: Messages,
-        *,
-        view: View | str,
-        before: Snapshot | None,
-        ours: Sequence[Path],
-        lease: Lease,
-    ) -> None:
-        self.pid = 0
-        self.sandbox: Literal["overlay", "none"] = "overlay" if isinstance(view, View) else "none"
-        self.sandbox_reason = view if isinstance(view, str) else ""
-        self.changes = Changes()
-        self._order = order
-        self._run_dir = run_dir
-        self._supervisor = supervisor
-        self._messages = messages
-        self._view = view if isinstance(view, View) else None
-        self._before = before
-        self._ours = ours
-        self._lease = lease
-        self._over = False
-        self._exit: Exit | None = None
-        self._cpu_s: float | None = None
-        self._stopped = False
+    _order: Mapping[str, Any]
+    _run_dir: Path | None
+    _supervisor: subprocess.Popen[bytes]
+    _messages: Messages
+    _view: View | str
+    _before: Snapshot | None
+    _ours: Sequence[Path]
+    _lease: Lease
+    pid: int = 0
+    changes: Changes = field(default_factory=Changes)
+    _over: bool = False
+    _exit: Exit | None = None
+    _cpu_s: float | None = None
+    _stopped: bool = False
+
+    @property
+    def sandbox(self) -> Literal["overlay", "none"]:
+        """Whether the command works on a copy of its working directory."""
+        return "overlay" if isinstance(self._view, View) else "none"
+
+    @property
+    def sandbox_reason(self) -> str:
+        """Why it does not."""
+        return self._view if isinstance(self._view, str) else ""
 
     @property
     def changed_files(self) -> list[str]:
@@ -258,9 +253,7 @@ class Launched:
     def __enter__(self) -> Launched:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         try:
             if not self._over and self._supervisor.returncode is None:
                 self.end(grace_s=0.0)
@@ -311,7 +304,7 @@ class Launched:
         self._exit = Exit(code=message.get("exit"), signal=message.get("signal"))
 
     def _look_at_changes(self) -> None:
-        if self._view is not None:
+        if isinstance(self._view, View):
             self.changes = changes_in(self._view)
         elif self._before is not None:
             after = changes.scan(Path(self._order["cwd"]).resolve(), skip=self._ours)
@@ -328,7 +321,7 @@ class Launched:
                 hint="Look at what it waits for (ps -o pid,stat,wchan), and end it and the command by hand.",
             )
         left = self._end_orphans()
-        if self._view is not None:
+        if isinstance(self._view, View):
             overlay.remove(self._view.scratch)
         if not left:
             self._lease.give_back()

@@ -45,13 +45,13 @@ def new_run_folder(base: Path) -> Path:
         folder.mkdir(mode=0o700)
         # The umask may have taken from the mode; nobody's umask may add to it.
         folder.chmod(0o700)
+        try:
+            _prove_room(folder)
+        except OSError:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+            raise
     except OSError as error:
-        raise _no_folder(base, error) from error
-    try:
-        _prove_room(folder)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            folder.rmdir()
         raise _no_folder(base, error) from error
     return folder
 

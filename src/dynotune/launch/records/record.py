@@ -64,40 +64,21 @@ class _Setting(msgspec.Struct):
     detail: str = ""
 
 
-class _Event(msgspec.Struct):
-    """Fields that are read one by one, each with the type it has in every event; None is what was not known."""
-
-    event: str
-    task: _Int | None = None
-    kind: str | None = None
-    reason: str | None = None
-    at_exit: bool | None = None
-    argv: list[str] | None = None
-    executable: str | None = None
-    python: str | None = None
-    version: str | None = None
-    step: str | None = None
-    where: str | None = None
-    error: str | None = None
-    phase: str | None = None
-    name: str | None = None
-    settings: list[_Setting] | None = None
-    unknown: dict[str, str] | None = None
-    failed: dict[str, str] | None = None
-    step_s: list[float] | None = None
-    begin_s: float | None = None
-    end_s: float | None = None
-    at_s: float | None = None
-    time_s: float | None = None
-    done_s: float | None = None
-    started_s: float | None = None
-    rank: _Int | None = None
-    world_size: _Int | None = None
-    first_step: _Int | None = None
-    num_steps: _Int | None = None
-    num_events: _Int | None = None
-    num_superseded: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)] | None = None
-    arm: _Int | None = None
+# Fields that are read one by one, each with the type it has in every event; None is what was not known.
+_FIELDS: tuple[tuple[Any, str], ...] = (
+    (_Int, "task rank world_size first_step num_steps num_events arm"),
+    (Annotated[int, msgspec.Meta(ge=0, le=1 << 62)], "num_superseded"),
+    (bool, "at_exit"),
+    (str, "kind reason executable python version step where error phase name"),
+    (float, "begin_s end_s at_s time_s done_s started_s"),
+    (list[float], "step_s"),
+    (list[str], "argv"),
+    (list[_Setting], "settings"),
+    (dict[str, str], "unknown failed"),
+)
+_Event = msgspec.defstruct(
+    "_Event", [("event", str), *((name, type_ | None, None) for type_, names in _FIELDS for name in names.split())]
+)
 
 
 class Record(msgspec.Struct):

@@ -89,7 +89,7 @@ def refuse_impossible(run: RunSpec, settings: Sequence[Setting], facts: Facts) -
     """
     env = variants.variant(run.command, run.env, settings, run.cwd).env
     arm_facts = facts_of_arm(run, settings, facts)
-    environment.build(settings, env, run_dir=run.base, agent_dir=environment.AGENT, facts=arm_facts)
+    environment.build(settings, env, run_dir=run.base, facts=arm_facts)
     ref = revision.pinned(settings, facts)
     if ref is not None:
         revision.refuse_unseen(revision.find(run.cwd, ref), run.base, sandbox=run.sandbox)

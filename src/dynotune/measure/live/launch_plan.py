@@ -102,7 +102,7 @@ def launch_plan(
         env["DYNOTUNE_BYTECODE"] = str(_bytecode_folder())
         kept.append(_bytecode_folder())
     facts = facts_of_arm(run, settings, facts)
-    env, planned = environment.build(settings, env, run_dir=folder, agent_dir=environment.AGENT, facts=facts)
+    env, planned = environment.build(settings, env, run_dir=folder, facts=facts)
     return LaunchPlan(
         id=folder.name if folder.parent == run.base else f"{folder.parent.name}/{folder.name}",
         label=label,

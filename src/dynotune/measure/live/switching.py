@@ -401,7 +401,7 @@ class _Switched:
 
 
 def _planned(arm: Arm, folder: Path, facts: Facts) -> list[PlannedSetting]:
-    _, planned = environment.build(arm.settings, {}, run_dir=folder, agent_dir=environment.AGENT, facts=facts)
+    _, planned = environment.build(arm.settings, {}, run_dir=folder, facts=facts)
     return planned
 
 

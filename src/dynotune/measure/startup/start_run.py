@@ -129,7 +129,7 @@ def run_start(
     outcome = run_once(plan, folder=folder, limit_s=limit_s, enough=enough)
     _refuse_unready(outcome, plan, limit_s)
     after = caches.snapshot(found)
-    held = {name: sum(files.values()) for name, files in after.files.items()}
+    held = {name: sum(files.values()) for name, files in after.items()}
     return outcome, _start(
         arm, outcome, caches.growth(before, after), held, watched_on=purpose == "pilot" and arm != "off"
     )

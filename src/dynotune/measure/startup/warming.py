@@ -64,7 +64,7 @@ def warm(request: WarmRequest, watcher: Watcher) -> Warmed:
         cautions.say_where(request.run, folder / "run", watcher)
         before = contents.snapshot(found)
         # Precompiled headers are left by any program, and say nothing of this one.
-        empty = not any(files for name, files in before.files.items() if name != "headers")
+        empty = not any(files for name, files in before.items() if name != "headers")
         while len(runs) < request.max_runs:
             watcher.running(f"the command, run {len(runs) + 1}")
             run_folder = fresh_folder(folder / f"run-{len(runs) + 1}")

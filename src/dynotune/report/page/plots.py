@@ -101,18 +101,11 @@ def forest(rows: Sequence[Tried], *, margin: float) -> Figure | None:
     drawn = [point for group in points.values() for point in group]
     if not drawn:
         return None
-    layout = ratio_axis([one for _, _, one in drawn], margin)
-    if len(lines) > MOST_ROWS_OVER_AN_AXIS:
-        layout["xaxis"]["side"] = "top"
     traces = [_points(group, *SYMBOLS.get(kind, OTHER_SYMBOL)) for kind, group in points.items()]
-    traces += edge_arrows(drawn, layout)
-    return {
-        "label": "Speed-up of each setting alone, with its interval",
-        "data": traces,
-        "layout": layout,
-        "rows": lines,
-        "kinds": list(points),
-    }
+    figure = _ratios("Speed-up of each setting alone, with its interval", drawn, traces, lines, margin)
+    if len(lines) > MOST_ROWS_OVER_AN_AXIS:
+        figure["layout"]["xaxis"]["side"] = "top"
+    return {**figure, "kinds": list(points)}
 
 
 def worths(rows: Sequence[Tried], *, margin: float) -> Figure | None:
@@ -122,49 +115,48 @@ def worths(rows: Sequence[Tried], *, margin: float) -> Figure | None:
         return None
     kept = [point for point, row in zip(points, rows, strict=True) if row.kind == "proved"]
     dropped = [point for point in points if point not in kept]
-    layout = ratio_axis([one for _, _, one in points], margin)
-    return {
-        "label": "What each setting is worth within the whole, with its interval",
-        "data": [
-            _points(kept, "circle", "accent"),
-            _points(dropped, "square-open", "muted"),
-            *edge_arrows(points, layout),
-        ],
-        "layout": layout,
-        "rows": [{"y": at, "text": words.plain(id, longest=LONGEST_LABEL)} for at, id, _ in points],
-    }
+    traces = [_points(kept, "circle", "accent"), _points(dropped, "square-open", "muted")]
+    lines = [{"y": at, "text": words.plain(id, longest=LONGEST_LABEL)} for at, id, _ in points]
+    return _ratios("What each setting is worth within the whole, with its interval", points, traces, lines, margin)
 
 
 def joint(rows: Sequence[Joint], *, margin: float) -> Figure | None:
     """Settings tried together, beside the product of what they gave alone."""
     if not rows:
         return None
-    names = [" + ".join(row.ids) for row in rows]
-    together = [(at, name, row.estimate) for at, (name, row) in enumerate(zip(names, rows, strict=True))]
-    products = [(at, row.parts) for at, row in enumerate(rows) if row.parts is not None]
-    layout = ratio_axis([row.estimate for row in rows], margin, also=[parts for _, parts in products])
+    together = [(at, " + ".join(row.ids), row.estimate) for at, row in enumerate(rows)]
+    products = [
+        (at, name, row.parts) for (at, name, _), row in zip(together, rows, strict=True) if row.parts is not None
+    ]
     parts = dots(
-        [shown(parts) for _, parts in products],
-        [at for at, _ in products],
-        [[names[at][:LONGEST_HOVER], f"its parts, multiplied: {words.times(parts)}"] for at, parts in products],
+        [shown(product) for _, _, product in products],
+        [at for at, _, _ in products],
+        [[name[:LONGEST_HOVER], f"its parts, multiplied: {words.times(product)}"] for _, name, product in products],
         symbol="line-ns-open",
         size=17,
         colour="ink",
         line={"width": 2},
     )
-    return {
-        "label": "Settings together, beside the product of their parts",
-        "data": [parts, _points(together, "circle", "accent"), *edge_arrows(together, layout)],
-        "layout": layout,
-        "rows": [
-            {
-                "y": at,
-                "text": words.plain(name, longest=2 * LONGEST_LABEL),
-                "lines": [words.plain(one) for one in row.ids],
-            }
-            for at, (name, row) in enumerate(zip(names, rows, strict=True))
-        ],
-    }
+    lines = [
+        {"y": at, "text": words.plain(name, longest=2 * LONGEST_LABEL), "lines": list(map(words.plain, row.ids))}
+        for (at, name, _), row in zip(together, rows, strict=True)
+    ]
+    traces = [parts, _points(together, "circle", "accent")]
+    label = "Settings together, beside the product of their parts"
+    return _ratios(label, together, traces, lines, margin, also=[product for _, _, product in products])
+
+
+def _ratios(
+    label: str,
+    points: Sequence[tuple[int, str, Estimate]],
+    traces: Sequence[dict[str, Any]],
+    rows: Sequence[dict[str, Any]],
+    margin: float,
+    also: Sequence[float] = (),
+) -> Figure:
+    """Traces on an axis that holds the points and `also`, with arrows where intervals go on beyond it."""
+    layout = ratio_axis([one for _, _, one in points], margin, also=also)
+    return {"label": label, "data": [*traces, *edge_arrows(points, layout)], "layout": layout, "rows": rows}
 
 
 def bounds(rows: Sequence[Saved]) -> Figure | None:

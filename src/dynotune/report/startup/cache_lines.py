@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
-from dynotune.report.export import docker_quoted, kubernetes_quoted
+from dynotune.report.export import container, docker_variables, kubernetes_quoted
 from dynotune.schema.cache_pack import Packed, Unpacked
 from dynotune.schema.toml_text import quoted
 from dynotune.text import words
@@ -36,7 +36,7 @@ def docker_unpack(packed: Packed, variables: Mapping[str, str]) -> list[str]:
     lines += [
         f"RUN --mount=type=bind,source={shlex.quote(name)},target=/tmp/caches.pack \\",
         f"    dynotune startup unpack /tmp/caches.pack --sha256 {packed.sha256} --caches {FOLDER}{force}",
-        *(f"ENV {each}={docker_quoted(value)}" for each, value in variables.items()),
+        *docker_variables(variables),
     ]
     return lines
 
@@ -47,7 +47,7 @@ def docker_copy(unpacked: Unpacked) -> list[str]:
     for folder in mounts(unpacked):
         # The form of COPY that takes any name.
         lines.append(f"COPY [{quoted(folder.lstrip('/') + '/')}, {quoted(folder + '/')}]")
-    return lines + [f"ENV {name}={docker_quoted(value)}" for name, value in unpacked.variables.items()]
+    return lines + docker_variables(unpacked.variables)
 
 
 def kubernetes(folders: Sequence[str], variables: Mapping[str, str], fill: str) -> list[str]:
@@ -60,15 +60,9 @@ def kubernetes(folders: Sequence[str], variables: Mapping[str, str], fill: str) 
     lines = [
         "# Merge it into the pod's template. Not an emptyDir: that ends with the pod.",
         f"# Filled once, in a pod that has it mounted: {fill}",
-        "spec:",
-        "  containers:",
-        "    - name: CONTAINER  # yours",
+        *container(variables),
+        "      volumeMounts:",
     ]
-    if variables:
-        lines.append("      env:")
-        for name, value in variables.items():
-            lines += [f"        - name: {quoted(name)}", f"          value: {kubernetes_quoted(value)}"]
-    lines.append("      volumeMounts:")
     for folder in folders:
         lines += [f"        - name: {VOLUME}", f"          mountPath: {kubernetes_quoted(folder)}"]
         if len(folders) > 1:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from dynotune.report.findings import finding_lines
+from dynotune.report.layout import table
 from dynotune.report.terminal import VERDICT_STYLES, Progress
 from dynotune.schema.caches import TITLES, Cache, CacheName
 from dynotune.schema.facts import Unknown
@@ -54,8 +54,8 @@ class StartProgress(Progress):
 def startup_report(startup: Startup) -> RenderableType:
     """What a warm cache saves, what the start is made of, what follows."""
     parts: list[RenderableType] = [_headline(startup), Padding(_phases(startup), (1, 0))]
-    if table := _caches(startup):
-        parts.append(Padding(table, (0, 0, 1, 0)))
+    if (caches := _caches(startup)) is not None:
+        parts.append(Padding(caches, (0, 0, 1, 0)))
     parts += [Text(words.plain(text)) for text in startup.said]
     if startup.to_set:
         parts.append(Text("to set", style="bold"))
@@ -92,7 +92,7 @@ def _ratio(ratio: Ratio) -> Text:
 
 
 def _phases(startup: Startup) -> RenderableType:
-    rows = _table("", *(TIME_TITLES[arm] for arm in ARMS))
+    rows = table(":", *(f"{TIME_TITLES[arm]}:right" for arm in ARMS), style="bold", gap=3)
     columns = [_of_arm(startup, arm) for arm in ARMS]
     title = "to the line" if startup.run.ready_pattern else "to the first step"
     medians = [statistics.median(start.value_s for start in each) if each else None for each in columns]
@@ -144,7 +144,8 @@ def _until_steady(startup: Startup, arm: Arm) -> str:
 def _caches(startup: Startup) -> RenderableType | None:
     """What starts left in the caches, which lie in folders of their own; and the command's own, now."""
     cold, warm = _of_arm(startup, "cold"), _of_arm(startup, "warm")
-    rows = _table("cache", "cold adds", "warm adds", "warm holds", "your own", "lasts")
+    sizes_of = (f"{header}:right" for header in ("cold adds", "warm adds", "warm holds", "your own", "lasts"))
+    rows = table("cache:", *sizes_of, style="bold", gap=3)
     for cache in startup.own:
         held = max((start.held.get(cache.name, 0) for start in warm), default=0)
         sizes = [_added(cold, cache.name), _added(warm, cache.name), held, cache.size_bytes]
@@ -178,13 +179,6 @@ def _of_arm(startup: Startup, arm: Arm) -> list[Start]:
     """Those that count; without any, those of void blocks, which is said beside it, or the pilots."""
     blocks = startup.blocks or [voided.values for voided in startup.voided]
     return [block.of(arm) for block in blocks] or [pilot for pilot in startup.pilots if pilot.arm == arm]
-
-
-def _table(*columns: str) -> Table:
-    rows = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
-    for number, column in enumerate(columns):
-        rows.add_column(column, justify="left" if number == 0 else "right")
-    return rows
 
 
 def _notes(startup: Startup) -> RenderableType:

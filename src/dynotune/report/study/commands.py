@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -16,16 +16,11 @@ from dynotune.text import words
 RECIPE = "recipe.toml"
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):
     """What it does, in a few words, and its words as a shell takes them."""
 
     what: str
     words: list[str]
-
-    @property
-    def line(self) -> str:
-        return " ".join(self.words)
 
 
 def repeats(study: Study, *, recipe: str = RECIPE) -> list[Command]:

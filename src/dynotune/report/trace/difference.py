@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from dynotune.report.bars import OF_A_WINDOW, Bar
-from dynotune.report.layout import fields, spaced
-from dynotune.report.trace_parts import Per, listed, place, prose, recorded, title, window
+from dynotune.report.bars import OF_A_WINDOW
+from dynotune.report.layout import fields, spaced, table
+from dynotune.report.trace_parts import Per, listed, on_one_scale, place, prose, recorded, title, window
 from dynotune.schema.trace_summary import TraceDifference, TraceSummary
 from dynotune.text import words
 
@@ -37,34 +36,22 @@ def _bars(difference: TraceDifference) -> list[RenderableType]:
     before_s, after_s = difference.before_s, difference.after_s
     if before is None or after is None or not before_s or not after_s:
         return []
-    longest_s = max(before_s, after_s)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True, justify="right")
-    table.add_column(ratio=1)
-    for name, shares, length_s in (("before", before, before_s), ("after", after, after_s)):
-        table.add_row(
-            name, words.duration(length_s, column=True), Bar(OF_A_WINDOW, shares, of_width=length_s / longest_s)
-        )
+    rows = on_one_scale(OF_A_WINDOW, [("before", before, before_s), ("after", after, after_s)])
     what = "A step" if difference.per == "step" else "The window"
-    return [Group(title(what, "on the slowest device, both on one scale"), table)]
+    return [Group(title(what, "on the slowest device, both on one scale"), rows)]
 
 
 def _parts(difference: TraceDifference) -> list[RenderableType]:
     before, after = difference.before.shares, difference.after.shares
     if before is None or after is None or difference.before_s is None or difference.after_s is None:
         return []
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for header in ("", "part"):
-        table.add_column(header, no_wrap=True)
-    for header, _ in CHANGE:
-        table.add_column(header, justify="right", no_wrap=True)
+    rows = table(":whole", "part:whole", *(f"{header}:number" for header, _ in CHANGE))
     for part in OF_A_WINDOW:
         before_s, after_s = part.of(before) * difference.before_s, part.of(after) * difference.after_s
         if before_s or after_s:
-            table.add_row(part, part.label, *_change(before_s, after_s))
-    table.add_row("", "together", *_change(difference.before_s, difference.after_s))
-    return [table]
+            rows.add_row(part, part.label, *_change(before_s, after_s))
+    rows.add_row("", "together", *_change(difference.before_s, difference.after_s))
+    return [rows]
 
 
 CHANGE = [("before", "right"), ("after", "right"), ("change", "right")]

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from dynotune.report.bars import OF_A_WINDOW, Bar, Legend
-from dynotune.report.layout import fields, spaced
+from dynotune.report.layout import fields, spaced, table
 from dynotune.report.trace.tables import tables
 from dynotune.report.trace_parts import (
     NUM_OF_A_MACHINE,
@@ -86,16 +85,12 @@ def _devices(summary: TraceSummary, top: int) -> list[RenderableType]:
     limit = max(top, NUM_OF_A_MACHINE)
     by_idle = sorted(summary.devices, key=lambda device: device.idle_s / (device.window_s or 1), reverse=True)
     chosen = by_idle[:limit] if len(by_idle) > limit else summary.devices
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for header in ("rank", "device", "window", "", "busy", "compute", "copy", "comm."):
-        if header:
-            table.add_column(header, justify="right", no_wrap=True)
-        else:
-            table.add_column("", ratio=1)
+    shares = (f"{name}:number" for name in ("busy", "compute", "copy", "comm."))
+    rows = table("rank:number", "device:number", "window:number", ":wide", *shares)
     for device in chosen:
-        table.add_row(*_device(device))
+        rows.add_row(*_device(device))
     rest = [left_out(len(by_idle), limit)] if len(by_idle) > limit else []
-    return [Group(title("Devices"), table, *rest)]
+    return [Group(title("Devices"), rows, *rest)]
 
 
 def _device(device: DeviceTime) -> list[RenderableType]:
@@ -113,10 +108,7 @@ def _causes(summary: TraceSummary, top: int) -> list[RenderableType]:
         return []
     per = Per.of(summary)
     causes = sorted(summary.causes, key=lambda cause: cause.lost_s, reverse=True)
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(justify="right", no_wrap=True)
-    grid.add_column(justify="right", no_wrap=True)
-    grid.add_column(overflow="fold")
+    grid = table(":number", ":number", ":text")
     for cause in causes[:top]:
         grid.add_row(Text(per.time(cause.lost_s), style="bold"), words.fine_share(cause.share), _cause(cause))
     rest = [left_out(len(causes), top)] if len(causes) > top else []

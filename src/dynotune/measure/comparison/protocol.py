@@ -15,10 +15,19 @@ from dynotune.measure.comparison import in_process, objective, schedule, summary
 from dynotune.measure.comparison.stats import SequentialResult, judge
 from dynotune.measure.live import cautions
 from dynotune.measure.live.arm_run import refuse_impossible, run_settings
-from dynotune.measure.live.cache_effects import compiled_s, found_warm
 from dynotune.measure.live.machine import check, facts_of, machine_lock, refuse_another_machine
 from dynotune.measure.live.outcome import Outcome, refuse_rejected
-from dynotune.measure.live.pilot import FirstStep, Steadiness, UntilStep, WindowPlan, limit_s, plan, plan_window
+from dynotune.measure.live.pilot import (
+    FirstStep,
+    Steadiness,
+    UntilStep,
+    WindowPlan,
+    compiled_s,
+    found_warm,
+    limit_s,
+    plan,
+    plan_window,
+)
 from dynotune.measure.live.request import CompareRequest, Watcher
 from dynotune.schema import document
 from dynotune.schema.comparison import PRECISION, ArmName, Comparison, FailedArm, Pair, Voided
@@ -115,8 +124,7 @@ def resume(folder: Path, now: RunSpec, watcher: Watcher, *, budget_s: float | No
 def so_far(folder: Path) -> SequentialResult:
     """What the pairs, or blocks, of an interrupted comparison say until now.
 
-    Raises:
-        RecordError: there is no comparison in `folder`.
+    Raises RecordError: there is no comparison in `folder`.
     """
     comparison = document.read(folder / FILE, Comparison)
     return judge(comparison.pairs, margin=comparison.margin, max_pairs=comparison.max_pairs)
@@ -222,8 +230,7 @@ class _Session:
     def _plan(self, outcomes: list[Outcome]) -> tuple[WindowPlan, int]:
         """The window and the most pairs. Where only cold caches of the pilots are in the way, they run once more, warm.
 
-        Raises:
-            CannotRunHere, UsageError: as `plan`.
+        Raises CannotRunHere, UsageError: as `plan`.
         """
         try:
             return plan(self._request, outcomes, self._left_s())
@@ -307,8 +314,7 @@ class _Session:
             runs[arm] = self._launch(arm, f"{number:03d}-{arm}", limit, window)
             values[arm] = objective.value(runs[arm], self._request.run.objective, self._comparison.unit)
         pair = Pair(first, values["baseline"], values["candidate"], runs["baseline"].run.id, runs["candidate"].run.id)
-        reasons = objective.void_reasons(self._request.run.objective, runs)
-        if reasons:
+        if reasons := objective.void_reasons(self._request.run.objective, runs):
             voided = Voided(number, "; ".join(reasons), pair)
             self._update(voided=[*self._comparison.voided, voided])
             self._watcher.voided(voided)

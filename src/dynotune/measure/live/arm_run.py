@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from dynotune.launch.caches import contents
 from dynotune.launch.process import environment, revision, variants
 from dynotune.launch.records import Record
 from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
-from dynotune.measure.live.live_run import num_ranks, run_once
+from dynotune.measure.live.live_run import Enough, num_ranks, run_once
 from dynotune.measure.live.machine import facts_of_arm
 from dynotune.measure.live.outcome import Outcome, refuse_failed
 from dynotune.schema.errors import CannotRunHere
@@ -20,8 +20,6 @@ from dynotune.schema.task import CheckResults, Task, TimeWindow
 
 SYNCHRONISED = ("latency-p99", "time-to-first-step")
 """Objectives that are of single steps: each waits for the device."""
-
-Enough = Callable[[list[Record]], bool]
 
 
 def run_settings(
@@ -84,8 +82,7 @@ def run_settings(
 def refuse_impossible(run: RunSpec, settings: Sequence[Setting], facts: Facts) -> None:
     """Find out before anything runs what `run_settings` would refuse in the settings.
 
-    Raises:
-        UsageError, CannotRunHere: as `environment.build`, `variants.variant`, `revision.find` and `facts_of_arm`.
+    Raises UsageError, CannotRunHere: as `environment.build`, `variants.variant`, `revision.find` and `facts_of_arm`.
     """
     env = variants.variant(run.command, run.env, settings, run.cwd).env
     arm_facts = facts_of_arm(run, settings, facts)

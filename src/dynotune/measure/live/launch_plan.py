@@ -87,8 +87,7 @@ def launch_plan(
             `times_start` and `memory`.
         run_to_end: as `RunSpec.run_to_end`, which is taken for None.
 
-    Raises:
-        UsageError, CannotRunHere: as `launch.process.environment.build`.
+    Raises UsageError, CannotRunHere: as `launch.process.environment.build`.
     """
     command, inherited = variants.variant(run.command, run.env, settings, run.cwd)
     env = inherited | (more_env or {})

@@ -72,7 +72,9 @@ def warm(request: WarmRequest, watcher: Watcher) -> Warmed:
             after = contents.snapshot(found)
             added = contents.growth(before, after)
             runs.append(_as_run(outcome, added, ready_s))
-            watcher.say(_said(runs[-1], len(runs)))
+            first_s, num_added = runs[-1].time_to_first_step_s, runs[-1].num_added
+            first = "" if first_s is None else f", first step after {first_s:.1f} s"
+            watcher.say(f"Run {len(runs)} added {f'{num_added} files' if num_added else 'nothing'}{first}.")
             before = after
             if not runs[-1].num_added:
                 break
@@ -161,12 +163,6 @@ def _as_run(outcome: Outcome, added: list[Growth], ready_s: float | None) -> War
         ended_by=outcome.run.ended_by or "",
         folder=str(outcome.folder),
     )
-
-
-def _said(run: WarmRun, number: int) -> str:
-    first = "" if run.time_to_first_step_s is None else f", first step after {run.time_to_first_step_s:.1f} s"
-    added = f"added {run.num_added} files" if run.num_added else "added nothing"
-    return f"Run {number} {added}{first}."
 
 
 def _make_kept(found: Sequence[Place], cwd: Path) -> None:

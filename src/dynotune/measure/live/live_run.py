@@ -171,7 +171,7 @@ class LiveRun(AbstractContextManager["LiveRun"]):
         assert self._page is not None, "only a live run takes tasks"
         self.sample()
         number = self._page.order(task)
-        waiting = _Waiting(self, self._page, number, limit_s, enough)
+        waiting = _Waiting(self._page, number, limit_s, enough)
         self.until(waiting)
         answer = Answer() if waiting.is_enough else self.answer_to(number, waiting.reason)
         if answer.at_exit:
@@ -258,10 +258,6 @@ class LiveRun(AbstractContextManager["LiveRun"]):
             ready_at_exit=self._ready_at_exit,
         )
 
-    def is_alive(self, pid: int) -> bool:
-        process = processes.read(pid)
-        return process is not None and process.state not in "ZX"
-
     def _over(self, by: EndedBy) -> None:
         self._ended_by, self._wall_s = by, time.perf_counter() - self.launched_s
 
@@ -285,15 +281,12 @@ class _Waiting:
     `is_enough`: whoever ordered the task has what it wanted, and waits no more.
     """
 
-    def __init__(
-        self, live: LiveRun, page: TaskPage, number: int, limit_s: float | None, enough: Enough | None = None
-    ) -> None:
-        self._live, self._page, self._number = live, page, number
+    def __init__(self, page: TaskPage, number: int, limit_s: float | None, enough: Enough | None) -> None:
+        self._page, self._number = page, number
         self._enough, self.is_enough = enough, False
         self._limit_s = math.inf if limit_s is None else limit_s
-        self._began_s = time.monotonic()
+        self._began_s = self._progress_s = time.monotonic()
         self._num_steps = 0
-        self._progress_s = time.monotonic()
         self._lost_s: float | None = None
         self._asked_again = False
         self.reason = ""
@@ -311,7 +304,7 @@ class _Waiting:
         return bool(self.reason)
 
     def _lost_rank(self, missing: Sequence[Record]) -> str:
-        lost = [record for record in missing if not self._live.is_alive(record.pid)]
+        lost = [record for record in missing if not is_alive(record.pid)]
         now = time.monotonic()
         if not lost:
             self._lost_s = None
@@ -344,6 +337,11 @@ def _seed(launch: LaunchPlan, folder: Path) -> Seed | None:
     found = revision.find(launch.cwd, launch.revision)
     revision.export(found, folder / "revision")
     return Seed(found.root, folder / "revision", found.gone)
+
+
+def is_alive(pid: int) -> bool:
+    process = processes.read(pid)
+    return process is not None and process.state not in "ZX"
 
 
 def num_ranks(records: Sequence[Record]) -> int:

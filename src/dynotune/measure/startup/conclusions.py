@@ -8,7 +8,6 @@ from typing import Any
 
 from dynotune.doctor import ObservationView, examine, policy
 from dynotune.schema.caches import TITLES, Cache, CacheName
-from dynotune.schema.diagnosis import Finding, NotKnown
 from dynotune.schema.facts import Facts, Unknown, Value
 from dynotune.schema.observation import Observation
 from dynotune.schema.startup import Arm, Phase, Ratio, Start, Startup
@@ -51,30 +50,24 @@ IN_WORDS: dict[Phase, str] = {
 
 
 def conclusions(startup: Startup) -> dict[str, Any]:
-    found, unknown = findings(startup)
+    view = ObservationView(Observation(command=startup.run.command, facts=startup.facts | facts(startup)))
+    found, unknown = examine(view)
     return {
         "said": [*_saved(startup), *_compiled(startup), *_limits(startup), *_own(startup), *_left(startup)],
         "to_set": to_set(startup),
-        "findings": found,
-        "unknown": unknown,
+        "findings": [finding for finding in found if finding.id in ABOUT_STARTS],
+        "unknown": [one for one in unknown if one.id in ABOUT_STARTS],
     }
 
 
-def findings(startup: Startup) -> tuple[list[Finding], list[NotKnown]]:
-    found, unknown = examine(
-        ObservationView(Observation(command=startup.run.command, facts=startup.facts | facts(startup)))
-    )
-    return [f for f in found if f.id in ABOUT_STARTS], [u for u in unknown if u.id in ABOUT_STARTS]
-
-
 def _saved(startup: Startup) -> list[str]:
-    whats: dict[Arm, str] = {"cold": "A warm cache", "off": "Having caches at all"}
-    ratios = ((of_arm(startup, arm), what) for arm, what in whats.items())
-    return [_of_ratio(ratio, what, startup.margin) for ratio, what in ratios if ratio is not None]
+    ratios = (of_arm(startup, "cold"), of_arm(startup, "off"))
+    return [_of_ratio(ratio, startup.margin) for ratio in ratios if ratio is not None]
 
 
-def _of_ratio(ratio: Ratio, what: str, margin: float) -> str:
-    start = {"cold": "a cold start", "off": "a start without caches", "warm": "a warm start"}[ratio.arm]
+def _of_ratio(ratio: Ratio, margin: float) -> str:
+    is_cold = ratio.arm == "cold"
+    what, start = ("A warm cache", "a cold start") if is_cold else ("Having caches at all", "a start without caches")
     if ratio.verdict == "faster" and ratio.saved_s is not None and ratio.median_s is not None:
         within = ""
         if ratio.saved_ci is not None:
@@ -274,9 +267,8 @@ def facts(startup: Startup) -> Facts:
     }
     if threads:
         found["start.compile_threads"] = threads[0]
-    for cache in startup.own:
-        found |= _of_cache(cache)
-    return found
+    names = ("path", "off", "size_bytes", "writable", "lasts", "storage", "limit_bytes")
+    return found | {f"cache.{cache.name}.{name}": getattr(cache, name) for cache in startup.own for name in names}
 
 
 def starts(startup: Startup, arm: Arm) -> list[Start]:
@@ -324,9 +316,3 @@ def _num_graphs(cold: Iterable[Start]) -> int | Unknown:
     if not known:
         return Unknown("no Python of this command recorded it")
     return max((start.compiled.num_missed + start.compiled.num_found for start in known if start.compiled), default=0)
-
-
-def _of_cache(cache: Cache) -> Facts:
-    prefix = f"cache.{cache.name}"
-    names = ("path", "off", "size_bytes", "writable", "lasts", "storage", "limit_bytes")
-    return {f"{prefix}.{name}": getattr(cache, name) for name in names}

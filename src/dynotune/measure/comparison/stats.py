@@ -123,7 +123,7 @@ def judge(
         if settled is not None:
             settled = _narrower(settled, _state(fit, levels[k], verdict=settled.verdict, reason=""))
         else:
-            verdict, reason = _verdict_unless_void(fit, levels[k], equivalence_levels[k], margin, void)
+            verdict, reason = _verdict(fit, levels[k], equivalence_levels[k], margin, void)
             if verdict is not None:
                 settled = _state(fit, levels[k], verdict=verdict, reason=reason)
         if settled is not None:
@@ -142,7 +142,7 @@ def judge(
         fit, verdict, reason = _fit(pairs, seen), None, ""
         if len(pairs) > last_look or void.is_too_many(len(pairs)):
             level, equivalence_level = levels[num_passed], equivalence_levels[num_passed]
-            verdict, reason = _verdict_unless_void(fit, level, equivalence_level, margin, void)
+            verdict, reason = _verdict(fit, level, equivalence_level, margin, void)
         told = f"{OUT_OF_TIME} {reason}".strip() if verdict is None else reason
         return _state(fit, levels[num_passed], verdict=verdict or "undecided", reason=told)
     next_look = schedule[num_passed]
@@ -240,15 +240,11 @@ def _log_ratio(pair: Pair) -> float:
     return math.log(pair.baseline_s) - math.log(pair.candidate_s)
 
 
-def _verdict_unless_void(
-    fit: _Fit, level: float, equivalence_level: float, margin: float, void: _Void
+def _verdict(
+    fit: _Fit, level: float, equivalence_level: float, margin: float, void: _Void | None = None
 ) -> tuple[Verdict | None, str]:
-    if void.is_too_many(fit.num_pairs):
+    if void is not None and void.is_too_many(fit.num_pairs):
         return None, void.as_reason(fit.num_pairs)
-    return _verdict(fit, level, equivalence_level, margin)
-
-
-def _verdict(fit: _Fit, level: float, equivalence_level: float, margin: float) -> tuple[Verdict | None, str]:
     differs = abs(fit.effect) > fit.half_width(level)
     if abs(fit.effect) + fit.half_width(equivalence_level) <= math.log1p(margin):
         size = f"A difference of {abs(math.expm1(fit.effect)):.2%} is there, but it" if differs else "It"

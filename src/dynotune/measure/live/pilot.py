@@ -188,7 +188,8 @@ def plan(
         CannotRunHere: as `plan_window`, or the window is too short to tell anything.
         UsageError: the time left affords no comparison that could find anything.
     """
-    cold_kept = kept_when_warm(request.run) if cold_kept is None else cold_kept
+    if cold_kept is None:
+        cold_kept = 1.0 if request.run.caches == "cold" else COLD_KEPT
     whole = plan_window(request.run, pilots, cold_kept=cold_kept)
     if request.run.window_steps is None and whole.num_steps:  # who asks for so few is warned, and gets them
         refuse_too_short(request.run, whole)
@@ -384,11 +385,6 @@ def num_steps_to_find(record: Record) -> int:
     """Steps that had passed when the cycle was fixed."""
     cycle = record.last("cycle") or {}
     return int(cycle.get("num_steps", 0))
-
-
-def kept_when_warm(run: RunSpec) -> float:
-    """Of what a pilot took to compile, what a later run takes."""
-    return 1.0 if run.caches == "cold" else COLD_KEPT
 
 
 def found_warm(pilot: Outcome, other: Outcome, *, is_first: bool) -> Outcome | None:

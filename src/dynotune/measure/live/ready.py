@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from pathlib import Path
@@ -67,13 +68,10 @@ class ReadyOn:
 
     def _new(self, path: Path) -> list[bytes]:
         chunks = []
-        try:
-            with path.open("rb") as file:
-                file.seek(self._files[path])
-                while chunk := file.read(CHUNK_BYTES):
-                    chunks.append(chunk)
-                    self._files[path] += len(chunk)
-        except OSError:
-            # Not there yet.
-            pass
+        # It may not be there yet.
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            file.seek(self._files[path])
+            while chunk := file.read(CHUNK_BYTES):
+                chunks.append(chunk)
+                self._files[path] += len(chunk)
         return chunks

@@ -287,7 +287,7 @@ class _Waiting:
         self._limit_s = math.inf if limit_s is None else limit_s
         self._began_s = self._progress_s = time.monotonic()
         self._num_steps = 0
-        self._lost_s: float | None = None
+        self._lost_s = math.inf
         self._asked_again = False
         self.reason = ""
 
@@ -306,11 +306,7 @@ class _Waiting:
     def _lost_rank(self, missing: Sequence[Record]) -> str:
         lost = [record for record in missing if not is_alive(record.pid)]
         now = time.monotonic()
-        if not lost:
-            self._lost_s = None
-            return ""
-        if self._lost_s is None:
-            self._lost_s = now
+        self._lost_s = min(self._lost_s, now) if lost else math.inf
         if now - self._lost_s < LOST_RANK_S:
             return ""
         rank = lost[0].among_ranks("rank")

@@ -89,7 +89,7 @@ def test_tasks_are_carried_out_one_after_another_and_the_program_goes_on_between
     assert document.read(run.folder / "run.json", Run) == outcome.run
     spent = outcome.run.spent
     assert min(spent.interpreter_s, spent.imports_s, spent.warmup_s, spent.window_s, spent.tasks_s) > 0
-    assert not run.is_alive(outcome.records[0].pid)
+    assert not live_run.is_alive(outcome.records[0].pid)
 
 
 def test_a_task_that_cannot_be_done_is_a_reason_and_the_next_one_is_done(live):

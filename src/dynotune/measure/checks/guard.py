@@ -71,8 +71,7 @@ class Own(msgspec.Struct, kw_only=True):
 def baseline(run: RunSpec, *, folder: Path, facts: Facts, limit_s: float = LIMIT_S) -> Own | Unknown:
     """Run the baseline in a folder below `folder`. What it says serves all arms.
 
-    Raises:
-        CommandFailed, CannotRunHere: as `run_settings`.
+    Raises CommandFailed, CannotRunHere: as `run_settings`.
     """
     first = _run(run, [], folder / "guard-baseline", facts, limit_s, PLAIN)
     return first if isinstance(first, Unknown) else Own(first=first)
@@ -264,8 +263,7 @@ def _run(
 def readings(records: Sequence[Record]) -> Readings | Unknown:
     """What the processes that made steps say that they computed; Unknown where one says nothing.
 
-    Raises:
-        RecordError: it is not as dynotune's agent writes it.
+    Raises RecordError: it is not as dynotune's agent writes it.
     """
     found = []
     for record in sorted(records, key=lambda record: record.among_ranks("rank") or 0):

@@ -74,8 +74,7 @@ def compare_within(
     Returns:
         The comparison, with a verdict, and why there is none, if it could not be made so.
 
-    Raises:
-        CannotRunHere, UsageError: the command or the machine, not the candidate.
+    Raises CannotRunHere, UsageError: the command or the machine, not the candidate.
     """
     arm = Candidate(tuple(sorted(_switched(request), key=lambda setting: setting.knob)))
     told = 0

@@ -33,8 +33,7 @@ def value(outcome: Outcome, objective: Objective, unit: summary.Unit) -> float:
         outcome: as `run_arm` gave it, with its records.
         unit: what the pilots could count.
 
-    Raises:
-        StatisticsError: it cannot be known of this run.
+    Raises StatisticsError: it cannot be known of this run.
     """
     match objective:
         case "throughput":
@@ -54,20 +53,14 @@ def value(outcome: Outcome, objective: Objective, unit: summary.Unit) -> float:
 
 def unit_of(objective: Objective, unit: summary.Unit) -> str:
     """What a value is of, in words: `s/sample`."""
-    return {
-        "throughput": f"s/{unit}",
-        "latency-p99": "s",
-        "time-to-first-step": "s",
-        "memory": "bytes",
-        "energy": f"J/{unit}",
-    }[objective]
+    of_each = {"throughput": f"s/{unit}", "energy": f"J/{unit}", "memory": "bytes"}
+    return of_each.get(objective, "s")
 
 
 def refuse_impossible(run: RunSpec) -> None:
     """Find out before anything runs what cannot be measured here.
 
-    Raises:
-        CannotRunHere: the objective needs what is not there.
+    Raises CannotRunHere: the objective needs what is not there.
     """
     if run.objective != "energy":
         return
@@ -175,11 +168,7 @@ def _device_bytes(outcome: Outcome) -> float | None:
 
 
 def _energy_j(outcome: Outcome, unit: summary.Unit) -> float:
-    run, measured = outcome.run, summary.measured(outcome.run)
+    run = outcome.run
     if isinstance(run.energy_j, Unknown):
         raise StatisticsError(f"The energy of {run.id} is not known: {run.energy_j.reason}.")
-    if unit == "step":
-        return run.energy_j / measured.num_steps
-    if measured.num_samples is None:
-        raise StatisticsError(f"The samples of {run.id} could not be counted, those of the pilots could.")
-    return run.energy_j / measured.num_samples
+    return summary.measured(run).each(run.energy_j, unit)

@@ -13,12 +13,10 @@ from dynotune.launch import new_run_folder
 from dynotune.launch.process import fresh_folder, origin, variants
 from dynotune.measure.comparison import in_process, objective, schedule, summary
 from dynotune.measure.comparison.stats import SequentialResult, judge
-from dynotune.measure.live import cautions
+from dynotune.measure.live import cautions, pilot
 from dynotune.measure.live.arm_run import refuse_impossible, run_settings
-from dynotune.measure.live.cache_effects import compiled_s, found_warm
 from dynotune.measure.live.machine import check, facts_of, machine_lock, refuse_another_machine
 from dynotune.measure.live.outcome import Outcome, refuse_rejected
-from dynotune.measure.live.pilot import FirstStep, Steadiness, UntilStep, WindowPlan, limit_s, plan, plan_window
 from dynotune.measure.live.request import CompareRequest, Watcher
 from dynotune.schema import document
 from dynotune.schema.comparison import PRECISION, ArmName, Comparison, FailedArm, Pair, Voided
@@ -115,8 +113,7 @@ def resume(folder: Path, now: RunSpec, watcher: Watcher, *, budget_s: float | No
 def so_far(folder: Path) -> SequentialResult:
     """What the pairs, or blocks, of an interrupted comparison say until now.
 
-    Raises:
-        RecordError: there is no comparison in `folder`.
+    Raises RecordError: there is no comparison in `folder`.
     """
     comparison = document.read(folder / FILE, Comparison)
     return judge(comparison.pairs, margin=comparison.margin, max_pairs=comparison.max_pairs)
@@ -145,7 +142,7 @@ class _Session:
         self._watcher = watcher
         self._began_s = time.monotonic()
         self._outcomes: list[Outcome] = []
-        self._first_steps: dict[ArmName, FirstStep] = {}
+        self._first_steps: dict[ArmName, pilot.FirstStep] = {}
 
     def run(self) -> Comparison:
         if _is_over(self._comparison):
@@ -182,12 +179,12 @@ class _Session:
 
     # Pilots
 
-    def _pilots(self) -> WindowPlan:
+    def _pilots(self) -> pilot.WindowPlan:
         said = cautions.say_where(self._request.run, self._folder / "pilot", self._watcher)
         outcomes = [self._pilot(arm, f"pilot-{arm}") for arm in ARMS]
         if self._comparison.run_s is not None:
             # Resumed: what was decided holds, whatever these pilots would say. No look is added by resuming.
-            return plan_window(self._request.run, outcomes)
+            return pilot.plan_window(self._request.run, outcomes)
         window, max_pairs = self._plan(outcomes)
         if max_pairs < self._request.max_pairs:
             self._watcher.say(f"The budget affords {max_pairs} of {self._request.max_pairs} pairs.")
@@ -215,21 +212,23 @@ class _Session:
 
     def _pilot(self, arm: ArmName, name: str) -> Outcome:
         self._watcher.running(f"pilot: {arm}")
-        outcome = self._launch(arm, name, limit_s(self._request.run, None), window=None)
-        self._first_steps[arm] = FirstStep(outcome)
+        outcome = self._launch(arm, name, pilot.limit_s(self._request.run, None), window=None)
+        self._first_steps[arm] = pilot.FirstStep(outcome)
         return outcome
 
-    def _plan(self, outcomes: list[Outcome]) -> tuple[WindowPlan, int]:
+    def _plan(self, outcomes: list[Outcome]) -> tuple[pilot.WindowPlan, int]:
         """The window and the most pairs. Where only cold caches of the pilots are in the way, they run once more, warm.
 
-        Raises:
-            CannotRunHere, UsageError: as `plan`.
+        Raises CannotRunHere, UsageError: as `plan`.
         """
         try:
-            return plan(self._request, outcomes, self._left_s())
+            return pilot.plan(self._request, outcomes, self._left_s())
         except UsageError:
             baseline, candidate = outcomes
-            at_best = [found_warm(baseline, candidate, is_first=True), found_warm(candidate, baseline, is_first=False)]
+            at_best = [
+                pilot.found_warm(baseline, candidate, is_first=True),
+                pilot.found_warm(candidate, baseline, is_first=False),
+            ]
             if not self._would_do_warm(outcomes, at_best):
                 raise
         self._watcher.say("Whether the budget will do depends on what a run takes with warm caches: once more.")
@@ -237,7 +236,7 @@ class _Session:
             outcome if found is None else self._pilot(arm, f"pilot-{arm}-warm")
             for arm, outcome, found in zip(ARMS, outcomes, at_best, strict=True)
         ]
-        return plan(self._request, warm, self._left_s(), cold_kept=1.0)
+        return pilot.plan(self._request, warm, self._left_s(), cold_kept=1.0)
 
     def _would_do_warm(self, outcomes: list[Outcome], at_best: list[Outcome | None]) -> bool:
         """Whether the budget may do if what pilots compiled and read lies in caches, their runs once more included."""
@@ -245,18 +244,18 @@ class _Session:
         if left_s is None or self._request.run.caches == "cold" or at_best == [None, None]:
             return False
         once_more_s = sum(
-            (outcome.run.wall_s or 0.0) - compiled_s(outcome) - (found.launched_s - outcome.launched_s)
+            (outcome.run.wall_s or 0.0) - pilot.compiled_s(outcome) - (found.launched_s - outcome.launched_s)
             for outcome, found in zip(outcomes, at_best, strict=True)
             if found is not None
         )
         warm = [found or outcome for outcome, found in zip(outcomes, at_best, strict=True)]
         try:
-            plan(self._request, warm, left_s - once_more_s, cold_kept=0.0)
+            pilot.plan(self._request, warm, left_s - once_more_s, cold_kept=0.0)
         except UsageError:
             return False
         return True
 
-    def _launch(self, arm: ArmName, name: str, limit: float, window: WindowPlan | None) -> Outcome:
+    def _launch(self, arm: ArmName, name: str, limit: float, window: pilot.WindowPlan | None) -> Outcome:
         folder = fresh_folder(self._folder / name)
         try:
             outcome = run_settings(
@@ -272,7 +271,7 @@ class _Session:
                 window_steps=(window.num_steps or None) if window else None,
                 enough=self._first_steps[arm]
                 if window
-                else UntilStep(Steadiness(self._request.run), self._watcher.say),
+                else pilot.UntilStep(pilot.Steadiness(self._request.run), self._watcher.say),
             )
         except CommandFailed as error:
             raise _ArmFailed(FailedArm(arm, error.command_exit_code, list(error.last_lines), str(folder))) from error
@@ -286,8 +285,8 @@ class _Session:
 
     # Pairs
 
-    def _pairs(self, window: WindowPlan) -> None:
-        limit = limit_s(self._request.run, window.run_s)
+    def _pairs(self, window: pilot.WindowPlan) -> None:
+        limit = pilot.limit_s(self._request.run, window.run_s)
         while not (judgement := self._judge()).finished:
             valid, left_s = len(self._comparison.pairs), self._left_s()
             if left_s is not None and left_s < 2 * window.run_s and valid:
@@ -299,7 +298,7 @@ class _Session:
         self._comparison = judgement.conclude(self._comparison)
         self._summarise()
 
-    def _pair(self, number: int, first: ArmName, window: WindowPlan, limit: float, so_far: str) -> None:
+    def _pair(self, number: int, first: ArmName, window: pilot.WindowPlan, limit: float, so_far: str) -> None:
         values: dict[ArmName, float] = {}
         runs: dict[ArmName, Outcome] = {}
         for arm in ARMS if first == ARMS[0] else ARMS[::-1]:
@@ -307,8 +306,7 @@ class _Session:
             runs[arm] = self._launch(arm, f"{number:03d}-{arm}", limit, window)
             values[arm] = objective.value(runs[arm], self._request.run.objective, self._comparison.unit)
         pair = Pair(first, values["baseline"], values["candidate"], runs["baseline"].run.id, runs["candidate"].run.id)
-        reasons = objective.void_reasons(self._request.run.objective, runs)
-        if reasons:
+        if reasons := objective.void_reasons(self._request.run.objective, runs):
             voided = Voided(number, "; ".join(reasons), pair)
             self._update(voided=[*self._comparison.voided, voided])
             self._watcher.voided(voided)

@@ -79,16 +79,13 @@ def launch_plan(
         facts: of the target; `torch.version` decides under which name the allocator's variable is set.
         cache_folder: of compile and kernel caches that only these settings use; None leaves those of the user.
         more_env: set over what the command inherits.
-        keep: further folders that stay writable for real.
         plan: what the agent is to do, without what `run` and `settings` say.
         times_start: the start itself is what is timed: its bytecode lies where the user has it.
-        memory: watch how much memory the process tree has.
         samples: watch the machine from the time on that the program has imported torch; from its start with
             `times_start` and `memory`.
         run_to_end: as `RunSpec.run_to_end`, which is taken for None.
 
-    Raises:
-        UsageError, CannotRunHere: as `launch.process.environment.build`.
+    Raises UsageError, CannotRunHere: as `launch.process.environment.build`.
     """
     command, inherited = variants.variant(run.command, run.env, settings, run.cwd)
     env = inherited | (more_env or {})

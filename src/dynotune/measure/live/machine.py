@@ -30,8 +30,7 @@ def facts_of(run: RunSpec, candidate: Sequence[Setting] = ()) -> Facts:
     Args:
         candidate: settings of another arm, whose revision is pinned to the commit that it is now.
 
-    Raises:
-        UsageError, CannotRunHere: as `variants.variant` and `revision.find`.
+    Raises UsageError, CannotRunHere: as `variants.variant` and `revision.find`.
     """
     facts: Facts = {**probe.host.facts(), **probe.nvml.facts(run.env), **_facts_of_target(run, run.settings)}
     for arm in (run.settings, candidate):
@@ -52,8 +51,7 @@ def check(settings: Sequence[Setting], facts: Facts, watcher: Watcher) -> None:
 def checked_facts(run: RunSpec, num_steps: int | None, watcher: Watcher) -> Facts:
     """Facts of the target, where settings ask for them: it takes seconds to import its torch.
 
-    Raises:
-        UsageError: the settings or numbers asked for do not exist or fit together.
+    Raises UsageError: the settings or numbers asked for do not exist or fit together.
     """
     for name, value in (("--steps", num_steps), ("--warmup", run.warmup_steps)):
         if value is not None and value < 1:
@@ -66,8 +64,7 @@ def checked_facts(run: RunSpec, num_steps: int | None, watcher: Watcher) -> Fact
 def facts_of_arm(run: RunSpec, settings: Sequence[Setting], facts: Facts) -> Facts:
     """`facts`, with those of the Python that runs the command under `settings` where they name another.
 
-    Raises:
-        UsageError, CannotRunHere: it is not there, or has no torch.
+    Raises UsageError, CannotRunHere: it is not there, or has no torch.
     """
     python = next((one for one in settings if one.knob == "python"), None)
     if python is None or python in run.settings:
@@ -99,8 +96,7 @@ def _ask(python: str, cwd: Path, env: tuple[tuple[str, str], ...]) -> Facts:
 def refuse_another_machine(what: str, before: Facts, now: Facts) -> None:
     """Refuse to go on with a comparison or study that was begun elsewhere.
 
-    Raises:
-        CannotRunHere: it was.
+    Raises CannotRunHere: it was.
     """
     moved = [name for name in SAME if now.get(name) != before.get(name)]
     if moved:

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from dynotune.launch.records import ALLOCATED, COMPILED, EPOCH, Record
-from dynotune.measure.live.cache_effects import compiled_s, kept_when_warm, num_steps_to_find
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.request import CompareRequest
 from dynotune.measure.live.warmup import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS, steady_from, window_length
@@ -39,6 +39,9 @@ SHORT_WINDOW_S = 0.5
 P99_STEPS, FEW_P99_STEPS, LEAST_P99_STEPS = 1000, 200, 100
 # Samples of energy are half a second apart, and what lies between them is taken from a straight line.
 ENERGY_WINDOW_S, LEAST_ENERGY_WINDOW_S = 3.0, 1.0
+# Of what a first run took longer, as it found caches empty, later ones are planned to take so much: a compiled net
+# started in 28 s and then in 12, most of them imports.
+COLD_KEPT = 0.5
 
 
 class WindowPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,12 +134,11 @@ class UntilStep:
             self._due_s = math.inf
         elif time.monotonic() > self._due_s:
             self._due_s = math.inf
-            if self._compiles():
-                self._say("The program compiles (torch.compile), which may take minutes before its first step.")
-                return self._enough(records)
             self._say(
-                f"No step in the first {NO_STEP_S:.0f} s: the command may still be starting. If it is at its work by "
-                "now, its batches, calls of modules and updates show no cycle: stop it, and name the function whose "
+                "The program compiles (torch.compile), which may take minutes before its first step."
+                if self._compiles()
+                else f"No step in the first {NO_STEP_S:.0f} s: the command may still be starting. If it is at its work "
+                "by now, its batches, calls of modules and updates show no cycle: stop it, and name the function whose "
                 "return ends a step with --step-function module:function (__main__:name for the script's own)."
             )
         return self._enough(records)
@@ -186,7 +188,8 @@ def plan(
         CannotRunHere: as `plan_window`, or the window is too short to tell anything.
         UsageError: the time left affords no comparison that could find anything.
     """
-    cold_kept = kept_when_warm(request.run) if cold_kept is None else cold_kept
+    if cold_kept is None:
+        cold_kept = 1.0 if request.run.caches == "cold" else COLD_KEPT
     whole = plan_window(request.run, pilots, cold_kept=cold_kept)
     if request.run.window_steps is None and whole.num_steps:  # who asks for so few is warned, and gets them
         refuse_too_short(request.run, whole)
@@ -334,29 +337,21 @@ def _first_step_only(pilots: Sequence[Outcome]) -> WindowPlan:
 
 
 def refuse_too_short(run: RunSpec, window: WindowPlan) -> None:
-    """
-    Raises:
-        CannotRunHere: nothing could be told from so short a window.
-    """
-    longer = "Let the command run longer (more epochs, more data)"
+    """Raises CannotRunHere: nothing could be told from so short a window."""
+    would_be, instead = f"The window would be {window.num_steps} steps", "ask for more with --steps"
     if run.objective == "latency-p99" and window.num_steps < LEAST_P99_STEPS:
-        raise CannotRunHere(
-            f"The window would be {window.num_steps} steps: of less than {LEAST_P99_STEPS} the 99th percentile is the "
-            "slowest one, and says little.",
-            hint=f"{longer}, or choose another --objective.",
+        few = f": of less than {LEAST_P99_STEPS} the 99th percentile is the slowest one, and says little."
+        instead = "choose another --objective"
+    elif run.objective == "energy" and window.window_s < LEAST_ENERGY_WINDOW_S:
+        few = f", {1000 * window.window_s:.0f} ms in all: too short for energy, which is sampled twice a second."
+    elif window.window_s < LEAST_WINDOW_S:
+        few = (
+            f", {1000 * window.window_s:.0f} ms in all: too short to tell. Below {1000 * LEAST_WINDOW_S:.0f} ms the "
+            "kernel's scheduling decides, not the settings."
         )
-    if run.objective == "energy" and window.window_s < LEAST_ENERGY_WINDOW_S:
-        raise CannotRunHere(
-            f"The window would be {window.num_steps} steps, {1000 * window.window_s:.0f} ms in all: too short for "
-            "energy, which is sampled twice a second.",
-            hint=f"{longer}, or ask for more with --steps.",
-        )
-    if window.window_s < LEAST_WINDOW_S:
-        raise CannotRunHere(
-            f"The window would be {window.num_steps} steps, {1000 * window.window_s:.0f} ms in all: too short to tell. "
-            f"Below {1000 * LEAST_WINDOW_S:.0f} ms the kernel's scheduling decides, not the settings.",
-            hint=f"{longer}, or ask for more with --steps.",
-        )
+    else:
+        return
+    raise CannotRunHere(would_be + few, hint=f"Let the command run longer (more epochs, more data), or {instead}.")
 
 
 def _whole_epochs(epoch: int | None, num_steps: int, longest: float, most: int | None) -> int:
@@ -384,3 +379,46 @@ def epoch_steps(records: Sequence[Record]) -> int | None:
         lengths |= {after - before for before, after in itertools.pairwise(begins)}
     # Evaluation on the same data begins the loader too; then the lengths differ and nothing is known.
     return lengths.pop() if len(lengths) == 1 else None
+
+
+def num_steps_to_find(record: Record) -> int:
+    """Steps that had passed when the cycle was fixed."""
+    cycle = record.last("cycle") or {}
+    return int(cycle.get("num_steps", 0))
+
+
+def found_warm(pilot: Outcome, other: Outcome, *, is_first: bool) -> Outcome | None:
+    """At best what a later run is, that finds in caches what the pilot compiled and read; None where that is the same.
+
+    What it compiled before its first step is not seen, nor what the first run of all read from a cold disk. It is no
+    more than it came to that step later than the `other` arm.
+    """
+    compiling, later_s = _compiling(pilot.records[0]), 0.0
+    if is_first or 0 in compiling:
+        later_s = max(0.0, _before_steps_s(pilot) - _before_steps_s(other))
+    return replace(pilot, launched_s=pilot.launched_s + later_s) if compiling or later_s > 0 else None
+
+
+def _before_steps_s(pilot: Outcome) -> float:
+    record = pilot.records[0]
+    return record.steps[0].end_s - record.step_s[0] - pilot.launched_s
+
+
+def compiled_s(pilot: Outcome, num_steps: int | None = None) -> float:
+    """What its first steps took longer than usual as they compiled; of all of its steps for None."""
+    record = pilot.records[0]
+    compiling = [record.step_s[index] for index in _compiling(record) if num_steps is None or index < num_steps]
+    usual_s = statistics.median(record.step_s) if compiling else 0.0
+    return math.fsum(max(0.0, step_s - usual_s) for step_s in compiling)
+
+
+def compiles(pilot: Outcome) -> bool:
+    """Whether anything was compiled in it, as far as torch tells."""
+    return bool(_compiling(pilot.records[0]))
+
+
+def _compiling(record: Record) -> list[int]:
+    """Steps in which something was compiled. Until the step is found nobody asks: then it may be any of the first."""
+    flagged = [index for index, step in enumerate(record.steps) if step.flags & COMPILED]
+    asked_from = min((int(cycle.get("num_steps", 0)) for cycle in record.events.get("cycle", ())), default=0)
+    return [*(range(flagged[0]) if flagged and flagged[0] <= asked_from else ()), *flagged]

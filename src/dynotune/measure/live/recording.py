@@ -78,15 +78,15 @@ class Recorder:
     def record(self, request: RecordRequest) -> list[Path] | None:
         """The trace of each rank, in order of ranks; None without any.
 
-        Raises:
-            CannotRunHere: the command makes too few steps.
+        Raises CannotRunHere: the command makes too few steps.
         """
         self._answer = self._runner.do(
             lambda records: recording_from_now(records, request),
             lambda record: recording_within(record, request),
             what="recorded",
         )
-        folder = self._folder
+        assert self._runner.live is not None
+        folder = self._runner.live.folder
         # The processes wrote the record, so only what lies in the folder counts.
         names = [Path(str(event["file"])).name for event in self._answer.events]
         return [folder / name for name in names if (folder / name).is_file()] or None
@@ -101,11 +101,6 @@ class Recorder:
             notes=self._notes(outcome, traces),
             slowed=min(filter(None, (_slowed(trace) for _, trace in traces)), default=None),
         )
-
-    @property
-    def _folder(self) -> Path:
-        assert self._runner.live is not None
-        return self._runner.live.folder
 
     def _traces(self, outcome: Outcome) -> list[tuple[Process, RecordedTrace]]:
         """The trace of each rank that the last answer is of."""
@@ -147,11 +142,10 @@ class Recorder:
         if len({(trace.first_step, trace.num_steps) for _, trace in traces}) > 1:
             found.append("Ranks recorded different steps: one waits for another that is busy writing.")
         found += _epoch_note(outcome.records[0], traces[0][1])
-        status = outcome.run
-        if status.ended_by == "timeout":
+        if outcome.run.ended_by == "timeout":
             found.append(f"The command was ended after {self._runner.limit_s:.0f} s, before all of it was recorded.")
-        elif status.ended_by == "command" and status.exit_code:
-            found.append(f"Afterwards the command failed, with exit code {status.exit_code}.")
+        elif outcome.run.ended_by == "command" and outcome.run.exit_code:
+            found.append(f"Afterwards the command failed, with exit code {outcome.run.exit_code}.")
         found += cautions.sandbox_warnings(outcome)
         if outcome.outside is not None:
             found += [f"Meanwhile {reason}." for reason in outcome.outside.foreign]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from dynotune.launch.records import Record
 from dynotune.schema import document
@@ -158,8 +158,3 @@ def _not_seen(record: Record) -> dict[Phase, Unknown]:
         for name, reason in (reasons.items() if isinstance(reasons, dict) else [])
         for phase in COVERED.get(name, ())
     }
-
-
-def latest(records: Sequence[Record]) -> Record:
-    """Of the processes that made steps, the one whose first step ended last."""
-    return max(records, key=lambda record: record.steps[0].end_s if record.steps else 0.0)

@@ -10,7 +10,7 @@ from dynotune.report.explanation import findings_page
 def page() -> str:
     """The page as it should be: families by name, whichever was imported first."""
     rules = sorted(doctor.all_rules().values(), key=lambda rule: rule.family)
-    findings = [doctor.explained(rule) for rule in [*rules, *doctor.ALERTS.values()]]
+    findings = [doctor.explained(rule) for rule in rules]
     return findings_page(findings, [entry.folklore for entry in folklore.entries()])
 
 

@@ -11,8 +11,6 @@ import sys
 import msgspec
 import pytest
 
-from dynotune.doctor import ALERTS, explain
-
 from ..cli.conftest import until
 
 RANKS = """
@@ -216,13 +214,6 @@ while "end" not in open(sys.argv[1]).read():
     optimizer.step()
     time.sleep(0.01)
 """
-
-
-def test_every_alert_is_explained():
-    for id_ in ALERTS:
-        finding = explain(id_).finding
-        assert finding is not None
-        assert finding.sees and finding.costs and finding.wrong
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,11 @@ def prepared(context: typer.Context, settings: list[str] | None, recipe: Path | 
     command = command_of(context)
     if strict and recipe is None:
         raise UsageError("--strict is about a recipe, and there is none.", hint="Add --recipe FILE.")
-    proved = None if recipe is None else _read(recipe)
+    proved = None
+    if recipe is not None:
+        from dynotune.schema import recipe as recipes
+
+        proved = recipes.read(recipe)
     chosen = _settings(settings or [], proved, recipe, strict=strict)
     if any(setting.knob == "git.ref" for setting in chosen):
         raise UsageError(
@@ -176,12 +180,6 @@ def _end_as(exit_: Exit) -> NoReturn:
         die_by(exit_.signal)
         raise typer.Exit(128 + exit_.signal)
     raise typer.Exit(exit_.status)
-
-
-def _read(path: Path) -> Recipe:
-    from dynotune.schema import recipe as recipes
-
-    return recipes.read(path)
 
 
 def _settings(texts: list[str], recipe: Recipe | None, path: Path | None, *, strict: bool) -> list[Setting]:

@@ -203,11 +203,12 @@ def _terminal() -> Any:
 
 
 def _limit(text: str) -> tuple[str, float]:
-    from dynotune.doctor import ALERTS
+    from dynotune.doctor import all_rules
 
+    alerts = [id_ for id_, rule in all_rules().items() if rule.scope == "watch"]
     name, _, time = text.partition(":")
-    if name not in ALERTS or not time:
+    if name not in alerts or not time:
         raise UsageError(
-            f"--fail-on {text} is not ALERT:TIME.", hint=f"Alerts are {', '.join(ALERTS)}; e.g. stalled:5m."
+            f"--fail-on {text} is not ALERT:TIME.", hint=f"Alerts are {', '.join(alerts)}; e.g. stalled:5m."
         )
     return name, seconds(time, f"--fail-on {name}:")

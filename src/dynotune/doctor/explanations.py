@@ -7,7 +7,6 @@ import difflib
 from dynotune.doctor import folklore
 from dynotune.doctor.declaration import Rule
 from dynotune.doctor.registry import all_rules
-from dynotune.doctor.watch import ALERTS
 from dynotune.schema.errors import UsageError
 from dynotune.schema.explanation import Explained, Explanation
 
@@ -20,7 +19,7 @@ def explain(word: str) -> Explanation:
     Raises:
         UsageError: no finding and no remedy has this name; the hint holds the nearest names.
     """
-    rules = {**all_rules(), **ALERTS}
+    rules = all_rules()
     id_ = word.strip().lower().replace("_", "-")
     if id_ in rules:
         return Explanation(asked=word, finding=explained(rules[id_]), folklore=folklore.about_finding(id_))

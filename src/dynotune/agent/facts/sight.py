@@ -6,14 +6,15 @@ is not the steps' was begun: a validation), and `stacks`, when the watcher asks 
 
 from __future__ import annotations
 
-import functools
 import signal
 import sys
 import threading
 from time import perf_counter
 
 from ..core import source_location
+from ..core.covers import covers
 from ..core.device import is_capturing
+from ..core.errors import guarded
 from .loaders import batches_done
 
 TYPE_CHECKING = False
@@ -47,7 +48,7 @@ class Sight:
         for number in range(signal.SIGRTMAX - 1, signal.SIGRTMIN, -1):
             if signal.getsignal(number) is signal.SIG_DFL:
                 try:
-                    signal.signal(number, self._say_stacks)
+                    signal.signal(number, lambda _, frame: guarded(self._log, "stacks", self._say_stacks, frame))
                     # A call that the signal meets goes on.
                     signal.siginterrupt(number, False)
                 except ValueError:  # not in the main thread
@@ -59,12 +60,12 @@ class Sight:
         """Cover `torch.autograd.backward`, by which `Tensor.backward` comes, too."""
         original, is_compiling = torch.autograd.backward, torch.compiler.is_compiling
 
-        @functools.wraps(original)
+        @covers(torch.autograd, "backward")
         def backward(*args: Any, **kwargs: Any) -> Any:
             if is_compiling() or self._inside:
                 return original(*args, **kwargs)
             if self._wants_loss:
-                self._take_loss(torch, args[0] if args else kwargs.get("tensors"))
+                guarded(self._log, "loss", self._take_loss, torch, args[0] if args else kwargs.get("tensors"))
             self._inside, begin = True, perf_counter()
             try:
                 return original(*args, **kwargs)
@@ -72,28 +73,23 @@ class Sight:
                 self._backward_s += perf_counter() - begin
                 self._inside = False
 
-        torch.autograd.backward = backward
-
     def _take_loss(self, torch: Any, tensors: Any) -> None:
         """Note the value of a loss on the CPU; begin to copy one that is on a GPU."""
-        try:
-            loss = tensors[0] if isinstance(tensors, (list, tuple)) else tensors
-            # Reading a tensor of another class may be a collective.
-            if type(loss) is not torch.Tensor or loss.numel() != 1 or is_capturing(torch):
-                return
-            self._wants_loss = False
-            value = loss.detach().float()
-            if value.is_cpu:
-                self._loss = repr(float(value))
-            elif value.is_cuda:
-                if self._host is None:
-                    self._host = torch.empty(value.shape, pin_memory=True)
-                self._host.copy_(value.reshape(self._host.shape), non_blocking=True)
-                self._copied = torch.cuda.Event()
-                self._copied.record(torch.cuda.current_stream(value.device))
-        except Exception as error:
-            self._wants_loss = False
-            self._log("loss", error)
+        self._wants_loss = False
+        loss: Any = next(iter(tensors), None) if isinstance(tensors, (list, tuple)) else tensors
+        # Reading a tensor of another class may be a collective.
+        if type(loss) is not torch.Tensor or loss.numel() != 1 or is_capturing(torch):
+            self._wants_loss = True
+            return
+        value = loss.detach().float()
+        if value.is_cpu:
+            self._loss = repr(float(value))
+        elif value.is_cuda:
+            if self._host is None:
+                self._host = torch.empty(value.shape, pin_memory=True)
+            self._host.copy_(value.reshape(self._host.shape), non_blocking=True)
+            self._copied = torch.cuda.Event()
+            self._copied.record(torch.cuda.current_stream(value.device))
 
     def reached(self, num_steps: int) -> int:
         """Say what is to be said, if it is time; gives the number of steps at which to be called next."""
@@ -102,17 +98,14 @@ class Sight:
         if num > 0 and took_s < EVERY_S:
             return num_steps + max(1, min(MOST_STEPS, int((EVERY_S - took_s) * num / took_s)))
         if num > 0:
-            try:
-                self._program.event({"event": "sight", "at_s": now, "at_step": num_steps, **self._seen(num)})
-            except Exception as error:
-                self._log("sight", error)
+            guarded(self._log, "sight", self._say, now, num_steps, num)
         # The search for steps may have begun anew, and their numbers with it.
         self._looked_s, self._looked_at, self._backward_s = now, num_steps, 0.0
         return num_steps + max(1, min(MOST_STEPS, int(EVERY_S * num / took_s)))
 
-    def _seen(self, num_steps: int) -> dict[str, Any]:
+    def _say(self, now: float, at_step: int, num_steps: int) -> None:
         torch, loaders = self._program.torch, self._program.loaders
-        found: dict[str, Any] = {"backward_s": self._backward_s / num_steps}
+        found = {"event": "sight", "at_s": now, "at_step": at_step, "backward_s": self._backward_s / num_steps}
         if self._copied is not None and self._copied.query():
             self._loss, self._copied = repr(float(self._host)), None
         if self._copied is None:
@@ -124,20 +117,17 @@ class Sight:
         drawn = [each for each in list(loaders.iterators) if getattr(each, "_num_workers", 0)] if loaders else []
         if drawn:
             found["num_ready"], found["num_asked"] = map(sum, zip(*map(batches_done, drawn)))
-        return found
+        self._program.event(found)
 
     def loader_begun(self) -> None:
         """A loader was begun that is not the steps'."""
         self._program.event({"event": "beside", "at_s": perf_counter()})
 
-    def _say_stacks(self, number: int, frame: FrameType | None) -> None:
-        try:
-            names = {ident: thread.name for ident, thread in list(threading._active.items())}  # type: ignore[attr-defined]
-            frames = {**sys._current_frames(), threading.get_ident(): frame}
-            said = {names.get(ident, str(ident)): _places(frames[ident]) for ident in list(frames)[-MOST_THREADS:]}
-            self._program.event({"event": "stacks", "at_s": perf_counter(), "threads": said})
-        except Exception as error:
-            self._log("stacks", error)
+    def _say_stacks(self, frame: FrameType | None) -> None:
+        names = {ident: thread.name for ident, thread in list(threading._active.items())}  # type: ignore[attr-defined]
+        frames = {**sys._current_frames(), threading.get_ident(): frame}
+        said = {names.get(ident, str(ident)): _places(frames[ident]) for ident in list(frames)[-MOST_THREADS:]}
+        self._program.event({"event": "stacks", "at_s": perf_counter(), "threads": said})
 
 
 def _places(frame: FrameType | None) -> list[str]:

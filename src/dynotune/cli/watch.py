@@ -188,11 +188,7 @@ def _join(folder: Path, outputs: Outputs, *, replay: bool, **alerts: Any) -> Non
 
 
 def _terminal() -> Any:
-    """The console of the controlling terminal.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The console of the controlling terminal. Raises UsageError: there is none."""
     from rich.console import Console
 
     try:

@@ -17,16 +17,7 @@ Cause = Literal["", "input", "device", "host", "cpu", "waiting", "stalled"]
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps of one rank in the last minute.
-
-    Args:
-        rank: its number; the order of its start if it has none.
-        median_s, p95_s, p99_s: within 2%.
-        input_share: of the steps' time, the wait for the loader's next batch.
-        num_ready: batches that loader workers have made and nobody has drawn, of `num_asked`.
-        allocated_bytes, reserved_bytes: device memory by torch's allocator.
-        lags: `yes` for one that an alert says is behind the others.
-    """
+    """Steps of one rank in the last minute."""
 
     rank: str
     pid: int
@@ -53,14 +44,7 @@ class Shares(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuView(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU now, by NVML.
-
-    Args:
-        kernel_running_percent: time in which any kernel ran; says nothing of how full the GPU was.
-        sm_active_percent, tensor_active_percent: by NVML's GPM counters, Hopper on; over all multiprocessors.
-        clock_limits: why the clock is not higher.
-        others: processes of others on it, with the share of time in which their kernels ran.
-    """
+    """One GPU now, by NVML."""
 
     nvml_index: int
     kernel_running_percent: float | Unknown
@@ -78,14 +62,7 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessView(msgspec.Struct, frozen=True, kw_only=True):
-    """One process; rates and shares are of its last ten seconds.
-
-    Args:
-        role: `rank 0`, `worker of rank 0`, or its name.
-        state: by the kernel: `running`, `sleeping`, `disk-sleep`, `stopped`.
-        disk_bytes_per_s, cached_bytes_per_s: that it read from disks, and from memory or pipes.
-        gpu_bytes: device memory by NVML, on all GPUs.
-    """
+    """One process; rates and shares are of its last ten seconds."""
 
     pid: int
     role: str

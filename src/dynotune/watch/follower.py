@@ -17,7 +17,7 @@ from dynotune.launch.process import processes
 from dynotune.launch.records import EPOCH, Record, Records
 from dynotune.schema import document
 from dynotune.schema.errors import RecordError
-from dynotune.schema.facts import Unknown
+from dynotune.schema.facts import Missing, Unknown, needed
 from dynotune.schema.run import Run
 from dynotune.schema.watch import GpuView, Mark, MarkKind
 from dynotune.text import words
@@ -72,8 +72,7 @@ class Follower:
         writes: `samples.jsonl`, of the run that this dynotune started; a watcher that joins writes nothing.
         replay: nothing is sampled; what was recorded is told up to the time that `update` is given.
 
-    Raises:
-        RecordError: the folder is not a run folder.
+    Raises RecordError: the folder is not a run folder.
     """
 
     def __init__(self, folder: Path, *, writes: bool = False, replay: bool = False) -> None:
@@ -214,11 +213,14 @@ class Follower:
             for name, value in msgspec.structs.asdict(gpu).items():
                 if isinstance(value, int | float):
                     self.store.add(f"gpu.{name}", str(gpu.nvml_index), sample.time_s, value)
-        if before is None or any(isinstance(each, Unknown) for s in (before, sample) for each in (s.cores, s.tree)):
-            return
+        if before is not None:
+            with contextlib.suppress(Missing):
+                self._take_cores(before, sample)
+
+    def _take_cores(self, before: probe.Sample, sample: probe.Sample) -> None:
         took_s = sample.time_s - before.time_s
-        ours = (sample.tree.cpu_s - before.tree.cpu_s) / took_s  # type: ignore[union-attr]
-        busy = (sample.cores.busy_s - before.cores.busy_s) / took_s  # type: ignore[union-attr]
+        ours = (needed(sample.tree).cpu_s - needed(before.tree).cpu_s) / took_s
+        busy = (needed(sample.cores).busy_s - needed(before.cores).busy_s) / took_s
         own = (sample.own_cpu_s - before.own_cpu_s) / took_s
         for name, cores in {"cores": ours, "watcher": own, "others": max(0.0, busy - ours - own)}.items():
             self.store.add(name, "", sample.time_s, cores)

@@ -88,8 +88,7 @@ def buckets(whole: Bin) -> list[tuple[str, float]]:
 def prometheus(watcher: Watcher) -> Any:
     """The official client's WSGI application that answers with all metrics.
 
-    Raises:
-        CannotRunHere: prometheus-client is not installed.
+    Raises CannotRunHere: prometheus-client is not installed.
     """
     try:
         from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -113,12 +112,9 @@ def push(
 
     A histogram goes as two counters, its count and its sum.
 
-    Args:
-        endpoint: for example `http://127.0.0.1:4318`.
-        exporter, spans: used instead of OTLP's exporters.
+    `endpoint`: for example `http://127.0.0.1:4318`. `exporter`, `spans`: used instead of OTLP's exporters.
 
-    Raises:
-        CannotRunHere: the packages are not installed.
+    Raises CannotRunHere: the packages are not installed.
     """
     try:
         import prometheus_client  # noqa: F401

@@ -18,7 +18,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from dynotune.report.page import html
 from dynotune.schema import document, redaction
-from dynotune.schema.errors import CannotRunHere, UsageError
+from dynotune.schema.errors import CannotRunHere, UsageError, may_fail
 from dynotune.schema.watch import View
 from dynotune.watch import columns, metrics
 from dynotune.watch.watcher import Watcher
@@ -58,13 +58,9 @@ class Server:
         self._body, self._tables, self._number, self._ended, self._num_listeners = b"{}", b"[]", 0, False, 0
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         kind: type[WSGIServer] = type("_Bound", (_Http,), {"address_family": family})
-        try:
+        taken = "Another program has this port: take another one, or 0 for any that is free."
+        with may_fail(f"serve {address}", taken):
             self._http: WSGIServer = make_server(self.host, int(port), self._answer, kind, _Request)
-        except OSError as error:
-            raise CannotRunHere(
-                f"Cannot serve {address}: {error.strerror or error}.",
-                hint="Another program has this port: take another one, or 0 for any that is free.",
-            ) from error
         self.port = int(self._http.server_address[1])
         self.url = f"http://{host}:{self.port}/" + (f"?token={token}" if token else "")
         threading.Thread(target=self._http.serve_forever, name="dynotune-serve", daemon=True).start()

@@ -77,8 +77,7 @@ def page(study: Study, *, recipe: str = "") -> str:
 def live() -> str:
     """The page of `dynotune watch`: asks the server that it came from for what it shows, and nobody else.
 
-    Raises:
-        CannotRunHere: as `page`.
+    Raises CannotRunHere: as `page`.
     """
     scripts, style = [_plotly(), _part("live.js")], Markup(_part("style.css"))
     found = _templates().get_template("live.html")

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
+from itertools import accumulate
 from typing import IO
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from dynotune.report import layout
 from dynotune.schema import redaction
 from dynotune.schema.watch import View
 from dynotune.text import words
 from dynotune.watch import columns
 
 LINE_EVERY_S = 5.0
-MOST_ROWS = 12
+MOST_ROWS, GAP = 12, 2
 COLOURS = {"input": "yellow", "stalled": "bold red", "device": "green"}
 
 
@@ -91,13 +94,10 @@ def drawn(view: View, width: int) -> RenderableType:
 
 def _fitted(table: columns.Table, width: int) -> Table:
     """As many of the columns as there is room for."""
-    made = Table(box=None, pad_edge=False, header_style="dim")
-    rows, room = table.rows[:MOST_ROWS], width
-    for at, name in enumerate(table.columns):
-        room -= max(map(len, [name, *(row[at] for row in rows)])) + 1
-        if room < 0:
-            break
-        made.add_column(name, no_wrap=True)
+    rows = table.rows[:MOST_ROWS]
+    sizes = [max(map(cell_len, cells)) + GAP for cells in zip(table.columns, *rows, strict=True)]
+    num = sum(end <= width + GAP for end in accumulate(sizes))
+    made = layout.table(*(f"{name}:whole" for name in table.columns[:num]), gap=GAP)
     for row in rows:
-        made.add_row(*map(Text, row[: len(made.columns)]))
+        made.add_row(*map(Text, row[:num]))
     return made

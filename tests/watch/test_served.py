@@ -126,6 +126,7 @@ def test_the_screen_fits_any_terminal_and_says_the_verdict_first(watcher, width)
     ranks = next(at for at, line in enumerate(lines) if line.startswith("rank"))
     assert [line.split()[0] for line in lines[ranks + 1 : ranks + 3]] == ["0", "1"]
     assert "no GPM counters" in console.file.getvalue()
+    assert "…" not in "".join(lines[ranks : ranks + 3]), "a column is left out whole"
 
 
 def test_values_are_written_by_the_unit_of_their_name(watcher):

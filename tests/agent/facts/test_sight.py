@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from dynotune.agent.core.errors import ErrorLog  # noqa: E402
 from dynotune.agent.core.program import Program  # noqa: E402
 from dynotune.agent.facts import sight as module  # noqa: E402
 from dynotune.agent.facts.sight import Sight  # noqa: E402
@@ -93,6 +94,14 @@ def test_a_signal_is_answered_by_the_line_of_each_thread(sight):
     os.kill(os.getpid(), sight.signal)
     (event,) = sight.said
     assert any("test_sight.py(" in place for place in event["threads"]["MainThread"])
+
+
+def test_a_mistake_while_stacks_are_said_is_written_down_and_none_of_the_programs(sight, monkeypatch):
+    monkeypatch.setattr(sight, "_log", ErrorLog(sight.said.append))
+    monkeypatch.setattr(module, "_places", lambda frame: 1 / 0)
+    os.kill(os.getpid(), sight.signal)
+    (event,) = sight.said
+    assert (event["event"], event["where"]) == ("error", "stacks")
 
 
 def test_a_signal_that_the_program_uses_is_left_to_it(sight):

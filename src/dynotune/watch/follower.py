@@ -132,6 +132,8 @@ class Follower:
             self._waiting, self.notes = self._sampler.samples[-1:], [*self._sampler.errors]
         while self._waiting and self._waiting[0].time_s <= now:
             self._take_sample(self._waiting.pop(0))
+        for record in self._known:
+            self._rank(record)  # known before processes are called by their part in it
         if self._sampler is not None:
             name = "rank {}" if len(self.ranks) > 1 else "program"
             roles = {rank.pid: name.format(rank.name) for rank in self.ranks.values()}
@@ -145,15 +147,19 @@ class Follower:
             self._take(record, now)
         self._look_for_end(now)
 
-    def _take(self, record: Record, now: float) -> None:
-        rank, cycles = self.ranks.get(record.pid), record.events.get("cycle", [])
-        if rank is None:
-            if not (cycles and record.steps):
-                return
+    def _rank(self, record: Record) -> Rank | None:
+        """Whose record it is; None for a process that makes no steps, or none yet."""
+        if record.pid not in self.ranks and record.steps and record.events.get("cycle"):
             number, taken = record.among_ranks("rank"), {rank.name for rank in self.ranks.values()}
             name = str(len(self.ranks) if number is None or str(number) in taken else number)
-            rank = self.ranks[record.pid] = Rank(name, record.pid)
-        for cycle in cycles[rank.num_cycles :]:
+            self.ranks[record.pid] = Rank(name, record.pid)
+        return self.ranks.get(record.pid)
+
+    def _take(self, record: Record, now: float) -> None:
+        rank = self._rank(record)
+        if rank is None:
+            return
+        for cycle in record.events.get("cycle", [])[rank.num_cycles :]:
             if rank.num_cycles == 0 or cycle.get("num_superseded"):
                 rank.num_steps, rank.last_end_s = 0, cycle.get("begin_s")
             rank.num_cycles, rank.stacks_by = rank.num_cycles + 1, cycle.get("stacks_by")

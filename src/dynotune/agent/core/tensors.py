@@ -28,8 +28,8 @@ def name_of(thing: Any) -> str:
         thing = thing.func
     named = thing if hasattr(thing, "__qualname__") else type(thing)
     # In a worker that was spawned the program's own module bears another name.
-    module = "__main__" if named.__module__ == "__mp_main__" else named.__module__
-    return "%s.%s" % (module, named.__qualname__)
+    module = getattr(named, "__module__", None) or type(named).__module__  # methods of C have none
+    return "%s.%s" % ("__main__" if module == "__mp_main__" else module, named.__qualname__)
 
 
 def length_of(thing: Any) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -187,6 +188,11 @@ def answer(
             # What it started holds its pipes open too.
             os.killpg(child.pid, signal.SIGKILL)
             return Unknown(f"{python} {late} within {timeout_s:g} s")
+        except BaseException:
+            # It has a session of its own, which no Ctrl-C of the terminal reaches.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            raise
     lines = stdout.decode(errors="replace").splitlines()
     marked = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]
     if child.returncode != 0 or not marked:

@@ -23,7 +23,7 @@ def class_name(thing: Any) -> str:
 
 
 def name_of(thing: Any) -> str:
-    """Of a class or function, with its module; else of the class of an object."""
+    """Return the name of a class or function, with its module; for other objects, that of their class."""
     while isinstance(thing, functools.partial):
         thing = thing.func
     named = thing if hasattr(thing, "__qualname__") else type(thing)

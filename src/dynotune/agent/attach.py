@@ -18,6 +18,7 @@ from .core.errors import ErrorLog, guarded
 from .core.hooks import AfterImport
 from .core.program import Program
 from .core.writer import ALLOCATED, COMPILED, Writer
+from .facts import stacks
 from .steps import event_hooks, marker
 from .steps.outermost_modules import OutermostModules
 from .steps.steps import Steps
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .facts.models import Around
-    from .facts.sight import Sight
     from .facts.state import State
     from .steps.identities import Key
     from .tasks.startup_spans import StartupSpans
@@ -74,17 +74,12 @@ class Agent:
         program.prepare, program.before_result = self._before_task, self._before_result
         program.say_state, program.watch_calls = self._say_state, self._watch_calls
         self._tasks = TaskQueue(program, plan.get("tasks") or [], live=bool(plan.get("live")))
-        self._sight: Sight | None = None
-        if plan.get("watched"):
-            from .facts.sight import Sight
-
-            self._sight = Sight(program, self.log)
         self._steps = program.steps = Steps(
             grad_enabled=lambda: bool(program.torch.is_grad_enabled()),
             record=writer.step,
             # In a measured run nobody asks what a step allocated: that costs more than the step's own record.
             flags_now=self._new_events if plan.get("note_events") or self._state is not None else None,
-            reached=self._tasks.reached if self._sight is None else self._sight.reached,
+            reached=self._tasks.reached,
             fixed=self._step_fixed,
             search_again=self._search_again,
             has_stepped=self._state.optimizers.stepped if self._state is not None else None,
@@ -158,8 +153,6 @@ class Agent:
         if self._plan.get("step_function"):
             self._guard("--step-function", marker.torch_is_here, torch, self.mark_step)
         self._guard("graphs", event_hooks.cover_graph_replay, torch, self._replayed, self.log)
-        if self._sight is not None:
-            self._guard("sight", self._sight.torch_is_here, torch)
         if self._startup is not None:
             self._startup.torch_is_here(torch)
 
@@ -202,8 +195,6 @@ class Agent:
     def _loader_begun(self, key: Key, loader: Any) -> Key:
         key = self._steps.iterator_made(key, loader.dataset)
         self._guard("loader", self._program.loader_begun, key, loader)
-        if self._sight is not None and self._steps.cycle is not None and not self._steps.counts(key):
-            self._guard("loader", self._sight.loader_begun)
         if self._state is not None:
             self._guard("loader", self._state.loaders.begun, key, loader)
         self._guard("loader", self._settings.on_loader, loader)
@@ -247,7 +238,7 @@ class Agent:
                 "begin_s": begin_s,
                 "num_steps": self._steps.num_steps,
                 "num_superseded": num_superseded,
-                "stacks_by": self._sight and self._sight.signal,
+                "stacks_by": self._plan.get("watched") and self._guard("stacks", stacks.listen, self._program.folder),
                 **self._program.ranks(),
             }
         )

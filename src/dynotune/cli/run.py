@@ -6,7 +6,7 @@ import contextlib
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -39,20 +39,10 @@ HELP = """Run your command with settings; its output, signals and exit code are 
 For example: dynotune run --set loader.num_workers=4 -- python train.py
 """
 
-
 RecipeFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Apply the settings of a recipe.")]
 Strict = Annotated[
     bool, typer.Option("--strict", help="Refuse a recipe that was proved on another GPU, driver, torch or command.")
 ]
-
-
-class Prepared(NamedTuple):
-    """A command with the settings that it is run with."""
-
-    command: list[str]
-    settings: list[Setting]
-    env: dict[str, str]
-    facts: Facts
 
 
 def run(
@@ -64,15 +54,26 @@ def run(
     json: Json = None,
     run_dir: RunDir = None,
 ) -> None:
+    transparently(command_of(context), settings, recipe, strict, step_function, run_dir, json=json)
+
+
+def transparently(
+    command: list[str],
+    settings: list[str] | None,
+    recipe: Path | None,
+    strict: bool,
+    step_function: str | None,
+    run_dir: Path | None,
+    *,
+    json: str | None = None,
+    watch: Callable[[Path | None], Callable[[Exit], bool]] | None = None,
+) -> NoReturn:
+    """Run the command with the settings, write its record, and exit as it did.
+
+    `watch`: begins to watch the run in a folder; what it returns is called with the end, before the record is written,
+    and True exits with 1, as a gate.
+    """
     check_json(json)
-    found = prepared(context, settings, recipe, strict=strict)
-    with folder_for(runs_folder(run_dir), found.settings) as folder:
-        transparently(found, folder, step_function=step_function, json=json)
-
-
-def prepared(context: typer.Context, settings: list[str] | None, recipe: Path | None, *, strict: bool) -> Prepared:
-    """The command with the settings that were asked for, and what these need to know."""
-    command = command_of(context)
     if strict and recipe is None:
         raise UsageError("--strict is about a recipe, and there is none.", hint="Add --recipe FILE.")
     proved = None
@@ -91,45 +92,32 @@ def prepared(context: typer.Context, settings: list[str] | None, recipe: Path | 
     facts = _facts(command, Path.cwd(), env, chosen, proved)
     if proved is not None and recipe is not None:
         _check_proved(proved, recipe, facts, command, strict=strict)
-    return Prepared(command, chosen, env, facts)
 
-
-def transparently(
-    found: Prepared,
-    folder: Path | None,
-    *,
-    step_function: str | None,
-    json: str | None = None,
-    ended: Callable[[Exit], bool] | None = None,
-) -> NoReturn:
-    """Run the command, write its record, and exit as it did.
-
-    Args:
-        ended: of whoever watches: called with its end, before the record is written; True exits with 1, as a gate.
-    """
     from dynotune.launch.process import TransparentRun
 
-    transparent = TransparentRun(found.command, found.settings, cwd=Path.cwd(), folder=folder)
-    _let_interrupts_pass()
-    exit_ = transparent.run(found.env, found.facts, step_function=step_function, watched=ended is not None)
-    gate = ended is not None and ended(exit_)
-    try:
-        record = transparent.record(exit_)
-        if folder is not None:
-            _warn(record)
-        if json is not None:
-            write_json(record, json)
-    except (DynotuneError, OSError) as error:
-        # The command's end is its own: what becomes of the record does not change it.
-        with contextlib.suppress(OSError):
-            say(f"{error}")
-    if gate:
+    with _folder(runs_folder(run_dir), chosen) as folder:
+        transparent = TransparentRun(command, chosen, cwd=Path.cwd(), folder=folder)
+        ended = watch(folder) if watch is not None else lambda _: False
+        _let_interrupts_pass()
+        exit_ = transparent.run(env, facts, step_function=step_function, watched=watch is not None)
+        says_no = ended(exit_)
+        try:
+            record = transparent.record(exit_)
+            if folder is not None:
+                _warn(record)
+            if json is not None:
+                write_json(record, json)
+        except (DynotuneError, OSError) as error:
+            # The command's end is its own: what becomes of the record does not change it.
+            with contextlib.suppress(OSError):
+                say(f"{error}")
+    if says_no:
         raise typer.Exit(1)
     _end_as(exit_)
 
 
 @contextlib.contextmanager
-def folder_for(base: Path, settings: list[Setting]) -> Iterator[Path | None]:
+def _folder(base: Path, settings: list[Setting]) -> Iterator[Path | None]:
     """The run folder. Where there can be none the command runs all the same, and nothing of it is recorded.
 
     Settings that act inside the process take a folder while it runs: a temporary one, or they are left out.
@@ -158,7 +146,7 @@ def folder_for(base: Path, settings: list[Setting]) -> Iterator[Path | None]:
 
 
 def say(text: str) -> None:
-    """A line beside the command's own on stderr, without secrets."""
+    """Print a line beside the command's own, on stderr and without secrets."""
     from dynotune.text import words
 
     print(f"dynotune: {words.plain(redaction.redacted(text), longest=4000)}", file=sys.stderr)

@@ -17,7 +17,7 @@ from dynotune.schema.observation import LostTime, Model
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
-Scope = Literal["machine", "program", "watch"]
+Scope = Literal["machine", "program"]
 COST_OF_KIND: dict[Kind, float | Unknown] = {
     "speed": NOT_MEASURED,
     "start": 0.0,
@@ -71,7 +71,7 @@ class Rule:
     """One rule. Call it with a view to get its findings.
 
     Args:
-        scope: `machine` needs facts alone; `program` needs a command that was watched; `watch` one that runs.
+        scope: `machine` needs facts alone; `program` needs a command that was watched.
         sees, costs, wrong_when: prose for readers: what the rule looks at, what the finding costs, when it is wrong.
         settings: candidates of a finding that names no others. `knobs`: of candidates whose value a finding computes.
         explains: ids of more general findings of which this one is the reason.

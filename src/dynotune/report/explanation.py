@@ -16,12 +16,11 @@ from dynotune.text import words
 SCOPES = {
     "machine": "machine and environment alone: dynotune doctor, and dynotune diagnose",
     "program": "a command that was watched: dynotune diagnose",
-    "watch": "a run while it runs: dynotune watch",
 }
 HEAD = """# Findings
 
-What `dynotune doctor`, `dynotune diagnose` and `dynotune watch` may find, family by family. `dynotune explain ID` shows
-one of them in the terminal. How shares and severities are defined stands in [the reference of diagnoses](diagnosis.md).
+What `dynotune doctor` and `dynotune diagnose` may find, family by family. `dynotune explain ID` shows one of them in
+the terminal. How shares and severities are defined stands in [the reference of diagnoses](diagnosis.md).
 
 This page is made from the rules themselves: `make findings` writes it.
 """

@@ -34,8 +34,7 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
     """A finding, from its rule.
 
     Args:
-        scope: "machine" is judged from facts alone, "program" from a command that was watched,
-            "watch" while it runs.
+        scope: "machine" is judged from facts alone, "program" from a command that was watched.
         family: of rules.
         explains: ids of more general findings whose reason it is.
         settings: that it may name as candidates.
@@ -43,7 +42,7 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     title: str
-    scope: Literal["machine", "program", "watch"]
+    scope: Literal["machine", "program"]
     family: str
     sees: str
     costs: str

@@ -12,7 +12,8 @@ import msgspec
 from dynotune.schema.facts import Unknown
 
 State = Literal["starting", "running", "ended"]
-MarkKind = Literal["epoch", "validation", "checkpoint", "pause", "bottleneck"]
+MarkKind = Literal["epoch", "pause", "bottleneck"]
+AlertId = Literal["input-bound", "throughput-drop", "memory-growth", "rank-lag", "stalled", "device-shared"]
 Cause = Literal["", "input", "device", "host", "cpu", "waiting", "stalled"]
 
 
@@ -28,11 +29,6 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     samples_per_s: float | None = None
     input_share: float | None = None
     longest_s: float | None = None
-    num_ready: float | None = None
-    num_asked: float | None = None
-    allocated_bytes: float | None = None
-    reserved_bytes: float | None = None
-    lags: str = ""
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +69,6 @@ class ProcessView(msgspec.Struct, frozen=True, kw_only=True):
     at_disk_share: float = 0.0
     disk_bytes_per_s: float | None = None
     cached_bytes_per_s: float | None = None
-    gpu_bytes: float | None = None
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,9 +81,9 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """What `dynotune explain ID` explains; `whose` is a rank, a GPU, or empty for the whole run."""
+    """Something is wrong; `whose` is a rank, a GPU, or empty for the whole run."""
 
-    id: str
+    id: AlertId
     text: str
     whose: str = ""
     since_step: int | None = None

@@ -2,7 +2,7 @@
 
 `Watcher` follows a run folder (`follower`, `processes`), keeps what it saw (`store`), and makes one `View` a second
 (`analysis`: the sentence and the alerts). What shows the view only shows it: `Lines` and `Screen` in the terminal,
-`Server` as a page and for Prometheus, `push` for OpenTelemetry.
+`Server` as a page and for Prometheus.
 
 Starting the command is `launch`'s. Nothing here reaches into the program, but for the signal that asks a stalled one
 where its threads are.
@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING
 from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
-    from dynotune.watch.metrics import push
     from dynotune.watch.server import Server
     from dynotune.watch.terminal import Lines, Screen
     from dynotune.watch.watcher import Watcher
 
-__all__ = ["Lines", "Screen", "Server", "Watcher", "push"]
+__all__ = ["Lines", "Screen", "Server", "Watcher"]
 
-_HOMES = {"Lines": "terminal", "Screen": "terminal", "Server": "server", "Watcher": "watcher", "push": "metrics"}
-__getattr__ = lazy_face(__name__, _HOMES)
+__getattr__ = lazy_face(__name__, {"Lines": "terminal", "Screen": "terminal", "Server": "server", "Watcher": "watcher"})

@@ -1,14 +1,14 @@
 """What the last seconds say: the cause in one sentence, since which step, and what is wrong enough for an alert.
 
 Each second's `Look` becomes a `Moment`, and a change is a moment unlike those of the past. What the alerts mean stands
-in `doctor`.
+in the guide.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import fmean, median
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from dynotune.schema.facts import Unknown
 from dynotune.schema.watch import Alert, Cause, GpuView, ProcessView, Shares
 from dynotune.text import words
-from dynotune.watch.store import LEVELS, Bin, Series, Store
+from dynotune.watch.store import Bin, Series, Store
 
 WINDOW_S, LONGEST_WINDOW_S, FEWEST_STEPS = 10.0, 60.0, 10
 MINUTE_S = 60.0
@@ -25,7 +25,7 @@ FEWEST_BINS, LONG_STEP_S, FEWEST_LONG = 5, 5.0, 3
 """Seconds with steps that a pace needs; steps that are long fill fewer."""
 DROP, BELOW_ALL = 0.9, 0.97
 """A pace is slow below this share of its usual past, if it is also below so much of the slowest that was usual."""
-PAST_S, FEWEST_PAST, LOOKS = 20.0, 30, 3
+PAST_S, FEWEST_PAST, MOST_MOMENTS, LOOKS = 20.0, 30, 600, 3
 """The past ends this long before now, and is so many looks at least. What passes within three looks is no change."""
 MORE_CORES, LAG = 0.25, 0.1
 STALL_S, STALL_STEPS, BUSY_STALL_S, QUIET_CORES = 10.0, 10.0, 300.0, 0.1
@@ -43,15 +43,13 @@ CAUSES: dict[Cause, str] = {
 
 
 class Look(NamedTuple):
-    """What is known at one moment; `losses` are step and value by rank."""
+    """What is known at one moment."""
 
     now: float
     begun_s: float
     store: Store
     gpus: Sequence[GpuView]
     rows: Sequence[ProcessView]
-    lost_workers: Sequence[int]
-    losses: Mapping[str, tuple[int, float]]
     room_bytes: int | None
     num_cpus: int
     step: int
@@ -127,7 +125,7 @@ class Analysis:
     """Judges one look after another, and keeps the moments."""
 
     def __init__(self) -> None:
-        self.past: deque[Moment] = deque(maxlen=LEVELS[0][1])
+        self.past: deque[Moment] = deque(maxlen=MOST_MOMENTS)
 
     def judge(self, look: Look) -> tuple[Moment, list[Alert], Change | None]:
         """This moment, its alerts, and the change that led to its cause."""
@@ -137,7 +135,7 @@ class Analysis:
         stalls = list(stalled(look))
         cause = "stalled" if stalls else cause_of(look, shares) if shares else ""
         now = Moment(look.now, look.step, cause, pace_s, shares, look.mean("cores"), look.mean("others"), is_usual)
-        found = [*stalls, *memory_growth(look), *device_shared(look), *loss_not_finite(look)]
+        found = [*stalls, *memory_growth(look), *device_shared(look)]
         if not stalls:  # a program that stands still is not judged by its pace
             found += [*input_bound(look), *rank_lag(look)]
             if not (is_usual or any(each.is_usual for each in list(self.past)[-LOOKS:])):
@@ -208,8 +206,6 @@ def loader_reason(look: Look) -> str:
     stopped = [row.pid for row in workers if row.state == "stopped"]
     if not workers:
         return "no worker processes: the program makes its batches itself" if look.rows else ""
-    if look.lost_workers:
-        return f"worker {look.lost_workers[-1]} has ended, and {num} of its loader go on"
     if stopped or at_disk:
         return f"worker {stopped[0]} is stopped" if stopped else f"{at_disk} of {num} workers are at their disk"
     if others > look.num_cpus / 4 and not idle:
@@ -257,7 +253,7 @@ def _grown(look: Look, now: Moment, usual: Sequence[Moment], pace_s: float, usua
 
 def input_bound(look: Look) -> Iterator[Alert]:
     shares = look.shares(MINUTE_S)
-    first_s = min((look.store.of("step", rank).first_s for rank in look.ranks), default=look.now)
+    first_s = look.steps(-math.inf)[0].begin_s if look.ranks else look.now
     if shares and look.now - first_s >= MINUTE_S and cause_of(look, shares) == "input":
         reason, text = loader_reason(look), f"Steps waited {words.share(shares.input)} of the last minute for input"
         yield Alert(id="input-bound", text=f"{text}: {reason}." if reason else f"{text}.")
@@ -265,21 +261,16 @@ def input_bound(look: Look) -> Iterator[Alert]:
 
 def rank_lag(look: Look) -> Iterator[Alert]:
     """A rank that is behind the others, and in what."""
-    steps, wait_s, own_s = {}, {}, {}
+    steps, wait_s = {}, {}
     for rank in look.ranks:
-        step, wait, back = (look.lately(name, rank, look.window_s(rank)) for name in ("step", "wait", "backward"))
+        step, wait = (look.lately(name, rank, look.window_s(rank)) for name in ("step", "wait"))
         if step.num >= (FEWEST_STEPS if step.mean < LONG_STEP_S else FEWEST_LONG):
             steps[rank], wait_s[rank] = step.quantile(0.5), wait.mean
-            # A rank waits for the others in backward; with a GPU its host may do so anywhere.
-            own_s[rank] = math.nan if look.store.whose("reserved_bytes") else step.mean - wait.mean - back.mean
-    if len(steps) < 2:
-        return
     parts = (
         (wait_s, LAG, "it waits {} longer for input in each step"),
-        (own_s, LAG, "its forward, optimizer or other code takes {} longer in each step"),
-        (steps, LAG + 0.02, "its steps take {} longer, and not for input: look at its backward, cores and GPU"),
+        (steps, LAG + 0.02, "its steps take {} longer, and not for input: look at its forward, cores and GPU"),
     )
-    for values, least, why in parts:
+    for values, least, why in parts if len(steps) > 1 else ():
         usual = {rank: [other for other in steps if other != rank] for rank in steps}
         more_s = {rank: values[rank] - median(values[other] for other in others) for rank, others in usual.items()}
         late = {rank: more for rank, more in more_s.items() if more > least * median(steps[r] for r in usual[rank])}
@@ -339,10 +330,3 @@ def device_shared(look: Look) -> Iterator[Alert]:
         if gpu.others:
             text = f"GPU {gpu.nvml_index} is shared: kernels of {', '.join(gpu.others[:3])}."
             yield Alert(id="device-shared", whose=str(gpu.nvml_index), text=text)
-
-
-def loss_not_finite(look: Look) -> Iterator[Alert]:
-    for rank, (step, loss) in look.losses.items():
-        if not math.isfinite(loss):
-            of = f" of rank {rank}" if len(look.losses) > 1 else ""
-            yield Alert(id="loss-not-finite", whose=rank, text=f"The loss{of} is {loss} at step {step:,}.")

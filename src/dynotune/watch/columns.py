@@ -48,40 +48,32 @@ class Table(NamedTuple):
 
 
 def tables(view: View) -> list[Table]:
-    """All of the view's; without columns of which nothing is known."""
+    """All of the view's that have rows; without columns of which nothing is known."""
     gpus = [] if isinstance(view.gpus, Unknown) else view.gpus
-    return [_table("Ranks", view.steps_s), _table("GPUs", gpus), _table("Processes", view.processes)]
+    parts: dict[str, Sequence[msgspec.Struct]] = {"Ranks": view.steps_s, "GPUs": gpus, "Processes": view.processes}
+    return [_table(title, rows) for title, rows in parts.items() if rows]
 
 
 def unknown(view: View) -> list[str]:
     """Why the values are unknown that are."""
     gpus = [msgspec.structs.asdict(gpu) for gpu in view.gpus] if isinstance(view.gpus, list) else [{"gpus": view.gpus}]
-    reasons = {value.reason: unit_of(field)[0] for gpu in gpus for field, value in gpu.items() if _is_unknown(value)}
-    return [f"{name.replace('_', ' ')}: {reason}" for reason, name in reasons.items()]
+    found = [(field, value.reason) for gpu in gpus for field, value in gpu.items() if isinstance(value, Unknown)]
+    reasons = {reason: unit_of(field)[0].replace("_", " ") for field, reason in found}
+    return [f"{name}: {reason}" for reason, name in reasons.items()]
 
 
 def _table(title: str, rows: Sequence[msgspec.Struct]) -> Table:
-    fields = (
-        [field for field in rows[0].__struct_fields__ if any(_is_known(row, field) for row in rows)] if rows else []
-    )
-    names = [unit_of(field)[0].removeprefix("num_").replace("_", " ") for field in fields]
-    return Table(title, names, [[_cell(field, getattr(row, field)) for field in fields] for row in rows])
-
-
-def _is_known(row: msgspec.Struct, field: str) -> bool:
-    return getattr(row, field) not in (None, "", [])
+    fields = rows[0].__struct_fields__
+    shown = [field for field in fields if any(getattr(row, field) not in (None, "", []) for row in rows)]
+    names = [unit_of(field)[0].removeprefix("num_").replace("_", " ") for field in shown]
+    return Table(title, names, [[_cell(field, getattr(row, field)) for field in shown] for row in rows])
 
 
 def _cell(field: str, value: Any) -> str:
-    if value is None or _is_unknown(value):
+    if value is None or isinstance(value, Unknown):
         return words.UNKNOWN
-    if isinstance(value, list):
-        return words.plain(", ".join(value))
-    unit = unit_of(field)[1]
-    if unit is not None:
+    if unit := unit_of(field)[1]:
         return unit.write(value)
-    return words.plain(value) if isinstance(value, str) else f"{value:,.1f}" if isinstance(value, float) else f"{value}"
-
-
-def _is_unknown(value: Any) -> bool:
-    return isinstance(value, Unknown)
+    if isinstance(value, list | str):
+        return words.plain(value if isinstance(value, str) else ", ".join(value))
+    return f"{value:,.1f}" if isinstance(value, float) else f"{value}"

@@ -1,25 +1,31 @@
-"""The run's processes, second by second."""
+"""The run's processes, second by second, and what their threads are at."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import psutil
 
 from dynotune.schema.watch import ProcessView
 
-LOOKS, MOST_LOOKS = 10, 120
+LOOKS, ANSWER_S = 10, 0.2
+NOT_THE_USERS = ("-packages/", "/lib/python", "/dynotune/agent/", "<frozen")
 ASKED = ("cpu_times", "io_counters", "memory_info", "name", "num_threads", "ppid", "status")
 
 
 class _Process:
-    """One process and its last two minutes: (time, CPU seconds, bytes read from disks, read at all, written, state)."""
+    """One process and its last ten looks: (time, CPU seconds, bytes read from disks, bytes read at all, state)."""
 
     def __init__(self, pid: int) -> None:
         self.process = psutil.Process(pid)
-        self.looks: deque[tuple[Any, ...]] = deque(maxlen=MOST_LOOKS)
+        self.looks: deque[tuple[Any, ...]] = deque(maxlen=LOOKS)
         self.is_worker: bool | None = None
 
     def role(self, name: str, parent: int, roles: Mapping[int, str]) -> str:
@@ -31,15 +37,14 @@ class _Process:
             self.is_worker = mine == its or "spawn_main" in " ".join(mine) or name.startswith("pt_data")
         return f"worker of {roles[parent]}" if self.is_worker else name
 
-    def row(self, pid: int, roles: Mapping[int, str], gpu_bytes: Mapping[int, float], now: float) -> ProcessView | None:
+    def row(self, roles: Mapping[int, str], now: float) -> ProcessView | None:
         found = self.process.as_dict(ASKED)
         cpu, io, state = found["cpu_times"], found["io_counters"], found["status"]
         if cpu is None or state == psutil.STATUS_ZOMBIE:
             return None
-        counted = (None, None, None) if io is None else (io.read_bytes, io.read_chars, io.write_chars)
-        self.looks.append((now, cpu.user + cpu.system, *counted, state))
-        lately = list(self.looks)[-LOOKS:]
-        first, last = lately[0], lately[-1]
+        read = (None, None) if io is None else (io.read_bytes, io.read_chars)
+        self.looks.append((now, cpu.user + cpu.system, *read, state))
+        first, last = self.looks[0], self.looks[-1]
 
         def rate(at: int) -> float | None:
             known = first[at] is not None and last[at] is not None and last[0] > first[0]
@@ -47,16 +52,15 @@ class _Process:
 
         disk, all_ = rate(2), rate(3)
         return ProcessView(
-            pid=pid,
+            pid=self.process.pid,
             role=self.role(found["name"], found["ppid"], roles),
             cores=rate(1),
             num_threads=found["num_threads"],
             rss_bytes=found["memory_info"].rss,
             state=state,
-            at_disk_share=sum(look[-1] == psutil.STATUS_DISK_SLEEP for look in lately) / len(lately),
+            at_disk_share=sum(look[-1] == psutil.STATUS_DISK_SLEEP for look in self.looks) / len(self.looks),
             disk_bytes_per_s=disk,
             cached_bytes_per_s=None if disk is None or all_ is None else max(0.0, all_ - disk),
-            gpu_bytes=gpu_bytes.get(pid),
         )
 
 
@@ -66,32 +70,44 @@ class Processes:
     def __init__(self) -> None:
         self.rows: list[ProcessView] = []
         self._known: dict[int, _Process] = {}
-        self._lost: deque[tuple[int, set[int]]] = deque(maxlen=16)
 
-    def update(self, pids: Sequence[int], roles: Mapping[int, str], gpu_bytes: Mapping[int, float], now: float) -> None:
+    def update(self, pids: Sequence[int], roles: Mapping[int, str], now: float) -> None:
         """Read them all; `roles` names those that make steps."""
-        before, rows = {row.pid for row in self.workers()}, []
+        rows = []
         for pid in pids:
             try:
                 known = self._known.get(pid) or self._known.setdefault(pid, _Process(pid))
-                row = known.row(pid, roles, gpu_bytes, now)
+                row = known.row(roles, now)
             except psutil.Error:  # it has ended
                 continue
             rows += [row] if row else []
         self.rows = sorted(rows, key=lambda row: -(row.cores or 0.0))
-        living = {row.pid for row in rows}
-        self._lost.extend((pid, before - {pid}) for pid in before - living if rows)
-        self._known = {pid: known for pid, known in self._known.items() if pid in living}
+        self._known = {row.pid: self._known[row.pid] for row in rows}
 
     def workers(self) -> list[ProcessView]:
         return [row for row in self.rows if row.role.startswith("worker")]
 
-    def lost(self) -> list[int]:
-        """Workers that ended while others of their time go on: at the end of an epoch all of them end."""
-        return [pid for pid, beside in self._lost if beside & self._known.keys()]
 
-    def written_bytes(self, pid: int, begin_s: float) -> int:
-        """What the process wrote since the last look before `begin_s`; 0 if nobody looked."""
-        looks = list(self._known[pid].looks) if pid in self._known else []
-        before = [look[4] for look in looks if look[0] <= begin_s and look[4] is not None]
-        return int(looks[-1][4] - before[-1]) if before else 0
+def stacks(pid: int, number: int, folder: Path) -> list[str]:
+    """Where each thread of Python is, asked by the signal that the process said it answers, if it still catches that.
+
+    Each is said by its innermost call and the innermost line of the user's own; the main thread comes first.
+    """
+    with contextlib.suppress(OSError, StopIteration):
+        status = Path(f"/proc/{pid}/status").read_text().splitlines()
+        caught = next(int(line.split()[1], 16) for line in status if line.startswith("SigCgt"))
+        if caught >> (number - 1) & 1:
+            path = folder / f"stacks-{pid}.txt"
+            begin = path.stat().st_size
+            os.kill(pid, number)
+            time.sleep(ANSWER_S)
+            threads = path.read_bytes()[begin:].decode(errors="replace").split("hread 0x")
+            return [_places(text) for text in reversed(threads[1:])]
+    return []
+
+
+def _places(text: str) -> str:
+    calls = re.findall(r'File "(.+)", line (\d+) in (.+)', text)
+    users = [call for call in calls if not any(part in call[0] for part in NOT_THE_USERS)]
+    shown = dict.fromkeys([*calls[:1], *users[:1]])
+    return " in ".join(f"{Path(file).name}({line}): {name}" for file, line, name in shown)

@@ -1,4 +1,4 @@
-"""What was seen of a run, in bounded room: seconds for ten minutes, then ever coarser, for 28 hours in all."""
+"""What was seen of a run, in bounded room: the seconds of the last half hour."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from collections import Counter, deque
 from itertools import takewhile
 
-LEVELS = ((1.0, 600), (15.0, 960), (120.0, 720))
-"""Length of a bin in seconds and the number of bins that are kept, the finest first."""
+MOST_BINS = 1800
+"""Seconds that are kept."""
 WIDTH = 1.04
 """Ratio of the ends of a class of step times: a quantile is right within half of it, 2%."""
 SHORTEST_S, LONGEST_S = 1e-7, 1e6
@@ -58,42 +58,24 @@ class Bin:
 
 
 class Series:
-    """One value over time. What is older than a level keeps is in the coarser ones, which hold all that is complete."""
+    """One value over time, in bins of a second."""
 
     def __init__(self, *, counted: bool = False) -> None:
-        self._levels = [deque[Bin](maxlen=num) for _, num in LEVELS]
-        self._counted = counted
+        self._bins, self._counted = deque[Bin](maxlen=MOST_BINS), counted
         self.ever = Bin(0.0, counted=counted)
-        self.first_s, self.last_s = math.inf, -math.inf
+        self.last_s = -math.inf
 
     def add(self, time_s: float, value: float, number: int = 0) -> None:
         """Add a value; one that comes late counts for the newest bin."""
-        self._bin(0, time_s, number).add(value)
+        if not self._bins or time_s >= self._bins[-1].begin_s + 1.0:
+            self._bins.append(Bin(math.floor(time_s), first=number, counted=self._counted))
+        self._bins[-1].add(value)
         self.ever.add(value)
-        self.first_s, self.last_s = min(self.first_s, time_s), max(self.last_s, time_s)
-
-    def _bin(self, level: int, time_s: float, number: int) -> Bin:
-        """The newest bin, or a new one; the one before is then complete, and goes into the next level as well."""
-        bins, length_s = self._levels[level], LEVELS[level][0]
-        if bins and time_s < bins[-1].begin_s + length_s:
-            return bins[-1]
-        if bins and level + 1 < len(LEVELS):
-            self._bin(level + 1, bins[-1].begin_s, bins[-1].first).merge(bins[-1])
-        bins.append(Bin(time_s // length_s * length_s, first=number, counted=self._counted))
-        return bins[-1]
-
-    def all_bins(self, begin_s: float) -> list[Bin]:
-        """From `begin_s` on, the finest that there are, in order of time; none is told twice."""
-        chosen: list[Bin] = []
-        until_s = math.inf
-        for (length_s, _), bins in zip(LEVELS, self._levels, strict=True):
-            chosen = [one for one in bins if begin_s <= one.begin_s and one.begin_s + length_s <= until_s] + chosen
-            until_s = min(until_s, bins[0].begin_s if bins else math.inf)
-        return chosen
+        self.last_s = max(self.last_s, time_s)
 
     def bins(self, begin_s: float) -> list[Bin]:
-        """The finest bins from `begin_s` on, in order of time; the price is theirs alone."""
-        return list(takewhile(lambda each: each.begin_s >= begin_s, reversed(self._levels[0])))[::-1]
+        """The bins from `begin_s` on, in order of time; the price is theirs alone."""
+        return list(takewhile(lambda each: each.begin_s >= begin_s, reversed(self._bins)))[::-1]
 
     def over(self, begin_s: float) -> Bin:
         """The same as one."""

@@ -28,16 +28,14 @@ class Lines:
 
     def __init__(self, file: IO[str]) -> None:
         self._file, self._last_s = file, float("-inf")
-        self._alerted: set[tuple[str, str]] = set()
+        self._alerted: set[str] = set()
 
     def __call__(self, view: View) -> None:
-        keys = {(alert.id, alert.whose) for alert in view.alerts}
+        new = [alert for alert in view.alerts if alert.id + alert.whose not in self._alerted]
+        self._alerted = {alert.id + alert.whose for alert in view.alerts}
         lines = []
-        for alert in view.alerts:
-            if (alert.id, alert.whose) not in self._alerted:
-                lines += [f"ALERT {alert.id}: {alert.text} (dynotune explain {alert.id})"]
-                lines += [f"  {line}" for line in alert.details]
-        self._alerted = keys
+        for alert in new:
+            lines += [f"ALERT {alert.id}: {alert.text}", *(f"  {line}" for line in alert.details)]
         if view.at_s - self._last_s >= LINE_EVERY_S or view.state == "ended":
             self._last_s = view.at_s
             lines.append(summary(view))
@@ -56,21 +54,22 @@ def summary(view: View) -> str:
     return "  ".join([f"step {view.num_steps:,}", times, *rate, view.verdict])
 
 
-class Screen:
-    """The whole view, drawn once a second; as wide as the terminal is then."""
+class Screen(Live):
+    """The whole view, drawn once a second; as wide as the terminal is then. The last word stays below."""
 
-    def __init__(self, console: Console) -> None:
-        self._live = Live(console=console, auto_refresh=False, screen=True, vertical_overflow="crop")
-        self._live.start()
+    def __init__(self) -> None:
+        console = Console(highlight=False, markup=False)
+        super().__init__(console=console, auto_refresh=False, screen=True, vertical_overflow="crop")
+        self._last = ""
 
     def __call__(self, view: View) -> None:
-        self._live.update(drawn(view, self._live.console.width), refresh=True)
+        self._last = words.plain(redaction.redacted(summary(view)))
+        self.update(drawn(view, self.console.width), refresh=True)
 
-    def close(self, view: View | None) -> None:
-        """Leave the terminal as it was, with the last word below."""
-        self._live.stop()
-        if view is not None:
-            self._live.console.print(Text(words.plain(summary(view))))
+    def stop(self) -> None:
+        """Leave the terminal as it was."""
+        super().stop()
+        self.console.print(Text(self._last))
 
 
 def drawn(view: View, width: int) -> RenderableType:
@@ -80,14 +79,12 @@ def drawn(view: View, width: int) -> RenderableType:
     parts: list[RenderableType] = [line(" ".join(view.command) or view.run, "dim")]
     parts.append(line(view.verdict, COLOURS.get(view.cause, "bold")))
     for alert in view.alerts:
-        parts += [
-            line(f"! {alert.id}: {alert.text}", "red"),
-            *(line(f"    {each}", "dim") for each in alert.details[:8]),
-        ]
+        parts.append(line(f"! {alert.id}: {alert.text}", "red"))
+        parts += [line(f"    {each}", "dim") for each in alert.details[:8]]
     for table in columns.tables(view):
-        parts += [line(""), _fitted(table, width)] if table.rows else []
-    memory = f"memory {words.num_bytes(view.memory_bytes)}"
-    parts += [line(f"{view.num_processes} processes, {view.num_cpus} cores, {memory}")]
+        parts += [line(""), _fitted(table, width)]
+    processes = f"{view.num_processes} processes, {words.num_bytes(view.memory_bytes)} of memory"
+    parts.append(line(f"{processes}, {view.num_cpus} cores"))
     parts += [line(f"step {mark.step:,}: {mark.kind}, {mark.text}", "dim") for mark in view.marks[-3:]]
     return Group(*parts, *(line(note, "dim") for note in [*view.notes, *columns.unknown(view)][:3]))
 

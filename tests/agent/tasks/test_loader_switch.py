@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 from torch.utils.data import DataLoader
 
-from dynotune.agent.facts.loaders import batches_done
+from dynotune.agent.tasks.loader_switch import _done
 
 # Items from the fifth on wait for the gate. In a process of its own: workers are forked, and tests have threads.
 HELD = """
 import multiprocessing, torch
 from torch.utils.data import DataLoader, Dataset
-from dynotune.agent.facts.loaders import batches_done
+from dynotune.agent.tasks.loader_switch import _done
 gate = multiprocessing.get_context("fork").Event()
 class Held(Dataset):
     def __len__(self):
@@ -25,12 +25,12 @@ class Held(Dataset):
         return torch.tensor(index)
 iterator = iter(DataLoader(Held(), batch_size=2, num_workers=2, prefetch_factor=2))
 next(iterator)
-ready, asked = batches_done(iterator)
+ready, asked = _done(iterator)
 assert asked == 4 and ready <= 1, (ready, asked)
 gate.set()
-while batches_done(iterator)[0] < 4:
+while _done(iterator)[0] < 4:
     assert all(worker.is_alive() for worker in iterator._workers)
-print(batches_done(iterator))
+print(_done(iterator))
 """
 
 
@@ -42,8 +42,8 @@ def test_batches_that_are_made_and_batches_that_are_asked_for_are_told_apart():
 def test_a_loader_without_workers_has_nothing_to_do_or_to_give():
     iterator = iter(DataLoader(list(range(10))))
     next(iterator)
-    assert batches_done(iterator) == (0, 0)
+    assert _done(iterator) == (0, 0)
 
 
 def test_where_torch_does_not_tell_as_many_batches_count_as_ready_as_there_may_be():
-    assert batches_done(SimpleNamespace(_num_workers=3, _prefetch_factor=4)) == (12, 12)
+    assert _done(SimpleNamespace(_num_workers=3, _prefetch_factor=4)) == (12, 12)

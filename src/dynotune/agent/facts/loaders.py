@@ -146,17 +146,3 @@ def _arguments(torch: Any, loader: Any, where: str) -> dict[str, Any]:
 
 def _whole(value: Any) -> int | None:
     return int(value) if isinstance(value, int) else None
-
-
-def batches_done(iterator: Any) -> tuple[int, int]:
-    """Batches that its workers have made and nobody has drawn, and those that they were asked for."""
-    try:
-        stored = sum(len(info) > 1 for info in iterator._task_info.values())
-        # What came before its turn is stored, and outstanding no more.
-        return stored + iterator._data_queue.qsize(), stored + iterator._tasks_outstanding
-    except (AttributeError, NotImplementedError, OSError):
-        if not getattr(iterator, "_num_workers", 0):
-            return 0, 0
-        # This version of torch does not tell: as many steps are left out as there may be batches.
-        most = iterator._num_workers * (getattr(iterator, "_prefetch_factor", None) or 2)
-        return most, most

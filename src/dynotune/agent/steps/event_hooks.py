@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import weakref
 from contextlib import contextmanager
 from threading import get_ident
 from time import perf_counter
@@ -36,7 +35,6 @@ class LoaderHooks:
         self._original_next = iterator.__next__
         self._draw = [iterator.__next__]  # a task may change it
         self._are_unseen = False
-        self.iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         self._cover_begins(iterator)
         self._cover_next(iterator)
         self._cover_iter(loaders)
@@ -105,7 +103,6 @@ class LoaderHooks:
         batch_size = getattr(loader, "batch_size", None)
         key = type(loader), id(loader.dataset), batch_size, type(loader.sampler), self._steps.grad_enabled()
         iterator._dynotune = self._met(key, loader), batch_size
-        self.iterators.add(iterator)
 
     def _cover_next(self, iterator: Any) -> None:
         hooks = self

@@ -10,7 +10,6 @@ from __future__ import annotations
 import weakref
 from threading import get_ident
 
-from ..facts.loaders import batches_done
 from .switches import HasAlready, NotSwitched, Switch
 
 TYPE_CHECKING = False
@@ -165,8 +164,8 @@ class _Sources:
         own = self._own()
         drawn = own if options is None else self._others.get(options)
         idle = [each for each in (own, *self._others.values()) if each is not None and each is not drawn]
-        done = [batches_done(each) for each in idle]
-        return all(ready >= asked_for for ready, asked_for in done), 0 if drawn is None else batches_done(drawn)[0]
+        done = [_done(each) for each in idle]
+        return all(ready >= asked_for for ready, asked_for in done), 0 if drawn is None else _done(drawn)[0]
 
     def _has(self, name: str) -> Any:
         return getattr(self._own(), "_" + name, None)
@@ -220,6 +219,20 @@ class _Sources:
             finally:
                 for each, state in zip(generators, states):
                     torch.set_rng_state(state) if each is None else each.set_state(state)
+
+
+def _done(iterator: Any) -> tuple[int, int]:
+    """Batches that its workers have made and nobody has drawn, and those that they were asked for."""
+    try:
+        stored = sum(len(info) > 1 for info in iterator._task_info.values())
+        # What came before its turn is stored, and outstanding no more.
+        return stored + iterator._data_queue.qsize(), stored + iterator._tasks_outstanding
+    except (AttributeError, NotImplementedError, OSError):
+        if not getattr(iterator, "_num_workers", 0):
+            return 0, 0
+        # This version of torch does not tell: as many steps are left out as there may be batches.
+        most = iterator._num_workers * (getattr(iterator, "_prefetch_factor", None) or 2)
+        return most, most
 
 
 class _Shared:

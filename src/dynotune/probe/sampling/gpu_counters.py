@@ -96,7 +96,6 @@ class GpuCounters:
         library = self._library
         running = needed(answer(library, lambda: library.nvmlDeviceGetComputeRunningProcesses(handle)))
         pids = sorted({int(process.pid) for process in running})
-        used = {int(process.pid): getattr(process, "usedGpuMemory", None) for process in running}
         foreign = [pid for pid in pids if pid not in ours]
         shares = self._sm_percent(index, handle) if foreign else {}
         return [
@@ -105,7 +104,6 @@ class GpuCounters:
                 name=process_name(pid, self._root),
                 ours=pid in ours,
                 sm_percent=None if pid in ours else shares if isinstance(shares, Unknown) else shares.get(pid, 0),
-                memory_bytes=used[pid],
             )
             for pid in pids
         ]

@@ -8,14 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from dynotune.schema import atomic
 from dynotune.schema.document import check_schema, encode, parse
 from dynotune.schema.errors import RecordError, may_fail
 from dynotune.schema.facts import Unknown
 
 SCHEMA = "dynotune.samples/1"
-MOST_BYTES = 32 << 20
-"""Of a file: eight hours of a sample a second on a machine with one GPU."""
 
 NOT_RECORDED = Unknown("these samples were taken by a dynotune that did not record it")
 
@@ -86,14 +83,12 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
         name: of that process id here; None where there is no such process here.
         ours: the process id has been in the arm's tree.
         sm_percent: share of time its kernels ran lately; asked for foreign processes only.
-        memory_bytes: of the device, that it holds.
     """
 
     pid: int
     name: str | None
     ours: bool
     sm_percent: int | Unknown | None = None
-    memory_bytes: int | None = None
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,13 +160,10 @@ class _Header(msgspec.Struct, frozen=True):
 class SamplesFile:
     """Appends samples to `samples.jsonl`, each at once, so that a killed dynotune leaves what it saw.
 
-    A long run keeps every second sample whenever the file has grown to `MOST_BYTES`.
-
     Raises OSError: from any of its methods, when the disk refuses.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         # Unbuffered: after a failed write nothing is left that closing would try to write again.
         self._file = path.open("ab", buffering=0)
         if self._file.tell() == 0:
@@ -179,11 +171,6 @@ class SamplesFile:
 
     def append(self, sample: Sample) -> None:
         self._line(sample)
-        if self._file.tell() > MOST_BYTES:
-            header, *lines = self._path.read_bytes().splitlines(keepends=True)
-            atomic.write(self._path, b"".join([header, *lines[::2]]))
-            self._file.close()
-            self._file = self._path.open("ab", buffering=0)
 
     def close(self) -> None:
         self._file.close()

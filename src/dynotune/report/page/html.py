@@ -79,9 +79,8 @@ def live() -> str:
 
     Raises CannotRunHere: as `page`.
     """
-    scripts, style = [_plotly(), _part("live.js")], Markup(_part("style.css"))
-    found = _templates().get_template("live.html")
-    return found.render(scripts=[Markup(script) for script in scripts], style=style, policy=_policy(scripts))
+    scripts, found = [_plotly(), _part("live.js")], _templates().get_template("live.html")
+    return found.render(scripts=map(Markup, scripts), style=Markup(_part("style.css")), policy=_policy(scripts))
 
 
 def write(path: Path, study: Study, *, recipe: str = "", own_name: bool = False) -> None:

@@ -1,6 +1,6 @@
 "use strict";
 // Each plot: its title, its lines by the server's series (name, column of the row, what it is called), and its axis.
-const MEAN = 1, MOST = 2, STEP = 3, MOST_ROWS = 3600;
+const MEAN = 1, MOST = 2, MOST_ROWS = 1800, LATE_S = 5;
 const PLOTS = [
   ["Step time", [["step", MEAN, "mean"], ["step", MOST, "longest"]], { ticksuffix: "s" }],
   ["Wait for input in a step", [["wait", MEAN, "wait"]], { ticksuffix: "s" }],
@@ -43,7 +43,7 @@ function merge(more) {
 function traces(lines) {
   return lines.flatMap(([name, column, called]) => Object.entries(series[name] || {}).map(([whose, rows]) => ({
     name: Object.keys(series[name]).length > 1 ? `${called} ${whose}` : called,
-    x: rows.map((row) => moment(row[0])), y: rows.map((row) => row[column]), rows: rows, mode: "lines",
+    x: rows.map((row) => moment(row[0])), y: rows.map((row) => row[column]), mode: "lines",
   })));
 }
 
@@ -57,32 +57,9 @@ function layout(place, axis) {
     xaxis: grid, yaxis: { ...grid, rangemode: "tozero", exponentformat: "SI", ...axis } };
 }
 
-// What a plot shows at one moment, for who hears it; keys move along it.
-function tell(figure, at) {
-  const lines = figure.lines, row = lines[0].rows[at];
-  const values = lines.map((line) => `${line.name} ${Number(line.y[Math.min(at, line.y.length - 1)].toPrecision(3))}`);
-  const step = row.length > STEP && row[STEP] ? `, step ${row[STEP].toLocaleString("en")}` : "";
-  const said = `${moment(row[0]).toLocaleTimeString()}${step}: ${values.join(", ")}`;
-  figure.querySelector("figcaption").textContent = said;
-  figure.setAttribute("aria-label", `${figure.dataset.title}. ${said}. Arrow keys move along it.`);
-}
-
-function move(event) {
-  const figure = event.currentTarget, last = figure.lines[0].rows.length - 1;
-  const by = { ArrowLeft: -1, ArrowRight: 1, PageUp: -30, PageDown: 30, Home: -Infinity, End: Infinity }[event.key];
-  if (by === undefined) return;
-  event.preventDefault();
-  figure.cursor = Math.max(0, Math.min(last, (figure.cursor ?? last) + by));
-  tell(figure, figure.cursor);
-  Plotly.Fx.hover(figure.firstChild, [{ curveNumber: 0, pointNumber: figure.cursor }]);
-}
-
 function figureOf([title]) {
   const figure = made("figure", "", made("div", ""), made("figcaption", ""));
-  Object.assign(figure, { tabIndex: 0, className: "plot", onkeydown: move });
-  figure.dataset.title = title;
-  figure.setAttribute("role", "img");
-  figure.querySelector("figcaption").setAttribute("aria-live", "off");
+  figure.className = "plot";
   $("plots").append(made("section", "", made("h2", title), figure));
   return figure;
 }
@@ -92,9 +69,9 @@ function draw() {
     const lines = traces(plot[1]);
     if (!lines.length) return;
     const figure = plot.figure ??= figureOf(plot);
-    figure.lines = lines;
     Plotly.react(figure.firstChild, lines, layout(figure, plot[2]), { displayModeBar: false });
-    tell(figure, figure.cursor ?? lines[0].rows.length - 1);
+    const now = lines.map((line) => `${line.name} ${Number(line.y.at(-1)).toPrecision(3)}`);
+    figure.lastChild.textContent = `Now: ${now.join(", ")}`;
   });
 }
 
@@ -113,7 +90,7 @@ function show() {
   say("state", view.state === "ended" ? "The program has ended" : view.state);
   say("clock", moment(view.at_s).toLocaleTimeString());
   $("state").dataset.state = view.state;
-  const alerts = view.alerts.map((alert) => made("li", `${alert.id}: ${alert.text} (dynotune explain ${alert.id})`,
+  const alerts = view.alerts.map((alert) => made("li", `${alert.id}: ${alert.text}`,
     made("ul", "", ...alert.details.map((line) => made("li", line)))));
   if (alerts.map((each) => each.textContent).join("") !== $("alerts").textContent) $("alerts").replaceChildren(...alerts);
   const marks = view.marks.slice(-20).reverse();
@@ -122,21 +99,25 @@ function show() {
   root.dataset.views = 1 + Number(root.dataset.views || 0);
 }
 
-const source = new EventSource("events" + location.search);
-source.addEventListener("series", (event) => merge(JSON.parse(event.data)));
-source.addEventListener("tables", (event) => {
-  const told = JSON.parse(event.data);
-  $("tables").replaceChildren(...(told.tables || []).filter(([, , rows]) => rows.length).map(table));
-  $("notes").replaceChildren(...[...(view.notes || []), ...(told.unknown || [])].map((note) => made("li", note)));
-});
-source.addEventListener("view", (event) => {
-  view = JSON.parse(event.data);
-  if (view.at_s !== undefined) show();
-  if (view.state === "ended") source.close();
-});
-source.onerror = () => {
-  if (view.state === "ended") return;
-  $("state").dataset.state = "lost";
-  say("state", "No answer any more: dynotune has ended, or cannot be reached. This is the last that it said.");
-};
+async function ask() {
+  try {
+    const since = Math.max(-Infinity, ...Object.values(series.step || {}).map((rows) => rows.at(-1)[0])) - LATE_S;
+    const asked = new URLSearchParams(location.search);
+    if (isFinite(since)) asked.set("since", since);
+    const told = await (await fetch(`page.json?${asked}`)).json();
+    if (told.view) {
+      view = told.view;
+      merge(told.series);
+      $("tables").replaceChildren(...told.tables.map(table));
+      $("notes").replaceChildren(...[...view.notes, ...told.unknown].map((note) => made("li", note)));
+      show();
+    }
+  } catch (error) {
+    $("state").dataset.state = "lost";
+    say("state", "No answer any more: dynotune has ended, or cannot be reached. This is the last that it said.");
+  }
+  if (view.state !== "ended") setTimeout(ask, 1000);
+}
+
+ask();
 addEventListener("resize", () => view.at_s !== undefined && draw());

@@ -66,26 +66,19 @@ def watched(args: argparse.Namespace, layers: int) -> dict[str, float]:
             while not (found := re.search(r"serving (\S+)", Path(errors.name).read_text())):
                 time.sleep(0.1)
             cores: list[float] = []
-            for reader in (follow, scrape, lambda url: measure(run.pid, cores)):
-                threading.Thread(target=reader, args=(found[1],), daemon=True).start()
+            since = time.monotonic()
+            for asked in (f"page.json?since={since}", "metrics"):
+                threading.Thread(target=poll, args=(found[1] + asked,), daemon=True).start()
+            threading.Thread(target=measure, args=(run.pid, cores), daemon=True).start()
             out, _ = run.communicate()
     return {**json.loads(out), "watcher_cores": statistics.median(cores[2:]) if len(cores) > 2 else float("nan")}
 
 
-def follow(url: str) -> None:
-    """The page's stream, read until it ends."""
-    try:
-        with urllib.request.urlopen(url + "events") as stream:
-            while stream.readline():
-                pass
-    except OSError:
-        return
-
-
-def scrape(url: str) -> None:
+def poll(url: str) -> None:
+    """Ask each second, as the page and Prometheus do."""
     while True:
         try:
-            urllib.request.urlopen(url + "metrics").read()
+            urllib.request.urlopen(url).read()
         except OSError:
             return
         time.sleep(1.0)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import signal
+import contextlib
 import sys
 import time
 
 import pytest
 
-from dynotune.agent.core.program import Program
-from dynotune.agent.facts import sight as sights
-from dynotune.agent.facts.sight import Sight
+from dynotune.schema.facts import Unknown
 from dynotune.watch import Watcher
 
 from ..cli.conftest import until, user
@@ -30,6 +28,7 @@ while "end" not in open(sys.argv[1]).read():
     optimizer.zero_grad()
     torch.cuda.synchronize()
 """
+PATIENCE_S = 60
 
 
 def test_a_full_gpu_is_said_so_by_its_multiprocessors_and_tensor_cores(user):
@@ -37,52 +36,37 @@ def test_a_full_gpu_is_said_so_by_its_multiprocessors_and_tensor_cores(user):
     user.write("train.py", PROGRAM)
     user.env.pop("OMP_NUM_THREADS")
     words = ["run", "--run-dir", str(user.runs), "--", sys.executable, "train.py", str(control)]
-    with user.start(*words) as running:
-        until(lambda: list(user.runs.glob("*/process-*.rec")), "the run's record")
+    with user.start(*words) as running, contextlib.ExitStack() as stack:
+        # Whatever fails, the program does not go on for ever, and nobody waits for it.
+        stack.callback(running.terminate)
+        stack.callback(control.write_text, "end")
+        until(lambda: running.poll() is not None or list(user.runs.glob("*/process-*.rec")), "the run's record")
         (folder,) = user.runs.iterdir()
         watcher = Watcher(folder)
-        try:
-            view = until(
-                lambda: (seen := watcher.look(time.perf_counter())).cause == "device" and seen, "a busy device"
-            )
-            gpu = view.gpus[0]
-            assert gpu.kernel_running_percent > 90
-            assert view.verdict.startswith("Device-bound")
-            if isinstance(gpu.sm_active_percent, float):  # Hopper on
-                full = lambda: (seen := watcher.look(time.perf_counter()).gpus[0]).sm_active_percent > 80 and seen  # noqa: E731
-                assert until(full, "full multiprocessors").tensor_active_percent > 30
-            assert gpu.memory_bytes > gpu.memory_used_bytes > 0
-            assert gpu.power_w > 100
-        finally:
-            watcher.follower.close()
-            control.write_text("end")
+        stack.callback(watcher.follower.close)
+        view = looked(watcher, running, lambda view: view.cause == "device")
+        assert view.verdict.startswith("Device-bound")
+        assert view.gpus[0].kernel_running_percent > 90
+        assert view.gpus[0].memory_bytes > view.gpus[0].memory_used_bytes > 0
+        assert view.gpus[0].power_w > 100
+        view = looked(watcher, running, lambda view: is_full(view.gpus[0]))
+        if not isinstance(view.gpus[0].sm_active_percent, Unknown):  # Hopper on
+            assert view.gpus[0].tensor_active_percent > 30
+        control.write_text("end")
         running.communicate(timeout=120)
 
 
-def test_a_loss_on_the_gpu_is_copied_without_a_wait_and_memory_is_said(monkeypatch):
-    torch = pytest.importorskip("torch")
-    said = []
-    program = Program("", said.append, lambda where, error: said.append(error))
-    program.torch = torch
-    original = torch.autograd.backward
-    sight = Sight(program, lambda where, error: said.append(error))
-    monkeypatch.setattr(sights, "EVERY_S", 0.0)
-    weight = torch.full((1 << 20,), float("nan"), device="cuda", requires_grad=True)
-    loss = (weight * 2).mean()
-    try:
-        sight.torch_is_here(torch)
-        # The first copy makes its pinned memory.
-        loss.backward(retain_graph=True)
-        torch.cuda.set_sync_debug_mode("error")
-        sight.reached(1)
-        loss.backward()
-        sight.reached(2)
-        torch.cuda.set_sync_debug_mode("default")
-        torch.cuda.synchronize()
-        sight.reached(3)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-        torch.autograd.backward = original
-        signal.signal(sight.signal, signal.SIG_DFL)
-    assert "nan" in {event.get("loss") for event in said}
-    assert 1 << 22 <= said[-1]["allocated_bytes"] <= said[-1]["reserved_bytes"]
+def looked(watcher, running, right):
+    """The first view that is right. Work of others on the GPU may keep it from ever being so: say what was seen."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not right(view := watcher.look(time.perf_counter())):
+        assert running.poll() is None, f"the program has ended: {running.stderr.read()}"
+        assert time.monotonic() < deadline_s, f"not within {PATIENCE_S} s; last seen: {view.verdict} {view.gpus}"
+        time.sleep(0.5)
+    return view
+
+
+def is_full(gpu):
+    """Whether its multiprocessors are busy; a GPU that has no such counter is not asked for more."""
+    unknown = isinstance(gpu.sm_active_percent, Unknown)
+    return "Hopper" in gpu.sm_active_percent.reason if unknown else gpu.sm_active_percent > 80

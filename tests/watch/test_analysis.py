@@ -20,7 +20,7 @@ class Simulated:
 
     def __init__(self) -> None:
         self.store, self.now, self.num = Store(), BEGUN_S, {}
-        self.analysis, self.losses = Analysis(), {}
+        self.analysis = Analysis()
         self.alerted: list[tuple[float, str]] = []
         self.gpus: list[GpuView] = []
         self.rows: list[ProcessView] = []
@@ -63,7 +63,7 @@ class Simulated:
 
     def look(self):
         step = max(self.num.values(), default=0)
-        return Look(self.now, BEGUN_S, self.store, self.gpus, self.rows, [], self.losses, 20 * GIB, 8, step)
+        return Look(self.now, BEGUN_S, self.store, self.gpus, self.rows, 20 * GIB, 8, step)
 
 
 @pytest.mark.parametrize(
@@ -214,33 +214,6 @@ def test_a_gpu_that_others_use_is_named():
     run.runs(1, device=95)
     assert "python (77)" in run.found["device-shared"].text
     assert "hw-thermal" in analysis.sentence(run.look(), run.moment)
-
-
-@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_a_loss_that_is_no_number_is_said_until_it_is_one_again(loss):
-    run = Simulated().runs(20)
-    run.losses["0"] = 2000, loss
-    run.runs(1)
-    assert run.found["loss-not-finite"].text == f"The loss is {loss} at step 2,000."
-    run.losses["0"] = 2100, 0.5
-    run.runs(1)
-    assert "loss-not-finite" not in run.found
-
-
-def test_a_rank_that_is_longer_in_its_forward_lags_and_not_those_that_wait_for_it_in_backward():
-    run = Simulated()
-    for _ in range(20):
-        run.runs(1, ranks=("0", "1", "2"))
-        for rank, backward_s in (("0", 0.008), ("1", 0.004), ("2", 0.008)):
-            run.store.add("backward", rank, run.now, backward_s)
-    run.runs(1, ranks=("0", "1", "2"))
-    assert run.found["rank-lag"].whose == "1"
-    assert "its forward, optimizer or other code takes" in run.found["rank-lag"].text
-    # With a GPU, the host waits for the others anywhere.
-    for rank in ("0", "1", "2"):
-        run.store.add("reserved_bytes", rank, run.now, GIB)
-    run.runs(1, ranks=("0", "1", "2"))
-    assert "rank-lag" not in run.found
 
 
 def test_the_first_few_uneven_steps_of_ranks_are_no_lag():

@@ -10,7 +10,7 @@ from dynotune.watch.follower import Follower
 
 
 def test_a_process_is_called_by_its_part_in_the_first_look_that_knows_its_steps(tmp_path, monkeypatch):
-    follower, called = Follower(tmp_path, writes=True), []
+    follower, called = Follower(tmp_path), []
     monkeypatch.setattr(follower.processes, "update", lambda pids, roles, *rest: called.append(roles))
     writer = Writer(str(tmp_path), {"watched": True})
     writer.event(event="cycle", begin_s=0.5, step="step")

@@ -39,6 +39,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_the_sentence_changes_with_the_bottleneck_and_names_the_step(watch):
     watched = watch(first="compute=0.02")
     first = watched.until(lambda view: view["cause"] in ("cpu", "waiting") and view["num_steps"] > 200, "clean steps")
@@ -74,13 +75,14 @@ def test_a_stall_says_what_its_threads_wait_for_calls_the_command_and_ends_with_
     watched.does("stall=1")
     alert = watched.until_alert("stalled")
     assert "and no process computes" in alert["text"]
-    assert any("MainThread: program.py(" in line for line in alert["details"]), alert["details"]
+    assert any(re.match(r"thread 1: program.py\(\d+\): <module>$", line) for line in alert["details"]), alert
     watched.process.communicate(timeout=120)
     assert watched.process.returncode == 1
     assert "ending the command: stalled" in (user.cwd / "stderr").read_text()
     assert '"id":"stalled"' in (watched.folder / "watch.log").read_text()
 
 
+@pytest.mark.long
 def test_a_worker_that_is_stopped_is_named(watch):
     watched = watch(first="compute=0.01", workers=2)
     view = watched.until(lambda view: view["num_steps"] > 50 and _workers(view), "workers")
@@ -98,6 +100,7 @@ def _workers(view):
     return [row for row in view["processes"] if row["role"].startswith("worker")]
 
 
+@pytest.mark.long
 def test_a_worker_that_dies_ends_the_program_as_without_dynotune(watch):
     watched = watch(first="compute=0.01", workers=2)
     view = watched.until(lambda view: view["num_steps"] > 20 and _workers(view), "workers")
@@ -107,35 +110,25 @@ def test_a_worker_that_dies_ends_the_program_as_without_dynotune(watch):
     assert "The program has ended with exit code 1" in (watched.folder / "watch.log").read_text()
 
 
-def test_a_validation_a_checkpoint_and_another_pause_are_marked_apart(watch):
-    watched = watch(first="compute=0.01")
-    for number, kind in enumerate(("validation", "checkpoint", "pause")):
-        watched.until(lambda view, least=20 * (number + 1): view["num_steps"] > least, "steps")
-        watched.does(f"compute=0.01 pause={kind}")
-        watched.until(lambda view, kind=kind: any(mark["kind"] == kind for mark in view["marks"]), f"the {kind}")
-    assert watched.ends()[0] == 0
-
-
-def test_a_loss_that_becomes_nan_is_said_with_its_step(watch):
-    watched = watch(first="compute=0.01")
-    clean = watched.until(lambda view: view["num_steps"] > 100, "steps")
-    assert clean["alerts"] == []
-    watched.does("compute=0.01 loss=nan")
-    alert = watched.until_alert("loss-not-finite")
-    assert re.fullmatch(r"The loss is nan at step [\d,]+\.", alert["text"])
-    assert watched.ends()[0] == 0
-
-
-def test_settings_apply_as_with_run_and_batches_that_are_ready_are_counted(watch):
+@pytest.mark.long
+def test_settings_apply_as_with_run(watch):
     watched = watch("--set", "loader.num_workers=2", first="compute=0.02")
-    view = watched.until(lambda view: view["steps_s"] and view["steps_s"][0]["num_ready"], "batches that are ready")
-    assert len(_workers(view)) == 2
-    assert view["steps_s"][0]["num_ready"] <= view["steps_s"][0]["num_asked"] == 4
+    watched.until(lambda view: len(_workers(view)) == 2, "the workers")
     assert watched.ends()[0] == 0
     run = msgspec.json.decode((watched.folder / "run.json").read_bytes())
     assert [(each["knob"], each["ok"]) for each in run["readback"]] == [("loader.num_workers", True)]
 
 
+@pytest.mark.long
+def test_a_long_step_is_marked_as_a_pause(watch):
+    watched = watch(first="compute=0.01")
+    watched.until(lambda view: view["num_steps"] > 20, "steps")
+    watched.does("compute=0.01 pause=1")
+    watched.until(lambda view: any(mark["kind"] == "pause" for mark in view["marks"]), "the pause")
+    assert watched.ends()[0] == 0
+
+
+@pytest.mark.long
 def test_memory_that_leaks_is_said_with_the_step_at_which_it_ends(watch):
     watched = watch(first="compute=0.02 leak=1000000")
     alert = watched.until_alert("memory-growth")
@@ -153,18 +146,7 @@ def test_a_rank_that_is_late_with_its_input_is_named(watch):
     assert watched.ends()[0] == 0
 
 
-def test_a_rank_that_is_late_in_its_forward_is_named_and_not_the_one_that_waits_for_it(watch):
-    late = RANKS.replace("time.sleep(0.02 * self.rank)", "pass").replace(
-        "    net(x)", "    time.sleep(0.05 * rank); net(x)"
-    )
-    watched = watch(program=late)
-    alert = watched.until_alert("rank-lag")
-    assert alert["whose"] == "1"
-    assert "its forward, optimizer or other code takes" in alert["text"]
-    assert watched.ends()[0] == 0
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_the_command_dies_by_the_signal_that_dynotune_got_and_dynotune_by_the_same(watch, number):
     watched = watch(first="compute=0.02")
     watched.until(lambda view: view["num_steps"] > 5, "steps")
@@ -198,11 +180,7 @@ def test_another_terminal_joins_a_run_that_run_started_and_two_may(user):
             assert each.returncode == 0
             assert "The program has ended with exit code 0" in out
         running.communicate(timeout=120)
-    assert not (folder / "samples.jsonl").exists()
-    replayed = user.types("watch", "--replay", str(folder))
-    assert replayed.returncode == 0
-    assert re.search(r"  step \d", replayed.stdout)
-    assert "The program has ended with exit code 0" in replayed.stdout.splitlines()[-1]
+    assert {path.suffix for path in folder.iterdir()} <= {".json", ".rec"}
 
 
 PROGRAM_WITHOUT_CONTROL = """
@@ -219,17 +197,15 @@ while "end" not in open(sys.argv[1]).read():
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ((), 2, "nothing to watch"),
+        ((), 2, "by its command or by its folder"),
         (("nowhere",), 3, "is not the folder of a run"),
-        (("--replay", "nowhere"), 3, "is not the folder of a run"),
         (("--fail-on", "stalled", "--", "true"), 2, "is not ALERT:TIME"),
         (("--fail-on", "nonsense:5m", "--", "true"), 2, "is not ALERT:TIME"),
         (("--fail-on", "stalled:5", "--", "true"), 2, "has no unit"),
         (("--serve", "nonsense", "--", "true"), 2, "is no address"),
         (("--serve", "0.0.0.0:0", "--", "true"), 2, "no token"),
-        (("--tui", "here"), 2, "no terminal"),
         (("--set", "loader.num_workers=2", "here"), 2, "this run has begun"),
-        (("--replay", "x", "--", "true"), 2, "Give one of them"),
+        (("here", "--", "true"), 2, "by its command or by its folder"),
     ],
 )
 def test_what_cannot_be_watched_says_why_and_what_next(user, words, code, said):

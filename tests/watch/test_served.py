@@ -1,4 +1,4 @@
-"""What the server answers: the page in a real browser, hostile requests, Prometheus, OpenTelemetry."""
+"""What the server answers: the page in a real browser, hostile requests, Prometheus."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rich.console import Console
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Unknown
 from dynotune.schema.watch import GpuView
-from dynotune.watch import Server, Watcher, push
+from dynotune.watch import Server, Watcher
 from dynotune.watch.columns import tables
 from dynotune.watch.follower import Rank
 from dynotune.watch.terminal import drawn
@@ -35,7 +35,7 @@ def watcher(tmp_path: Path) -> Iterator[Watcher]:
     """A watcher whose run is fed by hand: a minute of steps of two ranks."""
     folder = tmp_path / "run"
     folder.mkdir()
-    made = Watcher(folder, writes=True)
+    made = Watcher(folder)
     store = made.follower.store
     for rank in ("0", "1"):
         made.follower.ranks[int(rank)] = Rank(rank, 0)
@@ -52,8 +52,6 @@ def watcher(tmp_path: Path) -> Iterator[Watcher]:
 @pytest.fixture
 def server(watcher: Watcher) -> Iterator[Server]:
     made = Server("127.0.0.1:0", watcher)
-    watcher.show.append(made)
-    watcher.look(BEGUN_S + 60)
     yield made
     made.close()
 
@@ -69,7 +67,7 @@ def asked(server: Server, path: str, **headers: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[", "\x7f"])
 def test_a_request_for_another_host_is_refused_on_every_path(server, host):
-    for path in ("/", "/view.json", "/events", "/metrics"):
+    for path in ("/", "/view.json", "/page.json", "/metrics"):
         assert asked(server, path, Host=host)[0] in (400, 403)
 
 
@@ -142,7 +140,7 @@ def test_values_are_written_by_the_unit_of_their_name(watcher):
     assert "others" not in cells
 
 
-# Prometheus and OpenTelemetry
+# Prometheus
 
 
 def metrics(server: Server) -> str:
@@ -214,41 +212,6 @@ def query(port: int, what: str) -> Any:
         connection.close()
 
 
-def test_opentelemetry_gets_the_same_numbers(watcher):
-    export = pytest.importorskip("opentelemetry.sdk.metrics.export")
-
-    class InMemory(export.MetricExporter):
-        def __init__(self) -> None:
-            super().__init__()
-            self.points: dict[tuple[str, str], float] = {}
-
-        def export(self, data, timeout_millis=0, **more):
-            for resource in data.resource_metrics:
-                assert resource.resource.attributes["service.name"] == "dynotune"
-                for metric in (each for scope in resource.scope_metrics for each in scope.metrics):
-                    for point in metric.data.data_points:
-                        self.points[metric.name, dict(point.attributes).get("rank", "")] = point.value
-            return export.MetricExportResult.SUCCESS
-
-        def force_flush(self, timeout_millis=0):
-            return True
-
-        def shutdown(self, timeout_millis=0, **more):
-            """Nothing is open."""
-
-    exporter = InMemory()
-    spans = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter").InMemorySpanExporter()
-    end = push(watcher, "", exporter=exporter, spans=spans, every_s=3600.0)
-    watcher.look(BEGUN_S + 60)
-    end()
-    assert exporter.points["dynotune.step_seconds_count", "1"] == 6000
-    assert exporter.points["dynotune.step_seconds_sum", "0"] == pytest.approx(60.0)
-    assert exporter.points["dynotune.samples", "0"] == 6000 * 32
-    (span,) = spans.get_finished_spans()
-    assert (span.name, span.attributes["cause"], span.attributes["num_steps"]) == ("dynotune.window", "input", 6000)
-    assert exporter.points["dynotune.running", ""] == 1
-
-
 # The page
 
 VIEWS = "Number(document.documentElement.dataset.views || 0)"
@@ -261,7 +224,7 @@ SEEN = """(() => ({
   points: Object.values(series.step || {}).map((rows) => rows.length),
   ranks: document.querySelector("#tables table")?.querySelectorAll("tr").length - 1,
   paper: getComputedStyle(document.body).backgroundColor,
-  labels: [...document.querySelectorAll(".plot")].map((plot) => plot.getAttribute("aria-label")),
+  labels: [...document.querySelectorAll(".plot figcaption")].map((caption) => caption.textContent),
 }))()"""
 
 
@@ -284,7 +247,7 @@ def opened(browser: Browser, url: str, width: int, *, dark: bool = False) -> dic
     return browser.ask(SEEN)
 
 
-@pytest.mark.parametrize("width", [400, 1600])
+@pytest.mark.parametrize("width", [400, pytest.param(1600, marks=pytest.mark.long)])
 def test_the_page_shows_the_run_at_any_width_and_asks_nobody_else(browser, server, width):
     light, dark = (opened(browser, server.url, width, dark=dark) for dark in (False, True))
     for seen in (light, dark):
@@ -293,21 +256,16 @@ def test_the_page_shows_the_run_at_any_width_and_asks_nobody_else(browser, serve
         assert seen["ranks"] == 2
         assert len(seen["plots"]) >= 2
         assert min(seen["plots"]) >= 1
-        assert all("Arrow keys" in label for label in seen["labels"])
+        assert all("Now: " in label for label in seen["labels"])
     assert light["paper"] != dark["paper"]
     assert browser.said("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded") == []
     asked_for = {said["request"]["url"] for said in browser.said("Network.requestWillBeSent")}
     assert {url for url in asked_for if not url.startswith(("data:", server.url))} == set()
 
 
-def test_a_reload_loses_nothing_and_keys_move_along_a_plot(browser, server):
+def test_a_reload_loses_nothing(browser, server):
     before = opened(browser, server.url, 900)["points"]
     assert opened(browser, server.url, 900)["points"] == before == [60, 60]
-    browser.ask("document.querySelector('.plot').focus()")
-    for key in ("Home", "ArrowRight"):
-        browser.call("Input.dispatchKeyEvent", type="keyDown", key=key)
-    key = browser.ask("document.querySelector('.plot figcaption').textContent")
-    assert "step 100:" in key
 
 
 def test_names_from_the_program_run_nothing(browser, server, watcher):
@@ -333,6 +291,7 @@ def test_the_page_outlives_the_program_and_says_so(browser, user_watch):
     assert seen["ranks"] == 1
 
 
+@pytest.mark.long
 def test_a_page_whose_server_was_killed_says_that_too(browser, user_watch):
     opened(browser, user_watch.url, 900)
     user_watch.process.kill()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynotune.watch.store import LEVELS, LONGEST_S, MOST_SERIES, SHORTEST_S, WIDTH, Bin, Series, Store
+from dynotune.watch.store import LONGEST_S, MOST_BINS, MOST_SERIES, SHORTEST_S, WIDTH, Bin, Series, Store
 
 TIMES = st.floats(SHORTEST_S, LONGEST_S)
 DAY_S = 86_400
@@ -45,47 +46,31 @@ def test_any_value_has_one_of_a_bounded_number_of_classes(value):
 
 
 @given(st.lists(st.tuples(st.floats(0, 3000), st.floats(1e-4, 10)), max_size=300))
-def test_no_value_is_lost_or_counted_twice(added):
-    series = Series(counted=True)
-    now = 0.0
+def test_each_value_is_in_the_bin_of_its_second_and_the_oldest_bins_go(added):
+    series, now, times = Series(counted=True), 0.0, []
     for later_s, value in added:
         now += later_s
+        times.append(now)
         series.add(now, value)
     assert series.ever.num == len(added)
-    begins = [each.begin_s for each in series.all_bins(-math.inf)]
-    assert begins == sorted(set(begins))
-    assert sum(each.num for each in series.all_bins(-math.inf)) <= len(added)
-    recent = [value for at, value in _times(added) if at >= math.floor(now)]
-    assert series.over(math.floor(now)).num == len(recent)
+    seconds = Counter(map(math.floor, times))
+    assert {each.begin_s: each.num for each in series.bins(-math.inf)} == dict(list(seconds.items())[-MOST_BINS:])
+    assert series.over(math.floor(now)).num == seconds[math.floor(now)]
 
 
-def _times(added):
-    now = 0.0
-    for later_s, value in added:
-        now += later_s
-        yield now, value
-
-
-def test_a_day_takes_no_more_room_than_two_and_its_past_is_still_there():
+def test_a_day_takes_no_more_room_than_an_hour():
     series = Series(counted=True)
-    sizes = []
-    for second in range(2 * DAY_S):
-        for at in range(4):
-            series.add(second + at / 4, 0.001 * (1 + second % 7), 4 * second + at)
-        if second in (DAY_S, 2 * DAY_S - 1):
-            sizes.append(sum(len(each.counts) for each in series.all_bins(-math.inf)))
-    assert len(series.all_bins(-math.inf)) <= sum(num for _, num in LEVELS)
-    assert sizes[1] <= 1.1 * sizes[0]
-    covered_s = 2 * DAY_S - series.all_bins(-math.inf)[0].begin_s
-    assert covered_s >= DAY_S
-    assert series.ever.num == 8 * DAY_S
+    for second in range(DAY_S):
+        series.add(second, 0.001 * (1 + second % 7), second)
+    assert [each.begin_s for each in series.bins(-math.inf)] == list(range(DAY_S - MOST_BINS, DAY_S))
+    assert series.ever.num == DAY_S
 
 
 def test_what_comes_late_counts_for_the_newest_second():
     series = Series()
     series.add(10.2, 1.0)
     series.add(3.0, 2.0)
-    assert [each.num for each in series.all_bins(-math.inf)] == [2]
+    assert [each.num for each in series.bins(-math.inf)] == [2]
 
 
 def test_the_number_of_series_is_bounded():

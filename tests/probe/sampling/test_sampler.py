@@ -12,7 +12,7 @@ import pytest
 from dynotune.probe import Sampler, descendants, host, judge, read_samples
 from dynotune.probe.sampling import sampler as sampling
 from dynotune.probe.sampling.interference import other_cpu_s
-from dynotune.probe.sources import counters, samples
+from dynotune.probe.sources import counters
 from dynotune.probe.sources.samples import SCHEMA, SamplesFile
 from dynotune.schema.errors import RecordError
 from dynotune.schema.facts import Unknown
@@ -209,18 +209,14 @@ def test_a_file_is_continued_and_not_begun_again(tmp_path, root):
     SamplesFile(file).close()
 
 
-def test_the_file_of_a_long_run_keeps_every_second_sample_each_time_it_is_full(tmp_path, root, monkeypatch):
+def test_a_watcher_keeps_the_newest_two_samples(root):
     recorded(root)
-    file, times = tmp_path / "samples.jsonl", iter(range(1000))
-    monkeypatch.setattr(samples, "MOST_BYTES", 20_000)
-    with Sampler({0}, [], lambda: [10], 3600, file=file, root=root.path, clock=lambda: float(next(times))) as sampler:
-        for _ in range(200):
-            sampler.sample()
-    assert not sampler.errors
-    assert file.stat().st_size <= 20_000
-    kept = [sample.time_s for sample in read_samples(file)]
-    assert kept == sorted(kept)
-    assert (kept[0], kept[-1]) == (0.0, sampler.samples[-1].time_s)
+    times = iter(range(10))
+    clock = lambda: float(next(times))  # noqa: E731
+    with Sampler({0}, [], lambda: [10], 3600, root=root.path, clock=clock, watched=True) as sampler:
+        sampler.sample()
+        sampler.sample()
+        assert [sample.time_s for sample in sampler.samples] == [1.0, 2.0]
 
 
 def test_a_busy_process_is_foreign_to_one_that_does_not_know_it_and_its_own_to_one_that_does():

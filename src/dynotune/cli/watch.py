@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -46,9 +46,6 @@ def watch(
         str | None,
         typer.Option(metavar="WORD", envvar="DYNOTUNE_TOKEN", help="What requests must bring; needed beyond loopback."),
     ] = None,
-    on_alert: Annotated[
-        str | None, typer.Option(metavar="COMMAND", help="Run this for each new alert, with it as JSON on stdin.")
-    ] = None,
     fail_on: Annotated[
         list[str] | None,
         typer.Option(metavar="ALERT:TIME", help="Exit 1 if an alert lasts so long; ends the command. Repeat for more."),
@@ -66,11 +63,11 @@ def watch(
             hint="dynotune watch -- python train.py, or dynotune watch RUN_DIR for a run that has begun.",
         )
 
-    def watcher(at: Path, stack: contextlib.ExitStack, **more: Any) -> Watcher:
+    def watcher(at: Path, stack: contextlib.ExitStack) -> Watcher:
         """The watcher of that folder, with what shows it; the stack ends them."""
         from dynotune.watch import Server, Watcher
 
-        made = Watcher(at, on_alert=on_alert, fail_on=limits, **more)
+        made = Watcher(at, fail_on=limits)
         stack.callback(made.follower.close)
         if serve is not None:
             server = Server(serve, made, token=token)
@@ -78,13 +75,12 @@ def watch(
             run.say(f"serving {server.url} and {server.url.partition('?')[0]}metrics")
         return made
 
-    if folder is not None and (settings or recipe):
-        raise UsageError("Settings are of a command, and this run has begun.", hint="Leave --set and --recipe out.")
-    if folder is not None:
-        _join(folder, watcher, stays=serve is not None)
-    else:
+    if folder is None:
         begin = functools.partial(_begin, watcher)
         run.transparently(command_of(context), settings, recipe, strict, step_function, run_dir, watch=begin)
+    if settings or recipe:
+        raise UsageError("Settings are of a command, and this run has begun.", hint="Leave --set and --recipe out.")
+    _join(folder, watcher, stays=serve is not None)
 
 
 def _begin(watcher: Callable[..., Watcher], own: Path | None) -> Callable[[Exit], bool]:
@@ -95,7 +91,7 @@ def _begin(watcher: Callable[..., Watcher], own: Path | None) -> Callable[[Exit]
         raise CannotRunHere("A run is watched through its folder, and there is none.", hint="Give --run-dir DIR.")
     stack = contextlib.ExitStack()
     log = stack.enter_context((own / LOG).open("a", encoding="utf-8", errors="backslashreplace"))
-    made = watcher(own, stack, log=log)
+    made = watcher(own, stack)
     made.show.append(Lines(log))
     run.say(f"watching: {own} (from another terminal: dynotune watch {own})")
     thread = threading.Thread(target=_watched, args=(made,), name="dynotune-watch", daemon=True)

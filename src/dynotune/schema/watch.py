@@ -11,8 +11,6 @@ import msgspec
 
 from dynotune.schema.facts import Unknown
 
-State = Literal["starting", "running", "ended"]
-MarkKind = Literal["epoch", "pause", "bottleneck"]
 AlertId = Literal["input-bound", "throughput-drop", "memory-growth", "rank-lag", "stalled", "device-shared"]
 Cause = Literal["", "input", "device", "host", "cpu", "waiting", "stalled"]
 
@@ -29,14 +27,6 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     samples_per_s: float | None = None
     input_share: float | None = None
     longest_s: float | None = None
-
-
-class Shares(msgspec.Struct, frozen=True, kw_only=True):
-    """Shares of the steps' time in the last ten seconds; `rest` is neither input nor kernels on the GPU."""
-
-    input: float
-    device: float | None
-    rest: float
 
 
 class GpuView(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +58,7 @@ class ProcessView(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     at_disk_share: float = 0.0
     disk_bytes_per_s: float | None = None
-    cached_bytes_per_s: float | None = None
+    read_bytes_per_s: float | None = None
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +66,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
     at_s: float
     step: int
-    kind: MarkKind
+    kind: Literal["epoch", "pause", "bottleneck"]
     text: str
 
 
@@ -94,11 +84,10 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """One second's view of a run. Times are on CLOCK_MONOTONIC; `clock_s` is the same moment since 1970."""
 
     schema: str = "dynotune.view/1"
-    run: str
     command: list[str]
     at_s: float
     clock_s: float
-    state: State
+    state: Literal["starting", "running", "ended"]
     verdict: str
     cause: Cause
     since_step: int | None
@@ -106,13 +95,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     num_steps: int
     steps_s: list[StepTimes]
     samples_per_s: float | None
-    shares: Shares | None
     gpus: list[GpuView] | Unknown
     processes: list[ProcessView]
     num_processes: int
     cores: float | None
     num_cpus: int
-    others_cores: float | None
     memory_bytes: int
     marks: list[Mark]
     alerts: list[Alert]

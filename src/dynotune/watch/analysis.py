@@ -14,7 +14,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from dynotune.schema.facts import Unknown
-from dynotune.schema.watch import Alert, Cause, GpuView, ProcessView, Shares
+from dynotune.schema.watch import Alert, Cause, GpuView, ProcessView
 from dynotune.text import words
 from dynotune.watch.store import Bin, Series, Store
 
@@ -40,6 +40,13 @@ CAUSES: dict[Cause, str] = {
     "cpu": "Compute-bound on the CPU: {cores} of {num_cpus} cores are busy, and steps wait {input} for input",
     "waiting": "The program waits outside of its loader: {cores} of {num_cpus} cores are busy",
 }
+
+
+class Shares(NamedTuple):
+    """Shares of the steps' time: waits for input, and kernels on the GPU."""
+
+    input: float
+    device: float | None
 
 
 class Look(NamedTuple):
@@ -84,8 +91,7 @@ class Look(NamedTuple):
         if not step_s:
             return None
         percent = self.mean("gpu.kernel_running_percent")
-        device, waits = None if percent is None else percent / 100, wait_s / step_s
-        return Shares(input=waits, device=device, rest=max(0.0, 1 - waits - (device or 0.0)))
+        return Shares(wait_s / step_s, None if percent is None else percent / 100)
 
     def pace_s(self) -> float | None:
         """Median over the last seconds of the first rank's mean step: a pause in between does not move it."""
@@ -131,7 +137,10 @@ class Analysis:
         """This moment, its alerts, and the change that led to its cause."""
         shares, pace_s = look.shares(), look.pace_s()
         usual = [each for each in self.past if each.is_usual and each.pace_s and each.at_s <= look.now - PAST_S]
-        is_usual = not _is_slow(pace_s, [each.pace_s or 0.0 for each in usual])
+        is_usual = pace_s is None or len(usual) < FEWEST_PAST
+        if pace_s is not None and not is_usual:
+            paces = [each.pace_s or 0.0 for each in usual]
+            is_usual = pace_s * DROP <= median(paces) or pace_s * BELOW_ALL <= max(paces)
         stalls = list(stalled(look))
         cause = "stalled" if stalls else cause_of(look, shares) if shares else ""
         now = Moment(look.now, look.step, cause, pace_s, shares, look.mean("cores"), look.mean("others"), is_usual)
@@ -164,12 +173,6 @@ def _first_step(look: Look, before: Moment, first: Moment) -> int:
     new_s = median(after) if after else first.pace_s or math.nan
     bins = [each for each in look.steps(before.at_s - WINDOW_S) if each.begin_s <= first.at_s]
     return next((each.first for each in bins if abs(each.mean - new_s) < abs(each.mean - old_s)), first.step)
-
-
-def _is_slow(pace_s: float | None, usual: Sequence[float]) -> bool:
-    if pace_s is None or len(usual) < FEWEST_PAST:
-        return False
-    return pace_s * DROP > median(usual) and pace_s * BELOW_ALL > max(usual)
 
 
 # The cause, and its reasons

@@ -50,7 +50,6 @@ class _Process:
             known = first[at] is not None and last[at] is not None and last[0] > first[0]
             return (last[at] - first[at]) / (last[0] - first[0]) if known else None
 
-        disk, all_ = rate(2), rate(3)
         return ProcessView(
             pid=self.process.pid,
             role=self.role(found["name"], found["ppid"], roles),
@@ -59,8 +58,8 @@ class _Process:
             rss_bytes=found["memory_info"].rss,
             state=state,
             at_disk_share=sum(look[-1] == psutil.STATUS_DISK_SLEEP for look in self.looks) / len(self.looks),
-            disk_bytes_per_s=disk,
-            cached_bytes_per_s=None if disk is None or all_ is None else max(0.0, all_ - disk),
+            disk_bytes_per_s=rate(2),
+            read_bytes_per_s=rate(3),
         )
 
 
@@ -83,9 +82,6 @@ class Processes:
             rows += [row] if row else []
         self.rows = sorted(rows, key=lambda row: -(row.cores or 0.0))
         self._known = {row.pid: self._known[row.pid] for row in rows}
-
-    def workers(self) -> list[ProcessView]:
-        return [row for row in self.rows if row.role.startswith("worker")]
 
 
 def stacks(pid: int, number: int, folder: Path) -> list[str]:

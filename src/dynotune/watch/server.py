@@ -7,7 +7,6 @@ import ipaddress
 import math
 import threading
 import time
-from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -63,10 +62,6 @@ class Server:
         self._http.shutdown()
         self._http.server_close()
 
-    @cached_property
-    def _page(self) -> bytes:
-        return html.live().encode()
-
     def _answer(self, path: str, headers: Any) -> tuple[int, str, bytes]:
         """Status, type and body for one request."""
         path, _, query_text = path.partition("?")
@@ -74,7 +69,7 @@ class Server:
         if refused := self._refused(query, headers):
             return 403, "text/plain", refused.encode()
         if path == "/":
-            return 200, "text/html", self._page
+            return 200, "text/html", html.live().encode()
         if path in ("/view.json", "/page.json"):
             return 200, "application/json", self._json(query.get("since", ["-inf"])[0] if "page" in path else None)
         if path == "/metrics":

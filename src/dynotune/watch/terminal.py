@@ -76,7 +76,7 @@ def drawn(view: View, width: int) -> RenderableType:
     def line(text: str, style: str = "") -> Text:
         return Text(words.plain(redaction.redacted(text)), style=style)
 
-    parts: list[RenderableType] = [line(" ".join(view.command) or view.run, "dim")]
+    parts: list[RenderableType] = [line(" ".join(view.command), "dim")]
     parts.append(line(view.verdict, COLOURS.get(view.cause, "bold")))
     for alert in view.alerts:
         parts.append(line(f"! {alert.id}: {alert.text}", "red"))

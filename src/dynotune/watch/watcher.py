@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
-import shlex
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
 
 import msgspec
 
 from dynotune import probe
-from dynotune.schema import document
 from dynotune.schema.errors import CONTRADICTIONS, DynotuneError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.watch import Alert, Mark, StepTimes, View
@@ -25,32 +19,24 @@ from dynotune.watch.analysis import MINUTE_S, Analysis, Change, Look, Moment, se
 from dynotune.watch.follower import Follower, Rank
 from dynotune.watch.processes import stacks
 
-EVERY_S = 1.0
-UNSTEPPED_S = 60.0
+EVERY_S, UNSTEPPED_S = 1.0, 60.0
 MOST_PROCESSES = 48
-CLOSE_S = 5.0
 
 
 class Watcher:
     """Watches the run in `folder`, until it is over or `stop` is called.
 
-    Args:
-        on_alert: a command that each new alert is given to, as JSON on standard input; its output goes to `log`.
-        fail_on: id of an alert to the seconds that it may last.
+    `fail_on`: id of an alert to the seconds that it may last.
     """
 
-    def __init__(
-        self, folder: Path, *, on_alert: str | None = None, fail_on: Mapping[str, float] | None = None,
-        log: IO[Any] | int = subprocess.DEVNULL,
-    ) -> None:  # fmt: skip
+    def __init__(self, folder: Path, *, fail_on: Mapping[str, float] | None = None) -> None:
         self.follower, self.analysis = Follower(folder), Analysis()
         self.show: list[Callable[[View], None]] = []
         self.view: View | None = None
         self.failed: Alert | None = None
         self.lock = threading.RLock()
-        self._log, self._on_alert, self._fail_on = log, on_alert, dict(fail_on or {})
+        self._fail_on = dict(fail_on or {})
         self._alerted: dict[tuple[str, str], tuple[float, Alert]] = {}
-        self._calls: list[subprocess.Popen[bytes]] = []
         self._stopping = threading.Event()
         self._num_cpus = len(probe.host.usable_cpus())
 
@@ -69,9 +55,6 @@ class Watcher:
         """Show the end."""
         self.follower.exit_code, self.follower.is_over = exit_code, True
         self.look(time.perf_counter())
-        for call in self._calls:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                call.wait(CLOSE_S)
 
     def look(self, now: float) -> View:
         with self.lock:
@@ -111,8 +94,7 @@ class Watcher:
         rates = [each.samples_per_s for each in steps if each.samples_per_s is not None]
         alerts = self._told(alerts, look)
         return View(
-            run=follower.folder.name,
-            command=follower.command,
+            command=follower.command or [follower.folder.name],
             at_s=now,
             clock_s=time.time() - (time.perf_counter() - now),
             state="ended" if follower.is_over else "running" if steps else "starting",
@@ -123,13 +105,11 @@ class Watcher:
             num_steps=step,
             steps_s=steps,
             samples_per_s=sum(rates) if rates else None,
-            shares=moment.shares,
             gpus=follower.gpus,
             processes=rows[:MOST_PROCESSES],
             num_processes=len(rows),
             cores=moment.cores,
             num_cpus=self._num_cpus,
-            others_cores=moment.others,
             memory_bytes=sum(row.rss_bytes for row in rows),
             marks=list(follower.marks),
             alerts=alerts,
@@ -157,14 +137,13 @@ class Watcher:
         return text + "."
 
     def _told(self, alerts: list[Alert], look: Look) -> list[Alert]:
-        """The alerts with what they began with; a new one is handed on, one that lasts too long is a failure."""
+        """The alerts with what they began with; one that lasts too long is a failure."""
         known, self._alerted = self._alerted, {}
         for alert in alerts:
             key = alert.id, alert.whose
             if key not in known:
                 details = self._details() if alert.id == "stalled" else []
                 known[key] = look.now, msgspec.structs.replace(alert, since_step=look.step, details=details)
-                self._hand_on(known[key][1])
             begun_s, first = known[key]
             now = msgspec.structs.replace(first, text=alert.text)
             self._alerted[key] = begun_s, now
@@ -174,28 +153,12 @@ class Watcher:
 
     def _details(self) -> list[str]:
         """What each thread is at, and the state of loader workers."""
-        ranks, workers = self.follower.ranks.values(), self.follower.processes.workers()
-        asked = {rank.name: stacks(rank.pid, rank.stacks_by, self.follower.folder) for rank in ranks if rank.stacks_by}
-        found = [
-            (f"rank {name}, " if len(ranks) > 1 else "") + f"thread {number}: {places}"
-            for name, threads in asked.items()
-            for number, places in enumerate(threads, 1)
-        ]
+        found = []
+        for rank in self.follower.ranks.values():
+            threads = stacks(rank.pid, rank.stacks_by, self.follower.folder) if rank.stacks_by else []
+            found += [f"rank {rank.name}, thread {number}: {places}" for number, places in enumerate(threads, 1)]
+        workers = [row for row in self.follower.processes.rows if row.role.startswith("worker")]
         return [*found, *(f"{row.role} ({row.pid}): {row.state}" for row in workers)]
-
-    def _hand_on(self, alert: Alert) -> None:
-        if self._on_alert is not None:
-            try:
-                call = subprocess.Popen(
-                    shlex.split(self._on_alert), stdin=subprocess.PIPE, stdout=self._log, stderr=self._log,
-                    env={**os.environ, "DYNOTUNE_ALERT": alert.id},
-                )  # fmt: skip
-                self._calls = [*(each for each in self._calls if each.poll() is None), call]
-                assert call.stdin is not None
-                with call.stdin:
-                    call.stdin.write(document.encode(alert, indent=0) + b"\n")
-            except (OSError, ValueError) as error:
-                self.follower.notes.append(f"--on-alert failed: {error}")
 
 
 def _steps(look: Look, rank: Rank) -> StepTimes:

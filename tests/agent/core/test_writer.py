@@ -92,7 +92,7 @@ def test_a_record_that_is_full_stands_as_it_is(tmp_path, written, monkeypatch):
 def test_a_full_record_of_a_watched_run_goes_on_in_further_files_of_which_the_newest_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(writers, "_LAST_BYTES", writers._FIRST_BYTES)
     writer = writers.Writer(str(tmp_path), {"watched": True})
-    rank = Follower(tmp_path, writes=True)
+    rank = Follower(tmp_path)
     writer.event(event="cycle", begin_s=0.5, step="step")
     for number in range(1, 10_001):
         writer.step(number / 2, 0.1, 4, 0)
@@ -103,7 +103,7 @@ def test_a_full_record_of_a_watched_run_goes_on_in_further_files_of_which_the_ne
     assert steps.num == 10_000
     assert (steps.total, steps.most) == (pytest.approx(4999.5), 0.5)
     assert len(list(tmp_path.glob("process-*.more"))) == 2
-    late = Follower(tmp_path, writes=True)
+    late = Follower(tmp_path)
     late.update(math.inf)
     late.close()
     assert 0 < late.store.of("step", "0").ever.num < 10_000

@@ -57,18 +57,13 @@ function layout(place, axis) {
     xaxis: grid, yaxis: { ...grid, rangemode: "tozero", exponentformat: "SI", ...axis } };
 }
 
-function figureOf([title]) {
-  const figure = made("figure", "", made("div", ""), made("figcaption", ""));
-  figure.className = "plot";
-  $("plots").append(made("section", "", made("h2", title), figure));
-  return figure;
-}
-
 function draw() {
   PLOTS.forEach((plot) => {
     const lines = traces(plot[1]);
     if (!lines.length) return;
-    const figure = plot.figure ??= figureOf(plot);
+    const figure = plot.figure ??= made("figure", "", made("div", ""), made("figcaption", ""));
+    figure.className = "plot";
+    if (!figure.isConnected) $("plots").append(made("section", "", made("h2", plot[0]), figure));
     Plotly.react(figure.firstChild, lines, layout(figure, plot[2]), { displayModeBar: false });
     const now = lines.map((line) => `${line.name} ${Number(line.y.at(-1)).toPrecision(3)}`);
     figure.lastChild.textContent = `Now: ${now.join(", ")}`;
@@ -85,7 +80,7 @@ function table([title, columns, rows]) {
 }
 
 function show() {
-  say("command", view.command.join(" ") || view.run);
+  say("command", view.command.join(" "));
   say("verdict", view.verdict);
   say("state", view.state === "ended" ? "The program has ended" : view.state);
   say("clock", moment(view.at_s).toLocaleTimeString());

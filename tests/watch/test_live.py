@@ -182,6 +182,29 @@ def test_another_terminal_joins_a_run_that_run_started_and_two_may(user):
     assert {path.suffix for path in folder.iterdir()} <= {".json", ".rec"}
 
 
+def test_a_terminal_is_given_a_screen_and_left_as_it_was(user):
+    ours, its = os.openpty()
+    ran = user.types("run", "--run-dir", str(user.runs), "--", sys.executable, "-c", "import time")
+    assert ran.returncode == 0
+    (folder,) = user.runs.iterdir()
+    with user.start("watch", str(folder), stdout=its) as joined:
+        os.close(its)
+        shown = b"".join(iter(lambda: read(ours), b"")).decode()
+        assert joined.wait(timeout=120) == 0
+    os.close(ours)
+    screen, _, after = shown.partition("\x1b[?1049l")
+    assert "\x1b[?1049h" in screen
+    assert "The program has ended with exit code 0" in " ".join(screen.split())
+    assert "The program has ended with exit code 0" in " ".join(after.split())
+
+
+def read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:  # nobody writes to it any more
+        return b""
+
+
 PROGRAM_WITHOUT_CONTROL = """
 import sys, time, torch
 net = torch.nn.Linear(8, 1)
@@ -215,6 +238,7 @@ def test_what_cannot_be_watched_says_why_and_what_next(user, words, code, said):
     assert "next:" in done.stderr
 
 
+@pytest.mark.long
 def test_a_program_that_never_steps_is_said_so(watch):
     watched = watch(program="import sys, time\nwhile 'end' not in open(sys.argv[1]).read():\n    time.sleep(0.05)\n")
     view = watched.until(lambda view: view["state"] == "starting", "a view")

@@ -135,12 +135,13 @@ def _join(folder: Path, watcher: Callable[..., Watcher], *, stays: bool) -> None
             f"{folder} is not the folder of a run.",
             hint="`dynotune run` and `dynotune watch` make one in ~/.local/state/dynotune/runs, or in --run-dir.",
         )
-    with contextlib.ExitStack() as stack, contextlib.suppress(KeyboardInterrupt):
+    with contextlib.ExitStack() as stack:
         made = watcher(folder.absolute(), stack)
         made.show.append(stack.enter_context(Screen()) if sys.stdout.isatty() else Lines(sys.stdout))
-        made.run()
-        if stays and made.failed is None:
-            signal.pause()
+        with contextlib.suppress(KeyboardInterrupt):
+            made.run()
+            if stays and made.failed is None:
+                signal.pause()
     if made.failed is not None:
         run.say(f"{made.failed.id}: {made.failed.text}")
         raise typer.Exit(1)

@@ -57,7 +57,7 @@ def has(id_: str, whose: str | None = None) -> Callable[[View], bool]:
     return lambda view: id_ in alerts(view) and whose in (None, alerts(view)[id_]["whose"])
 
 
-# What the program is told, its options, and what is right to say.
+# Words that the program is told, its options, and what is right to say.
 FAULTS: dict[str, tuple[str, list[str], Callable[[View], bool]]] = {
     "slow-input": ("input=0.02", [], of_input),
     "slow-input-of-workers": ("input=0.05", ["--workers", "2"], of_input),

@@ -1,4 +1,4 @@
-"""What is concluded from the store: causes, changes and alerts, on simulated runs."""
+"""Causes, changes and alerts, concluded from the store of simulated runs."""
 
 from __future__ import annotations
 

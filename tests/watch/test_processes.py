@@ -1,4 +1,4 @@
-"""What the threads of a program are at, as it answers when it is asked."""
+"""Threads of a program, as it says where they are when it is asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server answers: the page in a real browser, hostile requests, Prometheus."""
+"""Answers of the server: the page in a real browser, hostile requests, Prometheus."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def _begin(watcher: Callable[..., Watcher], own: Path | None) -> Callable[[Exit]
     def ended(exit_: Exit) -> bool:
         made.stop()
         thread.join()
-        # What becomes of the watching does not change the command's end.
+        # The command's end is its own, whatever becomes of the watching.
         with _said_if_it_fails(), stack:
             made.close(exit_.status)
         return made.failed is not None
@@ -109,7 +109,7 @@ def _begin(watcher: Callable[..., Watcher], own: Path | None) -> Callable[[Exit]
 
 
 def _watched(watcher: Watcher) -> None:
-    """Where an alert has lasted too long, the command is ended as by `kill`, and dynotune exits with 1."""
+    """Watch; once an alert has lasted too long, end the command as by `kill`."""
     with _said_if_it_fails():
         watcher.run()
         if watcher.failed is not None:

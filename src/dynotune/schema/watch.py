@@ -1,4 +1,4 @@
-"""What `dynotune watch` shows: made once a second, and only shown by terminal, page and exporters.
+"""The view of `dynotune watch`: made once a second, and only shown by terminal, page and metrics.
 
 Terminal, page and metrics name and write a value by the unit that ends its field's name.
 """

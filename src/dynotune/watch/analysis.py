@@ -1,4 +1,4 @@
-"""What the last seconds say: the cause in one sentence, since which step, and what is wrong enough for an alert.
+"""Judge the last seconds: the cause in one sentence, since which step, and what is wrong enough for an alert.
 
 Each second's `Look` becomes a `Moment`, and a change is a moment unlike those of the past. What the alerts mean stands
 in the guide.
@@ -50,7 +50,7 @@ class Shares(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What is known at one moment."""
+    """All that is known at one moment."""
 
     now: float
     begun_s: float
@@ -83,7 +83,7 @@ class Look(NamedTuple):
         return LONGEST_WINDOW_S
 
     def shares(self, length_s: float | None = None) -> Shares | None:
-        """Where the steps' time went lately; None without steps."""
+        """Shares of the steps' time lately; None without steps."""
         step_s, wait_s = (
             sum(self.lately(name, rank, length_s or self.window_s(rank)).total for rank in self.ranks)
             for name in ("step", "wait")
@@ -102,12 +102,12 @@ class Look(NamedTuple):
         return min(median(found), median(found[-3:]))
 
     def steps(self, begin_s: float) -> list[Bin]:
-        """Of the first rank, second by second."""
+        """Steps of the first rank, second by second."""
         return self.store.of("step", self.ranks[0]).bins(begin_s)
 
 
 class Moment(NamedTuple):
-    """What one look found; `is_usual` unless its pace was slow."""
+    """Findings of one look; `is_usual` unless its pace was slow."""
 
     at_s: float
     step: int
@@ -134,7 +134,7 @@ class Analysis:
         self.past: deque[Moment] = deque(maxlen=MOST_MOMENTS)
 
     def judge(self, look: Look) -> tuple[Moment, list[Alert], Change | None]:
-        """This moment, its alerts, and the change that led to its cause."""
+        """Return this moment, its alerts, and the change that led to its cause."""
         shares, pace_s = look.shares(), look.pace_s()
         usual = [each for each in self.past if each.is_usual and each.pace_s and each.at_s <= look.now - PAST_S]
         is_usual = pace_s is None or len(usual) < FEWEST_PAST
@@ -236,7 +236,7 @@ def throughput_drop(look: Look, now: Moment, usual: Sequence[Moment]) -> Iterato
 
 
 def _grown(look: Look, now: Moment, usual: Sequence[Moment], pace_s: float, usual_s: float) -> str:
-    """What a step takes longer for than it did: the input, else the host, else who uses the cores."""
+    """Name what a step takes longer for than it did: the input, else the host, else who uses the cores."""
     before = [each.shares for each in usual if each.shares]
     if now.shares and before:
         more_s = now.shares.input * pace_s - fmean(each.input for each in before) * usual_s

@@ -85,7 +85,7 @@ class Processes:
 
 
 def stacks(pid: int, number: int, folder: Path) -> list[str]:
-    """Where each thread of Python is, asked by the signal that the process said it answers, if it still catches that.
+    """Ask where each thread of Python is, by the signal that the process said it answers, if it still catches that.
 
     Each is said by its innermost call and the innermost line of the user's own; the main thread comes first.
     """

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from dynotune.report.page import html
-from dynotune.schema import document, redaction
+from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, UsageError, may_fail
 from dynotune.watch import columns, metrics
 from dynotune.watch.watcher import EVERY_S, Watcher
@@ -81,16 +81,14 @@ class Server:
 
     def _json(self, since: str | None) -> bytes:
         """The view; for a page in its tables, with what is plotted from then on."""
-        found: Any = self._watcher.view or {}
-        if since is not None and found:
+        if self._watcher.view is None:
+            return b"{}"
+        found: Any = document.without_secrets(self._watcher.view)
+        if since is not None:
             self._asked_s, series = time.monotonic(), self._watcher.series(float(since))
-            found = {
-                "view": found,
-                "tables": columns.tables(found),
-                "unknown": columns.unknown(found),
-                "series": series,
-            }
-        return redaction.redacted(document.encode(found, indent=0).decode()).encode()
+            shown = {"tables": columns.tables(found), "unknown": columns.unknown(found)}
+            found = {"view": found, "series": series, **shown}
+        return document.encode(found, indent=0)
 
     def _refused(self, query: dict[str, list[str]], headers: Any) -> str:
         """Why the request is not answered; may be empty."""

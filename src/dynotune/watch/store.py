@@ -1,4 +1,4 @@
-"""What was seen of a run, in bounded room: the seconds of the last half hour."""
+"""Values of a run in bounded room: the seconds of the last half hour."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class Watcher:
         return [alert for _, alert in self._alerted.values()]
 
     def _details(self) -> list[str]:
-        """What each thread is at, and the state of loader workers."""
+        """Say what each thread is at, and the state of loader workers."""
         found = []
         for rank in self.follower.ranks.values():
             threads = stacks(rank.pid, rank.stacks_by, self.follower.folder) if rank.stacks_by else []

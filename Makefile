@@ -57,7 +57,7 @@ install: $(STAMP)
 $(STAMP):
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-compile '$(TORCH)' numpy
-	$(BIN)/python -m pip install --quiet --no-compile --editable '.[demo,dev,watch]' lightning accelerate transformers
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[demo,dev]' lightning accelerate transformers
 	@rm -f .venv/.installed-*
 	@touch $@
 

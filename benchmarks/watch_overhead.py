@@ -1,4 +1,4 @@
-"""Measure what watching costs a step: pairs of fresh runs, plain and under `dynotune watch` with its page open and scraped.
+"""Measure what watching costs a step, in pairs of runs: plain, and under `dynotune watch` with page and scraper.
 
     python benchmarks/watch_overhead.py [--device cuda] [--pairs 12] [--seconds 40] [--layers 8,32] [--json FILE]
 

@@ -99,6 +99,16 @@ def test_a_token_is_asked_for_where_one_was_given(watcher):
         served.close()
 
 
+@pytest.mark.parametrize("path", ["/view.json", "/page.json"])
+def test_secrets_of_the_command_are_not_told(server, watcher, path):
+    watcher.follower.command = ["python", "train.py", "--password=hunter2", "--lr=1"]
+    watcher.look(BEGUN_S + 61)
+    code, body = asked(server, path)
+    assert code == 200
+    assert "--lr=1" in body
+    assert "hunter2" not in body
+
+
 def test_a_taken_port_is_said_with_what_to_do(server, watcher):
     with pytest.raises(CannotRunHere, match="Cannot serve") as refused:
         Server(f"127.0.0.1:{server.port}", watcher)

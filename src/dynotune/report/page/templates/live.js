@@ -65,7 +65,8 @@ function draw() {
     figure.className = "plot";
     if (!figure.isConnected) $("plots").append(made("section", "", made("h2", plot[0]), figure));
     Plotly.react(figure.firstChild, lines, layout(figure, plot[2]), { displayModeBar: false });
-    const now = lines.map((line) => `${line.name} ${Number(line.y.at(-1)).toPrecision(3)}`);
+    const newest = (line) => Number(Number(line.y.at(-1)).toPrecision(3)).toLocaleString("en");
+    const now = lines.map((line) => `${line.name} ${newest(line)} ${plot[2].ticksuffix || ""}`.trim());
     figure.lastChild.textContent = `Now: ${now.join(", ")}`;
   });
 }

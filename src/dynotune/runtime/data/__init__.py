@@ -1,1 +1,6 @@
-"""Batches of a loader on the device before they are needed."""
+"""Samples on their way into batches, by length or packed; and batches on the device ahead of time."""
+
+from dynotune.runtime.data.lengths import LengthBatchSampler
+from dynotune.runtime.data.packing import check_packing, pack
+
+__all__ = ["LengthBatchSampler", "check_packing", "pack"]

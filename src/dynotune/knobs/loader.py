@@ -1,13 +1,14 @@
-"""How torch's DataLoader fetches batches. Each applies to every loader the program builds."""
+"""How torch's DataLoader fetches batches, and what decodes pictures. Each applies to every loader of the program."""
 
 from __future__ import annotations
 
 from dynotune.knobs.conditions import NO_GPU, has_gpu, torch_from
-from dynotune.schema.knob import Constructor, Knob
+from dynotune.schema.knob import Call, Constructor, Knob, Library
 
 __all__ = ["KNOBS"]
 
 _LOADERS = ("torch.utils.data.DataLoader",)
+_STARTED = "workers that have started keep what they began with"
 _DOCS = "https://docs.pytorch.org/docs/stable/data.html"
 
 KNOBS = (
@@ -117,5 +118,43 @@ KNOBS = (
             "pickle the dataset."
         ),
         source="https://docs.python.org/3/library/multiprocessing.html#contexts-and-start-methods",
+    ),
+    Knob(
+        id="loader.sharing_strategy",
+        site=Call(set="torch.multiprocessing.set_sharing_strategy", get="torch.multiprocessing.get_sharing_strategy"),
+        type="str",
+        values=("file_descriptor", "file_system"),
+        default="file_descriptor",
+        when="any",
+        effect="exact",
+        doc="How workers hand over tensors. file_system keeps no file open for each, where open files run out.",
+        hurts="With file_system, shared memory stays behind when processes are killed.",
+        not_switched=_STARTED,
+        source="https://docs.pytorch.org/docs/stable/multiprocessing.html#sharing-strategies",
+    ),
+    Knob(
+        id="decode.backend",
+        site=Library("decode"),
+        type="str",
+        values=("pil", "pillow-simd", "opencv", "torchvision", "simplejpeg", "turbojpeg", "torchcodec"),
+        packages={
+            "pil": ("pillow", "pillow-simd"),
+            "opencv": ("opencv-python", "opencv-contrib-python"),
+            "turbojpeg": ("pyturbojpeg",),
+            **{name: (name,) for name in ("pillow-simd", "torchvision", "simplejpeg", "torchcodec")},
+        },
+        default="as the program calls it",
+        when="any",
+        effect="numerics",
+        doc=(
+            "Decodes JPEG files with this library where the program asks Pillow, OpenCV or torchvision, which still "
+            "give it what they gave. The read-back says by how much pixels of its own files differ."
+        ),
+        hurts=(
+            "Which decoder is fastest depends on the processor and on the number of workers. Other formats, CMYK, 12 "
+            "bits, files cut short and files that the call would turn stay with the program's decoder."
+        ),
+        not_switched=_STARTED,
+        source="https://arxiv.org/abs/2605.08731",
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
@@ -125,8 +126,9 @@ def refuse_unfit(asked: Asked, machine: Machine) -> list[str]:
         if reason := machine.refused(setting):
             raise UsageError(f"{setting} cannot be tried: {reason}", hint="Leave it out.")
     for knob_id in asked.extra_knobs:
-        for setting in values.some(knob_id, {}, machine.num_cores):
-            knobs.check_applies(setting, machine.facts)
+        several = values.some(knob_id, {}, machine.num_cores)
+        if several and not _fit(knob_id, {}, machine):
+            knobs.check_applies(several[0], machine.facts)
     return [text for setting in asked.settings if (text := knobs.caution(setting, machine.facts))]
 
 
@@ -137,6 +139,8 @@ def _of_findings(
     refused: dict[Setting, NotOffered] = {}
     for finding in diagnosis.findings:
         named = values.around(finding.candidates, machine.present, machine.num_cores)
+        if finding.id == "decode-bound":
+            named += [one for one in _fit("decode.backend", {}, machine) if "pil" not in str(one.value)]
         for setting in [*named, *values.beside_workers(named, machine.present)]:
             reason = _why_not(setting, finding.kind, machine, asked, objective)
             if not reason:
@@ -151,10 +155,20 @@ def _of_user(machine: Machine, asked: Asked) -> list[Setting]:
     several = [
         setting
         for knob_id in asked.extra_knobs
-        for setting in values.some(knob_id, machine.present, machine.num_cores)
+        for setting in _fit(knob_id, machine.present, machine)
         if not machine.refused(setting)
     ]
     return [*asked.settings, *several]
+
+
+def _fit(knob_id: str, present: Present, machine: Machine) -> list[Setting]:
+    """Values of a knob that can be applied here."""
+    fit = []
+    for setting in values.some(knob_id, present, machine.num_cores):
+        with contextlib.suppress(DynotuneError):
+            knobs.check_applies(setting, machine.facts)
+            fit.append(setting)
+    return fit
 
 
 def _is_asked_for(setting: Setting, asked: Asked) -> bool:

@@ -6,6 +6,7 @@ Nothing here raises into the program: what fails is logged, and the setting's re
 from __future__ import annotations
 
 from .compile import CompileSite
+from .decode import DecodeSite
 from .environment import AllocatorSite, EnvironmentSite, PreloadSite
 from .globals import GlobalSite
 from .loader import LoaderSite
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..core.hooks import Event, Log
+    from ..core.hooks import AfterImport, Event, Log
     from .site import Answer, Args, Around, Kwargs, Planned, Site
 
 _MODULE_SITES: dict[str, type[Site]] = {
@@ -37,6 +38,7 @@ _SITES: dict[str, type[Site]] = {
     "preload": PreloadSite,
     "attr": GlobalSite,
     "call": GlobalSite,
+    "library": DecodeSite,
     "method": TransferSite,
 }
 
@@ -82,6 +84,10 @@ class Settings:
     def before_torch(self) -> None:
         """At interpreter start: from here on kept environment variables stay what they are."""
         self._each("before_torch")
+
+    def on_imports(self, hooks: AfterImport) -> None:
+        """At interpreter start: libraries that the program imports later are covered then."""
+        self._each("on_imports", hooks)
 
     def after_torch(self, torch: Any) -> None:
         """`import torch` has just finished: global settings are made, constructors and methods covered."""

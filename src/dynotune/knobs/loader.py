@@ -157,4 +157,49 @@ KNOBS = (
         not_switched=_STARTED,
         source="https://arxiv.org/abs/2605.08731",
     ),
+    Knob(
+        id="loader.worker_threads",
+        site=Library("worker_threads"),
+        type="int",
+        minimum=1,
+        default="1",
+        when="construct",
+        effect="numerics",
+        doc="Threads within one CPU operation of torch, in each worker.",
+        hurts="Workers share the cores: it pays only where there are far fewer workers than cores.",
+        not_switched=_STARTED,
+        source=_DOCS + "#multi-process-data-loading",
+    ),
+    Knob(
+        id="loader.worker_cv2_threads",
+        site=Library("worker_threads"),
+        type="int",
+        minimum=0,
+        default="as many as there are cores",
+        when="construct",
+        effect="numerics",
+        doc="Threads within one operation of OpenCV, in each worker. 0 runs it in the worker's own thread.",
+        hurts="Few workers on many cores lose the help of the other cores.",
+        not_switched=_STARTED,
+        source="https://docs.opencv.org/4.x/db/de0/group__core__utils.html",
+    ),
+    Knob(
+        id="loader.batches",
+        site=Library("batches"),
+        type="str",
+        values=("by-length",),
+        default="as the loader's sampler gives them",
+        when="construct",
+        effect="sampling",
+        doc=(
+            "Puts sequences of like length into one batch, so that less is padded. Each sample comes as often as "
+            "before, in batches of the same size. Transformers' Trainer is switched by its own option."
+        ),
+        hurts=(
+            "Batches are less mixed. A loader that does not shuffle is left alone, and one whose samples take long to "
+            "read, since their lengths are read once, in a process beside it."
+        ),
+        not_switched="it acts where an epoch begins",
+        source="https://huggingface.co/docs/transformers/main_classes/trainer",
+    ),
 )

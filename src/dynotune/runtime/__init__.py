@@ -3,7 +3,7 @@
 Here live things that a user's program imports. They need torch and the standard library, and work without a
 GPU. What measures, diagnoses or applies settings lives elsewhere, and nothing here imports it.
 
-`dynotune.runtime.vision` (detection), `dynotune.runtime.data` (batches of sequences) and `dynotune.runtime.train`
+`dynotune.runtime.vision` (detection), `dynotune.runtime.data` (pictures and sequences) and `dynotune.runtime.train`
 (training loops) are modules of their own.
 """
 

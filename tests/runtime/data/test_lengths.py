@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from dynotune.runtime import InputError, TooLargeError
-from dynotune.runtime.data import LengthBatchSampler
+from dynotune.runtime.data import LengthBatchSampler, PadToMultiple
 
 LENGTHS = st.lists(st.integers(0, 300), max_size=80)
 HOW = st.fixed_dictionaries(
@@ -127,3 +127,16 @@ def test_a_loader_with_workers_takes_it(num_workers):
     for _ in range(2):
         assert sorted(length for batch in loader for length in batch) == lengths
     assert sampler.epoch == 2
+
+
+@given(LENGTHS.filter(bool), st.integers(1, 16))
+def test_padding_reaches_a_multiple_and_the_mask_tells_it(lengths, multiple):
+    samples = [{"input_ids": list(range(1, length + 1)), "labels": [5] * length, "kind": 3} for length in lengths]
+    batch = PadToMultiple(multiple, {"input_ids": 9})(samples)
+    assert batch["input_ids"].shape == (len(lengths), -(-max(lengths) // multiple) * multiple)
+    assert batch["attention_mask"].sum(1).tolist() == lengths
+    assert batch["kind"].tolist() == [3] * len(lengths)
+    for row, labels, length in zip(batch["input_ids"], batch["labels"], lengths, strict=True):
+        assert row[:length].tolist() == list(range(1, length + 1))
+        assert set(row[length:].tolist()) <= {9}
+        assert set(labels[length:].tolist()) <= {-100}

@@ -5,6 +5,7 @@ Nothing here raises into the program: what fails is logged, and the setting's re
 
 from __future__ import annotations
 
+from .batches import BatchesSite
 from .compile import CompileSite
 from .decode import DecodeSite
 from .environment import AllocatorSite, EnvironmentSite, PreloadSite
@@ -14,6 +15,7 @@ from .module import AutocastSite, ChannelsLastSite
 from .optimizer import OptimizerSite
 from .site import answer
 from .transfer import TransferSite
+from .worker_threads import WorkerThreadsSite
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
     from ..core.hooks import AfterImport, Event, Log
     from .site import Answer, Args, Around, Kwargs, Planned, Site
 
+_LIBRARY_SITES: dict[str, type[Site]] = {
+    "batches": BatchesSite,
+    "decode": DecodeSite,
+    "worker_threads": WorkerThreadsSite,
+}
 _MODULE_SITES: dict[str, type[Site]] = {
     "autocast": AutocastSite,
     "channels_last": ChannelsLastSite,
@@ -38,7 +45,6 @@ _SITES: dict[str, type[Site]] = {
     "preload": PreloadSite,
     "attr": GlobalSite,
     "call": GlobalSite,
-    "library": DecodeSite,
     "method": TransferSite,
 }
 
@@ -187,6 +193,8 @@ def _site_for(site: dict[str, Any]) -> type[Site] | None:
     kind = site.get("type", "")
     if kind == "module":
         return _MODULE_SITES.get(site.get("action", ""))
+    if kind == "library":
+        return _LIBRARY_SITES.get(site.get("action", ""))
     if kind == "constructor":
         return next((s for target, s in _CONSTRUCTOR_SITES.items() if target in site.get("targets", ())), None)
     return _SITES.get(kind)

@@ -1,0 +1,182 @@
+"""`loader.batches=by-length`: batches of sequences that are about as long, of what the program's sampler gives.
+
+Lengths are read once, in a forked process that ends after a few seconds: the program's random numbers and open files
+stay what they are. A loader keeps its order where this says nothing, and where it does not shuffle.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import select
+import signal
+import time
+from array import array
+from itertools import count, islice
+
+from .site import Site, answer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from ..core.hooks import AfterImport, Event
+    from .site import Answer, Planned
+
+_READING_S = 5.0
+_NUM_BATCHES = 50
+"""Batches that are sorted together: enough for like lengths, and few beside an epoch."""
+
+
+class BatchesSite(Site):
+    """Gives loaders that shuffle another batch sampler; Transformers' Trainer has an option of its own for it."""
+
+    def __init__(self, planned: list[Planned], event: Event) -> None:
+        super().__init__(planned, event)
+        self._num, self._refused = 0, ""
+
+    def on_imports(self, hooks: AfterImport) -> None:
+        hooks.call("transformers.trainer", lambda module: self._cover_trainer(module.Trainer))
+
+    def _cover_trainer(self, trainer_class: Any) -> None:
+        original = trainer_class._get_train_sampler
+
+        @functools.wraps(original)
+        def _get_train_sampler(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+            has = hasattr(trainer.args, "train_sampling_strategy")
+            name, on = ("train_sampling_strategy", "group_by_length") if has else ("group_by_length", True)
+            before = getattr(trainer.args, name, None)
+            if before in ("random", False) and self._lengths(args[0] if args else trainer.train_dataset):
+                setattr(trainer.args, name, on)
+                try:
+                    return original(trainer, *args, **kwargs)
+                except ValueError as error:
+                    self._refused = "Transformers refuses: %s" % error
+                finally:
+                    setattr(trainer.args, name, before)
+            return original(trainer, *args, **kwargs)
+
+        trainer_class._get_train_sampler = _get_train_sampler
+
+    def after_torch(self, torch: Any) -> None:
+        data, site = torch.utils.data, self
+        original = data.DataLoader.__init__
+
+        class ByLength(data.BatchSampler):  # type: ignore[misc, name-defined]
+            lengths: Any = None
+
+            def __iter__(self) -> Iterator[list[int]]:
+                if self.lengths is None:
+                    self.lengths = site._lengths(self.dataset)
+                return sorted_batches(self, self.lengths) if self.lengths else super().__iter__()
+
+            def __reduce__(self) -> Any:
+                return data.BatchSampler, (self.sampler, self.batch_size, self.drop_last)
+
+        @functools.wraps(original)
+        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
+            original(loader, *args, **kwargs)
+            plain: Any = getattr(loader, "batch_sampler", None)
+            if type(plain) is not data.BatchSampler or isinstance(loader.dataset, data.IterableDataset):
+                return
+            if type(plain.sampler).__name__.endswith("LengthGroupedSampler"):
+                self._num += 1
+                return
+            if plain.batch_size < 2 or isinstance(plain.sampler, data.SequentialSampler):
+                return
+            batches = ByLength(plain.sampler, plain.batch_size, plain.drop_last)
+            batches.dataset = loader.dataset
+            loader.__dict__["batch_sampler"] = batches  # past the refusal to have it changed
+
+        data.DataLoader.__init__ = __init__
+
+    def _lengths(self, dataset: Any) -> array[int]:
+        """Of all samples; empty where they cannot be had, or tell nothing."""
+        try:
+            lengths = read_lengths(dataset)
+            if len(set(lengths)) < 2:
+                raise ValueError("all samples are equally long")
+        except Exception as error:
+            self._refused = str(error)
+            return array("q")
+        self._num += 1
+        return lengths
+
+    def readback(self) -> list[Answer]:
+        setting, witness = self.planned[0], "batch samplers of the loaders drawn from"
+        if self._num:
+            return [answer(setting, setting["value"], witness, True, self._refused)]
+        detail = (
+            self._refused or "the program drew from no DataLoader that shuffles and makes batches of several samples"
+        )
+        return [answer(setting, None, witness, False, detail)]
+
+
+def sorted_batches(batches: Any, lengths: array[int]) -> Iterator[list[int]]:
+    """Each index of the sampler once; the smaller batch at the end is of the last ones, whatever their lengths."""
+    size, indices = batches.batch_size, iter(batches.sampler)
+    rest: list[int] = []
+    for number in count():
+        window = rest + list(islice(indices, size * _NUM_BATCHES))
+        whole = len(window) // size * size
+        found, rest = sorted(window[:whole], key=lengths.__getitem__), window[whole:]
+        cut = [found[at : at + size] for at in range(0, whole, size)]
+        random.Random(number).shuffle(cut)
+        yield from cut
+        if len(window) < size * _NUM_BATCHES:
+            break
+    if rest and not batches.drop_last:
+        yield rest
+
+
+def read_lengths(dataset: Any) -> array[int]:
+    """Lengths of all samples, by a process that reads them one after the other.
+
+    Raises:
+        ValueError: they cannot be read, or not soon enough.
+    """
+    number = len(dataset)
+    readable, writable = os.pipe()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            os.close(readable)
+            with os.fdopen(writable, "wb") as file:
+                file.write(array("q", (_length(dataset[index]) for index in range(number))).tobytes())
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writable)
+    parts, until_s = [b""], time.monotonic() + _READING_S
+    try:
+        while select.select([readable], [], [], max(0.0, until_s - time.monotonic()))[0]:
+            parts.append(os.read(readable, 1 << 20))
+            if not parts[-1]:
+                break
+        else:
+            os.kill(child, signal.SIGKILL)
+            raise ValueError("reading the lengths of its %d samples takes longer than %g s" % (number, _READING_S))
+    finally:
+        os.close(readable)
+        try:
+            os.waitpid(child, 0)
+        except ChildProcessError:
+            pass  # the program waits for all of its children
+    lengths = array("q")
+    lengths.frombytes(b"".join(parts)[: sum(map(len, parts)) // 8 * 8])
+    if len(lengths) != number:
+        raise ValueError("its samples have no length: they are no sequences, nor hold input_ids")
+    return lengths
+
+
+def _length(sample: Any) -> int:
+    if hasattr(sample, "keys"):
+        sample = sample["input_ids"]
+    elif isinstance(sample, (tuple, list)) and sample and hasattr(sample[0], "__len__"):
+        sample = sample[0]
+    if isinstance(sample, str) or len(getattr(sample, "shape", (0,))) != 1:
+        raise TypeError("no sequence")
+    return len(sample)

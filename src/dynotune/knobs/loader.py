@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dynotune.knobs.conditions import NO_GPU, has_gpu, torch_from
+from dynotune.knobs.conditions import ON_GPU, torch_from
 from dynotune.schema.knob import Call, Constructor, Knob, Library
-
-__all__ = ["KNOBS"]
 
 _LOADERS = ("torch.utils.data.DataLoader",)
 _STARTED = "workers that have started keep what they began with"
@@ -20,16 +18,11 @@ KNOBS = (
         default="0: the training process loads its own batches",
         when="construct",
         effect="sampling",
-        doc=(
-            "Processes that load batches beside the training process. The samples and their order stay the "
-            "same; random augmentation draws other numbers, since each worker has its own generator."
-        ),
-        hurts=(
-            "More workers than free cores slow each other down, and torch looks at the affinity only, not "
-            "at a container's quota. Each costs memory and a start; on tiny data that is more than it "
-            "saves. An IterableDataset that does not split itself by worker is refused: every sample would "
-            "come once a worker."
-        ),
+        doc="Processes that load batches beside the training process. The samples and their order stay the same; "
+        "random augmentation draws other numbers, since each worker has its own generator.",
+        hurts="More workers than free cores slow each other down, and torch looks at the affinity only, not at a "
+        "container's quota. Each costs memory and a start; on tiny data that is more than it saves. An IterableDataset "
+        "that does not split itself by worker is refused: every sample would come once a worker.",
         source=_DOCS + "#multi-process-data-loading",
     ),
     Knob(
@@ -39,18 +32,11 @@ KNOBS = (
         default="false",
         when="construct",
         effect="exact",
-        needs=("gpu.count",),
-        applies=has_gpu,
-        unless=NO_GPU,
-        doc=(
-            "Puts each batch in page-locked memory, from which the GPU copies several times faster. It pays "
-            "most together with transfer.non_blocking."
-        ),
-        hurts=(
-            "Page-locked memory is taken from the machine for good, and the one thread that fills it can "
-            "become the bottleneck. A batch of an own class without a pin_memory() method stays unpinned, "
-            "silently."
-        ),
+        **ON_GPU,
+        doc="Puts each batch in page-locked memory, from which the GPU copies several times faster. It pays most "
+        "together with transfer.non_blocking.",
+        hurts="Page-locked memory is taken from the machine for good, and the one thread that fills it can become the "
+        "bottleneck. A batch of an own class without a pin_memory() method stays unpinned, silently.",
         source=_DOCS + "#memory-pinning",
     ),
     Knob(
@@ -61,10 +47,8 @@ KNOBS = (
         when="construct",
         effect="sampling",
         doc="Keeps the workers from one epoch to the next. It pays where epochs are short. Needs workers.",
-        hurts=(
-            "Workers hold the dataset as it was when they started: what the program changes in it between "
-            "epochs does not reach them. Their memory stays taken during evaluation."
-        ),
+        hurts="Workers hold the dataset as it was when they started: what the program changes in it between epochs "
+        "does not reach them. Their memory stays taken during evaluation.",
         not_switched="it acts where an epoch begins",
         source=_DOCS + "#torch.utils.data.DataLoader",
     ),
@@ -76,10 +60,8 @@ KNOBS = (
         default="2 where there are workers",
         when="construct",
         effect="exact",
-        doc=(
-            "Batches that each worker loads ahead. It evens out loading times that vary; it does not help "
-            "where loading is too slow on average. Needs workers."
-        ),
+        doc="Batches that each worker loads ahead. It evens out loading times that vary; it does not help where "
+        "loading is too slow on average. Needs workers.",
         hurts="Memory, shared memory (/dev/shm) above all: workers x prefetch_factor batches wait there.",
         source=_DOCS + "#torch.utils.data.DataLoader",
     ),
@@ -93,14 +75,10 @@ KNOBS = (
         needs=("torch.version",),
         applies=torch_from(2, 6),
         unless="the DataLoader of torch before 2.6 cannot deliver out of order",
-        doc=(
-            "With false, a batch is handed out as soon as it is ready, so that one slow sample does not "
-            "hold up those behind it."
-        ),
-        hurts=(
-            "The order of batches differs from run to run, and where slow samples are of one kind they come "
-            "late: the distribution that the model sees is skewed."
-        ),
+        doc="With false, a batch is handed out as soon as it is ready, so that one slow sample does not hold up those "
+        "behind it.",
+        hurts="The order of batches differs from run to run, and where slow samples are of one kind they come late: "
+        "the distribution that the model sees is skewed.",
         source=_DOCS + "#torch.utils.data.DataLoader",
     ),
     Knob(
@@ -111,12 +89,9 @@ KNOBS = (
         default="Python's own: fork on Linux, forkserver from Python 3.14 on",
         when="construct",
         effect="semantics",
-        doc=("How workers are started. fork is fastest; the others begin in a fresh interpreter. Needs workers."),
-        hurts=(
-            "fork copies whatever threads and locks were in use, and a worker that touches CUDA after it "
-            "fails. forkserver and spawn import the program again in each worker, and must be able to "
-            "pickle the dataset."
-        ),
+        doc="How workers are started. fork is fastest; the others begin in a fresh interpreter. Needs workers.",
+        hurts="fork copies whatever threads and locks were in use, and a worker that touches CUDA after it fails. "
+        "forkserver and spawn import the program again in each worker, and must be able to pickle the dataset.",
         source="https://docs.python.org/3/library/multiprocessing.html#contexts-and-start-methods",
     ),
     Knob(
@@ -146,14 +121,10 @@ KNOBS = (
         default="as the program calls it",
         when="any",
         effect="numerics",
-        doc=(
-            "Decodes JPEG files with this library where the program asks Pillow, OpenCV or torchvision, which still "
-            "give it what they gave. The read-back says by how much pixels of its own files differ."
-        ),
-        hurts=(
-            "Which decoder is fastest depends on the processor and on the number of workers. Other formats, CMYK, 12 "
-            "bits, files cut short and files that the call would turn stay with the program's decoder."
-        ),
+        doc="Decodes JPEG files with this library where the program asks Pillow, OpenCV or torchvision, which still "
+        "give it what they gave. The read-back says by how much pixels of its own files differ.",
+        hurts="Which decoder is fastest depends on the processor and on the number of workers. Other formats, CMYK, 12 "
+        "bits, files cut short and files that the call would turn stay with the program's decoder.",
         not_switched=_STARTED,
         source="https://arxiv.org/abs/2605.08731",
     ),
@@ -191,14 +162,10 @@ KNOBS = (
         default="as the loader's sampler gives them",
         when="construct",
         effect="sampling",
-        doc=(
-            "Puts sequences of like length into one batch, so that less is padded. Each sample comes as often as "
-            "before, in batches of the same size. Transformers' Trainer is switched by its own option."
-        ),
-        hurts=(
-            "Batches are less mixed. A loader that does not shuffle is left alone, and one whose samples take long to "
-            "read, since their lengths are read once, in a process beside it."
-        ),
+        doc="Puts sequences of like length into one batch, so that less is padded. Each sample comes as often as "
+        "before, in batches of the same size. Transformers' Trainer is switched by its own option.",
+        hurts="Batches are less mixed. A loader that does not shuffle is left alone, and one whose samples take long "
+        "to read, since their lengths are read once, in a process beside it.",
         not_switched="it acts where an epoch begins",
         source="https://huggingface.co/docs/transformers/main_classes/trainer",
     ),

@@ -30,6 +30,9 @@ __all__ = [
     "explanation_report",
     "export",
     "recipe_report",
+    "startup",
+    "study",
+    "trace",
     "verification_report",
 ]
 

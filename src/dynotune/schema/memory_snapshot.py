@@ -23,15 +23,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Peak(msgspec.Struct, frozen=True, kw_only=True, tag="peak"):
-    """The highest level within the history.
-
-    Args:
-        requested_bytes: `requested_bytes.all.peak` of torch's statistics, over the history.
-        event: number of events after which it was reached first, 0 for the history's beginning.
-        at_s: since the history's first event; None where events have no times.
-        start_bytes: level before the first event: above 0, the history does not go back to the beginning.
-        holders: the largest, descending.
-    """
+    """The highest level within the history; `at_s` is None where events have no times. `holders`: the largest first."""
 
     requested_bytes: int
     event: int
@@ -41,20 +33,7 @@ class Peak(msgspec.Struct, frozen=True, kw_only=True, tag="peak"):
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True, tag="history"):
-    """The recorded events of one device.
-
-    Args:
-        peak_reserved_bytes: highest level of reserved memory within the history.
-        num_segment_allocs, num_segment_frees: cudaMalloc and cudaFree of segments; for expandable segments,
-            mappings and unmappings.
-        num_late_segment_allocs: those in the second half of the history.
-        num_flushes: allocations that gave cached segments back to the driver before they got memory or failed;
-            None where no stacks were recorded.
-        num_empty_caches: calls of torch.cuda.empty_cache that gave segments back; None likewise.
-        num_ooms: allocations that failed.
-        flushed_from: where most flushes came from.
-        oom_from: where most failures came from.
-    """
+    """The recorded events of one device; None where no stacks were recorded. `…_from`: where most of them came from."""
 
     num_events: int
     duration_s: float | None
@@ -73,17 +52,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True, tag="history"):
 class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The allocator of one device when the snapshot was taken.
 
-    Args:
-        reserved_bytes: of all segments, got from the driver.
-        allocated_bytes: of blocks that tensors hold.
-        active_bytes: these and the blocks released while another stream may still use them.
-        requested_bytes: what the program asked for in active blocks; None in snapshots older than torch 2.1.
-        inactive_split_bytes: free blocks of segments that are partly in use, so that the segment cannot be given
-            back; expandable segments are left out, as in torch's statistics.
-        fragmentation: inactive_split_bytes / reserved_bytes; None where nothing is reserved.
-        largest_free_bytes: largest free block.
-        expandable: whether any segment is expandable; None without segments or where it is not told.
-        holders: of active blocks, descending.
+    None: `requested_bytes` before torch 2.1, `fragmentation` where nothing is reserved, `expandable` (whether any
+    segment is) without segments or where it is not told. `holders`: of active blocks, descending.
     """
 
     device: int
@@ -103,12 +73,7 @@ class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
 class MemoryCause(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that is wasted, or time that the allocator loses; how much time, a snapshot cannot tell.
 
-    Args:
-        id: of the finding; docs/reference/trace.md defines each.
-        num_bytes: memory concerned; None where it is about events.
-        share: of the device's reserved memory; None likewise.
-        claim: one sentence.
-        evidence: the figures behind it.
+    `share`: of the device's reserved memory; None, as `num_bytes`, where it is about events.
     """
 
     id: str
@@ -121,11 +86,7 @@ class MemoryCause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemorySnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of `torch.cuda.memory._dump_snapshot`.
-
-    Args:
-        settings: the allocator's, as the snapshot names them.
-    """
+    """A file of `torch.cuda.memory._dump_snapshot`. `settings`: the allocator's, as the snapshot names them."""
 
     schema: str = "dynotune.memory_snapshot/1"
     file: str

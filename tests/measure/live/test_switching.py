@@ -19,7 +19,7 @@ from dynotune.measure.live import switching
 from dynotune.measure.live.switching import HAS_ALREADY, Block, Stretch, estimate, switch_arms, why_left_behind
 from dynotune.search.bench import arm
 
-from ...fakes import spec
+from ...fakes import Watcher, spec
 
 TRAIN = """
 import torch
@@ -74,7 +74,9 @@ def switch(tmp_path, monkeypatch):
             request,
             [arm_of(*texts) for texts in arms],
             left_s,
+            folder=request.base,
             facts={},
+            watcher=Watcher(),
             num_blocks=num_blocks,
             cache_folder=tmp_path / "caches",
             stretch_s=0.005,
@@ -453,7 +455,9 @@ def test_enough_blocks_end_it(tmp_path):
         request,
         [arm],
         120.0,
+        folder=request.base,
         facts={},
+        watcher=Watcher(),
         num_blocks=1000,
         stretch_s=0.005,
         enough=lambda blocks: len(blocks[arm.key]) >= 4,

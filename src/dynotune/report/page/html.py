@@ -19,11 +19,9 @@ from dynotune.report.study.commands import Command, compares, repeats
 from dynotune.report.study.header import headline, stats
 from dynotune.report.study.rows import ablated, joints, saved, tried
 from dynotune.schema import atomic, document, redaction
-from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.errors import CannotRunHere, may_fail
 from dynotune.schema.study import Study
 from dynotune.text import words
-
-__all__ = ["page", "write"]
 
 # Fate, colour, mark and meaning of the points of a plot.
 LEGEND = (
@@ -86,12 +84,8 @@ def write(path: Path, study: Study, *, recipe: str = "", own_name: bool = False)
         CannotRunHere: as `page`; the folder cannot be written to, or the disk is full.
     """
     text = page(study, recipe=recipe)
-    try:
+    with may_fail(f"write {path}", "Name another file: dynotune report PATH --html FILE"):
         atomic.write(path, text.encode(), own_name=own_name)
-    except OSError as error:
-        raise CannotRunHere(
-            f"Cannot write {path}: {error.strerror}.", hint="Name another file: dynotune report PATH --html FILE"
-        ) from error
 
 
 def _figures(study: Study) -> dict[str, plots.Figure]:
@@ -135,7 +129,6 @@ def _words(line: Sequence[str]) -> list[Markup]:
 
 
 def _listing(text: str) -> Markup:
-    """Text of several lines."""
     if len(text) > LONGEST_RECIPE:
         text = text[:LONGEST_RECIPE] + "\n…"
     return Markup("\n").join(escape(words.plain(line, longest=LONGEST_LINE)) for line in text.splitlines())

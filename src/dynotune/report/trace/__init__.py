@@ -11,11 +11,6 @@ if TYPE_CHECKING:
 
 __all__ = ["difference_report", "snapshot_report", "trace_report"]
 
-__getattr__ = lazy_face(
-    __name__,
-    {
-        "difference_report": "difference",
-        "snapshot_report": "memory_snapshot",
-        "trace_report": "summary",
-    },
-)
+_HOMES = {"difference_report": "difference", "snapshot_report": "memory_snapshot", "trace_report": "summary"}
+
+__getattr__ = lazy_face(__name__, _HOMES)

@@ -11,6 +11,7 @@ from dynotune.schema.run import EnvironmentChange
 from dynotune.schema.trace_summary import Place, TraceSummary
 
 Why = Literal["garbage", "allocation", "compilation", "epoch", "loader", "work"]
+SamplePartKind = Literal["read", "decode", "transform", "collate", "move", "pin", "wait", "own"]
 PeriodicKind = Literal["validation", "checkpoint", "epoch", "other"]
 
 FRESH_CACHES = "compile.fresh_caches"
@@ -34,6 +35,28 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True):
     channels_last: bool | None = None
 
 
+class SamplePart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the time in which samples are made, at one line of the user's own.
+
+    Args:
+        part: "read": opening and reading; "move": to the process that draws; "wait": for a lock, the interpreter's too,
+            or asleep; "own": the program's own code.
+        what: a library, a format, or a transform's class.
+        num: times that it was seen; `wall_s`: the time that these stand for.
+        share: of all the time that goes into a sample; `sample_s`: of one sample, None where it is not known.
+        function, text: the line, "" where none of the user's own is on the stack.
+    """
+
+    part: SamplePartKind
+    what: str = ""
+    num: int
+    wall_s: float
+    share: float = 0.0
+    sample_s: float | None = None
+    function: str = ""
+    text: str = ""
+
+
 class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
     """What making a loader's batches took within the window, wherever they were made: in workers or in the process.
 
@@ -54,6 +77,11 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
         splits_by_worker: an IterableDataset asks which worker it is in.
         private_growth_bytes: of memory that the workers share with nobody, over `private_over_s`, their first second
             left out; None where it was not told.
+        parts: where the time of a sample goes, the largest first; [] where nobody looked.
+        read_bytes, storage_bytes: that the makers read for a batch, and of it from storage and not from the page cache;
+            None where the kernel does not say.
+        still_share: of the time in which batches are made, in which the thread that makes them neither ran nor waited
+            for a core; None where the program has no threads beside it.
     """
 
     num_batches: int
@@ -74,6 +102,10 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
     splits_by_worker: bool | None = None
     private_growth_bytes: int | None = None
     private_over_s: float | None = None
+    parts: list[SamplePart] = []
+    read_bytes: float | None = None
+    storage_bytes: float | None = None
+    still_share: float | None = None
 
 
 class Loader(msgspec.Struct, frozen=True, kw_only=True):
@@ -303,6 +335,8 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True):
         num: times that it was looked at.
         cpu_s: processor time that it took meanwhile; None where the kernel does not say.
         lines: those at which it was seen most.
+        parts: where the time of samples goes that it loads; of the thread of the steps, all that it does for a loader,
+            and else what it reads, decodes or transforms.
     """
 
     name: str = ""
@@ -310,6 +344,7 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True):
     num: int
     cpu_s: float | None
     lines: list[Line] = []
+    parts: list[SamplePart] = []
 
 
 class PeriodicWork(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import threading
 import weakref
 from multiprocessing import parent_process
 from multiprocessing.util import Finalize
@@ -56,9 +57,25 @@ class Counts:
         self.facts, self.worker, self.clock = facts, worker, clock
         self.begin_s = self.said_s = perf_counter()
         self.num, self.fetch_s, self.longest_s, self.cpu_s, self.collate_s, self.decode_s = 0, 0.0, 0.0, 0.0, 0.0, 0.0
+        self.ran_s = 0.0  # of the thread that makes them alone
         self.decoders: set[str] = set()
         self.private_bytes: int | None = None
         self.private_due_s = 0.0
+
+
+class _Busy:
+    """The threads that work for batches: those that make one, and those that hand them to another process."""
+
+    def __init__(self, inside: dict[int, Counts]) -> None:
+        self._inside, self._feeders, self.num_others = inside, set[int](), 0
+
+    def look(self) -> None:
+        names = {thread.ident or 0: thread.name for thread in threading.enumerate()}
+        self._feeders = {ident for ident, name in names.items() if name == "QueueFeederThread"}
+        self.num_others = len(names) - len(self._feeders) - 1
+
+    def __contains__(self, ident: object) -> bool:
+        return ident in self._inside or ident in self._feeders
 
 
 class Fetching:
@@ -69,6 +86,7 @@ class Fetching:
         self._counts: dict[tuple[int, int, int], Counts] = {}
         self._inside: dict[int, Counts] = {}  # by thread: it makes a batch
         self._lines: Lines | None = None  # of a worker
+        self._busy = _Busy(self._inside)
         self._decoding: set[int] = set()
         self._pinning: set[int] = set()
         self._torch: Any = None
@@ -111,7 +129,7 @@ class Fetching:
             clock = thread_time if worker is None else process_time
             counts = self._counts[key] = Counts(datasets.facts_of(torch, dataset, collate), worker, clock)
             if worker is not None:
-                self._lines = Lines(among=self._inside)
+                self._lines = Lines(among=self._busy)
                 self._lines.begin()
                 Finalize(None, functools.partial(self._worker_ends, counts), exitpriority=100)
         fetcher.collate_fn = self._timed_collate(collate, counts)
@@ -126,13 +144,14 @@ class Fetching:
         def fetch(*args: Any, **kwargs: Any) -> Any:
             thread = get_ident()
             inside[thread] = counts
-            cpu_s, begin_s = clock(), perf_counter()
+            cpu_s, ran_s, begin_s = clock(), thread_time(), perf_counter()
             try:
                 batch = original(reference(), *args, **kwargs)
             finally:
                 inside.pop(thread, None)
             try:
                 end_s = perf_counter()
+                counts.ran_s += thread_time() - ran_s
                 self._fetched(counts, begin_s, end_s, clock() - cpu_s)
                 if counts.num == 1:
                     counts.facts["num_distinct"] = datasets.num_distinct(torch, batch)
@@ -215,6 +234,7 @@ class Fetching:
 
     def _say(self, counts: Counts, now_s: float) -> None:
         counts.said_s = now_s
+        self._busy.look()
         if counts.worker is not None:
             self._read_private(counts, now_s)
         parent = parent_process()
@@ -236,6 +256,10 @@ class Fetching:
                 "decoders": sorted(counts.decoders),
                 "private_bytes": counts.private_bytes,
                 "lines": [] if self._lines is None else self._lines.so_far(_MOST_LINES),
+                "parts": [] if self._lines is None else self._lines.parts_so_far(),
+                "ran_s": counts.ran_s,
+                "num_own_threads": self._busy.num_others,
+                **_waits(),
                 **counts.facts,
             }
         )
@@ -262,6 +286,20 @@ class Fetching:
                 self._event({"event": "pinning", "at_s": end_s, "num": self._pin_num, "pin_s": self._pin_s})
         except Exception as error:
             self._log("pin", error)
+
+
+def _waits() -> dict[str, Any]:
+    """What this process read, and read from storage, and what its thread waited for a core, all since its start."""
+    found: dict[str, Any] = {}
+    try:
+        with open("/proc/thread-self/schedstat", encoding="ascii") as file:
+            found["delayed_s"] = int(file.read().split()[1]) * 1e-9
+        with open("/proc/self/io", encoding="ascii") as file:
+            words = file.read().split()
+        found.update((name, int(words[words.index(name + ":") + 1])) for name in ("rchar", "read_bytes"))
+    except (OSError, ValueError, IndexError):  # this kernel does not say
+        pass
+    return found
 
 
 def _private_bytes() -> int | None:

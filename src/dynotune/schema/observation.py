@@ -108,6 +108,22 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
     still_share: float | None = None
 
 
+class Padding(msgspec.Struct, frozen=True, kw_only=True):
+    """Padding of some of a loader's batches.
+
+    Args:
+        by: what tells it: the name of a mask, or in words.
+        share: of the places in a batch; `longest_share`: were each batch as long as its longest row; `sorted_share`:
+            were rows of like length together besides.
+    """
+
+    by: str
+    num_batches: int
+    share: float
+    longest_share: float
+    sorted_share: float
+
+
 class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """A torch DataLoader that the program drew from.
 
@@ -119,6 +135,8 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
         num_begun: how often it was iterated so far; `num_drawn`: batches so far.
         batch: tensors of one batch as it came out of the loader; None where none was looked at.
         batch_is_pinnable: false where its class has no `pin_memory` and is no container that torch knows.
+        splits_by_worker: its IterableDataset, or its `worker_init_fn`, asks which worker it is in; None for others.
+        padding: None where nothing tells how long the rows of its batches are.
         place: where it was first iterated.
     """
 
@@ -143,6 +161,8 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     num_drawn: int | None = None
     batch: list[Tensor] | None = None
     batch_is_pinnable: bool | None = None
+    splits_by_worker: bool | None = None
+    padding: Padding | None = None
     place: Place = Place()
     loading: Loading | Unknown = Unknown("making its batches was not timed")
 

@@ -211,8 +211,9 @@ def _has(class_: type, code: CodeType) -> bool:
 
 def _called(code: CodeType, lasti: int) -> str:
     """What is called at this instruction, as it is written and without its arguments; else the expression."""
-    line, end, column, end_column = list(code.co_positions())[lasti // 2] if lasti >= 0 else (None,) * 4
-    if line is None or end is None or column is None:
+    at: Any = list(code.co_positions())[max(0, lasti) // 2]
+    line, end, column, end_column = at
+    if None in at:
         return ""
     lines = [linecache.getline(code.co_filename, number).encode() for number in range(line, min(end, line + 20) + 1)]
     if not lines:
@@ -220,6 +221,8 @@ def _called(code: CodeType, lasti: int) -> str:
     lines[-1] = lines[-1][: end_column if end - line < 20 else None]
     lines[0] = lines[0][column:]
     text = b"".join(lines).decode(errors="replace").strip()
+    if text.startswith("with "):  # Python 3.11 tells the whole statement
+        text = re.split(r" as |:\s*$", text.partition("\n")[0][5:])[0]
     try:
         tree = ast.parse(text, mode="eval").body
         return ast.unparse(tree.func if isinstance(tree, ast.Call) else tree)
@@ -236,12 +239,12 @@ def _resolved(text: str, module: dict[str, Any]) -> str:
     """`module:name` of what a dotted name stands for; `:text` where only the running code knows."""
     head, *rest = text.split(".")
     value = module.get(head, getattr(builtins, head, None))
-    for name in rest:
-        value = vars(value).get(name) if isinstance(value, (ModuleType, type)) else None
+    for each in rest:
+        value = vars(value).get(each) if isinstance(value, (ModuleType, type)) else None
     if value is None or isinstance(value, ModuleType):
         return ":" + text
-    asked, name = module.get(head), getattr(value, "__name__", None)
-    named = getattr(value if isinstance(name, str) else type(value), "__module__", None)
+    asked, name = module.get(head), getattr(value, "__name__", "")
+    named = getattr(value if name else type(value), "__module__", None)
     if not isinstance(named, str) and isinstance(asked, ModuleType):
         named = asked.__name__  # only this says where many a function written in C belongs
     return "%s:%s" % (named or "builtins", name or text)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
+from dynotune.doctor.bounds import faster_device_saving
 from dynotune.doctor.declaration import rule
 from dynotune.doctor.hot_lines import known, of_loader, place
 from dynotune.doctor.loaders import are_behind, loading_of, main_loader, more_workers, steady_wait, taken_by_workers
 from dynotune.doctor.observation_view import ObservationView
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Loader, Loading
+from dynotune.schema.observation import Loader, Loading, Padding, SamplePart
 from dynotune.schema.setting import Setting
 
 
@@ -66,16 +67,18 @@ def decode_bound(view: ObservationView) -> Iterator[Finding]:
     if loader is None or _lost(view, loader) < policy.LEAST_SHARE:
         return
     loading = loading_of(loader)
-    share = _saved(view, loader, loading.decode_s)
-    if loading.decode_s < policy.LARGE_PART * loading.fetch_s or share < policy.LEAST_SHARE:
+    decode_s = max(loading.decode_s, sum(part.share for part in loading.parts if _is_decoder(part)) * loading.fetch_s)
+    share = _saved(view, loader, decode_s)
+    if decode_s < policy.LARGE_PART * loading.fetch_s or share < policy.LEAST_SHARE:
         return
+    decoders = loading.decoders or sorted({part.what for part in loading.parts if _is_decoder(part)})
     resizing = " and resizing" if any(name.endswith(("resize", "thumbnail")) for name in loading.decoders) else ""
     yield Finding(
         id="decode-bound",
         severity=policy.severity(share),
-        claim=f"{loading.decode_s / loading.fetch_s:.0%} of making a batch goes into decoding{resizing}.",
+        claim=f"{decode_s / loading.fetch_s:.0%} of making a batch goes into decoding{resizing}.",
         share=share,
-        evidence=[_part(loading, loading.decode_s, f"in {', '.join(loading.decoders)}")],
+        evidence=[_part(loading, decode_s, f"in {', '.join(decoders)}")],
         where=place(known(of_loader, view), loading.items if loading.items.function else loader.place),
         candidates=_workers(view, loader),
         remedy="Store the data decoded, at its final size; or decode with a faster library or on the GPU.",
@@ -166,6 +169,56 @@ def last_batch_shape(view: ObservationView) -> Iterator[Finding]:
     )
 
 
+@rule(
+    "padding-waste",
+    "program",
+    title="Much of each batch is padding.",
+    sees="some batches as they came out of the loader, in host memory: a mask, a constant tail of whole numbers or of "
+    "frames of zeros, or nested tensors.",
+    costs="at most the padding's part of the time that the device, or without one the operators, could spare.",
+    wrong_when="the model leaves padding out by itself (variable-length attention, packed sequences), or the program "
+    "measures rows of one length on purpose. Attention over long rows may cost more than this share.",
+)
+def padding_waste(view: ObservationView) -> Iterator[Finding]:
+    loader = main_loader(view)
+    padding = None if loader is None else loader.padding
+    if loader is None or padding is None or padding.share < policy.LEAST_PADDING:
+        return
+    share = faster_device_saving(view) * padding.share
+    if share < policy.LEAST_SHARE:
+        return
+    yield Finding(
+        id="padding-waste",
+        severity=policy.severity(share),
+        claim=f"{padding.share:.0%} of a batch is padding, for at most {share:.0%} of a step.",
+        share=share,
+        evidence=[
+            f"told by {padding.by} in {padding.num_batches} batches",
+            f"padded to the longest row of each batch: {padding.longest_share:.0%}",
+            f"with rows of like length together: {padding.sorted_share:.0%}",
+        ],
+        where=loader.place,
+        remedy=_less_padding(loader, padding),
+    )
+
+
+def _less_padding(loader: Loader, padding: Padding) -> str:
+    """Return the one thing to do that saves most of it."""
+    if padding.share - padding.longest_share > padding.share / 2:
+        return 'Pad each batch to its own longest row, not to a fixed length (padding="longest").'
+    if padding.sorted_share > padding.share / 2:
+        return "Pack rows one after another, with attention that keeps them apart (position_ids, cu_seqlens)."
+    if loader.collate.startswith("transformers."):
+        return 'Put rows of like length together: group_by_length, or train_sampling_strategy="group_by_length".'
+    if loader.is_iterable:
+        return "Put rows of like length together: sort a buffer of some hundred by length, and shuffle the batches."
+    return "Put rows of like length together: a batch sampler that sorts by length, and shuffles the batches."
+
+
+def _is_decoder(part: SamplePart) -> bool:
+    return part.part == "decode" and part.what not in ("text", "tokenizing", "decompressing")
+
+
 def _lost(view: ObservationView, loader: Loader) -> float:
     return max(steady_wait(view, loader), taken_by_workers(view, loader))
 
@@ -193,4 +246,4 @@ def _part(loading: Loading, part_s: float, where: str) -> str:
     return f"{part_s * 1e3:.3g} of the {loading.fetch_s * 1e3:.3g} ms that a batch takes to make are {where}"
 
 
-RULES = (collate_heavy, decode_bound, cow_growth, last_batch_shape)
+RULES = (padding_waste, collate_heavy, decode_bound, cow_growth, last_batch_shape)

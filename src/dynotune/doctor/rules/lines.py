@@ -9,7 +9,18 @@ from dataclasses import dataclass
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.declaration import Rule, rule
-from dynotune.doctor.hot_lines import asleep, in_words, known, of_loader, of_python, of_thread, steps_thread, told
+from dynotune.doctor.hot_lines import (
+    HANDS_OVER,
+    asleep,
+    in_words,
+    known,
+    of_loader,
+    of_python,
+    of_thread,
+    place,
+    steps_thread,
+    told,
+)
 from dynotune.doctor.machine import number_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.phases import periodic
@@ -25,9 +36,12 @@ class Habit:
     """A usual mistake.
 
     Args:
-        calls: of the function that the line calls or that runs, `json/__init__.py(299): loads`.
+        calls: of the function that the line calls or that runs, `json/__init__.py(299): loads`; where samples are made
+            also of the part, `decode: text`.
         text: of the line itself, for what is written in C.
+        at: of the line itself, in any case.
         in_steps: what it is called where only some steps do it.
+        least: the share of a step that is worth a word.
         what: in words, of the claim: "… takes 30% of a step".
     """
 
@@ -38,12 +52,23 @@ class Habit:
     wrong_when: str
     calls: str = ""
     text: str = ""
+    at: str = ""
     in_steps: PeriodicKind | None = None
+    least: float = policy.LEAST_SHARE
 
     def is_at(self, line: Line) -> bool:
+        if self.at and not re.search(self.at, line.text):
+            return False
         if self.calls and re.search(self.calls, f"{line.callee}\n{line.leaf}"):
             return True
         return bool(self.text) and not line.callee and re.search(self.text, line.text) is not None
+
+
+_OPENS = r"(h5py|h5)\.File\(|ZipFile\(|tarfile\.open\(|TarFile\(|lmdb\.open\(|\.connect\(|ParquetFile\(|read_parquet\("
+_WHOLE = (
+    r"self\.\w+(\[[\"']\w+[\"']\])?\.(copy|clone|astype|tolist|numpy)\(|(deepcopy|np\.\w+|numpy\.\w+)\(self\.\w+\s*[,)]|"
+    r"torch\.(tensor|as_tensor)\(self\.\w+\s*[,)]|\[(:|\(\)|\.\.\.)\]"
+)
 
 
 _HABITS = (
@@ -62,7 +87,8 @@ _HABITS = (
         what="Parsing text (JSON, CSV, XML, regular expressions)",
         remedy="Parse once, before training, and store what the model needs as arrays.",
         wrong_when="items come from a stream that nobody can parse ahead.",
-        calls=r"/(json|csv|xml|yaml|html)/|/(csv|ast|tokenize|configparser)\.py\(|/re/__init__\.py\(|/re\.py\(",
+        calls=r"^decode: (text|decompressing)|/(json|csv|xml|yaml|html)/|/(csv|ast|tokenize|configparser)\.py\(|"
+        r"/re/__init__\.py\(|/re\.py\(",
         text=r"json\.loads?\(|csv\.reader|re\.(sub|match|search|findall|split|finditer)\(|\.(findall|finditer|fullmatch)\(",
     ),
     Habit(
@@ -71,7 +97,8 @@ _HABITS = (
         what="Asking a table or an archive (pandas, HDF5, Arrow) for single items",
         remedy="Take the columns out as arrays once (to_numpy()), or read a batch at a time (__getitems__).",
         wrong_when="the table does not fit in memory.",
-        calls=r"/(pandas|h5py|pyarrow|polars|zarr|tables|xarray)/",
+        at=rf"^(?!.*({_OPENS}))",
+        calls=r"^read: (table|HDF5|Arrow|parquet|database|LMDB)|/(pandas|h5py|pyarrow|polars|zarr|tables|xarray)/",
         text=r"\.i?loc\[",
     ),
     Habit(
@@ -80,9 +107,84 @@ _HABITS = (
         what="Opening and reading files",
         remedy="Open a file once for each worker, or pack the items into few files and map them into memory.",
         wrong_when="each item is a file of its own and reading it is the work.",
-        calls=r"/torch/serialization\.py\(\d+\): _?(legacy_)?load|/numpy/lib/(_?npyio|_?format)|"
+        at=rf"^(?!.*({_OPENS}))",
+        calls=r"^read: (file|zip|tar|numpy file|tensor file|pickle|network)|"
+        r"/torch/serialization\.py\(\d+\): _?(legacy_)?load|/numpy/lib/(_?npyio|_?format)|"
         r"/(zipfile|tarfile|gzip|pickle|bz2|lzma)(/__init__|/_path)?\.py\(",
         text=r"\bopen\((?!.*[\"'][wax])|(np|numpy)\.load\(|torch\.load\(|pickle\.load",
+    ),
+    Habit(
+        id="archive-opened-per-item",
+        title="An archive or a table is opened anew for each item.",
+        what="Opening an archive or a table (HDF5, zip, tar, LMDB, Parquet, SQLite)",
+        remedy="Keep it open: open it at the first item of each worker (if self.archive is None: self.archive = ...), "
+        "not for each item and not before workers are forked.",
+        wrong_when="each item is in an archive of its own.",
+        text=_OPENS,
+        calls=r"^(read|decode|wait): ",
+        at=_OPENS,
+    ),
+    Habit(
+        id="tokenized-per-item",
+        title="Text is tokenized for each item.",
+        what="Tokenizing",
+        remedy="Tokenize once, before training, and store the ids (datasets.map with batched=True keeps them on disk).",
+        wrong_when="the text is drawn or changed at random for each item.",
+        calls=r"^decode: tokenizing",
+    ),
+    Habit(
+        id="resized-per-item",
+        title="Pictures are resized for each item.",
+        what="Resizing",
+        remedy="Store the pictures at the size that the model takes, or a little larger if it crops; or resize whole "
+        "batches on the GPU.",
+        wrong_when="the size is drawn at random for each item and the pictures are hardly larger than that.",
+        calls=r"(?i)^transform: .*(resize|interpolate)",
+    ),
+    Habit(
+        id="resampled-per-item",
+        title="Sound is resampled for each item.",
+        what="Resampling sound",
+        remedy="Store the sound at the rate that the model takes.",
+        wrong_when="the rate is drawn at random for each item.",
+        calls=r"(?i)^transform: .*resampl",
+    ),
+    Habit(
+        id="transform-heavy",
+        title="A transform takes much of the time of a sample.",
+        what="Transforming samples",
+        remedy="Do it for the whole batch on the GPU, or with a faster library; what is not random, do once and store.",
+        wrong_when="the GPU is the bottleneck once samples are ready.",
+        calls=r"(?i)^transform: (?!.*(resiz|interpolate|resampl))",
+        least=policy.MEDIUM_SHARE,
+    ),
+    Habit(
+        id="array-copied-per-item",
+        title="A whole array is copied for each item.",
+        what="Copying a whole array, or reading it whole, for one item",
+        remedy="Take the item first and copy only that: self.array[index].copy(), not self.array.copy()[index].",
+        wrong_when="the array is what the item is.",
+        calls=r"^read: |^collate: ",
+        text=_WHOLE,
+        at=_WHOLE,
+    ),
+    Habit(
+        id="locked-per-item",
+        title="Samples wait for a lock.",
+        what="Waiting for a lock, or for the interpreter's, while samples are made",
+        remedy="Let each worker have its own file, connection or generator; make samples in processes, not in threads.",
+        wrong_when="the lock guards a device that can do one thing at a time.",
+        calls=r"^wait: (lock|the interpreter)",
+        least=policy.MEDIUM_SHARE,
+    ),
+    Habit(
+        id="handover-heavy",
+        title="Handing samples to the training process takes much of their time.",
+        what="Handing batches over (pickling, shared memory)",
+        remedy="Return few tensors or arrays a batch: lists, strings and objects are pickled one by one.",
+        wrong_when="batches are so large that copying them is the work: then send smaller types (uint8).",
+        calls=r"^move: ",
+        least=policy.MEDIUM_SHARE,
     ),
     Habit(
         id="saved-per-step",
@@ -128,16 +230,15 @@ def _judge(habit: Habit) -> Callable[[ObservationView], Iterator[Finding]]:
             seen = known(lambda view: of_thread(view, habit.is_at), view)
             found = max(found, seen or rare, key=lambda lines: sum(part for _, part in lines))
         share = min(1.0, sum(part for _, part in found))
-        if share < policy.LEAST_SHARE:
+        if share < habit.least:
             return
-        largest, _ = max(found, key=lambda pair: pair[1])
         yield Finding(
             id=habit.id,
             severity=policy.severity(share),
             claim=f"{habit.what} takes {share:.0%} of a step.",
             share=share,
             evidence=told(found),
-            where=Place(function=largest.function),
+            where=place(found, Place()),
             remedy=habit.remedy,
         )
 
@@ -159,15 +260,7 @@ def _of_habit(habit: Habit) -> Rule:
     )(_judge(habit))
 
 
-(
-    tensor_from_list,
-    text_parsed_per_item,
-    table_read_per_item,
-    file_opened_per_item,
-    saved_per_step,
-    copied_per_step,
-    logged_per_step,
-) = map(_of_habit, _HABITS)
+_OF_HABITS = tuple(map(_of_habit, _HABITS))
 
 
 @rule(
@@ -186,7 +279,7 @@ def program_waits(view: ObservationView) -> Iterator[Finding]:
     if share < policy.LEAST_SHARE:
         return
     largest, _ = max(found, key=lambda pair: pair[1])
-    producer = _producer(view) if re.search(r"/(queue|threading)\.py\(", f"{largest.callee}{largest.leaf}") else None
+    producer = _producer(view) if HANDS_OVER.search(f"{largest.callee}{largest.leaf}") else None
     remedy = "Wait less: shorten the sleep or the time limit, or do the next piece of work meanwhile."
     if producer is not None:
         remedy = f"The thread that it waits for is at {producer.function}: make that faster, or use processes."
@@ -258,14 +351,4 @@ def _cores_used_up(view: ObservationView) -> float | None:
     return None if cores is None or used is None or used < policy.USED_UP * cores else used
 
 
-RULES = (
-    tensor_from_list,
-    text_parsed_per_item,
-    table_read_per_item,
-    file_opened_per_item,
-    saved_per_step,
-    copied_per_step,
-    logged_per_step,
-    program_waits,
-    threads_compete,
-)
+RULES = (*_OF_HABITS, program_waits, threads_compete)

@@ -11,6 +11,7 @@ from rich.text import Text
 from dynotune.report.trace_parts import prose, title
 from dynotune.schema.diagnosis import Roofline, UpperBound
 from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Forecast
 from dynotune.text import words
 
 NOT_ASKED = "not asked for"
@@ -58,6 +59,27 @@ def bound_in_words(upper_bounds: Sequence[UpperBound]) -> str:
     if saved < LEAST_SHARE:
         return f"{most} It sets the pace: it has to give batches faster."
     return f"{most} Working beside the steps as fast as it does alone, it would gain {words.share(saved)}."
+
+
+def forecasts_report(forecasts: Sequence[Forecast] | Unknown) -> list[RenderableType]:
+    """A row for each change, and what it would bring; [] where nobody asked."""
+    if isinstance(forecasts, Unknown):
+        return _unknown("Forecasts of the loader", forecasts)
+    if not forecasts:
+        return []
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("with", "loader alone", "a step", "at least", ""):
+        table.add_column(name, justify="left" if name in ("with", "") else "right", overflow="fold")
+    for row in forecasts:
+        times = (words.duration(each) for each in (row.loader_s, row.step_s, row.least_step_s))
+        table.add_row(
+            row.change, *times, Text("; ".join(words.plain(each) for each in (row.setting, *row.notes) if each))
+        )
+    return [
+        Group(
+            title("Forecasts of the loader", "predicted, and the least that a step can take; compare proves it"), table
+        )
+    ]
 
 
 def roofline_report(roofline: Roofline | Unknown) -> list[RenderableType]:

@@ -80,6 +80,7 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
         parts: where the time of a sample goes, the largest first; [] where nobody looked.
         read_bytes, storage_bytes: that the makers read for a batch, and of it from storage and not from the page cache;
             None where the kernel does not say.
+        decoded: some of the files that were decoded.
         still_share: of the time in which batches are made, in which the thread that makes them neither ran nor waited
             for a core; None where the program has no threads beside it.
     """
@@ -106,6 +107,7 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
     read_bytes: float | None = None
     storage_bytes: float | None = None
     still_share: float | None = None
+    decoded: list[str] = []
 
 
 class Padding(msgspec.Struct, frozen=True, kw_only=True):
@@ -525,6 +527,23 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True, tag="attribution"):
     predicted: dict[str, Predicted] = {}
 
 
+class Forecast(msgspec.Struct, frozen=True, kw_only=True):
+    """What the loader would reach with one thing changed. Nobody has proved it: `compare` does.
+
+    Args:
+        setting: that changes it; "" where the program has to.
+        loader_s: the batches of a step, drawn one after another.
+        step_s: a step; `least_step_s`: no step can be shorter.
+    """
+
+    change: str
+    setting: str = ""
+    loader_s: float
+    step_s: float
+    least_step_s: float
+    notes: list[str] = []
+
+
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """Everything known of a command, for the rules. `dynotune doctor` knows the facts alone.
 
@@ -533,6 +552,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         processes: those that make steps, in the order of ranks.
         trace: of the recorded window.
         attribution: Unknown without a plain window's timing or without a trace.
+        forecasts: of the loader, where it was isolated.
     """
 
     schema: str = "dynotune.observation/2"
@@ -541,4 +561,5 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     processes: list[ProcessState] | Unknown = Unknown("no command was run")
     trace: TraceSummary | Unknown = Unknown("no command was run")
     attribution: Attribution | Unknown = Unknown("no command was run")
+    forecasts: list[Forecast] | Unknown = Unknown("not asked for")
     notes: list[str] = []

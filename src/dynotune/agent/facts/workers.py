@@ -32,7 +32,7 @@ _MAX_WORKERS = 4
 _SHORT_LIFE_S = 0.1
 # Reading what is private walks all pages of the process: it may take so much of a core.
 _PRIVATE_SHARE = 0.01
-_MOST_LINES = 10
+_MOST_LINES, _MOST_FILES = 10, 16
 # Module, then what of it decodes; or resizes and converts, as data stored at the size that is used would not need.
 _DECODERS = {
     "PIL.ImageFile": ("ImageFile.load",),
@@ -59,6 +59,7 @@ class Counts:
         self.num, self.fetch_s, self.longest_s, self.cpu_s, self.collate_s, self.decode_s = 0, 0.0, 0.0, 0.0, 0.0, 0.0
         self.ran_s = 0.0  # of the thread that makes them alone
         self.decoders: set[str] = set()
+        self.decoded: list[str] = []  # some of the files
         self.private_bytes: int | None = None
         self.private_due_s = 0.0
 
@@ -197,6 +198,9 @@ class Fetching:
                 decoding.discard(thread)
                 counts.decode_s += perf_counter() - begin_s
                 counts.decoders.add(name)
+                path = getattr(args[0], "filename", args[0]) if args else None
+                if isinstance(path, (str, os.PathLike)) and len(counts.decoded) < _MOST_FILES:
+                    counts.decoded.append(os.path.abspath(os.fspath(path)))
 
         return decode
 
@@ -254,6 +258,7 @@ class Fetching:
                 "cpu_s": counts.cpu_s,
                 "longest_s": counts.longest_s,
                 "decoders": sorted(counts.decoders),
+                "decoded": counts.decoded,
                 "private_bytes": counts.private_bytes,
                 "lines": [] if self._lines is None else self._lines.so_far(_MOST_LINES),
                 "parts": [] if self._lines is None else self._lines.parts_so_far(),

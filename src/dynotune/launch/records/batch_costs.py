@@ -171,6 +171,7 @@ def _loading(makers: Sequence[_Events], begin_s: float, end_s: float) -> Loading
         else None,
         private_over_s=max(one[1] for one in private) if private else None,
         parts=_parts(makers, begin_s, end_s),
+        decoded=facts.get("decoded", []),
         **_reads(grown),
     )
 

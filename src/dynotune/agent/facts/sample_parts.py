@@ -73,7 +73,7 @@ transform  resample     torchaudio\.functional.*resample|(librosa[\w.]*|scipy\.s
 transform  resample     (resampy|samplerate|soxr)[.:]
 decode   PIL            PIL\.(ImageFile|\w+ImagePlugin|\w+ImageFile|TiffTags)
 decode   PIL            PIL\.Image:(open|preinit|init|frombytes|frombuffer|_getdecoder|load|convert|tobytes|getdata)$
-decode   PIL            PIL\.Image:(_open_core|__array_interface__|fromarray|copy|_new|new|load_prepare|__init__|__del__)$
+decode   PIL            PIL\.Image:(_open_core|__array_interface__|fromarray|copy|_new|new|load_prepare|__init__)$
 decode   OpenCV         cv2[\w.]*:(imread|imdecode|imreadmulti|cvtColor)
 decode   -              (torchvision\.io|simplejpeg|turbojpeg|imageio|skimage\.io|torchcodec|kornia_rs|imagecodecs)[.:]
 decode   -              (tifffile|rawpy|pydicom|nibabel|decord|av|_?soundfile|audioread)[.:]

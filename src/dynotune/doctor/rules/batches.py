@@ -246,4 +246,4 @@ def _part(loading: Loading, part_s: float, where: str) -> str:
     return f"{part_s * 1e3:.3g} of the {loading.fetch_s * 1e3:.3g} ms that a batch takes to make are {where}"
 
 
-RULES = (padding_waste, collate_heavy, decode_bound, cow_growth, last_batch_shape)
+RULES = (collate_heavy, decode_bound, cow_growth, last_batch_shape, padding_waste)

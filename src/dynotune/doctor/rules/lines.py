@@ -260,7 +260,11 @@ def _of_habit(habit: Habit) -> Rule:
     )(_judge(habit))
 
 
-_OF_HABITS = tuple(map(_of_habit, _HABITS))
+(
+    tensor_from_list, text_parsed_per_item, table_read_per_item, file_opened_per_item, archive_opened_per_item,
+    tokenized_per_item, resized_per_item, resampled_per_item, transform_heavy, array_copied_per_item, locked_per_item,
+    handover_heavy, saved_per_step, copied_per_step, logged_per_step,
+) = map(_of_habit, _HABITS)  # fmt: skip
 
 
 @rule(
@@ -351,4 +355,9 @@ def _cores_used_up(view: ObservationView) -> float | None:
     return None if cores is None or used is None or used < policy.USED_UP * cores else used
 
 
-RULES = (*_OF_HABITS, program_waits, threads_compete)
+RULES = (
+    tensor_from_list, text_parsed_per_item, table_read_per_item, file_opened_per_item, archive_opened_per_item,
+    tokenized_per_item, resized_per_item, resampled_per_item, transform_heavy, array_copied_per_item, locked_per_item,
+    handover_heavy, saved_per_step, copied_per_step, logged_per_step,
+    program_waits, threads_compete,
+)  # fmt: skip

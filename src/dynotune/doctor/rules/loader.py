@@ -420,11 +420,6 @@ def iterable_duplicated(view: ObservationView) -> Iterator[Finding]:
 
 
 RULES = (
+    loader_bound, num_workers_zero, num_workers_too_many, persistent_workers, mp_context, prefetch_factor,
     iterable_duplicated,
-    loader_bound,
-    num_workers_zero,
-    num_workers_too_many,
-    persistent_workers,
-    mp_context,
-    prefetch_factor,
-)
+)  # fmt: skip

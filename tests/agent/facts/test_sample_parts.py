@@ -31,7 +31,7 @@ END = """
 if __name__ == "__main__":
     num_workers, dataset = int(sys.argv[1]), Data()
     model = torch.nn.Linear(1, 1)
-    until, num = time.perf_counter() + 2.5, 0
+    until, num = time.perf_counter() + 2.0, 0
     for batch in DataLoader(dataset, 4, num_workers=num_workers, **OPTIONS):
         model(torch.ones(1, 1))
         num += 1
@@ -175,11 +175,6 @@ class Data(Items):
         return index
 
 
-class Batch:
-    def __init__(self):
-        self.rows = ROWS
-
-
 ROWS = [[str(number)] for number in range(60_000)]
 
 
@@ -213,12 +208,21 @@ def parts_of(ran, num_workers):
     return filled.loading
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
-@pytest.mark.parametrize("name", PROGRAMS)
+# One of each kind is enough for every run of the tests.
+USUAL = {("json", 0), ("zip", 1), ("class", 1), ("collate", 1), ("lock", 1), ("moved", 1), ("resized", 0)}
+
+
+@pytest.mark.parametrize(
+    ("name", "num_workers"),
+    [
+        pytest.param(name, num_workers, marks=[] if (name, num_workers) in USUAL else pytest.mark.long)
+        for name in PROGRAMS
+        for num_workers in (0, 1)
+        if (name, num_workers) != ("moved", 0)  # nothing is
+    ],
+)
 def test_the_part_that_takes_the_time_is_the_largest_with_its_line(name, num_workers, script, fork_under_agent):
     program, (part, what), text = PROGRAMS[name]
-    if name == "moved" and not num_workers:
-        pytest.skip("nothing is moved")
     options = "" if "OPTIONS" in program else "\nOPTIONS = {}\n"
     tasks = [window_task(20, 20)] if not num_workers else []
     ran = fork_under_agent(
@@ -226,13 +230,69 @@ def test_the_part_that_takes_the_time_is_the_largest_with_its_line(name, num_wor
     )
     assert ran.stdout == "done\n", ran.stderr
     loading = parts_of(ran, num_workers)
-    print(
-        [(p.part, p.what, p.num, round(p.share, 3), p.sample_s, p.function, p.text) for p in loading.parts],
-        loading.still_share,
-        loading.read_bytes,
-        loading.storage_bytes,
-    )
     largest = loading.parts[0]
     assert (largest.part, largest.what) == (part, what)
     assert any(each in largest.text for each in text.split("|"))
     assert sum(each.share for each in loading.parts if each.part == part) > 0.6
+
+
+IN_A_THREAD = """
+import json, queue, threading
+import torch
+
+ready, text = queue.Queue(2), json.dumps(list(range(60_000)))
+
+
+def makes():
+    while True:
+        ready.put(torch.tensor(json.loads(text)[:1]).float())
+
+
+threading.Thread(target=makes, daemon=True, name="maker").start()
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(150):
+    model(ready.get()).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_thread_of_the_programs_own_that_makes_samples_is_told_apart(script, fork_under_agent):
+    ran = fork_under_agent([script(IN_A_THREAD)], observe=True, tasks=[window_task(20, 100)])
+    state = max(ran.records, key=lambda record: len(record.steps)).last("state")
+    (maker,) = [one for one in state["threads"] if one["name"] == "maker"]
+    largest = maker["parts"][0]
+    assert (largest["part"], largest["what"]) == ("decode", "text")
+    assert "json.loads(text)" in largest["text"]
+
+
+PADDED = """
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+lengths = [3, 9, 4, 8] * 200
+
+
+class Rows(IterableDataset):
+    def __iter__(self):
+        return iter(torch.arange(1, length + 1) for length in lengths)
+
+
+def pads(rows):
+    return {"input_ids": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)}
+
+
+model = torch.nn.Embedding(10, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for batch in DataLoader(Rows(), 4, collate_fn=pads, num_workers=2):
+    model(batch["input_ids"]).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_padding_and_a_data_set_that_each_worker_yields_whole_are_facts_of_the_loader(script, fork_under_agent):
+    ran = fork_under_agent([script(PADDED)], observe=True, tasks=[window_task(40, 20)])
+    (told,) = max(ran.records, key=lambda record: len(record.steps)).last("state")["loaders"]
+    assert told["padding"]["by"] == "a constant tail"
+    assert told["padding"]["share"] == pytest.approx(1 - 24 / 36)
+    assert told["splits_by_worker"] is False

@@ -15,7 +15,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading, SamplePart
 
 CHANGES = {
-    "cache": "all files in the page cache",
+    "cache": "all that is read in the page cache",
     "memory": "samples in memory, nothing read",
     "gpu": "resizing on the GPU",
     "decoder": "decoding by simplejpeg",

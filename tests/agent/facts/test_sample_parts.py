@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dynotune.launch.records.batch_costs import with_loading
+from dynotune.launch.records.process_state import state_of_process
 from dynotune.schema.observation import Loader
 
 from ..planned_tasks import window_task
@@ -259,11 +260,35 @@ for _ in range(150):
 
 def test_a_thread_of_the_programs_own_that_makes_samples_is_told_apart(script, fork_under_agent):
     ran = fork_under_agent([script(IN_A_THREAD)], observe=True, tasks=[window_task(20, 100)])
-    state = max(ran.records, key=lambda record: len(record.steps)).last("state")
-    (maker,) = [one for one in state["threads"] if one["name"] == "maker"]
-    largest = maker["parts"][0]
-    assert (largest["part"], largest["what"]) == ("decode", "text")
-    assert "json.loads(text)" in largest["text"]
+    state = state_of_process(max(ran.records, key=lambda record: len(record.steps)), ran.launched_s)
+    (maker,) = [one for one in state.threads if one.name == "maker"]
+    largest = maker.parts[0]
+    assert (largest.part, largest.what) == ("decode", "text")
+    assert "json.loads(text)" in largest.text and largest.share > 0.6
+
+
+IN_THE_LOOP = """
+import json
+import torch
+from torch.utils.data import DataLoader
+
+text = json.dumps(list(range(60_000)))
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for batch in BATCHES:
+    row = torch.tensor(json.loads(text)[:1]).float()
+    model(row).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("batches", "is_told"), [("range(100)", True), ("DataLoader(range(100))", False)])
+def test_what_a_loop_reads_itself_is_told_but_never_as_the_loaders(batches, is_told, script, fork_under_agent):
+    program = script(IN_THE_LOOP.replace("BATCHES", batches))
+    ran = fork_under_agent([program], observe=True, tasks=[window_task(10, 60)])
+    state = state_of_process(max(ran.records, key=lambda record: len(record.steps)), ran.launched_s)
+    told = sum(part.wall_s for part in state.threads[0].parts if (part.part, part.what) == ("decode", "text"))
+    assert (told > 0) == is_told
 
 
 PADDED = """

@@ -43,6 +43,7 @@ _TELLING = tuple(os.sep + os.path.join("torch", *name) for name in (("utils", "d
 _LOADER = os.sep + os.path.join("torch", "utils", "data", "dataloader.py")
 _SELECTORS = os.sep + "selectors.py"
 LOADER, EVENT_LOOP = "loader", "event-loop"
+_BESIDE = -1  # of the thread of the steps, where no loader asks for it
 _OF_PROGRAM = (WHOSE_USER, WHOSE_INSTALLED)
 
 
@@ -151,7 +152,7 @@ class Lines:
                     "num": seen.num,
                     "cpu_s": seen.cpu_ns * 1e-9 if of_steps else ran_s,
                     "lines": lines[:MOST_LINES],
-                    "parts": self._parts[ident].facts() if ident in self._parts else [],
+                    "parts": self._parts_of(ident) or (self._parts_of(_BESIDE) if of_steps else []),
                 }
             )
         found = [thread for thread in found if thread["of_steps"]] + [
@@ -171,7 +172,10 @@ class Lines:
 
     def parts_so_far(self) -> list[dict[str, Any]]:
         """Where the time of samples went in the threads that are looked at among others."""
-        return self._parts[0].facts() if self._parts else []
+        return self._parts_of(0)
+
+    def _parts_of(self, key: int) -> list[dict[str, Any]]:
+        return self._parts[key].facts() if key in self._parts else []
 
     def _lines(self, ident: int, seen: Seen) -> list[dict[str, Any]]:
         lines = [self._line(key, counts, ident) for key, counts in list(seen.at.items()) if key[0]]
@@ -229,17 +233,20 @@ class Lines:
 
     def _see(self, ident: int, taken: list[Taken], ran_ns: int, wall_ns: int) -> None:
         seen = self._seen.setdefault(ident, Seen())
-        parts = self._parts.setdefault(ident if self._among is None else 0, SampleParts(self._owner))
         if ident != self._of_steps:
             seen.add(self._key(taken, None), 0)
-            parts.add(taken, wall_ns, True)
+            self._add_part(ident, taken, wall_ns)
             return
         cpu_ns, self._cpu_ns = ran_ns - self._cpu_ns, ran_ns
         stack: list[Frame] | None = [] if self._step is not None else None
         seen.add(key := self._key(taken, stack), cpu_ns)
-        parts.add(taken, wall_ns, self._among is not None or key[4] == LOADER)
+        self._add_part(ident if self._among is not None or key[4] == LOADER else _BESIDE, taken, wall_ns)
         if stack is not None and self._step is not None:
             self._moments.add(stack, self._step())
+
+    def _add_part(self, key: int, taken: list[Taken], wall_ns: int) -> None:
+        key = key if self._among is None else 0
+        self._parts.setdefault(key, SampleParts(self._owner)).add(taken, wall_ns, key != _BESIDE)
 
     def _key(self, taken: list[Taken], stack: list[Frame] | None) -> Key:
         """The innermost line of the user's own, what it calls, what runs, and what all that is inside of.

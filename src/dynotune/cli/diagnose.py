@@ -91,7 +91,8 @@ def _watch(run: RunSpec, *, isolate_loader: bool, roofline: bool) -> tuple[Obser
             with LiveDiagnosis(run, watcher) as live:
                 found = live.observe()
                 if isolate_loader:
-                    beside["upper_bounds"] = live.isolate_loader()
+                    bounds = beside["upper_bounds"] = live.isolate_loader()
+                    found = live.with_forecasts(found, bounds), found[1]
                 if roofline:
                     beside["roofline"] = live.roofline()
                 live.end()

@@ -75,6 +75,7 @@ def conclude(
         steps=timing,
         busy_share=None if isinstance(attribution, Unknown) else attribution.busy_share,
         upper_bounds=upper_bounds if isinstance(upper_bounds, Unknown) else list(upper_bounds),
+        forecasts=observation.forecasts,
         roofline=roofline,
         facts=observation.facts,
         notes=_notes(observation),

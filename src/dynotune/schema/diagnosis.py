@@ -8,7 +8,7 @@ import msgspec
 
 from dynotune.schema.explanation import Folklore
 from dynotune.schema.facts import Facts, Unknown, Value
-from dynotune.schema.observation import Predicted, Shares, Timing
+from dynotune.schema.observation import Forecast, Predicted, Shares, Timing
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
@@ -100,6 +100,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, tag="diagnosis"):
     steps: Timing | Unknown
     busy_share: float | None = None
     upper_bounds: list[UpperBound] | Unknown = Unknown("not asked for")
+    forecasts: list[Forecast] | Unknown = Unknown("not asked for")
     roofline: Roofline | Unknown = Unknown("not asked for")
     facts: Facts = {}
     notes: list[str] = []

@@ -11,6 +11,7 @@ from dynotune.schema.run import EnvironmentChange
 from dynotune.schema.trace_summary import Place, TraceSummary
 
 Why = Literal["garbage", "allocation", "compilation", "epoch", "loader", "work"]
+SamplePartKind = Literal["read", "decode", "transform", "collate", "move", "pin", "wait", "own"]
 PeriodicKind = Literal["validation", "checkpoint", "epoch", "other"]
 
 FRESH_CACHES = "compile.fresh_caches"
@@ -32,6 +33,28 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True):
     channels_last: bool | None = None
 
 
+class SamplePart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the time in which samples are made, at one line of the user's own.
+
+    Args:
+        part: "read": opening and reading; "move": to the process that draws; "wait": for a lock, the interpreter's too,
+            or asleep; "own": the program's own code.
+        what: a library, a format, or a transform's class.
+        num: times that it was seen; `wall_s`: the time that these stand for.
+        share: of all the time that goes into a sample; `sample_s`: of one sample, None where it is not known.
+        function, text: the line, "" where none of the user's own is on the stack.
+    """
+
+    part: SamplePartKind
+    what: str = ""
+    num: int
+    wall_s: float
+    share: float = 0.0
+    sample_s: float | None = None
+    function: str = ""
+    text: str = ""
+
+
 class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
     """What making a loader's batches took within the window, wherever they were made: in workers or in the process.
 
@@ -48,6 +71,12 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
         splits_by_worker: an IterableDataset asks which worker it is in.
         private_growth_bytes: of memory that the workers share with nobody, over `private_over_s`, their first second
             left out; None where it was not told.
+        parts: where the time of a sample goes, the largest first; [] where nobody looked.
+        read_bytes, storage_bytes: that the makers read for a batch, and of it from storage and not from the page cache;
+            None where the kernel does not say.
+        decoded: some of the files that were decoded.
+        still_share: of the time in which batches are made, in which the thread that makes them neither ran nor waited
+            for a core; None where the program has no threads beside it.
     """
 
     num_batches: int
@@ -68,6 +97,27 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
     splits_by_worker: bool | None = None
     private_growth_bytes: int | None = None
     private_over_s: float | None = None
+    parts: list[SamplePart] = []
+    read_bytes: float | None = None
+    storage_bytes: float | None = None
+    still_share: float | None = None
+    decoded: list[str] = []
+
+
+class Padding(msgspec.Struct, frozen=True, kw_only=True):
+    """Padding of some of a loader's batches.
+
+    Args:
+        by: what tells it: the name of a mask, or in words.
+        share: of the places in a batch; `longest_share`: were each batch as long as its longest row; `sorted_share`:
+            were rows of like length together besides.
+    """
+
+    by: str
+    num_batches: int
+    share: float
+    longest_share: float
+    sorted_share: float
 
 
 class Loader(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +130,8 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
         num_begun: how often it was iterated so far; `num_drawn`: batches so far.
         batch: tensors of one batch as it came out of the loader; None where none was looked at.
         batch_is_pinnable: false where its class has no `pin_memory` and is no container that torch knows.
+        splits_by_worker: its IterableDataset, or its `worker_init_fn`, asks which worker it is in; None for others.
+        padding: None where nothing tells how long the rows of its batches are.
         place: where it was first iterated.
     """
 
@@ -104,6 +156,8 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     num_drawn: int | None = None
     batch: list[Tensor] | None = None
     batch_is_pinnable: bool | None = None
+    splits_by_worker: bool | None = None
+    padding: Padding | None = None
     place: Place = Place()
     loading: Loading | Unknown = Unknown("making its batches was not timed")
 
@@ -291,6 +345,7 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True):
     num: int
     cpu_s: float | None
     lines: list[Line] = []
+    parts: list[SamplePart] = []
 
 
 class PeriodicWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -431,12 +486,30 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True, tag="attribution"):
     predicted: dict[str, Predicted] = {}
 
 
+class Forecast(msgspec.Struct, frozen=True, kw_only=True):
+    """What the loader would reach with one thing changed. Nobody has proved it: `compare` does.
+
+    Args:
+        setting: that changes it; "" where the program has to.
+        loader_s: the batches of a step, drawn one after another.
+        step_s: a step; `least_step_s`: no step can be shorter.
+    """
+
+    change: str
+    setting: str = ""
+    loader_s: float
+    step_s: float
+    least_step_s: float
+    notes: list[str] = []
+
+
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """Everything known of a command, for the rules. `dynotune doctor` knows the facts alone.
 
     Args:
         facts: of machine, container, interpreter and environment; `window.*` of the samples beside the plain window.
         attribution: Unknown without a plain window's timing or without a trace.
+        forecasts: of the loader, where it was isolated.
     """
 
     schema: str = "dynotune.observation/2"
@@ -445,4 +518,5 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     processes: list[ProcessState] | Unknown = Unknown("no command was run")
     trace: TraceSummary | Unknown = Unknown("no command was run")
     attribution: Attribution | Unknown = Unknown("no command was run")
+    forecasts: list[Forecast] | Unknown = Unknown("not asked for")
     notes: list[str] = []

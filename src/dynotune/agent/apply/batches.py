@@ -6,7 +6,6 @@ stay what they are. A loader keeps its order where this says nothing, and where 
 
 from __future__ import annotations
 
-import functools
 import os
 import random
 import select
@@ -15,6 +14,7 @@ import time
 from array import array
 from itertools import count, islice
 
+from ..core.covers import covers
 from .site import Site, answer
 
 TYPE_CHECKING = False
@@ -43,7 +43,7 @@ class BatchesSite(Site):
     def _cover_trainer(self, trainer_class: Any) -> None:
         original = trainer_class._get_train_sampler
 
-        @functools.wraps(original)
+        @covers(trainer_class, "_get_train_sampler")
         def _get_train_sampler(trainer: Any, *args: Any, **kwargs: Any) -> Any:
             has = hasattr(trainer.args, "train_sampling_strategy")
             name, on = ("train_sampling_strategy", "group_by_length") if has else ("group_by_length", True)
@@ -57,8 +57,6 @@ class BatchesSite(Site):
                 finally:
                     setattr(trainer.args, name, before)
             return original(trainer, *args, **kwargs)
-
-        trainer_class._get_train_sampler = _get_train_sampler
 
     def after_torch(self, torch: Any) -> None:
         data, site = torch.utils.data, self
@@ -75,7 +73,7 @@ class BatchesSite(Site):
             def __reduce__(self) -> Any:
                 return data.BatchSampler, (self.sampler, self.batch_size, self.drop_last)
 
-        @functools.wraps(original)
+        @covers(data.DataLoader, "__init__")
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
             original(loader, *args, **kwargs)
             plain: Any = getattr(loader, "batch_sampler", None)
@@ -89,8 +87,6 @@ class BatchesSite(Site):
             batches = ByLength(plain.sampler, plain.batch_size, plain.drop_last)
             batches.dataset = loader.dataset
             loader.__dict__["batch_sampler"] = batches  # past the refusal to have it changed
-
-        data.DataLoader.__init__ = __init__
 
     def _lengths(self, dataset: Any) -> array[int]:
         """Of all samples; empty where they cannot be had, or tell nothing."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import functools
 import importlib
-import io
 import struct
 from threading import get_ident
 
+from ..core.covers import covers
+from ..core.decoders import BACKENDS, array_of, pillow
 from ..core.errors import by_a_signal
 from ..core.shared_counts import SharedCounts
 from .site import Site, answer
@@ -22,11 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from ..core.decoders import Decode
     from ..core.hooks import AfterImport, Event
     from .site import Answer, Planned
 
-    # Bytes, and whether they are grey, to an array of RGB or grey.
-    Decode = Callable[[bytes, bool], Any]
     # Bytes and channels that a call asks for, what makes its result of such an array, and what its own decoder gives.
     Request = tuple[bytes, int, Callable[[Any], Any], Callable[[], Any]]
 
@@ -54,19 +54,19 @@ class DecodeSite(Site):
         self._inside: set[int] = set()  # threads in which a call is answered
 
     def on_imports(self, hooks: AfterImport) -> None:
-        covers: list[tuple[str, str, Any]] = [("cv2", name, _of_cv2) for name in ("imread", "imdecode")]
-        covers += [("torchvision.io.image", name, _of_torchvision) for name in ("decode_jpeg", "decode_image")]
+        entries: list[tuple[str, str, Any]] = [("cv2", name, _of_cv2) for name in ("imread", "imdecode")]
+        entries += [("torchvision.io.image", name, _of_torchvision) for name in ("decode_jpeg", "decode_image")]
         if "pil" not in self._name:
             # Pillow opens lazily: all that needs pixels calls `load`.
             hooks.call("PIL.ImageFile", lambda module: self._cover(module.ImageFile, "load", _of_pillow))
-        for module, name, ask in covers:
-            if not _BACKENDS[self._name][0].startswith(module):
+        for module, name, ask in entries:
+            if not BACKENDS[self._name][0].startswith(module):
                 hooks.call(module, functools.partial(self._cover, name=name, ask=ask))
 
     def _cover(self, owner: Any, name: str, ask: Callable[..., Request | None]) -> None:
         original = getattr(owner, name)
 
-        @functools.wraps(original)
+        @covers(owner, name)
         def decode(*args: Any, **kwargs: Any) -> Any:
             found, thread = None, get_ident()
             if not self.failure and thread not in self._inside:
@@ -84,8 +84,6 @@ class DecodeSite(Site):
                     self._inside.discard(thread)
             return original(*args, **kwargs) if found is None else found
 
-        setattr(owner, name, decode)
-
     def _instead(self, request: Request | None) -> Any:
         if request is None:
             return None
@@ -94,7 +92,7 @@ class DecodeSite(Site):
         if shape[2] != num_channels:
             raise NotExact(FORM)
         try:
-            module, backend = _BACKENDS[self._name]
+            module, backend = BACKENDS[self._name]
             self._decode = self._decode or backend(importlib.import_module(module))
         except Exception as error:
             self.failure = "%s cannot be used: %s: %s" % (self._name, type(error).__name__, error)
@@ -137,17 +135,17 @@ def _of_pillow(original: Any, image: Any) -> Request | None:
     image.fp.seek(0)
     data = image.fp.read()
     image.fp.seek(at)
-    pillow = importlib.import_module("PIL.Image")
+    images = importlib.import_module("PIL.Image")
 
     def result(pixels: Any) -> Any:
-        image.im = pillow.frombuffer(image.mode, image.size, pixels, "raw", image.mode, 0, 1).im
+        image.im = images.frombuffer(image.mode, image.size, pixels, "raw", image.mode, 0, 1).im
         image.tile = []
         if getattr(image, "_exclusive_fp", False) and image._close_exclusive_fp_after_loading:
             image.fp.close()
             image.fp = None
         return original(image)
 
-    return data, 1 if image.mode == "L" else 3, result, lambda: _pillow(pillow)(data, False)
+    return data, 1 if image.mode == "L" else 3, result, lambda: pillow(images)(data, False)
 
 
 def _of_cv2(original: Any, source: Any, flags: Any = 1, *args: Any, **kwargs: Any) -> Request:
@@ -168,7 +166,7 @@ def _of_torchvision(original: Any, input: Any, mode: Any = "UNCHANGED", *args: A
     if is_turning and is_turned(data):
         raise NotExact(FORM)
     tensor = importlib.import_module("torch").from_numpy
-    return data, 3, lambda pixels: tensor(pixels).permute(2, 0, 1), lambda: _array(original(input, mode))
+    return data, 3, lambda pixels: tensor(pixels).permute(2, 0, 1), lambda: array_of(original(input, mode))
 
 
 def _read(path: Any) -> bytes:
@@ -195,44 +193,3 @@ def is_turned(data: bytes) -> bool:
     """Whether EXIF may say that the picture is to be turned or mirrored."""
     values = ((data.partition(tag)[2][:2], order) for order, tag in _ORIENTATION.items())
     return any(value and int.from_bytes(value, order) != 1 for value, order in values)  # type: ignore[arg-type]
-
-
-def _array(tensor: Any) -> Any:
-    return tensor.permute(1, 2, 0).contiguous().numpy()
-
-
-def _opencv(cv2: Any) -> Decode:
-    frombuffer = importlib.import_module("numpy").frombuffer
-
-    def decode(data: bytes, is_grey: bool) -> Any:
-        found = cv2.imdecode(frombuffer(data, "uint8"), 128 if is_grey else 129)  # not turned by EXIF
-        return found if is_grey else cv2.cvtColor(found, cv2.COLOR_BGR2RGB)
-
-    return decode
-
-
-def _pillow(image: Any) -> Decode:
-    asarray = importlib.import_module("numpy").asarray
-    return lambda data, is_grey: asarray(image.open(io.BytesIO(data)))
-
-
-def _torchvision(image: Any) -> Decode:
-    torch = importlib.import_module("torch")
-    return lambda data, is_grey: _array(image.decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8)))
-
-
-def _turbojpeg(module: Any) -> Decode:
-    formats, decode = (module.TJPF_RGB, module.TJPF_GRAY), module.TurboJPEG().decode
-    return lambda data, is_grey: decode(data, pixel_format=formats[is_grey])
-
-
-_SPACES = "RGB", "GRAY"
-_BACKENDS: dict[str, tuple[str, Callable[[Any], Decode]]] = {
-    "pil": ("PIL.Image", _pillow),
-    "pillow-simd": ("PIL.Image", _pillow),
-    "opencv": ("cv2", _opencv),
-    "torchvision": ("torchvision.io.image", _torchvision),
-    "torchcodec": ("torchcodec.decoders", lambda m: lambda data, grey: _array(m.decode_jpeg(data, mode=_SPACES[grey]))),
-    "simplejpeg": ("simplejpeg", lambda m: lambda data, grey: m.decode_jpeg(data, _SPACES[grey])),
-    "turbojpeg": ("turbojpeg", _turbojpeg),
-}

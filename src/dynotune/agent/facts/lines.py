@@ -12,12 +12,14 @@ in as few instructions as can be, and read afterwards.
 from __future__ import annotations
 
 import _thread
+import dis
 import linecache
 import os
 import sys
 import time
 
 from ..core.source_location import WHOSE_AGENT, WHOSE_INSTALLED, WHOSE_TORCH, WHOSE_USER, function, whose
+from .sample_parts import SampleParts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     Frame = tuple[int, int]  # the identity of code, and a line of it
-    Taken = tuple[CodeType, int, dict[str, Any]]  # code, a line of it, and its module's globals
+    Raw = tuple[CodeType, int, dict[str, Any]]  # code, its last instruction, and its module's globals
+    Taken = tuple[CodeType, int, dict[str, Any], int]  # code, a line of it, its module's globals, the instruction
     Key = tuple[int, int, int, int, str]  # the first, third and fourth are identities of code, 0 for none
 
 INTERVAL_S = 0.012
@@ -42,6 +45,7 @@ _TELLING = tuple(os.sep + os.path.join("torch", *name) for name in (("utils", "d
 _LOADER = os.sep + os.path.join("torch", "utils", "data", "dataloader.py")
 _SELECTORS = os.sep + "selectors.py"
 LOADER, EVENT_LOOP = "loader", "event-loop"
+_BESIDE = -1  # of the thread of the steps, where no loader asks for it
 _OF_PROGRAM = (WHOSE_USER, WHOSE_INSTALLED)
 
 
@@ -104,6 +108,7 @@ class Lines:
         self._seen: dict[int, Seen] = {}
         # Whose it is, and whether it stands in stacks. By identity: comparing code by value takes long.
         self._known: dict[int, tuple[str, CodeType, bool]] = {}
+        self._numbers: dict[Frame, int] = {}  # lines, by code and instruction
         self._of_steps = 0
         self._turn = 0  # a thread of an earlier one ends by itself
         self._cpu_ns = 0
@@ -111,11 +116,12 @@ class Lines:
         self._switch_s: float | None = None  # the program's own interval, where it was lowered
         self._step: Callable[[], int] | None = None
         self._moments = Moments()
+        self._parts: dict[int, SampleParts] = {}  # by thread; of all that are looked at `among` others together
 
     def begin(self, step: Callable[[], int] | None = None) -> None:
         """`step` tells in which step the thread is; None where there are none."""
         self._step, self._moments = step, Moments()
-        self._seen, self._of_steps = {}, _thread.get_ident()
+        self._seen, self._parts, self._of_steps = {}, {}, _thread.get_ident()
         self._ran_ns = {ident: ran_ns for ident, (_, ran_ns) in _threads().items()}
         self._clock = time.pthread_getcpuclockid(self._of_steps)
         self._cpu_ns = time.clock_gettime_ns(self._clock)
@@ -148,6 +154,7 @@ class Lines:
                     "num": seen.num,
                     "cpu_s": seen.cpu_ns * 1e-9 if of_steps else ran_s,
                     "lines": lines[:MOST_LINES],
+                    "parts": self._parts_of(ident) or (self._parts_of(_BESIDE) if of_steps else []),
                 }
             )
         found = [thread for thread in found if thread["of_steps"]] + [
@@ -164,6 +171,13 @@ class Lines:
         """The lines of all threads, as `facts` has them; looking goes on."""
         lines = [line for ident, seen in list(self._seen.items()) for line in self._lines(ident, seen)]
         return _most_first(lines)[:most]
+
+    def parts_so_far(self) -> list[dict[str, Any]]:
+        """Where the time of samples went in the threads that are looked at among others."""
+        return self._parts_of(0)
+
+    def _parts_of(self, key: int) -> list[dict[str, Any]]:
+        return self._parts[key].facts() if key in self._parts else []
 
     def _lines(self, ident: int, seen: Seen) -> list[dict[str, Any]]:
         lines = [self._line(key, counts, ident) for key, counts in list(seen.at.items()) if key[0]]
@@ -185,19 +199,22 @@ class Lines:
     def _look(self, turn: int, pid: int, own_s: float | None) -> None:
         me = _thread.get_ident()
         _be_woken_at_once()
+        looked_ns = time.perf_counter_ns()
         try:
             while self._turn == turn and os.getpid() == pid:
                 _wait_for_lock(own_s, True)
                 time.sleep(INTERVAL_S)
                 taken, ran_ns = self._take(me)
+                before_ns, looked_ns = looked_ns, time.perf_counter_ns()
                 _wait_for_lock(own_s, False)
                 for ident, stack in taken if self._turn == turn and os.getpid() == pid else ():
                     if ident in self._seen or len(self._seen) < 4 * MOST_THREADS:
-                        self._see(ident, stack, ran_ns)
+                        lines = [(code, self._line_of(code, lasti), module, lasti) for code, lasti, module in stack]
+                        self._see(ident, lines, ran_ns, looked_ns - before_ns)
         except Exception:  # the thread of the steps has ended, or the interpreter ends: what was seen by then is told
             return
 
-    def _take(self, me: int) -> tuple[list[tuple[int, list[Taken]]], int]:
+    def _take(self, me: int) -> tuple[list[tuple[int, list[Raw]]], int]:
         """All stacks, innermost frame first, that of the steps' thread before the others; and its processor time.
 
         No frame is held on to afterwards: it keeps all objects alive that its function had.
@@ -205,24 +222,37 @@ class Lines:
         frames, taken = sys._current_frames(), []
         for ident, innermost in ((self._of_steps, frames.pop(self._of_steps, None)), *frames.items()):
             frame: FrameType | None = innermost
-            stack: list[Taken] = []
+            stack: list[Raw] = []
             while frame is not None and len(stack) < MOST_FRAMES:
-                stack.append((frame.f_code, frame.f_lineno or 0, frame.f_globals))
+                stack.append((frame.f_code, frame.f_lasti, frame.f_globals))  # which line that is takes longer to tell
                 frame = frame.f_back
             if stack and ident != me and (self._among is None or ident in self._among):
                 taken.append((ident, stack))
         return taken, time.clock_gettime_ns(self._clock)
 
-    def _see(self, ident: int, taken: list[Taken], ran_ns: int) -> None:
+    def _line_of(self, code: CodeType, lasti: int) -> int:
+        found = self._numbers.get((id(code), lasti))
+        if found is None:
+            lines = [line for offset, line in dis.findlinestarts(code) if offset <= max(0, lasti) and line]
+            found = self._numbers[id(code), lasti] = lines[-1] if lines else code.co_firstlineno
+        return found
+
+    def _see(self, ident: int, taken: list[Taken], ran_ns: int, wall_ns: int) -> None:
         seen = self._seen.setdefault(ident, Seen())
         if ident != self._of_steps:
             seen.add(self._key(taken, None), 0)
+            self._add_part(ident, taken, wall_ns)
             return
         cpu_ns, self._cpu_ns = ran_ns - self._cpu_ns, ran_ns
         stack: list[Frame] | None = [] if self._step is not None else None
-        seen.add(self._key(taken, stack), cpu_ns)
+        seen.add(key := self._key(taken, stack), cpu_ns)
+        self._add_part(ident if self._among is not None or key[4] == LOADER else _BESIDE, taken, wall_ns)
         if stack is not None and self._step is not None:
             self._moments.add(stack, self._step())
+
+    def _add_part(self, key: int, taken: list[Taken], wall_ns: int) -> None:
+        key = key if self._among is None else 0
+        self._parts.setdefault(key, SampleParts(self._owner)).add(taken, wall_ns, key != _BESIDE)
 
     def _key(self, taken: list[Taken], stack: list[Frame] | None) -> Key:
         """The innermost line of the user's own, what it calls, what runs, and what all that is inside of.
@@ -235,7 +265,7 @@ class Lines:
         own = line = callee = leaf = 0
         installed = (0, 0, 0)
         inside = ""
-        for code, at, module in taken:
+        for code, at, module, _ in taken:
             owner = self._owner(code, module)
             if stack is not None and self._known[id(code)][2]:
                 stack.append((id(code), at))

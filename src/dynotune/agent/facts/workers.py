@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import threading
 import weakref
 from multiprocessing import parent_process
 from multiprocessing.util import Finalize
@@ -22,7 +23,7 @@ from .lines import Lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from ..core.hooks import AfterImport, Event, Log
@@ -33,7 +34,7 @@ _MAX_WORKERS = 4
 _SHORT_LIFE_S = 0.1
 # Reading what is private walks all pages of the process: it may take so much of a core.
 _PRIVATE_SHARE = 0.01
-_MOST_LINES = 10
+_MOST_LINES, _MOST_FILES = 10, 16
 # Module, then what of it decodes; or resizes and converts, as data stored at the size that is used would not need.
 _DECODERS = {
     "PIL.ImageFile": ("ImageFile.load",),
@@ -42,6 +43,7 @@ _DECODERS = {
     "torchvision.io": ("decode_image", "decode_jpeg", "decode_png", "decode_webp", "read_image"),
     "turbojpeg": ("TurboJPEG.decode",),
     "simplejpeg": ("decode_jpeg",),
+    "torchcodec.decoders": ("decode_jpeg",),
     "imageio.v2": ("imread",),
     "imageio.v3": ("imread",),
     "skimage.io": ("imread",),
@@ -51,7 +53,9 @@ _DECODERS = {
 }
 
 
-_TOLD = ("begin_s", "num", "fetch_s", "collate_s", "decode_s", "cpu_s", "longest_s", "private_bytes")
+_TOLD = (
+    "begin_s", "num", "fetch_s", "collate_s", "decode_s", "cpu_s", "ran_s", "longest_s", "decoded", "private_bytes",
+)  # fmt: skip
 
 
 class Counts:
@@ -61,9 +65,26 @@ class Counts:
         self.facts, self.worker, self.clock = facts, worker, clock
         self.begin_s = self.said_s = perf_counter()
         self.num, self.fetch_s, self.longest_s, self.cpu_s, self.collate_s, self.decode_s = 0, 0.0, 0.0, 0.0, 0.0, 0.0
+        self.ran_s = 0.0  # of the thread that makes them alone
         self.decoders: set[str] = set()
+        self.decoded: list[str] = []  # some of the files
         self.private_bytes: int | None = None
         self.private_due_s = 0.0
+
+
+class _Busy:
+    """The threads that work for batches: those that make one, and those that hand them to another process."""
+
+    def __init__(self, inside: dict[int, Counts]) -> None:
+        self._inside, self._feeders, self.num_others = inside, set[int](), 0
+
+    def look(self) -> None:
+        names = {thread.ident or 0: thread.name for thread in threading.enumerate()}
+        self._feeders = {ident for ident, name in names.items() if name == "QueueFeederThread"}
+        self.num_others = len(names) - len(self._feeders) - 1
+
+    def __contains__(self, ident: object) -> bool:
+        return ident in self._inside or ident in self._feeders
 
 
 class Fetching:
@@ -74,6 +95,7 @@ class Fetching:
         self._counts: dict[tuple[int, int, int], Counts] = {}
         self._inside: dict[int, Counts] = {}  # by thread: it makes a batch
         self._lines: Lines | None = None  # of a worker
+        self._busy = _Busy(self._inside)
         self._decoding: set[int] = set()
         self._pinning: set[int] = set()
         self._torch: Any = None
@@ -112,7 +134,7 @@ class Fetching:
             clock = thread_time if worker is None else process_time
             counts = self._counts[key] = Counts(datasets.facts_of(torch, dataset, collate), worker, clock)
             if worker is not None:
-                self._lines = Lines(among=self._inside)
+                self._lines = Lines(among=self._busy)
                 self._lines.begin()
                 Finalize(None, functools.partial(self._worker_ends, counts), exitpriority=100)
         fetcher.collate_fn = self._timed_collate(collate, counts)
@@ -127,13 +149,14 @@ class Fetching:
         def fetch(*args: Any, **kwargs: Any) -> Any:
             thread = get_ident()
             inside[thread] = counts
-            cpu_s, begin_s = clock(), perf_counter()
+            cpu_s, ran_s, begin_s = clock(), thread_time(), perf_counter()
             try:
                 batch = original(reference(), *args, **kwargs)
             finally:
                 inside.pop(thread, None)
             try:
                 end_s = perf_counter()
+                counts.ran_s += thread_time() - ran_s
                 self._fetched(counts, begin_s, end_s, clock() - cpu_s)
                 if counts.num == 1:
                     counts.facts["num_distinct"] = datasets.num_distinct(torch, batch)
@@ -162,22 +185,25 @@ class Fetching:
                 self._cover_decoder(owner, attribute, "%s.%s" % (module_name, name))
 
     def _cover_decoder(self, owner: Any, attribute: str, name: str) -> None:
-        def decoded(counts: Counts, begin_s: float) -> None:
+        def decoded(counts: Counts, begin_s: float, args: Sequence[Any]) -> None:
             counts.decode_s += perf_counter() - begin_s
             counts.decoders.add(name)
+            path = getattr(args[0], "filename", args[0]) if args else None
+            if isinstance(path, (str, os.PathLike)) and len(counts.decoded) < _MOST_FILES:
+                counts.decoded.append(os.path.abspath(os.fspath(path)))
 
         self._cover_outermost(owner, attribute, self._decoding, self._inside.get, decoded)
 
     def _cover_pinning(self, module: Any) -> None:
-        def pinned(_: object, begin_s: float) -> None:
+        def pinned(_: object, begin_s: float, args: object) -> None:
             guarded(self._log, "pin", self._pinned, begin_s, perf_counter())
 
         self._cover_outermost(module, "pin_memory", self._pinning, lambda thread: True, pinned)
 
     def _cover_outermost(
-        self, owner: Any, name: str, busy: set[int], counted: Callable[[int], Any], done: Callable[[Any, float], None]
+        self, owner: Any, name: str, busy: set[int], counted: Callable[[int], Any], done: Callable[..., None]
     ) -> None:
-        """Tell `done` of each call, with what `counted` gives for its thread. Calls inside of one do not count."""
+        """Tell `done` of each outermost call: what `counted` gives for its thread, when it began, its arguments."""
         original = getattr(owner, name)
 
         @covers(owner, name)
@@ -192,7 +218,7 @@ class Fetching:
                 return original(*args, **kwargs)
             finally:
                 busy.discard(thread)
-                done(counts, begin_s)
+                done(counts, begin_s, args)
 
     # What is told
 
@@ -209,6 +235,7 @@ class Fetching:
 
     def _say(self, counts: Counts, now_s: float) -> None:
         counts.said_s = now_s
+        self._busy.look()
         if counts.worker is not None:
             self._read_private(counts, now_s)
         parent = parent_process()
@@ -223,6 +250,9 @@ class Fetching:
                 **{name: getattr(counts, name) for name in _TOLD},
                 "decoders": sorted(counts.decoders),
                 "lines": [] if self._lines is None else self._lines.so_far(_MOST_LINES),
+                "parts": [] if self._lines is None else self._lines.parts_so_far(),
+                "num_own_threads": self._busy.num_others,
+                **_waits(),
                 **counts.facts,
             }
         )
@@ -246,6 +276,20 @@ class Fetching:
         if end_s - self._pin_said_s >= _EVENT_S:
             self._pin_said_s = end_s
             self._event({"event": "pinning", "at_s": end_s, "num": self._pin_num, "pin_s": self._pin_s})
+
+
+def _waits() -> dict[str, Any]:
+    """What this process read, and read from storage, and what its thread waited for a core, all since its start."""
+    found: dict[str, Any] = {}
+    try:
+        with open("/proc/thread-self/schedstat", encoding="ascii") as file:
+            found["delayed_s"] = int(file.read().split()[1]) * 1e-9
+        with open("/proc/self/io", encoding="ascii") as file:
+            words = file.read().split()
+        found.update((name, int(words[words.index(name + ":") + 1])) for name in ("rchar", "read_bytes"))
+    except (OSError, ValueError, IndexError):  # this kernel does not say
+        pass
+    return found
 
 
 def _private_bytes() -> int | None:

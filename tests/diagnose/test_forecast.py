@@ -86,6 +86,12 @@ def test_no_forecast_is_below_its_own_bound(loader_s, step_s, both_s, workers, c
     assert all(0 < row.least_step_s <= row.step_s for row in rows.values())
 
 
+def test_another_decoder_is_a_setting_where_the_files_are_of_jpeg():
+    trial = {"pil": (0.004, 0.004), "simplejpeg": (0.002, 0.002)}
+    named = [told(loader(1, decoded=[f"a.{end}"]), bounds(), 1.0, trial)[CHANGES["decoder"]] for end in ("JPEG", "png")]
+    assert [row.setting for row in named] == ["decode.backend=simplejpeg", ""]
+
+
 def test_what_nobody_looked_at_is_not_foretold():
     assert set(told(loader(1, parts=[]), bounds(), 1.0)) == {"2 workers"} - {"2 workers"}
     nothing = Loader(name="L", dataset="d", loading=Unknown("not timed"))

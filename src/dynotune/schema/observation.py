@@ -68,7 +68,6 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
         num_objects: Python objects that the data set holds in lists and dicts, estimated.
         num_threads: of torch in each worker; None without workers.
         num_distinct: values among the first 4,096 of one plane of the batch's largest floating-point tensor.
-        splits_by_worker: an IterableDataset asks which worker it is in.
         private_growth_bytes: of memory that the workers share with nobody, over `private_over_s`, their first second
             left out; None where it was not told.
         parts: where the time of a sample goes, the largest first; [] where nobody looked.
@@ -94,7 +93,6 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
     num_distinct: int | None = None
     num_objects: int | None = None
     num_threads: int | None = None
-    splits_by_worker: bool | None = None
     private_growth_bytes: int | None = None
     private_over_s: float | None = None
     parts: list[SamplePart] = []
@@ -337,7 +335,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 class Thread(msgspec.Struct, frozen=True, kw_only=True):
     """A thread that was looked at within the window.
 
-    `cpu_s`: processor time that it took meanwhile; None where the kernel does not say.
+    `cpu_s`: processor time that it took meanwhile; None where the kernel does not say. `parts`: where the time of the
+    samples goes that it loads; of the thread of the steps, all it does for a loader, and else what it reads or decodes.
     """
 
     name: str = ""

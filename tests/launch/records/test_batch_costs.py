@@ -22,7 +22,7 @@ def fetching(at_s: float, num: int, **fields: Any) -> dict[str, Any]:
         "drawn_by": 1, "worker": 0, "num_workers": 2, "at_s": at_s, "begin_s": 10.0, "num": num, "fetch_s": 0.02 * num,
         "collate_s": 0.005 * num, "decode_s": 0.0, "cpu_s": 0.01 * num, "longest_s": 0.03, "decoders": [],
         "private_bytes": None, "dataset": "__main__.Data", "collate": "train.stack", "num_items": 100,
-        "items_at": "train.py(3): __getitem__", "collate_at": "", "num_objects": 7, "splits_by_worker": None,
+        "items_at": "train.py(3): __getitem__", "collate_at": "", "num_objects": 7,
     }  # fmt: skip
     return usual | fields
 
@@ -108,3 +108,17 @@ def test_pinning_is_of_the_process_that_draws():
 def test_a_damaged_event_is_an_error():
     with pytest.raises(RecordError, match="not as dynotune's agent writes it"):
         loading(record(2, {"drawn_by": 1}))
+
+
+def test_decoding_that_was_only_seen_takes_its_part_too():
+    def told(what, **fields):
+        rows = [
+            {"part": "decode", "what": what, "num": 80, "wall_s": 0.8},
+            {"part": "own", "what": "", "num": 20, "wall_s": 0.2},
+        ]
+        return loading(record(2, fetching(12.0, 100, parts=rows, **fields)))
+
+    assert told("PIL").decode_s == pytest.approx(0.8 * 0.02) and told("PIL").decoders == ["PIL"]
+    timed = told("PIL", decode_s=1.9, decoders=["cv2.imread"])
+    assert timed.decode_s == pytest.approx(0.019) and timed.decoders == ["cv2.imread"]
+    assert told("tokenizing").decode_s == 0.0 and told("tokenizing").decoders == []

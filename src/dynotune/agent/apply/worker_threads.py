@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 
+from ..core.covers import covers
 from ..core.shared_counts import SharedCounts
 from .site import Site, answer
 
@@ -34,14 +35,12 @@ class WorkerThreadsSite(Site):
         kinds: Any = importlib.import_module("torch.utils.data").dataloader._DatasetKind
         original = kinds.create_fetcher
 
-        @functools.wraps(original)
+        @covers(kinds, "create_fetcher")
         def create_fetcher(*args: Any, **kwargs: Any) -> Any:
             if torch.utils.data.get_worker_info() is not None and self._hooks is not None:
                 for at, setting in enumerate(self.planned):
                     self._hooks.call(_LIBRARIES[setting["knob"]], functools.partial(self._set, at, setting["value"]))
             return original(*args, **kwargs)
-
-        kinds.create_fetcher = staticmethod(create_fetcher)
 
     def _set(self, at: int, number: int, library: Any) -> None:
         of_torch = ("set_num_threads", "get_num_threads")

@@ -108,7 +108,7 @@ class Lines:
         self._seen: dict[int, Seen] = {}
         # Whose it is, and whether it stands in stacks. By identity: comparing code by value takes long.
         self._known: dict[int, tuple[str, CodeType, bool]] = {}
-        self._numbers: dict[Frame, int] = {}  # lines, by code and instruction
+        self._numbers: dict[Frame, tuple[int, CodeType]] = {}  # lines, by code and instruction
         self._of_steps = 0
         self._turn = 0  # a thread of an earlier one ends by itself
         self._cpu_ns = 0
@@ -234,8 +234,8 @@ class Lines:
         found = self._numbers.get((id(code), lasti))
         if found is None:
             lines = [line for offset, line in dis.findlinestarts(code) if offset <= max(0, lasti) and line]
-            found = self._numbers[id(code), lasti] = lines[-1] if lines else code.co_firstlineno
-        return found
+            found = self._numbers[id(code), lasti] = (lines[-1] if lines else code.co_firstlineno), code
+        return found[0]
 
     def _see(self, ident: int, taken: list[Taken], ran_ns: int, wall_ns: int) -> None:
         seen = self._seen.setdefault(ident, Seen())

@@ -114,13 +114,12 @@ class Fetching:
         kinds = loaders._DatasetKind
         original = kinds.create_fetcher
 
-        @functools.wraps(original)
+        @covers(kinds, "create_fetcher")
         def create_fetcher(*args: Any, **kwargs: Any) -> Any:
             fetcher = original(*args, **kwargs)
             guarded(self._log, "fetcher", self._cover_fetcher, torch, fetcher)
             return fetcher
 
-        kinds.create_fetcher = staticmethod(create_fetcher)
         self._cover_pinning(importlib.import_module("torch.utils.data._utils.pin_memory"))
 
     def _cover_fetcher(self, torch: Any, fetcher: Any) -> None:

@@ -137,6 +137,7 @@ def last_batch_shape(view: ObservationView) -> Judgements:
     costs="at most the padding's part of the time that the device, or without one the operators, could spare.",
     wrong_when="the model leaves padding out by itself (variable-length attention, packed sequences), or the program "
     "measures rows of one length on purpose. Attention over long rows may cost more than this share.",
+    candidates=[Setting("loader.batches", "by-length")],
 )
 def padding_waste(view: ObservationView) -> Judgements:
     loader = main_loader(view)
@@ -144,6 +145,7 @@ def padding_waste(view: ObservationView) -> Judgements:
     if loader is None or padding is None or padding.share < policy.LEAST_PADDING:
         return
     share = faster_device_saving(view) * padding.share
+    remedy, by_length = _less_padding(loader, padding)
     yield Judgement(
         claim=f"{padding.share:.0%} of a batch is padding, for at most {share:.0%} of a step.",
         share=share,
@@ -153,21 +155,22 @@ def padding_waste(view: ObservationView) -> Judgements:
             f"with rows of like length together: {padding.sorted_share:.0%}",
         ],
         where=loader.place,
-        remedy=_less_padding(loader, padding),
+        candidates=None if by_length and "SequentialSampler" not in loader.sampler else [],
+        remedy=remedy,
     )
 
 
-def _less_padding(loader: Loader, padding: Padding) -> str:
-    """Return the one thing to do that saves most of it."""
+def _less_padding(loader: Loader, padding: Padding) -> tuple[str, bool]:
+    """Return the one thing to do that saves most of it, and whether the setting does it, too."""
     if padding.share - padding.longest_share > padding.share / 2:
-        return 'Pad each batch to its own longest row, not to a fixed length (padding="longest").'
+        return 'Pad each batch to its own longest row, not to a fixed length (padding="longest").', False
     if padding.sorted_share > padding.share / 2:
-        return "Pack rows one after another, with attention that keeps them apart (position_ids, cu_seqlens)."
+        return "Pack rows one after another, with attention that keeps them apart (dynotune.runtime.data.pack).", False
     if loader.collate.startswith("transformers."):
-        return 'Put rows of like length together: group_by_length, or train_sampling_strategy="group_by_length".'
+        return 'Put rows of like length together: group_by_length, or train_sampling_strategy="group_by_length".', True
     if loader.is_iterable:
-        return "Put rows of like length together: sort a buffer of some hundred by length, and shuffle the batches."
-    return "Put rows of like length together: a batch sampler that sorts by length, and shuffles the batches."
+        return "Put rows of like length together: sort some hundred by length, and shuffle the batches.", False
+    return "Put rows of like length together, by a batch sampler (dynotune.runtime.data.LengthBatchSampler).", True
 
 
 def _lost(view: ObservationView, loader: Loader) -> float:

@@ -166,7 +166,6 @@ def _loading(makers: Sequence[_Events], begin_s: float, end_s: float) -> Loading
         num_distinct=next((events[-1]["num_distinct"] for events in makers if "num_distinct" in events[-1]), None),
         num_objects=facts["num_objects"],
         num_threads=facts.get("num_threads"),
-        splits_by_worker=facts["splits_by_worker"],
         # Of those that were followed; the others are alike.
         private_growth_bytes=round(sum(one[0] for one in private) / len(private) * facts["num_workers"])
         if private

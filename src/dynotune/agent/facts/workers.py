@@ -187,8 +187,11 @@ class Fetching:
         def decoded(counts: Counts, begin_s: float, args: Sequence[Any]) -> None:
             counts.decode_s += perf_counter() - begin_s
             counts.decoders.add(name)
-            path = getattr(args[0], "filename", args[0]) if args else None
-            if isinstance(path, (str, os.PathLike)) and len(counts.decoded) < _MOST_FILES:
+            if args and len(counts.decoded) < _MOST_FILES:
+                guarded(self._log, "file decoded", note, counts, getattr(args[0], "filename", args[0]))
+
+        def note(counts: Counts, path: object) -> None:
+            if isinstance(path, (str, os.PathLike)):
                 counts.decoded.append(os.path.abspath(os.fspath(path)))
 
         self._cover_outermost(owner, attribute, self._decoding, self._inside.get, decoded)

@@ -21,7 +21,7 @@ from dynotune.probe.sampling.sampler import Sampler
 from dynotune.probe.sampling.window import over
 from dynotune.probe.sources import nvml
 from dynotune.probe.sources.counters import descendants
-from dynotune.probe.sources.interpreter import interpreter
+from dynotune.probe.sources.interpreter import interpreter, run_python
 from dynotune.probe.sources.samples import Sample, read_samples
 
 __all__ = [
@@ -44,5 +44,6 @@ __all__ = [
     "nvml",
     "over",
     "read_samples",
+    "run_python",
     "torch_build",
 ]

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import math
 import statistics
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 import dynotune
-from dynotune.schema.diagnosis import UpperBound
+from dynotune import probe
+from dynotune.schema.diagnosis import Forecast, UpperBound
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Forecast, Loader, Loading, SamplePart
+from dynotune.schema.observation import Loader, Loading, Observation, SamplePart
+from dynotune.schema.run import RunSpec
 
 TRIAL = Path(dynotune.__file__).parent / "agent" / "core" / "decoders.py"
 TRIAL_TIMEOUT_S, MOST_TRIALS = 60.0, 8
@@ -29,17 +29,31 @@ Trial = Mapping[str, tuple[float, float]]
 """By decoder: seconds of a file in the middle round, and in the fastest."""
 
 
-def forecasts(
-    loader: Loader, bounds: Sequence[UpperBound], cores: float | None, trial: Trial | None = None
+def forecast_loader(
+    run: RunSpec, observation: Observation, bounds: Sequence[UpperBound] | Unknown
 ) -> list[Forecast] | Unknown:
-    """Return what a step would take with each change that the loader's facts tell of."""
+    """Return what a step would take with each change of the loader that was isolated; decoders are tried for it."""
+    if isinstance(bounds, Unknown):
+        return bounds
+    processes = [] if isinstance(observation.processes, Unknown) else observation.processes
+    loader = next((one for process in processes[:1] for one in process.loaders), None)
+    if loader is None:
+        return Unknown("the program draws from no DataLoader of torch")
+    cores = observation.facts.get("host.num_cores")
+    trial = try_decoders(run, loader)
+    return forecasts(loader, bounds, float(cores) if isinstance(cores, int | float) else None, trial)
+
+
+def forecasts(
+    loader: Loader, bounds: Sequence[UpperBound], cores: float | None, trial: Trial
+) -> list[Forecast] | Unknown:
     loading, by_part = loader.loading, {row.part: row.step_s for row in bounds}
     if isinstance(loading, Unknown):
         return loading
     if len(by_part) < 3 or min(by_part.values()) <= 0:
         return Unknown("the loader was not isolated")
     steps = _Steps(loader.num_workers, by_part["loader"], by_part["step"], by_part["both"])
-    return [*_workers(loader, loading, steps, cores), *_without_parts(loading, steps, trial or {})]
+    return [*_workers(loader, loading, steps, cores), *_without_parts(loading, steps, trial)]
 
 
 @dataclass(frozen=True)
@@ -55,7 +69,13 @@ class _Steps:
         return max(loader_s, self.step_s) if workers else loader_s + self.step_s
 
     def with_loader(
-        self, change: str, loader_s: float, least_s: float, *notes: str, workers: int | None = None, setting: str = ""
+        self,
+        change: str,
+        loader_s: float,
+        least_s: float,
+        note: str = "",
+        workers: int | None = None,
+        setting: str = "",
     ) -> Forecast:
         """What a step takes beyond loader and model stays; the bound leaves it out."""
         num = self.workers if workers is None else workers
@@ -63,11 +83,11 @@ class _Steps:
         step_s = self._together(loader_s, num) + max(0.0, self.both_s - now_s)
         least_step_s = min(step_s, self._together(least_s, num) * min(1.0, self.both_s / now_s))
         times = {"loader_s": loader_s, "step_s": step_s, "least_step_s": least_step_s}
-        return Forecast(change=change, setting=setting, notes=list(notes), **times)
+        return Forecast(change=change, setting=setting, note=note, **times)
 
-    def less(self, change: str, share: float, most: float, *notes: str) -> Forecast:
+    def less(self, change: str, share: float, most: float, note: str = "", setting: str = "") -> Forecast:
         """Without a share of the loader's time, and without the most that it may be."""
-        return self.with_loader(change, self.loader_s * (1 - share), self.loader_s * (1 - most), *notes)
+        return self.with_loader(change, self.loader_s * (1 - share), self.loader_s * (1 - most), note, setting=setting)
 
 
 def _workers(loader: Loader, loading: Loading, steps: _Steps, cores: float | None) -> Iterator[Forecast]:
@@ -99,54 +119,48 @@ def _without_parts(loading: Loading, steps: _Steps, trial: Trial) -> Iterator[Fo
     if now is None:
         return
     decoded, most = _share(loading, lambda part: part.part == "decode" and part.what == now)
-    usual_now_s = trial[now.lower()][0]
+    usual_now_s, _ = trial[now.lower()]
     are_jpeg = all(path.lower().endswith((".jpg", ".jpeg")) for path in loading.decoded)
     for name, (usual_s, fastest_s) in trial.items():
         if name != now.lower():
-            ratio, least = usual_s / usual_now_s, min(1.0, fastest_s / usual_now_s)
-            row = steps.less(
-                f"decoding by {name}",
-                decoded * (1 - ratio),
-                most * (1 - least),
-                f"a file takes {usual_s * 1e3:.3g} ms, and {usual_now_s * 1e3:.3g} ms by {now}; pixels may differ",
-            )
-            yield msgspec.structs.replace(row, setting=f"decode.backend={name}" if are_jpeg else "")
+            spared, at_most = 1 - usual_s / usual_now_s, 1 - min(1.0, fastest_s / usual_now_s)
+            note = f"a file takes {usual_s * 1e3:.3g} ms, and {usual_now_s * 1e3:.3g} ms by {now}; pixels may differ"
+            setting = f"decode.backend={name}" if are_jpeg else ""
+            yield steps.less(f"decoding by {name}", decoded * spared, most * at_most, note, setting)
 
 
 def _share(loading: Loading, chosen: Callable[[SamplePart], bool]) -> tuple[float, float]:
     """Return the parts' share of the time in which samples are made, and the most that it may be."""
     parts = [part for part in loading.parts if part.part != "pin"]
-    num, total = sum(part.num for part in parts), sum(part.share for part in parts)
-    if num < FEWEST_LOOKS or not total:
+    num, total_s = sum(part.num for part in parts), sum(part.wall_s for part in parts)
+    if num < FEWEST_LOOKS or not total_s:
         return 0.0, 1.0
-    share = min(1.0, sum(part.share for part in parts if chosen(part)) / total)
+    share = min(1.0, sum(part.wall_s for part in parts if chosen(part)) / total_s)
     return share, min(1.0, share + 2 * math.sqrt(share * (1 - share) / num) + IN_DOUBT)
 
 
-def try_decoders(python: str, loader: Loader, env: Mapping[str, str]) -> Trial:
+def try_decoders(run: RunSpec, loader: Loader) -> Trial:
     """Time the installed decoders on some of the program's own files, in as many processes at once as it has workers.
 
     Returns:
         By decoder; empty where no file was noted, or nothing could be tried.
     """
-    loading = loader.loading
-    files = [] if isinstance(loading, Unknown) else [path for path in loading.decoded if Path(path).is_file()]
-    command, answers = [python, str(TRIAL), *dict.fromkeys(files)], []
-    children = [
-        subprocess.Popen(
-            command, env=dict(env), text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        )
-        for _ in range(max(1, min(loader.num_workers, MOST_TRIALS)) if files else 0)
-    ]  # fmt: skip
-    for child in children:
-        try:
-            answers.append(json.loads(child.communicate(timeout=TRIAL_TIMEOUT_S)[0]))
-        except (subprocess.TimeoutExpired, ValueError):
-            child.kill()
-            child.communicate()
-    names = set.intersection(*map(set, answers)) if answers else set()
-    times = {name: [answer[name] for answer in answers] for name in sorted(names)}
+    files = (
+        [] if isinstance(loader.loading, Unknown) else [path for path in loader.loading.decoded if Path(path).is_file()]
+    )
+    python = probe.interpreter(run.command, run.env, run.cwd)
+    words, num = [str(TRIAL), *dict.fromkeys(files)], max(1, min(loader.num_workers, MOST_TRIALS)) if files else 0
+    with ThreadPoolExecutor(MOST_TRIALS) as pool:
+        ends = [pool.submit(probe.run_python, python, words, run.cwd, run.env, TRIAL_TIMEOUT_S, "") for _ in range(num)]
+    answers = [found for end in ends if (found := _times(end.result()))]
     return {
-        name: (statistics.median(row[0] for row in rows), min(row[1] for row in rows)) for name, rows in times.items()
+        name: (statistics.median(answer[name][0] for answer in answers), min(answer[name][1] for answer in answers))
+        for name in (sorted(set.intersection(*map(set, answers))) if answers else ())
     }
+
+
+def _times(ended: tuple[int, bytes, bytes] | Unknown) -> Trial:
+    try:
+        return {} if isinstance(ended, Unknown) else json.loads(ended[1])  # type: ignore[no-any-return]
+    except ValueError:  # it crashed, or a library printed something of its own
+        return {}

@@ -11,7 +11,6 @@ import msgspec
 
 from dynotune import probe
 from dynotune.diagnose.attributed import attributed
-from dynotune.diagnose.forecast import forecasts, try_decoders
 from dynotune.diagnose.observe import PlainRun, PlainWindow, exact_window
 from dynotune.diagnose.profiled import profiled
 from dynotune.diagnose.roofline import find_roofline
@@ -21,7 +20,7 @@ from dynotune.schema import document
 from dynotune.schema.diagnosis import Roofline, UpperBound
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.observation import FRESH_CACHES, Attribution, Forecast, Observation, ProcessState
+from dynotune.schema.observation import FRESH_CACHES, Attribution, Observation, ProcessState
 from dynotune.schema.run import RunSpec
 
 OBSERVATION_FILE = "observation.json"
@@ -104,22 +103,6 @@ class LiveDiagnosis:
         if isinstance(timing, Unknown):
             return timing
         return find_upper_bounds(self.runner, self.run, self._watcher, timing)
-
-    def with_forecasts(self, found: tuple[Observation, Path], bounds: list[UpperBound] | Unknown) -> Observation:
-        """Return the observation with what the isolated loader would reach, and write it again."""
-        observation, path = found
-        loaders = self._processes[0].loaders if self._processes else []
-        told: list[Forecast] | Unknown = Unknown("the program draws from no DataLoader of torch")
-        if isinstance(bounds, Unknown):
-            told = bounds
-        elif loaders:
-            python = probe.interpreter(self.run.command, self.run.env, self.run.cwd)
-            trial = {} if isinstance(python, Unknown) else try_decoders(python, loaders[0], self.run.env)
-            cores = observation.facts.get("host.num_cores")
-            told = forecasts(loaders[0], bounds, float(cores) if isinstance(cores, int | float) else None, trial)
-        observation = msgspec.structs.replace(observation, forecasts=told)
-        document.write(path, observation)
-        return observation
 
     def roofline(self) -> Roofline | Unknown:
         """As `find_roofline`, for the processes that were observed. The live run ends with it."""

@@ -124,16 +124,11 @@ def of_loader(view: ObservationView, chosen: Callable[[Line], bool] = lambda lin
     else:
         loading, share = loader.loading, steady_wait(view, loader)
         parts = [] if isinstance(loading, Unknown) else loading.parts
-    if sum(part.num for part in parts) >= FEWEST:
-        made = [(_line(part), share * part.share) for part in parts]
-        return [(line, part) for line, part in made if chosen(line)]
-    if loader is None:
+    if sum(part.num for part in parts) < FEWEST:
         return []
-    # Older records have lines alone.
-    workers = [] if isinstance(loader.loading, Unknown) else loader.loading.lines
-    lines = workers if loader.num_workers else [line for line in steps_thread(view).lines if line.inside == "loader"]
-    num = sum(line.num for line in lines)
-    return [(line, share * line.num / num) for line in lines if chosen(line)] if num >= FEWEST else []
+    total_s = sum(part.wall_s for part in parts)
+    made = [(_line(part), share * part.wall_s / total_s) for part in parts]
+    return [(line, part) for line, part in made if chosen(line)]
 
 
 def _line(part: SamplePart) -> Line:

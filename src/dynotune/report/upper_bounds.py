@@ -9,9 +9,8 @@ from rich.text import Text
 
 from dynotune.report.layout import table
 from dynotune.report.trace_parts import prose, title
-from dynotune.schema.diagnosis import Roofline, UpperBound
+from dynotune.schema.diagnosis import Forecast, Roofline, UpperBound
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Forecast
 from dynotune.text import words
 
 NOT_ASKED = "not asked for"
@@ -65,12 +64,9 @@ def forecasts_report(forecasts: Sequence[Forecast] | Unknown) -> list[Renderable
     rows = table("with:text", "loader alone:right", "a step:right", "at least:right", ":text")
     for row in forecasts:
         times = (words.duration(each) for each in (row.loader_s, row.step_s, row.least_step_s))
-        rows.add_row(row.change, *times, "; ".join(words.plain(each) for each in (row.setting, *row.notes) if each))
-    return [
-        Group(
-            title("Forecasts of the loader", "predicted, and the least that a step can take; compare proves it"), rows
-        )
-    ]
+        rows.add_row(row.change, *times, "; ".join(words.plain(each) for each in (row.setting, row.note) if each))
+    aside = "predicted, and the least that a step can take; compare proves it"
+    return [Group(title("Forecasts of the loader", aside), rows)]
 
 
 def roofline_report(roofline: Roofline | Unknown) -> list[RenderableType]:

@@ -8,7 +8,7 @@ import msgspec
 
 from dynotune.schema.explanation import Folklore
 from dynotune.schema.facts import Facts, Unknown, Value
-from dynotune.schema.observation import Forecast, Predicted, Shares, Timing
+from dynotune.schema.observation import Predicted, Shares, Timing
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
@@ -66,6 +66,23 @@ class UpperBound(msgspec.Struct, frozen=True, kw_only=True):
     samples_per_s: float | None = None
     page_cache: str = ""
     notes: list[str] = []
+
+
+class Forecast(msgspec.Struct, frozen=True, kw_only=True):
+    """What the loader would reach with one thing changed. Nobody has proved it: `compare` does.
+
+    Args:
+        setting: that changes it; "" where the program has to.
+        loader_s: the batches of a step, drawn one after another.
+        step_s: a step; `least_step_s`: no step can be shorter.
+    """
+
+    change: str
+    setting: str = ""
+    loader_s: float
+    step_s: float
+    least_step_s: float
+    note: str = ""
 
 
 class Roofline(msgspec.Struct, frozen=True, kw_only=True, tag="roofline"):

@@ -41,7 +41,6 @@ class SamplePart(msgspec.Struct, frozen=True, kw_only=True):
             or asleep; "own": the program's own code.
         what: a library, a format, or a transform's class.
         num: times that it was seen; `wall_s`: the time that these stand for.
-        share: of all the time that goes into a sample; `sample_s`: of one sample, None where it is not known.
         function, text: the line, "" where none of the user's own is on the stack.
     """
 
@@ -49,8 +48,6 @@ class SamplePart(msgspec.Struct, frozen=True, kw_only=True):
     what: str = ""
     num: int
     wall_s: float
-    share: float = 0.0
-    sample_s: float | None = None
     function: str = ""
     text: str = ""
 
@@ -64,7 +61,6 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
         cpu_s: mean processor time of one.
         busy_share: of the workers' time, in which they made batches; None without workers.
         pin_s: mean time in which one was copied to page-locked memory; None where nothing was pinned.
-        lines: at which workers were seen while they made batches; [] without workers, and where nobody looked.
         num_objects: Python objects that the data set holds in lists and dicts, estimated.
         num_threads: of torch in each worker; None without workers.
         num_distinct: values among the first 4,096 of one plane of the batch's largest floating-point tensor.
@@ -74,8 +70,6 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
         read_bytes, storage_bytes: that the makers read for a batch, and of it from storage and not from the page cache;
             None where the kernel does not say.
         decoded: some of the files that were decoded.
-        still_share: of the time in which batches are made, in which the thread that makes them neither ran nor waited
-            for a core; None where the program has no threads beside it.
     """
 
     num_batches: int
@@ -89,7 +83,6 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
     decoders: list[str] = []
     items: Place = Place()
     collate: Place = Place()
-    lines: list[Line] = []
     num_distinct: int | None = None
     num_objects: int | None = None
     num_threads: int | None = None
@@ -98,7 +91,6 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
     parts: list[SamplePart] = []
     read_bytes: float | None = None
     storage_bytes: float | None = None
-    still_share: float | None = None
     decoded: list[str] = []
 
 
@@ -336,7 +328,7 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True):
     """A thread that was looked at within the window.
 
     `cpu_s`: processor time that it took meanwhile; None where the kernel does not say. `parts`: where the time of the
-    samples goes that it loads; of the thread of the steps, all it does for a loader, and else what it reads or decodes.
+    samples goes that it makes; of the thread of the steps, what it does for a loader.
     """
 
     name: str = ""
@@ -485,30 +477,12 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True, tag="attribution"):
     predicted: dict[str, Predicted] = {}
 
 
-class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """What the loader would reach with one thing changed. Nobody has proved it: `compare` does.
-
-    Args:
-        setting: that changes it; "" where the program has to.
-        loader_s: the batches of a step, drawn one after another.
-        step_s: a step; `least_step_s`: no step can be shorter.
-    """
-
-    change: str
-    setting: str = ""
-    loader_s: float
-    step_s: float
-    least_step_s: float
-    notes: list[str] = []
-
-
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """Everything known of a command, for the rules. `dynotune doctor` knows the facts alone.
 
     Args:
         facts: of machine, container, interpreter and environment; `window.*` of the samples beside the plain window.
         attribution: Unknown without a plain window's timing or without a trace.
-        forecasts: of the loader, where it was isolated.
     """
 
     schema: str = "dynotune.observation/2"
@@ -517,5 +491,4 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     processes: list[ProcessState] | Unknown = Unknown("no command was run")
     trace: TraceSummary | Unknown = Unknown("no command was run")
     attribution: Attribution | Unknown = Unknown("no command was run")
-    forecasts: list[Forecast] | Unknown = Unknown("not asked for")
     notes: list[str] = []

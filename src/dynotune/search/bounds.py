@@ -23,8 +23,6 @@ _ONLY_LOADING = (
     "loader.in_order",
     "loader.multiprocessing_context",
     "loader.sharing_strategy",
-    "loader.worker_threads",
-    "loader.worker_cv2_threads",
     "decode.backend",
 )
 """They change when batches are ready, and nothing that is done with them."""

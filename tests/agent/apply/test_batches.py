@@ -1,4 +1,4 @@
-"""`loader.batches=by-length`, and the knobs of workers: sequences of like length together, each as often as before."""
+"""`loader.batches=by-length`, and how workers share tensors: sequences of like length together, each as often as before."""
 
 import pytest
 
@@ -120,7 +120,7 @@ out["kind"] = type(pickle.loads(pickle.dumps(loader.batch_sampler))).__name__
     assert done.out == {"num": 1003, "kind": "BatchSampler"}
 
 
-def test_transformers_trainer_is_switched_by_its_own_option(child, tmp_path):
+def test_transformers_trainer_gets_batches_by_length_in_its_own_loader(child, tmp_path):
     pytest.importorskip("transformers")
     done = child(
         SEQUENCES
@@ -134,35 +134,28 @@ loader = trainer.get_train_dataloader()
 batches = list(loader)
 out["all"] = sorted(sum(batches, [])) == list(range(1003))
 out["padded"] = padded(batches)
-out["sampler"] = type(trainer._get_train_sampler()).__name__
-out["strategy"] = arguments.train_sampling_strategy
 """,
         "loader.batches=by-length",
     )
     assert done.out.pop("padded") < 1.15
-    assert done.out == {"all": True, "sampler": "LengthGroupedSampler", "strategy": "random"}
+    assert done.out == {"all": True}
     assert done.readback["loader.batches"]["ok"] is True
 
 
-def test_threads_of_workers_and_how_they_share_are_set_and_seen_in_workers(child):
-    pytest.importorskip("cv2")
+def test_how_workers_share_tensors_is_set_and_seen_in_workers(child):
     done = child(
         """
-import cv2, torch
+import torch
 from torch.utils.data import DataLoader, Dataset
-class Threads(Dataset):
+class Shares(Dataset):
     def __len__(self):
         return 4
     def __getitem__(self, index):
-        return [torch.get_num_threads(), cv2.getNumThreads(), torch.multiprocessing.get_sharing_strategy()]
-before = torch.get_num_threads()
-loader = DataLoader(Threads(), 2, num_workers=2, multiprocessing_context="fork", collate_fn=list)
+        return torch.multiprocessing.get_sharing_strategy()
+loader = DataLoader(Shares(), 2, num_workers=2, multiprocessing_context="fork", collate_fn=list)
 out["found"] = next(iter(loader))
-out["same"] = torch.get_num_threads() == before
 """,
-        "loader.worker_threads=3",
-        "loader.worker_cv2_threads=1",
         "loader.sharing_strategy=file_system",
     )
-    assert done.out == {"found": [[3, 1, "file_system"]] * 2, "same": True}
-    assert all(answer["ok"] for answer in done.readback.values()), done.readback
+    assert done.out == {"found": ["file_system"] * 2}
+    assert done.readback["loader.sharing_strategy"]["ok"], done.readback

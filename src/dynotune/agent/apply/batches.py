@@ -6,11 +6,8 @@ stay what they are. A loader keeps its order where this says nothing, and where 
 
 from __future__ import annotations
 
-import os
+import multiprocessing
 import random
-import select
-import signal
-import time
 from array import array
 from itertools import count, islice
 
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from ..core.hooks import AfterImport, Event
+    from ..core.hooks import Event
     from .site import Answer, Planned
 
 _READING_S = 5.0
@@ -31,32 +28,11 @@ _NUM_BATCHES = 50
 
 
 class BatchesSite(Site):
-    """Gives loaders that shuffle another batch sampler; Transformers' Trainer has an option of its own for it."""
+    """Gives loaders that shuffle another batch sampler, those that Transformers' Trainer makes too."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
         self._num, self._refused = 0, ""
-
-    def on_imports(self, hooks: AfterImport) -> None:
-        hooks.call("transformers.trainer", lambda module: self._cover_trainer(module.Trainer))
-
-    def _cover_trainer(self, trainer_class: Any) -> None:
-        original = trainer_class._get_train_sampler
-
-        @covers(trainer_class, "_get_train_sampler")
-        def _get_train_sampler(trainer: Any, *args: Any, **kwargs: Any) -> Any:
-            has = hasattr(trainer.args, "train_sampling_strategy")
-            name, on = ("train_sampling_strategy", "group_by_length") if has else ("group_by_length", True)
-            before = getattr(trainer.args, name, None)
-            if before in ("random", False) and self._lengths(args[0] if args else trainer.train_dataset):
-                setattr(trainer.args, name, on)
-                try:
-                    return original(trainer, *args, **kwargs)
-                except ValueError as error:
-                    self._refused = "Transformers refuses: %s" % error
-                finally:
-                    setattr(trainer.args, name, before)
-            return original(trainer, *args, **kwargs)
 
     def after_torch(self, torch: Any) -> None:
         data, site = torch.utils.data, self
@@ -79,9 +55,6 @@ class BatchesSite(Site):
             plain: Any = getattr(loader, "batch_sampler", None)
             if type(plain) is not data.BatchSampler or isinstance(loader.dataset, data.IterableDataset):
                 return
-            if type(plain.sampler).__name__.endswith("LengthGroupedSampler"):
-                self._num += 1
-                return
             if plain.batch_size < 2 or isinstance(plain.sampler, data.SequentialSampler):
                 return
             batches = ByLength(plain.sampler, plain.batch_size, plain.drop_last)
@@ -101,13 +74,11 @@ class BatchesSite(Site):
         return lengths
 
     def readback(self) -> list[Answer]:
-        setting, witness = self.planned[0], "batch samplers of the loaders drawn from"
+        witness = "batch samplers of the loaders drawn from"
         if self._num:
-            return [answer(setting, setting["value"], witness, True, self._refused)]
-        detail = (
-            self._refused or "the program drew from no DataLoader that shuffles and makes batches of several samples"
-        )
-        return [answer(setting, None, witness, False, detail)]
+            return [answer(self.setting, self.value, witness, True, self._refused)]
+        nothing = "the program drew from no DataLoader that shuffles and makes batches of several samples"
+        return [answer(self.setting, None, witness, False, self._refused or nothing)]
 
 
 def sorted_batches(batches: Any, lengths: array[int]) -> Iterator[list[int]]:
@@ -133,39 +104,31 @@ def read_lengths(dataset: Any) -> array[int]:
     Raises:
         ValueError: they cannot be read, or not soon enough.
     """
-    number = len(dataset)
-    readable, writable = os.pipe()
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            os.close(readable)
-            with os.fdopen(writable, "wb") as file:
-                file.write(array("q", (_length(dataset[index]) for index in range(number))).tobytes())
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(writable)
-    parts, until_s = [b""], time.monotonic() + _READING_S
+    context = multiprocessing.get_context("fork")
+    receives, sends = context.Pipe(duplex=False)
+    child = context.Process(target=_tell_lengths, args=(dataset, sends))
+    child.start()
+    sends.close()
     try:
-        while select.select([readable], [], [], max(0.0, until_s - time.monotonic()))[0]:
-            parts.append(os.read(readable, 1 << 20))
-            if not parts[-1]:
-                break
-        else:
-            os.kill(child, signal.SIGKILL)
-            raise ValueError("reading the lengths of its %d samples takes longer than %g s" % (number, _READING_S))
+        if not receives.poll(_READING_S):
+            late = "reading the lengths of its %d samples takes longer than %g s" % (len(dataset), _READING_S)
+            raise ValueError(late)
+        found = receives.recv()
+    except EOFError:
+        raise ValueError("the process that read the lengths of its samples crashed") from None
     finally:
-        os.close(readable)
-        try:
-            os.waitpid(child, 0)
-        except ChildProcessError:
-            pass  # the program waits for all of its children
-    lengths = array("q")
-    lengths.frombytes(b"".join(parts)[: sum(map(len, parts)) // 8 * 8])
-    if len(lengths) != number:
-        raise ValueError("its samples have no length: they are no sequences, nor hold input_ids")
-    return lengths
+        child.kill()  # no handler of the program runs in it
+        child.join()
+    if isinstance(found, str):
+        raise ValueError(found)
+    return found  # type: ignore[no-any-return]
+
+
+def _tell_lengths(dataset: Any, sends: Any) -> None:
+    try:
+        sends.send(array("q", (_length(dataset[index]) for index in range(len(dataset)))))
+    except Exception as error:
+        sends.send(str(error))
 
 
 def _length(sample: Any) -> int:
@@ -174,5 +137,5 @@ def _length(sample: Any) -> int:
     elif isinstance(sample, (tuple, list)) and sample and hasattr(sample[0], "__len__"):
         sample = sample[0]
     if isinstance(sample, str) or len(getattr(sample, "shape", (0,))) != 1:
-        raise TypeError("no sequence")
+        raise TypeError("its samples are no sequences, nor hold input_ids")
     return len(sample)

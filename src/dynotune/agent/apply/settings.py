@@ -17,7 +17,6 @@ from .module import AutocastSite, ChannelsLastSite
 from .optimizer import OptimizerSite
 from .site import answer, call_inside
 from .transfer import TransferSite
-from .worker_threads import WorkerThreadsSite
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 _LIBRARY_SITES: dict[str, type[Site]] = {
     "batches": BatchesSite,
     "decode": DecodeSite,
-    "worker_threads": WorkerThreadsSite,
 }
 _MODULE_SITES: dict[str, type[Site]] = {
     "autocast": AutocastSite,

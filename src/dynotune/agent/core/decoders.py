@@ -56,7 +56,6 @@ def _turbojpeg(module: Any) -> Decode:
 _SPACES = "RGB", "GRAY"
 BACKENDS: dict[str, tuple[str, Callable[[Any], Decode]]] = {
     "pil": ("PIL.Image", pillow),
-    "pillow-simd": ("PIL.Image", pillow),
     "opencv": ("cv2", _opencv),
     "torchvision": ("torchvision.io.image", _torchvision),
     "torchcodec": (

@@ -45,7 +45,6 @@ _TELLING = tuple(os.sep + os.path.join("torch", *name) for name in (("utils", "d
 _LOADER = os.sep + os.path.join("torch", "utils", "data", "dataloader.py")
 _SELECTORS = os.sep + "selectors.py"
 LOADER, EVENT_LOOP = "loader", "event-loop"
-_BESIDE = -1  # of the thread of the steps, where no loader asks for it
 _OF_PROGRAM = (WHOSE_USER, WHOSE_INSTALLED)
 
 
@@ -100,7 +99,7 @@ class Moments:
 class Lines:
     """Looks from `begin` until `facts`. The thread that calls `begin` is the one that makes the steps.
 
-    `among`: looks at the threads in it alone, which are few and change; None for all.
+    `among`: looks at the threads in it alone, which are few and change, for parts of samples; None for all.
     """
 
     def __init__(self, among: Container[int] | None = None) -> None:
@@ -154,7 +153,7 @@ class Lines:
                     "num": seen.num,
                     "cpu_s": seen.cpu_ns * 1e-9 if of_steps else ran_s,
                     "lines": lines[:MOST_LINES],
-                    "parts": self._parts_of(ident) or (self._parts_of(_BESIDE) if of_steps else []),
+                    "parts": self.parts(ident),
                 }
             )
         found = [thread for thread in found if thread["of_steps"]] + [
@@ -167,17 +166,9 @@ class Lines:
         """Tell where the thread that makes the steps was in each of them; None where nobody looked."""
         return self._moments.facts(lambda identity: self._known[identity][1]) if self._step is not None else None
 
-    def so_far(self, most: int) -> list[dict[str, Any]]:
-        """The lines of all threads, as `facts` has them; looking goes on."""
-        lines = [line for ident, seen in list(self._seen.items()) for line in self._lines(ident, seen)]
-        return _most_first(lines)[:most]
-
-    def parts_so_far(self) -> list[dict[str, Any]]:
-        """Where the time of samples went in the threads that are looked at among others."""
-        return self._parts_of(0)
-
-    def _parts_of(self, key: int) -> list[dict[str, Any]]:
-        return self._parts[key].facts() if key in self._parts else []
+    def parts(self, ident: int = 0) -> list[dict[str, Any]]:
+        """Tell where the time of samples went so far in a thread, or by default in all of those `among` others."""
+        return self._parts[ident].facts() if ident in self._parts else []
 
     def _lines(self, ident: int, seen: Seen) -> list[dict[str, Any]]:
         lines = [self._line(key, counts, ident) for key, counts in list(seen.at.items()) if key[0]]
@@ -238,6 +229,9 @@ class Lines:
         return found[0]
 
     def _see(self, ident: int, taken: list[Taken], ran_ns: int, wall_ns: int) -> None:
+        if self._among is not None:
+            self._add_part(0, taken, wall_ns)
+            return
         seen = self._seen.setdefault(ident, Seen())
         if ident != self._of_steps:
             seen.add(self._key(taken, None), 0)
@@ -246,13 +240,13 @@ class Lines:
         cpu_ns, self._cpu_ns = ran_ns - self._cpu_ns, ran_ns
         stack: list[Frame] | None = [] if self._step is not None else None
         seen.add(key := self._key(taken, stack), cpu_ns)
-        self._add_part(ident if self._among is not None or key[4] == LOADER else _BESIDE, taken, wall_ns)
+        if key[4] == LOADER:
+            self._add_part(ident, taken, wall_ns)
         if stack is not None and self._step is not None:
             self._moments.add(stack, self._step())
 
     def _add_part(self, key: int, taken: list[Taken], wall_ns: int) -> None:
-        key = key if self._among is None else 0
-        self._parts.setdefault(key, SampleParts(self._owner)).add(taken, wall_ns, key != _BESIDE)
+        self._parts.setdefault(key, SampleParts(self._owner)).add(taken, wall_ns)
 
     def _key(self, taken: list[Taken], stack: list[Frame] | None) -> Key:
         """The innermost line of the user's own, what it calls, what runs, and what all that is inside of.

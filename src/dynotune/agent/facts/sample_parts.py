@@ -106,9 +106,9 @@ class SampleParts:
         self._calls: dict[tuple[int, int], Any] = {}  # by code and instruction: what the table says of the call
         self._codes: dict[int, CodeType] = {}  # what is kept alive, so that no identity is taken twice
 
-    def add(self, stack: list[Taken], wall_ns: int, whole: bool) -> None:
-        """`stack` has the innermost frame first. `whole`: all that the thread does now is to load samples."""
-        part, what, place = self._classified(stack, whole)
+    def add(self, stack: list[Taken], wall_ns: int) -> None:
+        """`stack` has the innermost frame first."""
+        part, what, place = self._classified(stack)
         if part:
             found = self._wall_ns.setdefault((part, what, place), [0, 0])
             found[0] += 1
@@ -129,7 +129,7 @@ class SampleParts:
         text = linecache.getline(code.co_filename, place[1]).strip()[:MOST_TEXT]
         return {"function": function(code, place[1]), "text": text}
 
-    def _classified(self, stack: list[Taken], whole: bool) -> tuple[str, str, Place]:
+    def _classified(self, stack: list[Taken]) -> tuple[str, str, Place]:
         part = what = class_ = inner = ""
         place, is_leaf, is_callee = (0, 0), True, False
         for code, line, module, lasti in stack:
@@ -154,17 +154,16 @@ class SampleParts:
                 )
             if owner == WHOSE_USER and not place[0]:
                 place = (id(code), line)
-                self._codes[id(code)] = code
                 inner = code.co_name
             is_callee = False
-            if own_class and not class_ and owner in (WHOSE_USER, WHOSE_INSTALLED) and whole:
+            if own_class and not class_ and owner in (WHOSE_USER, WHOSE_INSTALLED):
                 named = inner if _CONTAINERS.search(own_class) and inner and inner not in _METHODS else own_class
                 class_, is_callee = named, True
         if part in ("", TRANSFORM) and class_:
             part, what = TRANSFORM, class_ + (" (%s)" % what if what and what not in class_.lower() else "")
         if part:
             return part, what, place
-        return (OWN if whole else ""), "" if place[0] else "torch", place
+        return OWN, "" if place[0] else "torch", place
 
     def _frame(self, code: CodeType, module: dict[str, Any]) -> tuple[Any, str]:
         found = self._frames.get(id(code))
@@ -178,7 +177,6 @@ class SampleParts:
     def _call(self, code: CodeType, line: int, lasti: int, module: dict[str, Any]) -> Any:
         key = (id(code), lasti)
         if key not in self._calls:
-            self._codes[id(code)] = code
             text = _called(code, lasti) if hasattr(code, "co_positions") else _first_call(code, line)
             self._calls[key] = _entry(_resolved(text, module)) if text else None
         return self._calls[key]

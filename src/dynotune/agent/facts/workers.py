@@ -11,6 +11,7 @@ import importlib
 import os
 import threading
 import weakref
+from collections import ChainMap
 from multiprocessing import parent_process
 from multiprocessing.util import Finalize
 from threading import get_ident
@@ -34,7 +35,7 @@ _MAX_WORKERS = 4
 _SHORT_LIFE_S = 0.1
 # Reading what is private walks all pages of the process: it may take so much of a core.
 _PRIVATE_SHARE = 0.01
-_MOST_LINES, _MOST_FILES = 10, 16
+_MOST_FILES = 16
 # Module, then what of it decodes; or resizes and converts, as data stored at the size that is used would not need.
 _DECODERS = {
     "PIL.ImageFile": ("ImageFile.load",),
@@ -53,9 +54,7 @@ _DECODERS = {
 }
 
 
-_TOLD = (
-    "begin_s", "num", "fetch_s", "collate_s", "decode_s", "cpu_s", "ran_s", "longest_s", "decoded", "private_bytes",
-)  # fmt: skip
+_TOLD = ("begin_s", "num", "fetch_s", "collate_s", "decode_s", "cpu_s", "longest_s", "decoded", "private_bytes")
 
 
 class Counts:
@@ -65,26 +64,11 @@ class Counts:
         self.facts, self.worker, self.clock = facts, worker, clock
         self.begin_s = self.said_s = perf_counter()
         self.num, self.fetch_s, self.longest_s, self.cpu_s, self.collate_s, self.decode_s = 0, 0.0, 0.0, 0.0, 0.0, 0.0
-        self.ran_s = 0.0  # of the thread that makes them alone
         self.decoders: set[str] = set()
         self.decoded: list[str] = []  # some of the files
         self.private_bytes: int | None = None
         self.private_due_s = 0.0
-
-
-class _Busy:
-    """The threads that work for batches: those that make one, and those that hand them to another process."""
-
-    def __init__(self, inside: dict[int, Counts]) -> None:
-        self._inside, self._feeders, self.num_others = inside, set[int](), 0
-
-    def look(self) -> None:
-        names = {thread.ident or 0: thread.name for thread in threading.enumerate()}
-        self._feeders = {ident for ident, name in names.items() if name == "QueueFeederThread"}
-        self.num_others = len(names) - len(self._feeders) - 1
-
-    def __contains__(self, ident: object) -> bool:
-        return ident in self._inside or ident in self._feeders
+        self.bytes_before = _bytes_read()
 
 
 class Fetching:
@@ -95,7 +79,7 @@ class Fetching:
         self._counts: dict[tuple[int, int, int], Counts] = {}
         self._inside: dict[int, Counts] = {}  # by thread: it makes a batch
         self._lines: Lines | None = None  # of a worker
-        self._busy = _Busy(self._inside)
+        self._feeders: dict[int, None] = {}  # threads that hand batches to another process
         self._decoding: set[int] = set()
         self._pinning: set[int] = set()
         self._torch: Any = None
@@ -133,7 +117,7 @@ class Fetching:
             clock = thread_time if worker is None else process_time
             counts = self._counts[key] = Counts(datasets.facts_of(torch, dataset, collate), worker, clock)
             if worker is not None:
-                self._lines = Lines(among=self._busy)
+                self._lines = Lines(among=ChainMap[int, Any](self._inside, self._feeders))
                 self._lines.begin()
                 Finalize(None, functools.partial(self._worker_ends, counts), exitpriority=100)
         fetcher.collate_fn = self._timed_collate(collate, counts)
@@ -148,14 +132,13 @@ class Fetching:
         def fetch(*args: Any, **kwargs: Any) -> Any:
             thread = get_ident()
             inside[thread] = counts
-            cpu_s, ran_s, begin_s = clock(), thread_time(), perf_counter()
+            cpu_s, begin_s = clock(), perf_counter()
             try:
                 batch = original(reference(), *args, **kwargs)
             finally:
                 inside.pop(thread, None)
             try:
                 end_s = perf_counter()
-                counts.ran_s += thread_time() - ran_s
                 self._fetched(counts, begin_s, end_s, clock() - cpu_s)
                 if counts.num == 1:
                     counts.facts["num_distinct"] = datasets.num_distinct(torch, batch)
@@ -237,7 +220,7 @@ class Fetching:
 
     def _say(self, counts: Counts, now_s: float) -> None:
         counts.said_s = now_s
-        self._busy.look()
+        self._feeders.update((one.ident or 0, None) for one in threading.enumerate() if one.name == "QueueFeederThread")
         if counts.worker is not None:
             self._read_private(counts, now_s)
         parent = parent_process()
@@ -251,10 +234,8 @@ class Fetching:
                 "num_threads": None if counts.worker is None else int(self._torch.get_num_threads()),
                 **{name: getattr(counts, name) for name in _TOLD},
                 "decoders": sorted(counts.decoders),
-                "lines": [] if self._lines is None else self._lines.so_far(_MOST_LINES),
-                "parts": [] if self._lines is None else self._lines.parts_so_far(),
-                "num_own_threads": self._busy.num_others,
-                **_waits(),
+                "parts": [] if self._lines is None else self._lines.parts(),
+                **{name: num - counts.bytes_before.get(name, 0) for name, num in _bytes_read().items()},
                 **counts.facts,
             }
         )
@@ -280,18 +261,15 @@ class Fetching:
             self._event({"event": "pinning", "at_s": end_s, "num": self._pin_num, "pin_s": self._pin_s})
 
 
-def _waits() -> dict[str, Any]:
-    """What this process read, and read from storage, and what its thread waited for a core, all since its start."""
-    found: dict[str, Any] = {}
+def _bytes_read() -> dict[str, int]:
+    """What this process has read since it began, and of it from storage; {} where the kernel does not tell."""
     try:
-        with open("/proc/thread-self/schedstat", encoding="ascii") as file:
-            found["delayed_s"] = int(file.read().split()[1]) * 1e-9
         with open("/proc/self/io", encoding="ascii") as file:
             words = file.read().split()
-        found.update((name, int(words[words.index(name + ":") + 1])) for name in ("rchar", "read_bytes"))
-    except (OSError, ValueError, IndexError):  # this kernel does not say
-        pass
-    return found
+        read, stored = (int(words[words.index(name) + 1]) for name in ("rchar:", "read_bytes:"))
+    except (OSError, ValueError, IndexError):
+        return {}
+    return {"read_bytes": max(read, stored), "storage_bytes": stored}  # mapped files are read by no call
 
 
 def _private_bytes() -> int | None:

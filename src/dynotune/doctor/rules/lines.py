@@ -157,20 +157,12 @@ HABITS = (
         calls=r"(?i)^transform: .*(resize|interpolate)",
     ),
     _habit(
-        "resampled-per-item",
-        title="Sound is resampled for each item.",
-        what="Resampling sound",
-        remedy="Store the sound at the rate that the model takes.",
-        wrong_when="the rate is drawn at random for each item.",
-        calls=r"(?i)^transform: .*resampl",
-    ),
-    _habit(
         "transform-heavy",
         title="A transform takes much of the time of a sample.",
         what="Transforming samples",
         remedy="Do it for the whole batch on the GPU, or with a faster library; what is not random, do once and store.",
         wrong_when="the GPU is the bottleneck once samples are ready.",
-        calls=r"(?i)^transform: (?!.*(resiz|interpolate|resampl))",
+        calls=r"(?i)^transform: (?!.*(resiz|interpolate))",
         least=policy.MEDIUM_SHARE,
     ),
     _habit(

@@ -334,7 +334,7 @@ def _parts(loading: Loading) -> list[str]:
     shares: dict[str, float] = {}
     for part in loading.parts:
         name = f"{part.part} ({part.what})" if part.what else part.part
-        shares[name] = shares.get(name, 0.0) + part.share
+        shares[name] = shares.get(name, 0.0) + part.wall_s / sum(each.wall_s for each in loading.parts)
     most = [
         f"{share:.0%} {name}" for name, share in sorted(shares.items(), key=lambda row: -row[1])[:5] if share >= 0.01
     ]

@@ -11,11 +11,9 @@ from dynotune.launch.records.record import Record
 from dynotune.schema import document
 from dynotune.schema.errors import CONTRADICTIONS, RecordError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Line, Loader, Loading, SamplePart
+from dynotune.schema.observation import Loader, Loading, SamplePart
 from dynotune.schema.trace_summary import Place
 
-_ENOUGH, NOTABLE = 20, 0.05
-"""Looks that tell where time goes; a share of it that is worth a word."""
 _NO_MEDIA = ("text", "tokenizing", "decompressing")
 _UNSETTLED_S = 1.0
 """A worker that has just begun takes memory for its first batches: growth counts from here on."""
@@ -88,9 +86,9 @@ def _filled(
 
 
 def _with_parts(loader: Loader, own: Record | None) -> Loader:
-    """Its parts as shares of all that goes into a sample; without workers they are those of the thread of the steps.
+    """Add what pinning takes to the parts, and what was seen of decoders that no cover timed to the time of decoding.
 
-    Decoders that no cover timed count with what was seen of them.
+    Without workers the parts are those of the thread of the steps.
     """
     loading = loader.loading
     if isinstance(loading, Unknown):
@@ -100,47 +98,15 @@ def _with_parts(loader: Loader, own: Record | None) -> Loader:
         threads = (own.last("state") or {}).get("threads", [])
         of_steps: Any = next((thread.get("parts", []) for thread in threads if thread["of_steps"]), [])
         parts = document.convert(of_steps, list[SamplePart])
-    parts = _with_lock(parts, loading)
     made_s = sum(part.wall_s for part in parts if not part.what.startswith("queue"))
     if loading.pin_s and made_s:
         parts = [*parts, SamplePart(part="pin", num=0, wall_s=loading.pin_s * made_s / loading.fetch_s)]
-    per_s = loading.fetch_s / made_s if made_s else 0.0
     seen = [part for part in parts if part.part == "decode" and part.what not in _NO_MEDIA]
-    decode_s = max(loading.decode_s, per_s * sum(part.wall_s for part in seen))
-    parts = shared(parts, per_s / loader.batch_size if per_s and loader.batch_size else None)
-    decoders = loading.decoders or sorted({part.what for part in seen})
+    seen_s = loading.fetch_s * sum(part.wall_s for part in seen) / made_s if made_s else 0.0
+    decode_s, decoders = max(loading.decode_s, seen_s), loading.decoders or sorted({part.what for part in seen})
+    parts = sorted(parts, key=lambda part: -part.wall_s)
     loading = msgspec.structs.replace(loading, parts=parts, decode_s=decode_s, decoders=decoders)
     return msgspec.structs.replace(loader, loading=loading)
-
-
-def shared(parts: Sequence[SamplePart], sample_per_s: float | None = None) -> list[SamplePart]:
-    """The parts with their shares, the largest first; a second of them stands for `sample_per_s` of one sample."""
-    total_s = sum(part.wall_s for part in parts)
-    found = [
-        msgspec.structs.replace(
-            part,
-            share=part.wall_s / total_s if total_s else 0.0,
-            sample_s=None if sample_per_s is None else part.wall_s * sample_per_s,
-        )
-        for part in parts
-    ]
-    return sorted(found, key=lambda part: -part.wall_s)
-
-
-def _with_lock(parts: list[SamplePart], loading: Loading) -> list[SamplePart]:
-    """What reads or waits may stand still. Beside threads of the program's own, all else waits for the interpreter."""
-    total_s = sum(part.wall_s for part in parts if not part.what.startswith("queue"))
-    runs = [part for part in parts if part.part not in ("read", "wait") and not part.what.startswith("queue")]
-    running_s = sum(part.wall_s for part in runs)
-    if not loading.still_share or not running_s:
-        return parts
-    waits_s = min(running_s, loading.still_share * total_s - (total_s - running_s))
-    if waits_s < NOTABLE * total_s:
-        return parts
-    left = 1 - waits_s / running_s
-    parts = [msgspec.structs.replace(part, wall_s=part.wall_s * left) if part in runs else part for part in parts]
-    num = round(sum(part.num for part in runs) * (1 - left))
-    return [*parts, SamplePart(part="wait", what="the interpreter's lock", num=num, wall_s=waits_s)]
 
 
 def _loading(makers: Sequence[_Events], begin_s: float, end_s: float) -> Loading | Unknown:
@@ -161,7 +127,6 @@ def _loading(makers: Sequence[_Events], begin_s: float, end_s: float) -> Loading
         else None,
         decoders=sorted({name for events in makers for name in events[-1]["decoders"]}),
         items=Place(facts["items_at"]),
-        lines=_lines(makers),
         collate=Place(facts["collate_at"]),
         num_distinct=next((events[-1]["num_distinct"] for events in makers if "num_distinct" in events[-1]), None),
         num_objects=facts["num_objects"],
@@ -171,9 +136,9 @@ def _loading(makers: Sequence[_Events], begin_s: float, end_s: float) -> Loading
         if private
         else None,
         private_over_s=max(one[1] for one in private) if private else None,
-        parts=_parts(makers, begin_s, end_s),
+        parts=_parts(makers, end_s),
         decoded=facts.get("decoded", []),
-        **_reads(grown),
+        **{name: sum(one[name] for one in grown) / num for name in _BYTES if all(name in one for one in grown)},
     )
 
 
@@ -185,62 +150,30 @@ def _grown(events: _Events, begin_s: float, end_s: float) -> dict[str, float]:
     before = [event for event in events if event["at_s"] < begin_s]
     first = before[-1] if before else None
     last = next((event for event in reversed(within) if event["at_s"] <= end_s), within[0])
-    grown = {name: last[name] - (first[name] if first else 0) for name in _COUNTS}
-    # What the process read before it made batches is not told.
-    told = events[0] if first is None else first
-    grown.update((name, last[name] - told[name]) for name in _WAITS if name in last and name in told)
-    grown.update({"over_" + name: last[name] - told[name] for name in ("num", "fetch_s")})
-    grown["num_own_threads"] = last.get("num_own_threads", 0)
+    names = (*_COUNTS, *(name for name in _BYTES if last.get(name) is not None))
+    grown = {name: last[name] - (first[name] if first else 0) for name in names}
     since_s = first["at_s"] if first else last["begin_s"]
     spent = [event["longest_s"] for event in within if event["at_s"] <= last["at_s"]]
     return {**grown, "longest_s": max(spent), "over_s": max(last["at_s"] - since_s, 1e-9)}
 
 
-def _lines(makers: Sequence[_Events]) -> list[Line]:
-    """The lines of all makers together, since their begin."""
-    summed: dict[Line, int] = {}
-    for events in makers:
-        for line in document.convert(events[-1].get("lines", []), list[Line]):
-            key = msgspec.structs.replace(line, num=0, cpu_s=None)
-            summed[key] = summed.get(key, 0) + line.num
-    lines = [msgspec.structs.replace(line, num=num) for line, num in summed.items()]
-    return sorted(lines, key=lambda line: -line.num)
-
-
-_WAITS = ("ran_s", "delayed_s", "rchar", "read_bytes")
+_BYTES = ("read_bytes", "storage_bytes")
 _COUNTS = ("num", "fetch_s", "collate_s", "decode_s", "cpu_s")
 
 
-def _parts(makers: Sequence[_Events], begin_s: float, end_s: float) -> list[SamplePart]:
-    """Of all makers together, within the window; since their begin where that was too short to see much."""
-    within: dict[SamplePart, list[float]] = {}
-    whole: dict[SamplePart, list[float]] = {}
-    for events in makers:
-        before = [event for event in events if event["at_s"] < begin_s]
-        last = next((event for event in reversed(events) if event["at_s"] <= end_s), events[-1])
-        for event, sums, sign in ((last, within, 1), (last, whole, 1), *((one, within, -1) for one in before[-1:])):
+def _parts(makers: Sequence[_Events], end_s: float) -> list[SamplePart]:
+    """The parts of all makers together, up to `end_s`; since a maker's first word, which is of its warm-up, if it can."""
+    summed: dict[SamplePart, list[float]] = {}
+    for first, *others in makers:
+        last = next((event for event in reversed(others) if event["at_s"] <= end_s), first)
+        for event, sign in ((last, 1),) if last is first else ((last, 1), (first, -1)):
             for part in document.convert(event.get("parts", []), list[SamplePart]):
-                found = sums.setdefault(msgspec.structs.replace(part, num=0, wall_s=0.0), [0, 0.0])
+                found = summed.setdefault(msgspec.structs.replace(part, num=0, wall_s=0.0), [0, 0.0])
                 found[0] += sign * part.num
                 found[1] += sign * part.wall_s
-    sums = within if sum(num for num, _ in within.values()) >= _ENOUGH else whole
     return [
-        msgspec.structs.replace(part, num=int(num), wall_s=wall_s) for part, (num, wall_s) in sums.items() if num > 0
+        msgspec.structs.replace(part, num=int(num), wall_s=wall_s) for part, (num, wall_s) in summed.items() if num > 0
     ]
-
-
-def _reads(grown: Sequence[dict[str, float]]) -> dict[str, Any]:
-    """Bytes of a batch, and how long threads stood still; what is mapped into memory is not read by calls."""
-    over = sum(one["over_num"] for one in grown)
-    if not over or not all(name in one for one in grown for name in _WAITS):
-        return {}
-    ran_s, delayed_s, over_s, read, storage = (
-        sum(one[name] for one in grown) for name in (*_WAITS[:2], "over_fetch_s", *_WAITS[2:])
-    )
-    still = (
-        max(0.0, 1 - (ran_s + delayed_s) / over_s) if over_s and any(one["num_own_threads"] for one in grown) else None
-    )
-    return {"read_bytes": max(read, storage) / over, "storage_bytes": storage / over, "still_share": still}
 
 
 def _private(events: _Events) -> tuple[int, float] | None:

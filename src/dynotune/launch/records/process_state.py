@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from dynotune.launch.records.batch_costs import shared
 from dynotune.launch.records.periodic import periodic_work, seen_inside
 from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, GARBAGE, Record, Step, summarise
 from dynotune.schema import document
@@ -98,8 +97,6 @@ def _seen(model: Model, moments: dict[str, Any]) -> Model:
 def _parts(said: dict[str, Any]) -> dict[str, Any]:
     """Fields of ProcessState; what failed in the process is unknown where there is a place for that."""
     parts = {name: document.convert(said[name], type_) for name, type_ in _PARTS.items() if name in said}
-    threads = parts.get("threads", [])
-    parts["threads"] = [msgspec.structs.replace(thread, parts=shared(thread.parts)) for thread in threads]
     for name in ("collections", "compilation"):
         if name not in parts and name in said.get("failed", {}):
             parts[name] = Unknown(f"looking at it failed: {said['failed'][name]}")

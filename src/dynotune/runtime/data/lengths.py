@@ -1,4 +1,4 @@
-"""Batches of sequences that are about as long, and their padding."""
+"""Batches of sequences that are about as long."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.data import Sampler
 
 from dynotune.runtime.errors import InputError, TooLargeError
 
-__all__ = ["LengthBatchSampler", "PadToMultiple"]
+__all__ = ["LengthBatchSampler"]
 
 _BUCKET = math.log(1.1)
 """A bucket holds lengths within a tenth of each other; in it, order is random."""
@@ -140,35 +140,3 @@ class LengthBatchSampler(Sampler):  # type: ignore[misc]
             else:
                 batches += batches[: self._num_ranks - over]
         return batches
-
-
-class PadToMultiple:
-    """Collate function: dicts of sequences to a dict of tensors, padded to a multiple of `multiple`.
-
-    Few different shapes keep `torch.compile` from compiling again, and multiples of 8 suit tensor cores. Adds
-    `attention_mask`, 1 for what is no padding, unless samples bring one. Numbers become a tensor [batch].
-
-    Args:
-        multiple: of tokens.
-        values: what is padded with, by key; 0 for others, -100 for `labels`.
-    """
-
-    def __init__(self, multiple: int = 8, values: Mapping[str, int] | None = None) -> None:
-        if multiple < 1:
-            raise InputError(f"multiple is {multiple}; it is 1 or more.")
-        self.multiple, self.values = multiple, {"labels": -100, **(values or {})}
-
-    def __call__(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        columns = {key: [torch.as_tensor(sample[key]) for sample in samples] for key in samples[0]}
-        if "input_ids" in columns and "attention_mask" not in columns:
-            columns["attention_mask"] = [torch.ones_like(each) for each in columns["input_ids"]]
-        return {key: self._padded(key, column) for key, column in columns.items()}
-
-    def _padded(self, key: str, column: list[torch.Tensor]) -> torch.Tensor:
-        if not column[0].dim():
-            return torch.stack(column)
-        width = -(-max(map(len, column)) // self.multiple) * self.multiple
-        padded = column[0].new_full((len(column), width, *column[0].shape[1:]), self.values.get(key, 0))
-        for row, each in zip(padded, column, strict=True):
-            row[: len(each)] = each
-        return padded

@@ -69,13 +69,7 @@ class _Steps:
         return max(loader_s, self.step_s) if workers else loader_s + self.step_s
 
     def with_loader(
-        self,
-        change: str,
-        loader_s: float,
-        least_s: float,
-        note: str = "",
-        workers: int | None = None,
-        setting: str = "",
+        self, change: str, loader_s: float, least_s: float, note: str, setting: str, workers: int | None = None
     ) -> Forecast:
         """What a step takes beyond loader and model stays; the bound leaves it out."""
         num = self.workers if workers is None else workers
@@ -101,7 +95,7 @@ def _workers(loader: Loader, loading: Loading, steps: _Steps, cores: float | Non
     for num in sorted(num for num in wanted if 1 <= num <= most and num != now):
         loader_s = max(one_s / num, one_s * computes / cores) + (0.0 if now else HANDOVER_S)
         change, setting = f"{num} worker{'s' * (num > 1)}", f"loader.num_workers={num}"
-        yield steps.with_loader(change, loader_s, one_s / num, workers=num, setting=setting)
+        yield steps.with_loader(change, loader_s, one_s / num, note="", setting=setting, workers=num)
 
 
 def _without_parts(loading: Loading, steps: _Steps, trial: Trial) -> Iterator[Forecast]:
@@ -120,12 +114,12 @@ def _without_parts(loading: Loading, steps: _Steps, trial: Trial) -> Iterator[Fo
         return
     decoded, most = _share(loading, lambda part: part.part == "decode" and part.what == now)
     usual_now_s, _ = trial[now.lower()]
-    are_jpeg = all(path.lower().endswith((".jpg", ".jpeg")) for path in loading.decoded)
+    is_setting = now == "PIL" and all(path.lower().endswith((".jpg", ".jpeg")) for path in loading.decoded)
     for name, (usual_s, fastest_s) in trial.items():
         if name != now.lower():
             spared, at_most = 1 - usual_s / usual_now_s, 1 - min(1.0, fastest_s / usual_now_s)
             note = f"a file takes {usual_s * 1e3:.3g} ms, and {usual_now_s * 1e3:.3g} ms by {now}; pixels may differ"
-            setting = f"decode.backend={name}" if are_jpeg else ""
+            setting = f"decode.backend={name}" if is_setting else ""
             yield steps.less(f"decoding by {name}", decoded * spared, most * at_most, note, setting)
 
 
@@ -145,9 +139,8 @@ def try_decoders(run: RunSpec, loader: Loader) -> Trial:
     Returns:
         By decoder; empty where no file was noted, or nothing could be tried.
     """
-    files = (
-        [] if isinstance(loader.loading, Unknown) else [path for path in loader.loading.decoded if Path(path).is_file()]
-    )
+    decoded = [] if isinstance(loader.loading, Unknown) else loader.loading.decoded
+    files = [path for path in decoded if Path(path).is_file()]
     python = probe.interpreter(run.command, run.env, run.cwd)
     words, num = [str(TRIAL), *dict.fromkeys(files)], max(1, min(loader.num_workers, MOST_TRIALS)) if files else 0
     with ThreadPoolExecutor(MOST_TRIALS) as pool:
@@ -161,6 +154,6 @@ def try_decoders(run: RunSpec, loader: Loader) -> Trial:
 
 def _times(ended: tuple[int, bytes, bytes] | Unknown) -> Trial:
     try:
-        return {} if isinstance(ended, Unknown) else json.loads(ended[1])  # type: ignore[no-any-return]
+        return {} if isinstance(ended, Unknown) else json.loads(ended[1])
     except ValueError:  # it crashed, or a library printed something of its own
         return {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dynotune.knobs.conditions import ON_GPU, torch_from
-from dynotune.schema.knob import Call, Constructor, Knob, Library
+from dynotune.schema.knob import Constructor, Knob, Library
 
 _LOADERS = ("torch.utils.data.DataLoader",)
 _STARTED = "workers that have started keep what they began with"
@@ -95,36 +95,22 @@ KNOBS = (
         source="https://docs.python.org/3/library/multiprocessing.html#contexts-and-start-methods",
     ),
     Knob(
-        id="loader.sharing_strategy",
-        site=Call(set="torch.multiprocessing.set_sharing_strategy", get="torch.multiprocessing.get_sharing_strategy"),
-        type="str",
-        values=("file_descriptor", "file_system"),
-        default="file_descriptor",
-        when="any",
-        effect="exact",
-        doc="How workers hand over tensors. file_system keeps no file open for each, where open files run out.",
-        hurts="With file_system, shared memory stays behind when processes are killed.",
-        not_switched=_STARTED,
-        source="https://docs.pytorch.org/docs/stable/multiprocessing.html#sharing-strategies",
-    ),
-    Knob(
         id="decode.backend",
         site=Library("decode"),
         type="str",
-        values=("pil", "opencv", "torchvision", "simplejpeg", "turbojpeg", "torchcodec"),
+        values=("opencv", "torchvision", "simplejpeg"),
         packages={
-            "pil": ("pillow", "pillow-simd"),
             "opencv": ("opencv-python", "opencv-contrib-python"),
-            "turbojpeg": ("pyturbojpeg",),
-            **{name: (name,) for name in ("torchvision", "simplejpeg", "torchcodec")},
+            "torchvision": ("torchvision",),
+            "simplejpeg": ("simplejpeg",),
         },
-        default="as the program calls it",
+        default="Pillow",
         when="any",
         effect="numerics",
-        doc="Decodes JPEG files with this library where the program asks Pillow, OpenCV or torchvision, which still "
-        "give it what they gave. The read-back says by how much pixels of its own files differ.",
+        doc="Decodes JPEG files with this library where the program asks Pillow, and gives it "
+        "Pillow's own images. The read-back says by how much pixels of its own files differ.",
         hurts="Which decoder is fastest depends on the processor and on the number of workers. Other formats, CMYK, 12 "
-        "bits, files cut short and files that the call would turn stay with the program's decoder.",
+        "bits, files cut short and files that draft() scales stay with Pillow.",
         not_switched=_STARTED,
         source="https://arxiv.org/abs/2605.08731",
     ),
@@ -137,7 +123,7 @@ KNOBS = (
         when="construct",
         effect="sampling",
         doc="Puts sequences of like length into one batch, so that less is padded. Each sample comes as often as "
-        "before, in batches of the same size. Transformers' Trainer is switched by its own option.",
+        "before, in batches of the same size. So it is for Transformers' Trainer.",
         hurts="Batches are less mixed. A loader that does not shuffle is left alone, and one whose samples take long "
         "to read, since their lengths are read once, in a process beside it.",
         not_switched="it acts where an epoch begins",

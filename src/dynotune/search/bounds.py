@@ -22,7 +22,6 @@ _ONLY_LOADING = (
     "loader.persistent_workers",
     "loader.in_order",
     "loader.multiprocessing_context",
-    "loader.sharing_strategy",
     "decode.backend",
 )
 """They change when batches are ready, and nothing that is done with them."""

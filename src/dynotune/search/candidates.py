@@ -218,7 +218,7 @@ def _of_findings(
     for finding in diagnosis.findings:
         named = values.around(finding.candidates, machine.present, machine.num_cores)
         if finding.id == "decode-bound":
-            named += [one for one in _fit("decode.backend", {}, machine) if "pil" not in str(one.value)]
+            named += _fit("decode.backend", {}, machine)
         for setting in [*named, *values.beside_workers(named, machine.present)]:
             reason = _why_not(setting, finding.kind, machine, asked, objective)
             if not reason:

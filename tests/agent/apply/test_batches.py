@@ -1,4 +1,4 @@
-"""`loader.batches=by-length`, and how workers share tensors: sequences of like length together, each as often as before."""
+"""`loader.batches=by-length`: sequences of like length together, each as often as before."""
 
 import pytest
 
@@ -140,22 +140,3 @@ out["padded"] = padded(batches)
     assert done.out.pop("padded") < 1.15
     assert done.out == {"all": True}
     assert done.readback["loader.batches"]["ok"] is True
-
-
-def test_how_workers_share_tensors_is_set_and_seen_in_workers(child):
-    done = child(
-        """
-import torch
-from torch.utils.data import DataLoader, Dataset
-class Shares(Dataset):
-    def __len__(self):
-        return 4
-    def __getitem__(self, index):
-        return torch.multiprocessing.get_sharing_strategy()
-loader = DataLoader(Shares(), 2, num_workers=2, multiprocessing_context="fork", collate_fn=list)
-out["found"] = next(iter(loader))
-""",
-        "loader.sharing_strategy=file_system",
-    )
-    assert done.out == {"found": ["file_system"] * 2}
-    assert done.readback["loader.sharing_strategy"]["ok"], done.readback

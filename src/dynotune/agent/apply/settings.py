@@ -26,14 +26,12 @@ if TYPE_CHECKING:
     from ..core.hooks import AfterImport, Event, Log
     from .site import Answer, Args, Around, Kwargs, Planned, Site
 
-_LIBRARY_SITES: dict[str, type[Site]] = {
-    "batches": BatchesSite,
-    "decode": DecodeSite,
-}
-_MODULE_SITES: dict[str, type[Site]] = {
+_ACTION_SITES: dict[str, type[Site]] = {
     "autocast": AutocastSite,
+    "batches": BatchesSite,
     "channels_last": ChannelsLastSite,
     "compile": CompileSite,
+    "decode": DecodeSite,
 }
 _CONSTRUCTOR_SITES: dict[str, type[Site]] = {
     "torch.utils.data.DataLoader": LoaderSite,
@@ -176,10 +174,8 @@ class Settings:
 
 def _site_for(site: dict[str, Any]) -> type[Site] | None:
     kind = site.get("type", "")
-    if kind == "module":
-        return _MODULE_SITES.get(site.get("action", ""))
-    if kind == "library":
-        return _LIBRARY_SITES.get(site.get("action", ""))
+    if kind in ("module", "library"):
+        return _ACTION_SITES.get(site.get("action", ""))
     if kind == "constructor":
         return next((s for target, s in _CONSTRUCTOR_SITES.items() if target in site.get("targets", ())), None)
     return _SITES.get(kind)

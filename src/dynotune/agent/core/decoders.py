@@ -24,13 +24,9 @@ if TYPE_CHECKING:
 TRIAL_S, FEWEST = 0.4, 5
 
 
-def array_of(tensor: Any) -> Any:
-    return tensor.permute(1, 2, 0).contiguous().numpy()
-
-
-def pillow(image: Any) -> Decode:
-    asarray = import_module("numpy").asarray
-    return lambda data, is_grey: asarray(image.open(io.BytesIO(data)))
+def _pillow(image: Any) -> Decode:
+    """Pillow's own image, which is what a program takes of it."""
+    return lambda data, is_grey: image.open(io.BytesIO(data)).load()
 
 
 def _opencv(cv2: Any) -> Decode:
@@ -45,36 +41,28 @@ def _opencv(cv2: Any) -> Decode:
 
 def _torchvision(image: Any) -> Decode:
     torch = import_module("torch")
-    return lambda data, is_grey: array_of(image.decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8)))
+
+    def decode(data: bytes, is_grey: bool) -> Any:
+        pixels = image.decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        return pixels.permute(1, 2, 0).contiguous().numpy()
+
+    return decode
 
 
-def _turbojpeg(module: Any) -> Decode:
-    formats, decode = (module.TJPF_RGB, module.TJPF_GRAY), module.TurboJPEG().decode
-    return lambda data, is_grey: decode(data, pixel_format=formats[is_grey])
+def _simplejpeg(module: Any) -> Decode:
+    return lambda data, is_grey: module.decode_jpeg(data, "GRAY" if is_grey else "RGB")
 
 
-_SPACES = "RGB", "GRAY"
 BACKENDS: dict[str, tuple[str, Callable[[Any], Decode]]] = {
-    "pil": ("PIL.Image", pillow),
     "opencv": ("cv2", _opencv),
     "torchvision": ("torchvision.io.image", _torchvision),
-    "torchcodec": (
-        "torchcodec.decoders",
-        lambda m: lambda data, grey: array_of(m.decode_jpeg(data, mode=_SPACES[grey])),
-    ),
-    "simplejpeg": ("simplejpeg", lambda m: lambda data, grey: m.decode_jpeg(data, _SPACES[grey])),
-    "turbojpeg": ("turbojpeg", _turbojpeg),
-}
-# Pillow's own image is what a program takes of it, also where Pillow-SIMD goes by that name.
-_TRIED: dict[str, tuple[str, Callable[[Any], Decode]]] = {
-    "pil": ("PIL.Image", lambda m: lambda data, grey: m.open(io.BytesIO(data)).load()),
-    **{name: backend for name, backend in BACKENDS.items() if backend[1] is not pillow},
+    "simplejpeg": ("simplejpeg", _simplejpeg),
 }
 
 
 def tried(files: list[bytes]) -> dict[str, tuple[float, float]]:
     found = {}
-    for name, (module_name, backend) in _TRIED.items():
+    for name, (module_name, backend) in {"pil": ("PIL.Image", _pillow), **BACKENDS}.items():
         try:
             module = import_module(module_name)
             getattr(module, "setNumThreads", int)(0)  # of OpenCV: as in a worker

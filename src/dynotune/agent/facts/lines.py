@@ -12,7 +12,6 @@ in as few instructions as can be, and read afterwards.
 from __future__ import annotations
 
 import _thread
-import dis
 import linecache
 import os
 import sys
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     Frame = tuple[int, int]  # the identity of code, and a line of it
-    Raw = tuple[CodeType, int, dict[str, Any]]  # code, its last instruction, and its module's globals
     Taken = tuple[CodeType, int, dict[str, Any], int]  # code, a line of it, its module's globals, the instruction
     Key = tuple[int, int, int, int, str]  # the first, third and fourth are identities of code, 0 for none
 
@@ -107,7 +105,6 @@ class Lines:
         self._seen: dict[int, Seen] = {}
         # Whose it is, and whether it stands in stacks. By identity: comparing code by value takes long.
         self._known: dict[int, tuple[str, CodeType, bool]] = {}
-        self._numbers: dict[Frame, tuple[int, CodeType]] = {}  # lines, by code and instruction
         self._of_steps = 0
         self._turn = 0  # a thread of an earlier one ends by itself
         self._cpu_ns = 0
@@ -200,12 +197,11 @@ class Lines:
                 _wait_for_lock(own_s, False)
                 for ident, stack in taken if self._turn == turn and os.getpid() == pid else ():
                     if ident in self._seen or len(self._seen) < 4 * MOST_THREADS:
-                        lines = [(code, self._line_of(code, lasti), module, lasti) for code, lasti, module in stack]
-                        self._see(ident, lines, ran_ns, looked_ns - before_ns)
+                        self._see(ident, stack, ran_ns, looked_ns - before_ns)
         except Exception:  # the thread of the steps has ended, or the interpreter ends: what was seen by then is told
             return
 
-    def _take(self, me: int) -> tuple[list[tuple[int, list[Raw]]], int]:
+    def _take(self, me: int) -> tuple[list[tuple[int, list[Taken]]], int]:
         """All stacks, innermost frame first, that of the steps' thread before the others; and its processor time.
 
         No frame is held on to afterwards: it keeps all objects alive that its function had.
@@ -213,20 +209,13 @@ class Lines:
         frames, taken = sys._current_frames(), []
         for ident, innermost in ((self._of_steps, frames.pop(self._of_steps, None)), *frames.items()):
             frame: FrameType | None = innermost
-            stack: list[Raw] = []
+            stack: list[Taken] = []
             while frame is not None and len(stack) < MOST_FRAMES:
-                stack.append((frame.f_code, frame.f_lasti, frame.f_globals))  # which line that is takes longer to tell
+                stack.append((frame.f_code, frame.f_lineno or 0, frame.f_globals, frame.f_lasti))
                 frame = frame.f_back
             if stack and ident != me and (self._among is None or ident in self._among):
                 taken.append((ident, stack))
         return taken, time.clock_gettime_ns(self._clock)
-
-    def _line_of(self, code: CodeType, lasti: int) -> int:
-        found = self._numbers.get((id(code), lasti))
-        if found is None:
-            lines = [line for offset, line in dis.findlinestarts(code) if offset <= max(0, lasti) and line]
-            found = self._numbers[id(code), lasti] = (lines[-1] if lines else code.co_firstlineno), code
-        return found[0]
 
     def _see(self, ident: int, taken: list[Taken], ran_ns: int, wall_ns: int) -> None:
         if self._among is not None:

@@ -1,4 +1,4 @@
-"""How much of a batch is padding: from a mask, from a constant tail of whole numbers or frames, or from nested shapes.
+"""How much of a batch is padding: from a mask, or from a constant tail of whole numbers or frames.
 
 Only tensors in host memory are looked at, and of a loader's batches the first, second, fourth and so on.
 """
@@ -65,11 +65,8 @@ def _lengths(torch: Any, batch: Any) -> tuple[str, list[int], int] | None:
     else:
         named = [("", value) for value in tensors_in(torch, batch)]
     for name, value in named:
-        if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
+        if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.is_nested:
             continue
-        if value.is_nested:
-            lengths = [int(part.shape[0]) for part in value.unbind()]
-            return "nested tensors", lengths, max(1, round(sum(lengths) / max(1, len(lengths))))
         if value.layout != torch.strided or value.dim() not in (2, 3) or value.numel() > _MOST_VALUES:
             continue
         kept = _kept(torch, value, name) if value.shape[0] > 1 and value.shape[1] >= _FEWEST_LONG else None

@@ -56,7 +56,6 @@ read     LMDB           :.*(env|db|lmdb)\w*\.begin$
 read     tar            tarfile:|webdataset\.(tariterators|gopen|cache|shardlists)
 read     zip            zipfile(\._path)?[.:]
 decode   decompressing  (gzip|bz2|lzma|zlib|_compression|compression|zstandard|blosc2?|lz4|snappy)[.:]
-decode   webdataset     webdataset\.autodecode
 read     parquet        pyarrow\.(_?parquet|_?dataset)|fastparquet|pandas\.io\.parquet
 read     table          (pandas|polars|xarray|zarr)[.:]|:.*\.(i?loc|iat|at|iterrows|itertuples)$
 read     Arrow          (pyarrow|datasets)[.:]|:.*\.(as_py|to_pylist|to_pydict)$
@@ -69,8 +68,6 @@ read     network        google\.|:.*\.recv(_into)?$
 transform  resize       PIL\.Image:(resize|thumbnail|reduce|transform)$|cv2[\w.]*:(resize|pyrDown|warp\w+|remap)$
 transform  resize       torchvision\..*:_?(resize|resized_crop|_upsample)|torch\.nn\.functional:interpolate
 transform  resize       skimage\.transform|scipy\.ndimage.*:zoom|:.*\.(resize|thumbnail)$
-transform  resample     torchaudio\.functional.*resample|(librosa[\w.]*|scipy\.signal[\w.]*):resample
-transform  resample     (resampy|samplerate|soxr)[.:]
 decode   PIL            PIL\.(ImageFile|\w+ImagePlugin|\w+ImageFile|TiffTags)
 decode   PIL            PIL\.Image:(open|preinit|init|frombytes|frombuffer|_getdecoder|load|convert|tobytes|getdata)$
 decode   PIL            PIL\.Image:(_open_core|__array_interface__|fromarray|copy|_new|new|load_prepare|__init__)$
@@ -79,7 +76,7 @@ decode   -              (torchvision\.io|simplejpeg|turbojpeg|imageio|skimage\.i
 decode   -              (tifffile|rawpy|pydicom|nibabel|decord|av|_?soundfile|audioread)[.:]
 decode   -              torchaudio[\w.]*:_?load|librosa\.core\.audio:load
 transform  -            PIL\.|(torchvision\.transforms|albumentations|albucore|kornia|imgaug|torchaudio|librosa)[.:]
-transform  -            (cv2|skimage|audiomentations)[.:]|scipy\.(ndimage|signal)
+transform  -            (cv2|skimage|audiomentations|resampy|samplerate|soxr)[.:]|scipy\.(ndimage|signal)
 read     file           _?io[.:]|builtins:open|pathlib[.:]|codecs:|os:(open|p?read\w*|listdir|scandir|l?stat|walk)
 read     file           (posix|generic)path:|posix:|shutil:|(fsspec|smart_open|gcsfs|s3fs|mmap)[.:]
 read     file           :.*\.(read|readlines?|readinto|readall|read_bytes|read_text|seek|open)$

@@ -44,7 +44,6 @@ _DECODERS = {
     "torchvision.io": ("decode_image", "decode_jpeg", "decode_png", "decode_webp", "read_image"),
     "turbojpeg": ("TurboJPEG.decode",),
     "simplejpeg": ("decode_jpeg",),
-    "torchcodec.decoders": ("decode_jpeg",),
     "imageio.v2": ("imread",),
     "imageio.v3": ("imread",),
     "skimage.io": ("imread",),

@@ -14,7 +14,6 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading, SamplePart
 from dynotune.schema.trace_summary import Place
 
-_NO_MEDIA = ("text", "tokenizing", "decompressing")
 _UNSETTLED_S = 1.0
 """A worker that has just begun takes memory for its first batches: growth counts from here on."""
 
@@ -86,10 +85,7 @@ def _filled(
 
 
 def _with_parts(loader: Loader, own: Record | None) -> Loader:
-    """Add what pinning takes to the parts, and what was seen of decoders that no cover timed to the time of decoding.
-
-    Without workers the parts are those of the thread of the steps.
-    """
+    """Add what pinning takes to the parts; without workers these are of the thread of the steps."""
     loading = loader.loading
     if isinstance(loading, Unknown):
         return loader
@@ -101,11 +97,7 @@ def _with_parts(loader: Loader, own: Record | None) -> Loader:
     made_s = sum(part.wall_s for part in parts if not part.what.startswith("queue"))
     if loading.pin_s and made_s:
         parts = [*parts, SamplePart(part="pin", num=0, wall_s=loading.pin_s * made_s / loading.fetch_s)]
-    seen = [part for part in parts if part.part == "decode" and part.what not in _NO_MEDIA]
-    seen_s = loading.fetch_s * sum(part.wall_s for part in seen) / made_s if made_s else 0.0
-    decode_s, decoders = max(loading.decode_s, seen_s), loading.decoders or sorted({part.what for part in seen})
-    parts = sorted(parts, key=lambda part: -part.wall_s)
-    loading = msgspec.structs.replace(loading, parts=parts, decode_s=decode_s, decoders=decoders)
+    loading = msgspec.structs.replace(loading, parts=sorted(parts, key=lambda part: -part.wall_s))
     return msgspec.structs.replace(loader, loading=loading)
 
 
@@ -162,7 +154,7 @@ _COUNTS = ("num", "fetch_s", "collate_s", "decode_s", "cpu_s")
 
 
 def _parts(makers: Sequence[_Events], end_s: float) -> list[SamplePart]:
-    """The parts of all makers together, up to `end_s`; since a maker's first word, which is of its warm-up, if it can."""
+    """The parts of all makers together, up to `end_s`; since the first word of each, of its warm-up."""
     summed: dict[SamplePart, list[float]] = {}
     for first, *others in makers:
         last = next((event for event in reversed(others) if event["at_s"] <= end_s), first)

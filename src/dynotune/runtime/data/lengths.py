@@ -33,7 +33,6 @@ class LengthBatchSampler(Sampler):  # type: ignore[misc]
         packed: batches are for `pack`, with sequences of all lengths in one.
         rank, num_ranks: of this process; by default those of `torch.distributed`, if it is initialised.
         drop_last: with `batch_size` alone no batch is smaller: which sequences are left out is drawn anew each epoch.
-        allow_longer: a sequence longer than `max_tokens` is a batch of its own.
 
     Raises:
         InputError: no limit, a limit below 1, a negative length, or a rank that is none.
@@ -43,17 +42,17 @@ class LengthBatchSampler(Sampler):  # type: ignore[misc]
     def __init__(
         self, lengths: Sequence[int], *, batch_size: int | None = None, max_tokens: int | None = None,
         packed: bool = False, shuffle: bool = True, seed: int = 0, rank: int | None = None,
-        num_ranks: int | None = None, drop_last: bool = False, allow_longer: bool = False,
+        num_ranks: int | None = None, drop_last: bool = False,
     ) -> None:  # fmt: skip
         limits = [limit for limit in (batch_size, max_tokens) if limit is not None]
         lengths = [int(length) for length in lengths]
         if not limits or min(limits) < 1 or min(lengths, default=0) < 0:
             raise InputError("batch_size or max_tokens must be given, 1 or more, and lengths be 0 or more.")
         over = [length for length in lengths if max_tokens is not None and length > max_tokens]
-        if over and not allow_longer:
+        if over:
             raise TooLargeError(
                 f"{len(over)} sequences are longer than max_tokens={max_tokens}; the longest has {max(over)}.",
-                hint="Cut them, or give allow_longer=True: each is a batch of its own.",
+                hint="Cut them, or leave them out.",
             )
         is_distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         self._num_ranks = num_ranks or (torch.distributed.get_world_size() if is_distributed else 1)

@@ -13,7 +13,9 @@ from dynotune.diagnose.forecast import forecasts, try_decoders
 from dynotune.schema.diagnosis import UpperBound
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading, SamplePart
+from dynotune.schema.run import RunSpec
 
+NO_TRIAL = {}
 CHANGES = {
     "cache": "all that is read in the page cache",
     "memory": "samples in memory, nothing read",
@@ -23,7 +25,7 @@ CHANGES = {
 
 
 def part(kind, what, share, num=400):
-    return SamplePart(part=kind, what=what, share=share, wall_s=share, num=round(num * share))
+    return SamplePart(part=kind, what=what, wall_s=share, num=round(num * share))
 
 
 def loader(num_workers=2, cpu=1.0, **fields):
@@ -43,8 +45,8 @@ def bounds(loader_s=0.05, step_s=0.01, both_s=0.05):
     return [UpperBound(part=name, step_s=time_s, num_steps=10) for name, time_s in times.items()]
 
 
-def told(*args, **fields):
-    found = forecasts(*args, **fields)
+def told(loader, bounds, cores, trial=NO_TRIAL):
+    found = forecasts(loader, bounds, cores, trial)
     return found if isinstance(found, Unknown) else {row.change: row for row in found}
 
 
@@ -93,7 +95,7 @@ def test_another_decoder_is_a_setting_where_the_files_are_of_jpeg():
 
 
 def test_what_nobody_looked_at_is_not_foretold():
-    assert set(told(loader(1, parts=[]), bounds(), 1.0)) == {"2 workers"} - {"2 workers"}
+    assert set(told(loader(1, parts=[]), bounds(), 1.0)) == set()
     nothing = Loader(name="L", dataset="d", loading=Unknown("not timed"))
     assert told(nothing, bounds(), 4.0) == Unknown("not timed")
 
@@ -104,7 +106,8 @@ def test_decoders_are_tried_on_the_programs_own_files_where_they_are_installed(t
     (tmp_path / "simplejpeg.py").write_text("def decode_jpeg(raw, space):\n    assert raw[:2] == bytes([255, 216])\n")
     (tmp_path / "cv2.py").write_text("def imdecode(*words):\n    return None\ndef setNumThreads(num): pass\n")
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    found = try_decoders(sys.executable, loader(2, decoded=[str(tmp_path / "a.jpg"), "/gone.jpg"]), env)
+    run = RunSpec(command=[sys.executable, "train.py"], cwd=tmp_path, base=tmp_path, env=env)
+    found = try_decoders(run, loader(2, decoded=[str(tmp_path / "a.jpg"), "/gone.jpg"]))
     assert set(found) == {"pil", "simplejpeg"}  # one that gives nothing is no decoder of these
     assert all(0 < fastest_s <= usual_s for usual_s, fastest_s in found.values())
-    assert try_decoders(sys.executable, loader(2), env) == {}
+    assert try_decoders(run, loader(2)) == {}

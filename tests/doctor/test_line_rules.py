@@ -92,7 +92,8 @@ def test_a_thread_that_was_hardly_looked_at_tells_nothing():
 
 
 def loader(*lines: Line, num_workers: int = 2, fetch_s: float = 0.3) -> Loader:
-    loading = Loading(num_batches=20, fetch_s=fetch_s, longest_s=fetch_s, cpu_s=fetch_s, lines=list(lines))
+    parts = [SamplePart(part="own", num=one.num, wall_s=1.0, function=one.function, text=one.text) for one in lines]
+    loading = Loading(num_batches=20, fetch_s=fetch_s, longest_s=fetch_s, cpu_s=fetch_s, parts=parts)
     return Loader(name="DataLoader", dataset="data.Rows", num_workers=num_workers, loading=loading)
 
 
@@ -107,10 +108,9 @@ def test_workers_lines_say_what_makes_a_batch_slow():
 
 def test_without_workers_the_loops_own_thread_is_seen_inside_the_loader():
     inside = Line(function="data.py(31): __getitem__", text="mask = grow(mask)", num=60, inside="loader")
+    drawn = loader(inside, num_workers=0)
     finding = found(
-        on_gpu(
-            lost("loader-bound", 0.6), shares={"input": 0.6}, loaders=[loader(num_workers=0)], threads=[thread(inside)]
-        )
+        on_gpu(lost("loader-bound", 0.6), shares={"input": 0.6}, loaders=[drawn], threads=[thread(inside)])
     )["num-workers-zero"]
     assert finding.where == Place("data.py(31): __getitem__")
 
@@ -263,9 +263,7 @@ def test_an_environment_in_a_folder_named_torch_is_not_torch():
 
 
 def made(part: str, what: str, text: str = "x = self.f(index)", share: float = 1.0) -> SamplePart:
-    return SamplePart(
-        part=part, what=what, num=90, wall_s=share, share=share, function="data.py(9): __getitem__", text=text
-    )
+    return SamplePart(part=part, what=what, num=90, wall_s=share, function="data.py(9): __getitem__", text=text)
 
 
 MADE = {
@@ -275,7 +273,6 @@ MADE = {
     "archive-opened-per-item": ("read", "HDF5 opened", "with h5py.File(self.path) as file:"),
     "tokenized-per-item": ("decode", "tokenizing", "ids = self.tokenizer(text)"),
     "resized-per-item": ("transform", "torchvision.transforms.transforms.Resize", "x = self.transform(x)"),
-    "resampled-per-item": ("transform", "torchaudio.transforms.Resample", "x = self.resample(x)"),
     "transform-heavy": ("transform", "Shift", "x = self.shift(x)"),
     "array-copied-per-item": ("own", "", "x = np.array(self.images)[index]"),
     "locked-per-item": ("wait", "lock", "with self.lock:"),

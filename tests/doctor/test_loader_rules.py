@@ -486,7 +486,7 @@ def test_workers_that_each_yield_all_of_a_data_set_are_found():
 
 
 def test_where_a_samples_time_and_bytes_go_is_evidence():
-    parts = [SamplePart(part="read", what="zip", num=80, wall_s=0.8, share=0.8)]
+    parts = [SamplePart(part="read", what="zip", num=80, wall_s=0.8), SamplePart(part="own", num=20, wall_s=0.2)]
     told = loader(2, loading=loading(parts=parts, read_bytes=4e6, storage_bytes=1e6))
     evidence = "\n".join(found(waits(0.5, told))["loader-bound"].evidence)
     assert "80% read (zip)" in evidence and "4 MB, 25% of it from storage" in evidence

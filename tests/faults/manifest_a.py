@@ -39,7 +39,6 @@ LOADER = (
             ("array-copied-per-item", "whole"),
             ("tokenized-per-item", "tokens"),
             ("resized-per-item", "smaller", "decode-bound"),
-            ("resampled-per-item", "sound"),
             ("transform-heavy", "transformed"),
             ("locked-per-item", "locked"),
             ("handover-heavy", "rows"),

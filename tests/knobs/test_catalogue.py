@@ -40,7 +40,7 @@ def test_every_knob_has_its_own_name_a_source_and_a_reason_where_it_may_not_appl
 
 PROMISED = """
     loader.num_workers loader.pin_memory loader.persistent_workers loader.prefetch_factor loader.in_order
-    loader.multiprocessing_context loader.sharing_strategy decode.backend
+    loader.multiprocessing_context decode.backend
     transfer.non_blocking matmul.fp32_precision precision.autocast
     cudnn.benchmark cudnn.deterministic determinism.algorithms layout.channels_last compile.mode
     optimizer.fused host.num_threads host.interop_threads host.malloc
@@ -183,14 +183,11 @@ def test_what_is_not_known_is_left_to_the_readback(knob):
 
 def test_a_value_that_needs_a_package_is_refused_where_it_is_known_to_be_missing():
     python = {"python.version": "3.12.1"}
-    opencv, pil = knobs.parse("decode.backend=opencv"), knobs.parse("decode.backend=pil")
+    opencv = knobs.parse("decode.backend=opencv")
     for facts in ({}, {"python.version": Unknown("no answer")}, python | {"package.opencv-python-headless": "5.0"}):
         knobs.check_applies(opencv, facts)
     with pytest.raises(CannotRunHere, match="opencv-python or opencv-contrib-python is not installed"):
         knobs.check_applies(opencv, python | {"package.pillow": "13.0"})
-    knobs.check_applies(pil, python | {"package.pillow-simd": "12.1"})
-    with pytest.raises(CannotRunHere, match="pillow or pillow-simd"):
-        knobs.check_applies(pil, python)
 
 
 def test_more_workers_than_cores_are_warned_about_and_not_refused():

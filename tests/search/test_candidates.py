@@ -367,7 +367,7 @@ def test_of_decoders_those_that_are_installed_are_tried():
     assert [str(row.setting) for row in refused if row.setting.knob == "decode.backend"] == ["decode.backend=opencv"]
     assert "decode.backend=opencv" in names(offer(decoding, facts=facts, words={"allow": ["numerics"]})[0])
     named = offer(facts=facts, words={"extra": ["decode.backend"]})[0]
-    assert names(named) == {"decode.backend=opencv", "decode.backend=pil"}
+    assert names(named) == {"decode.backend=opencv"}
     refuse_unfit(asked.parse(extra=["decode.backend"]), Machine(facts=facts))
     for word in ("decode.backend=simplejpeg", "decode.backend"):
         with pytest.raises(CannotRunHere, match="is not installed in the command's environment"):

@@ -37,8 +37,8 @@ class SamplePart(msgspec.Struct, frozen=True, kw_only=True):
     """A part of the time in which samples are made, at one line of the user's own.
 
     Args:
-        part: "read": opening and reading; "move": to the process that draws; "wait": for a lock, the interpreter's too,
-            or asleep; "own": the program's own code.
+        part: "read": opening and reading; "move": to the process that draws; "wait": for a lock, or
+            asleep; "own": the program's own code.
         what: a library, a format, or a transform's class.
         num: times that it was seen; `wall_s`: the time that these stand for.
         function, text: the line, "" where none of the user's own is on the stack.

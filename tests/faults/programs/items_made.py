@@ -87,18 +87,6 @@ class Smaller:
         self.picture.resize((64, 64))
 
 
-class Sound:
-    """An item is sound that gets another rate."""
-
-    def __init__(self, folder: Path) -> None:
-        from scipy import signal
-
-        self.signal, self.sound = signal, np.random.default_rng(0).standard_normal(16_000)
-
-    def once(self) -> None:
-        self.signal.resample_poly(self.sound, 160, 147)
-
-
 class Warp:
     """A transform of the program's own."""
 
@@ -138,7 +126,7 @@ class Locked:
 
 
 MADE: dict[str, Callable[[Path], object]] = {
-    "archive": Archive, "table": Table, "whole": Whole, "tokens": Tokens, "smaller": Smaller, "sound": Sound,
+    "archive": Archive, "table": Table, "whole": Whole, "tokens": Tokens, "smaller": Smaller,
     "transformed": Transformed, "locked": Locked,
 }  # fmt: skip
 

@@ -110,15 +110,20 @@ def test_a_damaged_event_is_an_error():
         loading(record(2, {"drawn_by": 1}))
 
 
-def test_decoding_that_was_only_seen_takes_its_part_too():
-    def told(what, **fields):
-        rows = [
-            {"part": "decode", "what": what, "num": 80, "wall_s": 0.8},
-            {"part": "own", "what": "", "num": 20, "wall_s": 0.2},
-        ]
-        return loading(record(2, fetching(12.0, 100, parts=rows, **fields)))
+def test_parts_of_all_workers_are_taken_together_without_their_warm_up():
+    def rows(num_read, **more):
+        named = {"read": num_read, **more}
+        return [{"part": part, "num": num, "wall_s": num * 0.01} for part, num in named.items()]
 
-    assert told("PIL").decode_s == pytest.approx(0.8 * 0.02) and told("PIL").decoders == ["PIL"]
-    timed = told("PIL", decode_s=1.9, decoders=["cv2.imread"])
-    assert timed.decode_s == pytest.approx(0.019) and timed.decoders == ["cv2.imread"]
-    assert told("tokenizing").decode_s == 0.0 and told("tokenizing").decoders == []
+    one = [fetching(10.5, 25, parts=rows(90)), fetching(12.0, 100, parts=rows(100, own=40))]
+    brief = [fetching(10.6, 30, worker=1, parts=rows(10))]
+    parts = loading(record(2, *one, fetching(14.0, 200, parts=rows(500))), record(3, *brief), window=(10.0, 13.5)).parts
+    assert [(part.part, part.num) for part in parts] == [("own", 40), ("read", 20)]
+    assert parts[1].wall_s == pytest.approx(0.2)
+
+
+def test_bytes_that_makers_read_are_told_for_a_batch_where_the_kernel_does():
+    counts = [fetching(at, num, read_bytes=1000 * num, storage_bytes=250 * num) for at, num in ((10.5, 25), (13.0, 75))]
+    told = loading(record(2, *counts))
+    assert (told.read_bytes, told.storage_bytes) == (1000, 250)
+    assert loading(record(2, *counts), record(3, *WORKER)).read_bytes is None

@@ -78,7 +78,7 @@ class Fetching:
         self._counts: dict[tuple[int, int, int], Counts] = {}
         self._inside: dict[int, Counts] = {}  # by thread: it makes a batch
         self._lines: Lines | None = None  # of a worker
-        self._feeders: dict[int, None] = {}  # threads that hand batches to another process
+        self._feeders: dict[int, Any] = {}  # threads that hand batches to another process
         self._decoding: set[int] = set()
         self._pinning: set[int] = set()
         self._torch: Any = None
@@ -116,7 +116,8 @@ class Fetching:
             clock = thread_time if worker is None else process_time
             counts = self._counts[key] = Counts(datasets.facts_of(torch, dataset, collate), worker, clock)
             if worker is not None:
-                self._lines = Lines(among=ChainMap[int, Any](self._inside, self._feeders))
+                threads: ChainMap[int, Any] = ChainMap(self._inside, self._feeders)
+                self._lines = Lines(among=threads)
                 self._lines.begin()
                 Finalize(None, functools.partial(self._worker_ends, counts), exitpriority=100)
         fetcher.collate_fn = self._timed_collate(collate, counts)

@@ -132,8 +132,8 @@ def last_batch_shape(view: ObservationView) -> Judgements:
 
 @rule(
     title="Much of each batch is padding.",
-    sees="some batches as they came out of the loader, in host memory: a mask, a constant tail of whole numbers or of "
-    "frames of zeros, or nested tensors.",
+    sees="some batches as they came out of the loader, in host memory: a mask, or a constant tail of whole numbers "
+    "or of frames of zeros.",
     costs="at most the padding's part of the time that the device, or without one the operators, could spare.",
     wrong_when="the model leaves padding out by itself (variable-length attention, packed sequences), or the program "
     "measures rows of one length on purpose. Attention over long rows may cost more than this share.",

@@ -178,10 +178,10 @@ HABITS = (
     _habit(
         "locked-per-item",
         title="Samples wait for a lock.",
-        what="Waiting for a lock, or for the interpreter's, while samples are made",
+        what="Waiting for a lock while samples are made",
         remedy="Let each worker have its own file, connection or generator; make samples in processes, not in threads.",
         wrong_when="the lock guards a device that can do one thing at a time.",
-        calls=r"^wait: (lock|the interpreter)",
+        calls=r"^wait: lock",
         least=policy.MEDIUM_SHARE,
     ),
     _habit(

@@ -144,6 +144,8 @@ LEAK_SURE_RISES = 6
 """For the process, if its levels are known. That many rises in a row, without a fall, are no chance."""
 LEAK_OF_ALL = 0.05
 """Part of allocated memory. Inputs that grow from step to step make it vary by as much."""
+LEAK_OF_GRAPH = 0.25
+"""Part of the graph that is held. Where each step leaves its own, a window as long as all before it adds about half."""
 LEAK_RISES = 0.75
 """Part of the stretches between levels. A leak rises nearly always, and varying memory every second time."""
 LEAK_FALLS = 1 / 3

@@ -124,9 +124,9 @@ def of_loader(view: ObservationView, chosen: Callable[[Line], bool] = lambda lin
     else:
         loading, share = loader.loading, steady_wait(view, loader)
         parts = [] if isinstance(loading, Unknown) else loading.parts
-    if sum(part.num for part in parts) < FEWEST:
-        return []
     total_s = sum(part.wall_s for part in parts)
+    if sum(part.num for part in parts) < FEWEST or not total_s:
+        return []
     made = [(_line(part), share * part.wall_s / total_s) for part in parts]
     return [(line, part) for line, part in made if chosen(line)]
 

@@ -6,7 +6,7 @@ stay what they are. A loader keeps its order where this says nothing, and where 
 
 from __future__ import annotations
 
-import multiprocessing
+import importlib
 import random
 from array import array
 from itertools import count, islice
@@ -104,7 +104,7 @@ def read_lengths(dataset: Any) -> array[int]:
     Raises:
         ValueError: they cannot be read, or not soon enough.
     """
-    context = multiprocessing.get_context("fork")
+    context = importlib.import_module("multiprocessing").get_context("fork")  # not before a program needs it
     receives, sends = context.Pipe(duplex=False)
     child = context.Process(target=_tell_lengths, args=(dataset, sends))
     child.start()

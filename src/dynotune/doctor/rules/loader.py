@@ -332,9 +332,10 @@ def _making(loader: Loader) -> list[str]:
 def _parts(loading: Loading) -> list[str]:
     """Return where the time of a sample goes, and where its bytes come from."""
     shares: dict[str, float] = {}
+    total_s = sum(part.wall_s for part in loading.parts) or 1.0
     for part in loading.parts:
         name = f"{part.part} ({part.what})" if part.what else part.part
-        shares[name] = shares.get(name, 0.0) + part.wall_s / sum(each.wall_s for each in loading.parts)
+        shares[name] = shares.get(name, 0.0) + part.wall_s / total_s
     most = [
         f"{share:.0%} {name}" for name, share in sorted(shares.items(), key=lambda row: -row[1])[:5] if share >= 0.01
     ]

@@ -156,12 +156,12 @@ class Data(Items):
 RESIZED = """
 from PIL import Image
 
-picture = Image.fromarray(np.zeros((1500, 1500, 3), dtype=np.uint8))
+picture = Image.fromarray(np.zeros((600, 600, 3), dtype=np.uint8))
 
 
 class Smaller:
     def __call__(self, image):
-        return image.resize((1000, 1000), Image.Resampling.LANCZOS)
+        return image.resize((400, 400), Image.Resampling.LANCZOS)
 
 
 class Data(Items):

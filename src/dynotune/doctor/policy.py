@@ -106,6 +106,8 @@ FORK_S = 0.02
 """Time in which a worker is forked and asks for its first batch. A fresh interpreter with torch takes seconds."""
 MANY_OBJECTS = 100_000
 """Python objects of a data set, some 10 MB. Copies of fewer objects in each worker do not matter."""
+OBJECT_BYTES = 256
+"""Of a Python object of a data set, with what it shares its page with: a path has about a hundred."""
 COPIED_BYTES = 16 << 20
 """Growth of all workers' own memory in the window. Batches alone change it by some megabytes."""
 COPIED_MUCH_BYTES = 256 << 20

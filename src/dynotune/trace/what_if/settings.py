@@ -68,6 +68,8 @@ RECORDED = Range(2.8, 1.7)
 _PRODUCTS = tuple(CLASSES.index(name) for name in ("matmul", "convolution"))
 _POINTWISE = tuple(CLASSES.index(name) for name in COMPILED)
 _LAYOUT, _CONVOLUTION = CLASSES.index("layout"), CLASSES.index("convolution")
+_RECURRENT = re.compile(r"aten::(_cudnn_rnn|_thnn_fused|lstm|gru|rnn_(tanh|relu))|CudnnRnnBackward")
+"""Compiled code is cut at them."""
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function")
 
 
@@ -140,7 +142,8 @@ class _Parts:
 
     def compiled(self, of_host: Range) -> tuple[intervals.Set, Range]:
         """The model's code, and what is left of its host time when it is compiled; for a small model that is more."""
-        model = self.model()
+        rows = named(self.timeline, _RECURRENT, HostKind.OPERATOR)
+        model = intervals.difference(self.model(), intervals.union_of(self.timeline.host, rows))
         calls_s = len(outermost(self.timeline.host, self._modules())) * self._faster
         each = calls_s * 1e9 / max(1, intervals.length(model))
         return model, Range(*(left + each * call_s for left, call_s in zip(of_host, COMPILED_CALL_S, strict=True)))

@@ -10,6 +10,7 @@ import functools
 from .batches import BatchesSite
 from .compile import CompileSite
 from .decode import DecodeSite
+from .distributed import DistributedSite
 from .environment import AllocatorSite, EnvironmentSite, PreloadSite
 from .globals import GlobalSite
 from .loader import LoaderSite
@@ -36,6 +37,7 @@ _ACTION_SITES: dict[str, type[Site]] = {
 _CONSTRUCTOR_SITES: dict[str, type[Site]] = {
     "torch.utils.data.DataLoader": LoaderSite,
     "torch.optim.Adam": OptimizerSite,
+    "torch.nn.parallel.DistributedDataParallel": DistributedSite,
 }
 _SITES: dict[str, type[Site]] = {
     "env": EnvironmentSite,

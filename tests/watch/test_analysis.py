@@ -84,6 +84,15 @@ def test_the_cause_is_what_the_last_seconds_waited_for(how, cause):
     assert analysis.sentence(run.look(), run.moment)
 
 
+def test_a_share_that_varies_about_its_bound_is_no_change():
+    run = Simulated().runs(60, wait=0.35)
+    for wait in (0.22, 0.3, 0.2, 0.27) * 6:
+        run.runs(10, wait=wait)
+        assert (run.moment.cause, run.change) == ("input", None)
+    run.runs(30, wait=0.05)
+    assert run.moment.cause == "cpu"
+
+
 def test_an_hour_of_a_clean_run_has_no_alert():
     run = Simulated()
     for epoch in range(12):

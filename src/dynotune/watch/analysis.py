@@ -21,6 +21,8 @@ from dynotune.watch.store import Bin, Series, Store
 WINDOW_S, LONGEST_WINDOW_S, FEWEST_STEPS = 10.0, 60.0, 10
 MINUTE_S = 60.0
 INPUT_BOUND, DEVICE_BOUND, DEVICE_IDLE = 0.25, 0.85, 0.05
+STILL = 0.6
+"""Of a bound: what is so stays so until it is below this, for shares of ten seconds vary."""
 FEWEST_BINS, LONG_STEP_S, FEWEST_LONG = 5, 5.0, 3
 """Seconds with steps that a pace needs; steps that are long fill fewer."""
 DROP, BELOW_ALL = 0.9, 0.97
@@ -142,7 +144,8 @@ class Analysis:
             paces = [each.pace_s or 0.0 for each in usual]
             is_usual = pace_s * DROP <= median(paces) or pace_s * BELOW_ALL <= max(paces)
         stalls = list(stalled(look))
-        cause = "stalled" if stalls else cause_of(look, shares) if shares else ""
+        before = self.past[-1].cause if self.past else ""
+        cause = "stalled" if stalls else cause_of(look, shares, before) if shares else ""
         now = Moment(look.now, look.step, cause, pace_s, shares, look.mean("cores"), look.mean("others"), is_usual)
         found = [*stalls, *memory_growth(look), *device_shared(look)]
         if not stalls:  # a program that stands still is not judged by its pace
@@ -178,9 +181,9 @@ def _first_step(look: Look, before: Moment, first: Moment) -> int:
 # The cause, and its reasons
 
 
-def cause_of(look: Look, shares: Shares) -> Cause:
+def cause_of(look: Look, shares: Shares, before: Cause = "") -> Cause:
     device = shares.device or 0.0
-    if shares.input >= INPUT_BOUND and device < DEVICE_BOUND:
+    if shares.input >= INPUT_BOUND * (STILL if before == "input" else 1.0) and device < DEVICE_BOUND:
         return "input"
     if device > DEVICE_IDLE:
         return "device" if device >= DEVICE_BOUND else "host"

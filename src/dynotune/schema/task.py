@@ -97,7 +97,18 @@ class CheckResults(_At, frozen=True, kw_only=True, tag="check-results"):
     nudge: float = 0.0
 
 
-Task = TimeWindow | RecordTrace | IsolateLoader | SwitchArms | CheckResults
+class RecordMemory(_At, frozen=True, kw_only=True, tag="record-memory"):
+    """Record what the caching allocator does within `num_steps` steps, and whose each block is.
+
+    Args:
+        batch_share: of each batch's samples that the program is given, from three steps before on; None for all.
+    """
+
+    num_steps: int
+    batch_share: float | None = None
+
+
+Task = TimeWindow | RecordTrace | IsolateLoader | SwitchArms | CheckResults | RecordMemory
 
 
 class TaskFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -212,4 +212,8 @@ def _class_of(kind: str) -> Any:
         from .check_results import CheckResults
 
         return CheckResults
+    if kind == "record-memory":
+        from .record_memory import RecordMemory
+
+        return RecordMemory
     raise ValueError("%r" % kind)

@@ -28,8 +28,10 @@ NUM_HOLDERS = 10
 ADDRESS_MASK = (1 << 62) - 1
 """Some devices' addresses have the highest bits set; without them they fit int64 and stay distinct."""
 
-_BLOCKS = {"alloc": 1, "free_completed": -1}
-_SEGMENTS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+MODULE_FILE = "<dynotune module>"
+"""File of the functions that the agent calls modules through; their name is the module's path."""
+BLOCKS = {"alloc": 1, "free_completed": -1}
+SEGMENTS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 # What the allocator does of its own accord between two calls of the program.
 _BETWEEN = ("free_completed", "snapshot", "workspace_snapshot", "user_defined")
 _TAKING = ("segment_alloc", "segment_map", "oom")
@@ -71,7 +73,7 @@ class Stacks:
     def __init__(self, name: str, budget: int) -> None:
         self._name, self._budget = name, budget
         # The lists are kept with their answers: else another could get the id of one that is gone.
-        self._known: dict[int, tuple[Any, Place, bool]] = {}
+        self._known: dict[int, tuple[Any, Place, bool, str]] = {}
 
     def place(self, frames: Any) -> Place:
         """The user's innermost function, else the innermost one of Python; "" where there is none."""
@@ -81,17 +83,24 @@ class Stacks:
         """Whether the stack passes through torch's `empty_cache`."""
         return self._look(frames)[2]
 
-    def _look(self, frames: Any) -> tuple[Any, Place, bool]:
+    def module(self, frames: Any) -> str:
+        """Path of the innermost module whose forward the stack is in, where the agent recorded it; else ""."""
+        return self._look(frames)[3]
+
+    def _look(self, frames: Any) -> tuple[Any, Place, bool, str]:
         if not frames:
-            return (None, Place(), False)
+            return (None, Place(), False, "")
         if (known := self._known.get(id(frames))) is None:
             known = self._known[id(frames)] = (frames, *self._read(frames))
         return known
 
-    def _read(self, frames: Any) -> tuple[Place, bool]:
-        innermost, empties = Place(), False
+    def _read(self, frames: Any) -> tuple[Place, bool, str]:
+        innermost, empties, module = Place(), False, ""
         found = None
         for file, line, function in self._fields(frames):
+            if file == MODULE_FILE:
+                module = module or printable(function)
+                continue
             empties |= function == "empty_cache" and is_of_library(file)
             if found is not None or not (file.endswith(".py") or file.startswith("<")):
                 continue
@@ -99,7 +108,7 @@ class Stacks:
             innermost = innermost if innermost.function else place
             if not is_of_library(file):
                 found = place
-        return found or innermost, empties
+        return found or innermost, empties, module
 
     def _fields(self, frames: Any) -> list[tuple[str, int, str]]:
         try:
@@ -128,16 +137,16 @@ def replayed(
         reserved_bytes: at the snapshot.
     """
     actions = Counter(event.action for event in events)
-    if len(events) < 2 or not (actions.keys() & (_BLOCKS.keys() | _SEGMENTS.keys() | {"oom"})):
+    if len(events) < 2 or not (actions.keys() & (BLOCKS.keys() | SEGMENTS.keys() | {"oom"})):
         return Unknown('the snapshot has no history: record with torch.cuda.memory._record_memory_history("all")')
     sizes = np.array([event.size for event in events], dtype=object)
     if int(sizes.sum()) >= _LARGEST_SUM_BYTES:
         raise UsageError(f"{name} is no memory snapshot: its sizes add up to more than any memory.")
     sizes = sizes.astype(np.int64)
     times = [event.time_us for event in events if event.time_us is not None]
-    reserved = _levels(events, _SEGMENTS, sizes, reserved_bytes)
+    reserved = _levels(events, SEGMENTS, sizes, reserved_bytes)
     is_late = _second_half(times, len(events))
-    taken = np.array([_SEGMENTS.get(event.action, 0) > 0 for event in events])
+    taken = np.array([SEGMENTS.get(event.action, 0) > 0 for event in events])
     flushes, num_empty_caches = _releases(events, stacks)
     failures = Counter(stacks.place(event.frames) for event in events if event.action == "oom")
     return History(
@@ -192,13 +201,13 @@ def _peak(
 ) -> Peak | Unknown:
     if held is None:
         return Unknown("the snapshot does not tell requested sizes: it is of a torch older than 2.1")
-    numbers = np.array([number for number, event in enumerate(events) if event.action in _BLOCKS], dtype=np.int64)
+    numbers = np.array([number for number, event in enumerate(events) if event.action in BLOCKS], dtype=np.int64)
     if not len(numbers):
         return Unknown("the history has no allocations: they were left out with skip_actions")
     if any(events[number].addr is None for number in numbers.tolist()):
         return Unknown("events have no addresses")
     lives = _Lives.of(events, numbers)
-    levels = _levels(events, _BLOCKS, sizes, sum(block.requested_size for block in held))
+    levels = _levels(events, BLOCKS, sizes, sum(block.requested_size for block in held))
     if int(levels.min()) < 0 or lives.disagree(sizes, held):
         return Unknown(_DISAGREE)
     event = int(levels.argmax())
@@ -237,7 +246,7 @@ class _Lives:
         address = np.array([(events[number].addr or 0) & ADDRESS_MASK for number in numbers.tolist()], dtype=np.int64)
         order = np.lexsort((numbers, address))
         address, numbers = address[order], numbers[order]
-        sign = np.array([_BLOCKS[events[number].action] for number in numbers.tolist()], dtype=np.int64)
+        sign = np.array([BLOCKS[events[number].action] for number in numbers.tolist()], dtype=np.int64)
         return _Lives(address, numbers, sign, address[1:] == address[:-1])
 
     def disagree(self, sizes: Ints, held: Sequence[Held]) -> bool:
@@ -278,11 +287,11 @@ def _releases(events: Sequence[Event], stacks: Stacks) -> tuple[Counter[Place] |
     num_empty_caches = 0
     steps = [event for event in events if event.action not in _BETWEEN]
     for number, event in enumerate(steps):
-        if _SEGMENTS.get(event.action, 0) >= 0:
+        if SEGMENTS.get(event.action, 0) >= 0:
             continue
         following = steps[number + 1] if number + 1 < len(steps) else None
         is_same = following is not None and following.frames is event.frames
-        if following is not None and is_same and _SEGMENTS.get(following.action, 0) < 0:
+        if following is not None and is_same and SEGMENTS.get(following.action, 0) < 0:
             continue
         if not event.frames:
             return None, None

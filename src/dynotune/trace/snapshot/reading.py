@@ -19,6 +19,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.memory_snapshot import DeviceMemory, History, MemoryCause, MemorySnapshot
 from dynotune.trace.snapshot import plain_pickle
 from dynotune.trace.snapshot.history import ADDRESS_MASK, Event, Held, Stacks, holders, printable, replayed
+from dynotune.trace.snapshot.lives import Lives, Range, lives_of
 
 _WRITE = "Write one with torch.cuda.memory._dump_snapshot(path)."
 # A small share of free pieces is normal; below 64 MiB there is nothing to win.
@@ -44,6 +45,8 @@ class _Segment(msgspec.Struct):
     blocks: list[_Block]
     device: Annotated[int, Meta(ge=-1, lt=1 << 16)] = 0
     is_expandable: bool | None = None
+    segment_type: str = ""
+    segment_pool_id: Any = None
 
 
 class _Snapshot(msgspec.Struct):
@@ -61,18 +64,9 @@ def load_snapshot(path: Path, *, limit_bytes: int) -> MemorySnapshot:
     Raises:
         UsageError: cannot be read, too large, not a pickle, more than plain data, or not a snapshot.
     """
-    raw = _bytes_of(path, limit_bytes)
-    snapshot = _convert(plain_pickle.load(raw, name=str(path)), path, num_bytes=len(raw))
-    stacks = Stacks(str(path), len(raw))
-    segments: dict[int, list[_Segment]] = {}
-    for segment in snapshot.segments:
-        segments.setdefault(segment.device, []).append(segment)
-    traces = {index: events for index, events in enumerate(snapshot.device_traces) if events}
-    devices = [
-        _device(index, segments.get(index, []), traces.get(index, []), stacks, path)
-        for index in sorted(segments.keys() | traces.keys())
-    ]
-    settings, is_whole = _settings(snapshot.allocator_settings)
+    found, stacks, allocator_settings = _read(path, limit_bytes)
+    devices = [_device(index, segments, events, stacks, path) for index, segments, events in found]
+    settings, is_whole = _settings(allocator_settings)
     notes = [] if devices else ["the snapshot holds no memory and no history"]
     return MemorySnapshot(
         file=str(path),
@@ -81,6 +75,49 @@ def load_snapshot(path: Path, *, limit_bytes: int) -> MemorySnapshot:
         causes=causes(devices),
         notes=notes if is_whole else [*notes, "some settings of the allocator are lists and are not shown"],
     )
+
+
+def load_lives(path: Path, *, limit_bytes: int) -> dict[int, Lives | Unknown]:
+    """Each block of the snapshot at `path`, by device; Unknown where its history does not tell.
+
+    Raises:
+        UsageError: as `load_snapshot`.
+    """
+    found, stacks, _ = _read(path, limit_bytes)
+    return {index: _lives(index, segments, events, stacks, path) for index, segments, events in found}
+
+
+def _read(path: Path, limit_bytes: int) -> tuple[list[tuple[int, list[_Segment], list[Event]]], Stacks, dict[str, Any]]:
+    """Segments and events of each device, by its number; the reader of their stacks; the allocator's settings."""
+    raw = _bytes_of(path, limit_bytes)
+    snapshot = _convert(plain_pickle.load(raw, name=str(path)), path, num_bytes=len(raw))
+    segments: dict[int, list[_Segment]] = {}
+    for segment in snapshot.segments:
+        segments.setdefault(segment.device, []).append(segment)
+    traces = {index: events for index, events in enumerate(snapshot.device_traces) if events}
+    devices = [(at, segments.get(at, []), traces.get(at, [])) for at in sorted(segments.keys() | traces.keys())]
+    return devices, Stacks(str(path), len(raw)), snapshot.allocator_settings
+
+
+def _lives(
+    index: int, segments: Sequence[_Segment], events: Sequence[Event], stacks: Stacks, path: Path
+) -> Lives | Unknown:
+    held = [held for segment in segments for held in _held(segment, stacks)]
+    history = replayed(events, held, sum(one.total_size for one in segments), stacks, name=str(path))
+    if isinstance(history, Unknown):
+        return history
+    if isinstance(history.peak, Unknown):
+        return history.peak
+    ranges = [
+        Range(
+            one.address & ADDRESS_MASK,
+            one.total_size,
+            is_split=bool(one.is_expandable) or one.segment_type == "small",
+            is_private=isinstance(one.segment_pool_id, tuple | list) and any(one.segment_pool_id),
+        )
+        for one in segments
+    ]
+    return lives_of(index, events, held, ranges, stacks)
 
 
 def causes(devices: Sequence[DeviceMemory]) -> list[MemoryCause]:

@@ -1,0 +1,398 @@
+"""Records what the caching allocator does within a few steady steps, and whose each block is.
+
+The allocator keeps Python's stacks by itself. Which module was in its forward, it learns from these stacks too: while
+steps are recorded, each module is called through a function of its own whose code bears the module's path as its name.
+Nothing is timed or counted for that, it holds in every thread, and recomputed forwards are told as well. What a block
+is for (a weight, a gradient) is told by the addresses of the tensors that the program has between two steps.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import json
+import os
+import pickle
+from time import perf_counter
+from types import FunctionType
+
+from ..core.device import synchronise
+from ..core.observe import number
+from ..core.tensors import class_name, tensors_in
+from ..steps import samples
+from .batch_slice import sliced
+from .task import Task
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from ..core.program import Program
+
+SCHEMA = "dynotune.memory_owners/1"
+MODULE_FILE = "<dynotune module>"
+"""File of the functions that modules are called through; `trace.snapshot.history` looks for it."""
+MOST_EVENTS = 400_000
+MOST_MODULES = 20_000
+SETTLE_STEPS = 3
+"""Batches drawn ahead are used up, and the allocator has got its segments for smaller ones."""
+
+
+class RecordMemory(Task):
+    """`num_steps` steps, with a share of each batch where `batch_share` says so."""
+
+    event = "allocations"
+    needs_torch = True
+
+    def __init__(self, program: Program, order: dict[str, Any]) -> None:
+        super().__init__(program, order)
+        self._num_steps = max(1, int(order.get("num_steps") or 1))
+        self._share: float | None = order.get("batch_share")
+        self._first: int | None = None
+        self._undo: list[Callable[[], None]] = []
+        self._devices: dict[int, dict[str, Any]] = {}
+        self._outputs: set[int] = set()
+        self._step_s: list[float] = []
+        self._last_s = 0.0
+        self._samples_before = self._most_samples = 0
+        self._kept: int | None = None
+        self._is_recording = self._trains = self._autocast = False
+        self._grad_enabled: bool | None = None
+        self._notes: list[str] = []
+
+    def begin(self, num_steps: int) -> int:
+        reason = self._why_not()
+        if reason:
+            self.give_up(reason)
+            return num_steps
+        if self._share is not None:
+            self.program.loaders.draw_through(self._around_draw)
+            self._undo.append(self.program.loaders.draw_plainly)
+            self.program.torch.cuda.empty_cache()
+            self._undo.append(self.program.torch.cuda.empty_cache)
+        self._first = num_steps + (SETTLE_STEPS if self._share is not None else 0)
+        if self._first == num_steps:
+            self._record()
+        return num_steps + 1
+
+    def step_ended(self, num_steps: int) -> int:
+        if not self._is_recording:
+            if num_steps >= (self._first or 0):
+                if self._share is not None and self._kept is None:
+                    self.give_up("no tensor of the batch has its size as first dimension, so it cannot be sliced")
+                else:
+                    self._record()
+            return num_steps + 1
+        synchronise(self.program.torch)
+        now = perf_counter()
+        self._step_s.append(now - self._last_s)
+        self._mark("step")
+        self._most_samples = max(self._most_samples, self.program.steps.num_samples - self._samples_before)
+        self._samples_before = self.program.steps.num_samples
+        if len(self._step_s) >= self._num_steps:
+            self._stop()
+        self._last_s = perf_counter()
+        return num_steps + 1
+
+    def clean_up(self) -> None:
+        if self._is_recording:
+            self._is_recording = False
+            self.program.torch.cuda.memory._record_memory_history(enabled=None)
+        while self._undo:
+            self._undo.pop()()
+
+    # What stands in the way
+
+    def _why_not(self) -> str:
+        torch = self.program.torch
+        if not torch.cuda.is_initialized():
+            return "the program uses no CUDA device"
+        backend = torch.cuda.memory.get_allocator_backend()
+        if backend != "native":
+            return "the program's allocator is %s, which keeps no history; only torch's native one does" % backend
+        if self._has_history():
+            return "the program records the allocator's history itself: give what it writes to dynotune memory FILE"
+        if self._share is not None and not self.program.steps.draws:
+            return "the steps draw from no DataLoader of torch, so no batch can be sliced"
+        return ""
+
+    def _has_history(self) -> bool:
+        torch = self.program.torch
+        told = getattr(torch._C, "_cuda_isHistoryEnabled", None)
+        if told is not None:
+            return bool(told())
+        return any(torch.cuda.memory._snapshot().get("device_traces", ()))
+
+    # The batch
+
+    def _around_draw(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @functools.wraps(original)
+        def __next__(iterator: Any) -> Any:
+            batch = original(iterator)
+            try:
+                full = samples.in_batch(batch, iterator._dynotune[1])
+                if full and self._share is not None:
+                    kept = max(1, round(full * self._share))
+                    batch, num = sliced(self.program.torch, batch, full, kept)
+                    self._kept = kept if num else self._kept
+            except Exception as error:
+                self.failed(error)
+            return batch
+
+        return __next__
+
+    # Recording
+
+    def _record(self) -> None:
+        torch = self.program.torch
+        synchronise(torch)
+        for index in range(torch.cuda.device_count()):
+            if torch.cuda.memory_reserved(index):
+                self._devices[index] = {"device": index, "marks": [], "owners": []}
+        if not self._devices:
+            self.give_up("the program has no memory of a device from torch")
+            return
+        self._host_bytes = _resident_bytes()
+        if self.program.num_compilations:
+            self._notes.append("modules are not told: calls of a program that compiles are left as they are")
+        else:
+            self._cover_modules()
+            self._cover_optimizers()
+        torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=MOST_EVENTS)
+        self._is_recording = True
+        self._mark("begin")
+        self._tell_owners()
+        self._samples_before = self.program.steps.num_samples
+        self._last_s = perf_counter()
+
+    def _stop(self) -> None:
+        torch = self.program.torch
+        self._tell_owners()
+        self._tell("kept", _python_tensors(torch))
+        # The counters come first: to take the snapshot allocates nothing on the device.
+        for device in self._devices.values():
+            stats = torch.cuda.memory_stats(device["device"])
+            free, total = torch.cuda.mem_get_info(device["device"])
+            device.update(num_events=_position(stats), reserved_bytes=stats["reserved_bytes.all.current"])
+            device.update(free_bytes=int(free), total_bytes=int(total))
+        snapshot = torch.cuda.memory._snapshot()
+        torch.cuda.memory._record_memory_history(enabled=None)
+        self._is_recording = False
+        self._tell_workspaces()
+        rank = self.program.ranks().get("rank", number("RANK"))
+        stem = "memory-%s-task%d" % ("pid%d" % os.getpid() if rank is None else "rank%d" % rank, self.id)
+        fields = {
+            "schema": SCHEMA,
+            "devices": list(self._devices.values()),
+            "trains": self._trains,
+            "num_samples": self._kept or self._most_samples or None,
+            "step_s": self._step_s,
+            "host_bytes": max(0, _resident_bytes() - self._host_bytes),
+            "facts": self._facts(),
+            "notes": self._notes,
+        }
+        _write(os.path.join(self.program.folder, stem + ".pickle"), pickle.dumps(snapshot, protocol=4))
+        _write(os.path.join(self.program.folder, stem + ".json"), json.dumps(fields).encode())
+        self.complete({"file": stem + ".pickle", "owners": stem + ".json", "num_samples": fields["num_samples"]})
+
+    def _mark(self, name: str) -> None:
+        for index, device in self._devices.items():
+            device["marks"].append([name, _position(self.program.torch.cuda.memory_stats(index))])
+
+    # Whose blocks
+
+    def _tell_owners(self) -> None:
+        roots, optimizers = self.program.roots.alive(), list(self.program.steps.optimizers)
+        weights = [weight for root in roots for weight in root.parameters()]
+        weights += [weight for one in optimizers for group in one.param_groups for weight in group["params"]]
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        self._trains = self._trains or bool(gradients)
+        self._tell("weights", weights)
+        self._tell("gradients", gradients)
+        self._tell("optimizer", (found for one in optimizers for found in _states(self.program.torch, one)))
+        self._tell("buffers", (buffer for root in roots for buffer in root.buffers()))
+
+    def _tell(self, role: str, tensors: Iterable[Any]) -> None:
+        at: dict[int, int] = {}
+        with self.program.torch._C.DisableTorchFunction():
+            for tensor in tensors:
+                index, address = _address(tensor)
+                device = self._devices.get(index)
+                if device is None or not address:
+                    continue
+                if index not in at:
+                    at[index] = _position(self.program.torch.cuda.memory_stats(index))
+                device["owners"].append([role, address, at[index]])
+
+    def _tell_workspaces(self) -> None:
+        """What cuBLAS holds for its handles, known by its release; the next product gets it again."""
+        torch = self.program.torch
+        clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+        # A captured graph may use these workspaces.
+        if clear is None or self.program.replays_graphs:
+            self._notes.append("workspaces of cuBLAS cannot be told from other memory here")
+            return
+        before = _active(torch)
+        clear()
+        after = _active(torch)
+        for index, address in before - after:
+            if index in self._devices:
+                device = self._devices[index]
+                device["owners"].append(["workspaces", address, device["num_events"]])
+
+    def _facts(self) -> dict[str, Any]:
+        """What the findings about memory ask."""
+        optimizers = list(self.program.steps.optimizers)
+        first = optimizers[0].param_groups[0] if optimizers and optimizers[0].param_groups else {}
+        frozen = [w for root in self.program.roots.alive() for w in root.parameters() if not w.requires_grad]
+        wrapped = [root for root in self.program.roots.alive() if type(root).__name__ == "DistributedDataParallel"]
+        find_spec = importlib.import_module("importlib.util").find_spec
+        return {
+            "optimizer": class_name(optimizers[0]) if optimizers else None,
+            "foreach": first.get("foreach"),
+            "fused": first.get("fused"),
+            "autocast": self._autocast,
+            "grad_enabled": self._grad_enabled,
+            "frozen_gradient_bytes": sum(
+                int(w.grad.numel() * w.grad.element_size()) for w in frozen if w.grad is not None
+            ),
+            "bucket_view": wrapped[0].gradient_as_bucket_view if wrapped else None,
+            "bitsandbytes": find_spec("bitsandbytes") is not None,
+        }
+
+    # Covers, for the recorded steps alone
+
+    def _cover_modules(self) -> None:
+        kind = self.program.torch.nn.Module
+        original = kind._call_impl
+        runners: dict[int, Callable[..., Any]] = {}
+        for root in self.program.roots.alive():
+            prefix = class_name(root).rpartition(".")[2]
+            for _, (name, module) in zip(range(MOST_MODULES), root.named_modules()):
+                runners[id(module)] = _named(_run, prefix + ("." + name if name else ""))
+            runners[id(root)] = functools.partial(self._run_root, runners[id(root)])
+
+        def _call_impl(self: Any, *args: Any, **kwargs: Any) -> Any:
+            runner = runners.get(id(self))
+            return original(self, *args, **kwargs) if runner is None else runner(original, self, args, kwargs)
+
+        kind._call_impl = cover = _named(_call_impl, "")
+
+        def uncover() -> None:
+            if kind._call_impl is cover:
+                kind._call_impl = original
+
+        self._undo.append(uncover)
+
+    def _run_root(self, runner: Any, call: Any, module: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            self._before_root(args, kwargs)
+        except Exception as error:
+            self.program.log(self.event, error)
+        output = runner(call, module, args, kwargs)
+        try:
+            self._mark("forward_end")
+            self._outputs.update(_address(tensor)[1] for tensor in tensors_in(self.program.torch, output))
+        except Exception as error:
+            self.program.log(self.event, error)
+        return output
+
+    def _before_root(self, args: Any, kwargs: Any) -> None:
+        torch = self.program.torch
+        self._mark("forward")
+        if self._grad_enabled is None or not self._grad_enabled:
+            self._grad_enabled = bool(torch.is_grad_enabled())
+        self._autocast = self._autocast or bool(torch.is_autocast_enabled("cuda"))
+        found = [t for t in tensors_in(torch, (args, kwargs)) if t.grad_fn is None and not t.requires_grad]
+        # What a module made is no input, though the next one (a loss) is given it.
+        self._tell("inputs", [t for t in found if _address(t)[1] not in self._outputs])
+
+    def _cover_optimizers(self) -> None:
+        optimizers: Any = importlib.import_module("torch.optim.optimizer")
+
+        def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+            try:
+                self._trains = True
+                self._mark("update")
+                weights = (weight for group in optimizer.param_groups for weight in group["params"])
+                self._tell("gradients", [weight.grad for weight in weights if weight.grad is not None])
+            except Exception as error:
+                self.program.log(self.event, error)
+
+        def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+            try:
+                self._mark("updated")
+            except Exception as error:
+                self.program.log(self.event, error)
+
+        handles = [
+            optimizers.register_optimizer_step_pre_hook(before),
+            optimizers.register_optimizer_step_post_hook(after),
+        ]
+        self._undo += [handle.remove for handle in handles]
+
+
+def _run(call: Any, module: Any, args: Any, kwargs: Any) -> Any:
+    return call(module, *args, **kwargs)
+
+
+def _named(function: Any, name: str) -> Any:
+    """`function` under another name, as stacks show it."""
+    code = function.__code__.replace(co_filename=MODULE_FILE, co_name=name)
+    if hasattr(code, "co_qualname"):
+        code = code.replace(co_qualname=name)
+    return FunctionType(code, function.__globals__, name, function.__defaults__, function.__closure__)
+
+
+def _position(stats: dict[str, Any]) -> int:
+    """How many blocks were allocated and given back so far: as the history counts them."""
+    return int(stats["active.all.allocated"]) + int(stats["active.all.freed"])
+
+
+def _address(tensor: Any) -> tuple[int, int]:
+    """Device and first byte of the storage; (-1, 0) where there is none on a CUDA device."""
+    try:
+        local = getattr(tensor, "_local_tensor", tensor)
+        if local.device.type != "cuda":
+            return -1, 0
+        return int(local.device.index), int(local.untyped_storage().data_ptr())
+    except Exception:  # a tensor of a class of its own
+        return -1, 0
+
+
+def _states(torch: Any, optimizer: Any) -> Iterable[Any]:
+    for state in list(optimizer.state.values()):
+        for value in list(state.values()) if isinstance(state, dict) else ():
+            if isinstance(value, torch.Tensor):
+                yield value
+
+
+def _python_tensors(torch: Any) -> list[Any]:
+    """Every tensor that Python holds; classes that lie about what they are are not asked."""
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
+
+
+def _active(torch: Any) -> set[tuple[int, int]]:
+    found = set()
+    for segment in torch.cuda.memory_snapshot():
+        address = segment["address"]
+        for block in segment["blocks"]:
+            if block["state"] == "active_allocated":
+                found.add((int(segment["device"]), int(block.get("address", address))))
+            address += block["size"]
+    return found
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _write(path: str, raw: bytes) -> None:
+    """Write whole or not at all, readable by the owner alone."""
+    descriptor = os.open(path + ".partial", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(raw)
+    os.replace(path + ".partial", path)

@@ -1,0 +1,15 @@
+"""Device memory: what a recorded step held, by whom, and what other batches would hold.
+
+`accounting` joins a replayed snapshot with the owners that the agent told of and with what the driver counts, into
+terms that add up. `calibrated` predicts other batches from two that were run, and what fits on a card. `oom` reads
+torch's message of an allocation that failed.
+
+Nothing is run and no device is asked here: `diagnose.live_memory` records, `trace.snapshot` reads snapshots, and
+`doctor` says what would save memory.
+"""
+
+from dynotune.memory.accounting import account
+from dynotune.memory.calibrated import capacity, card_bytes, verdict
+from dynotune.memory.oom import explained, found_in
+
+__all__ = ["account", "capacity", "card_bytes", "explained", "found_in", "verdict"]

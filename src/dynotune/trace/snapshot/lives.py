@@ -1,0 +1,196 @@
+"""Each block of a history: what it holds, where it came from, from which event to which it lives, and in which segment.
+
+Sizes in a history are as the program asked. What the allocator made of them follows from the addresses: in the pool
+of large blocks a piece of up to 1 MiB is not split off, so a gap of that size belongs to the block before it; all other
+blocks are multiples of 512 bytes (c10/cuda/CUDACachingAllocator.cpp).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dynotune.schema.trace_summary import Place
+from dynotune.trace.snapshot.history import ADDRESS_MASK, BLOCKS, SEGMENTS, Event, Held, Stacks
+
+GRANULE_BYTES = 512
+UNSPLIT_BYTES = 1 << 20
+SMALL_SEGMENT_BYTES = 2 << 20
+NOWHERE = Place()
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One block from its allocation to its release.
+
+    Args:
+        size: as the program asked.
+        born: number of its event among allocations and releases; -1 for one that is older than the history.
+        died: of its release; the number of all events where it outlives them.
+        module: path of the module in whose forward it was allocated; "" outside of one.
+    """
+
+    address: int
+    size: int
+    born: int
+    died: int
+    where: Place = NOWHERE
+    module: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Reserved memory: a segment.
+
+    Args:
+        is_split: pieces of any multiple of 512 bytes are split off: small pool, or expandable.
+        is_private: of a pool of its own, as a CUDA graph's.
+    """
+
+    address: int
+    size: int
+    is_split: bool = False
+    is_private: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How reserved memory is used at one moment, in bytes.
+
+    Args:
+        rounding: more than was asked for, in live blocks.
+        cache: of segments without any live block; `fragments`: free between live blocks of the others.
+        private: all of private pools, live blocks included; their blocks count nowhere else.
+    """
+
+    reserved: int
+    rounding: int
+    cache: int
+    fragments: int
+    private: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """The blocks of one device.
+
+    Args:
+        num_events: allocations and releases in the history.
+        segment_events: of segments, as (number of block events before it, sign, range).
+    """
+
+    device: int
+    lives: list[Life]
+    num_events: int
+    segments: list[Range]
+    segment_events: list[tuple[int, int, Range]] = field(default_factory=list)
+    _private: list[tuple[int, int]] = field(default_factory=list)
+
+    def peak(self, first: int = 0) -> int:
+        """The number of events after which most was live, from `first` on; blocks of private pools count, too."""
+        change = np.zeros(self.num_events + 2, dtype=np.int64)
+        for life in self.lives:
+            change[life.born + 1] += life.size
+            change[min(life.died, self.num_events) + 1] -= life.size
+        return first + int(np.cumsum(change)[first : self.num_events + 1].argmax())
+
+    def alive(self, event: int) -> list[Life]:
+        """Blocks that are live after `event` events."""
+        return [life for life in self.lives if life.born < event <= life.died]
+
+    def is_private(self, life: Life) -> bool:
+        """Whether the block lies in a private pool."""
+        at = bisect_right(self._private, (life.address, 1 << 63)) - 1
+        return at >= 0 and life.address < self._private[at][0] + self._private[at][1]
+
+    def room(self, event: int) -> Room:
+        """What reserved memory holds besides what was asked for."""
+        blocks = sorted((life.address, life.size) for life in self.alive(event))
+        starts = [address for address, _ in blocks]
+        rounding = cache = fragments = private = reserved = 0
+        for one in self._segments_at(event):
+            reserved += one.size
+            if one.is_private:
+                private += one.size
+                continue
+            inside = blocks[bisect_right(starts, one.address - 1) : bisect_right(starts, one.address + one.size - 1)]
+            if not inside:
+                cache += one.size
+                continue
+            taken = 0
+            ends = [address for address, _ in inside[1:]] + [one.address + one.size]
+            for (address, size), end in zip(inside, ends, strict=True):
+                real = min(max(GRANULE_BYTES, -(-size // GRANULE_BYTES) * GRANULE_BYTES), end - address)
+                gap = end - address - real
+                real += gap if not one.is_split and gap <= UNSPLIT_BYTES else 0
+                rounding += real - size
+                taken += real
+            fragments += one.size - taken
+        return Room(reserved, rounding, cache, fragments, private)
+
+    def _segments_at(self, event: int) -> list[Range]:
+        """Segments after `event` events: those of the end, with what came later taken back."""
+        found = list(self.segments)
+        for number, sign, one in reversed(self.segment_events):
+            if number < event:
+                break
+            found = _without(found, one) if sign > 0 else [*found, one]
+        return found
+
+
+def lives_of(
+    device: int,
+    events: Sequence[Event],
+    held: Sequence[Held],
+    segments: Sequence[Range],
+    stacks: Stacks,
+) -> Lives:
+    """Lives of all blocks, from a history that agrees with the blocks at its end (`history.replayed` says so)."""
+    born: dict[int, tuple[int, Event]] = {}
+    lives: list[Life] = []
+    segment_events: list[tuple[int, int, Range]] = []
+    number = 0
+    touched: set[int] = set()
+    for event in events:
+        if (sign := SEGMENTS.get(event.action)) is not None:
+            split = event.size <= SMALL_SEGMENT_BYTES or event.action.endswith("map")
+            segment_events.append((number, sign, Range((event.addr or 0) & ADDRESS_MASK, event.size, is_split=split)))
+        if event.action not in BLOCKS:
+            continue
+        address = (event.addr or 0) & ADDRESS_MASK
+        touched.add(address)
+        if event.action == "alloc":
+            born[address] = number, event
+        else:
+            lives.append(_life(stacks, address, event, born.pop(address, None), number))
+        number += 1
+    lives += [_life(stacks, address, event, (at, event), number) for address, (at, event) in born.items()]
+    lives += [
+        Life(one.address, one.requested_size, -1, number, one.where) for one in held if one.address not in touched
+    ]
+    private = sorted((one.address, one.size) for one in segments if one.is_private)
+    return Lives(device, lives, number, list(segments), segment_events, private)
+
+
+def _life(stacks: Stacks, address: int, event: Event, begun: tuple[int, Event] | None, died: int) -> Life:
+    if begun is None:
+        return Life(address, event.size, -1, died)
+    number, first = begun
+    return Life(address, first.size, number, died, stacks.place(first.frames), stacks.module(first.frames))
+
+
+def _without(ranges: Sequence[Range], gone: Range) -> list[Range]:
+    found: list[Range] = []
+    end = gone.address + gone.size
+    for one in ranges:
+        one_end = one.address + one.size
+        if end <= one.address or one_end <= gone.address:
+            found.append(one)
+            continue
+        for start, stop in ((one.address, gone.address), (end, one_end)):
+            if start < stop:
+                found.append(Range(start, stop - start, one.is_split, one.is_private))
+    return found

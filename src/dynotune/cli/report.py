@@ -25,15 +25,15 @@ Rendering = tuple[msgspec.Struct, Callable[[Any], "RenderableType"]]
 """The document, and what makes its report."""
 
 # What a folder may hold, the first that is there.
-IN_A_FOLDER = ("study.json", "comparison.json", "observation.json", "startup.json")
+IN_A_FOLDER = ("study.json", "comparison.json", "observation.json", "startup.json", "memory.json")
 RECIPE, PAGE = "recipe.toml", "report.html"
 LONGEST_RECIPE_BYTES = 1 << 20
 
 HELP = """Show again what was found before.
 
 Of a study of tune, the terminal's report and report.html are made anew;
-of a comparison, an observation, a diagnosis, a trace's summary, a
-snapshot's or an examination, what was on the terminal. For example:
+of a comparison, an observation, a diagnosis, a trace's summary, memory,
+a snapshot or an examination, what was on the terminal. For example:
 
 dynotune report ~/.local/state/dynotune/runs/ID
 """
@@ -160,11 +160,19 @@ def _trace_difference(file: Path) -> Rendering:
 
 
 def _memory_snapshot(file: Path) -> Rendering:
-    from dynotune.report.trace import snapshot_report
+    from dynotune.report.memory import snapshot_report
     from dynotune.schema.memory_snapshot import MemorySnapshot
 
     found = read(file, MemorySnapshot)
     return found, snapshot_report
+
+
+def _memory(file: Path) -> Rendering:
+    from dynotune.report.memory import memory_report
+    from dynotune.schema.memory_account import MemoryAccount
+
+    found = read(file, MemoryAccount)
+    return found, memory_report
 
 
 def _examination(file: Path) -> Rendering:
@@ -193,6 +201,7 @@ READERS: dict[str, Callable[[Path], Rendering]] = {
     "trace": _trace,
     "trace_difference": _trace_difference,
     "memory_snapshot": _memory_snapshot,
+    "memory": _memory,
     "examination": _examination,
     "startup": _startup,
 }

@@ -2,7 +2,8 @@
 
 `LiveDiagnosis` runs the command: `observe` times a plain window, `profiled` records steps, `attribute` brings the
 trace to the plain step, `upper_bounds` runs loader and computation alone, `roofline` compares with the peaks of the
-device. `conclude` asks the rules of `doctor` and names the bottleneck.
+device. `live_memory` accounts for device memory, and says what fits. `conclude` asks the rules of `doctor` and names
+the bottleneck.
 
 `doctor` decides what a finding is, `measure.live` how a live run works, `trace` what a trace says.
 """
@@ -14,16 +15,27 @@ from dynotune.lazy_face import lazy_face
 if TYPE_CHECKING:
     from dynotune.diagnose.conclusions import conclude
     from dynotune.diagnose.live_diagnosis import OBSERVATION_FILE, LiveDiagnosis, gather, replayed
+    from dynotune.diagnose.live_memory import MemoryRequest, live_memory
 
-__all__ = ["OBSERVATION_FILE", "LiveDiagnosis", "conclude", "gather", "replayed"]
+__all__ = [
+    "OBSERVATION_FILE",
+    "LiveDiagnosis",
+    "MemoryRequest",
+    "conclude",
+    "gather",
+    "live_memory",
+    "replayed",
+]
 
 __getattr__ = lazy_face(
     __name__,
     {
         "LiveDiagnosis": "live_diagnosis",
+        "MemoryRequest": "live_memory",
         "OBSERVATION_FILE": "live_diagnosis",
         "conclude": "conclusions",
         "gather": "live_diagnosis",
+        "live_memory": "live_memory",
         "replayed": "live_diagnosis",
     },
 )

@@ -9,7 +9,7 @@ Nothing is run and no device is asked here: `diagnose.live_memory` records, `tra
 """
 
 from dynotune.memory.accounting import account
-from dynotune.memory.calibrated import capacity, card_bytes, verdict
+from dynotune.memory.calibrated import capacity, card_bytes, predicted_bytes, verdict
 from dynotune.memory.oom import explained, found_in
 
-__all__ = ["account", "capacity", "card_bytes", "explained", "found_in", "verdict"]
+__all__ = ["account", "capacity", "card_bytes", "explained", "found_in", "predicted_bytes", "verdict"]

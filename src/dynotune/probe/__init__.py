@@ -17,6 +17,7 @@ from dynotune.probe.facts.machine import machine
 from dynotune.probe.sampling.energy import Energy, energy
 from dynotune.probe.sampling.interference import Interference, foreign, judge
 from dynotune.probe.sampling.neighbours import Neighbours, neighbours
+from dynotune.probe.sampling.process_memory import process_bytes, used_bytes
 from dynotune.probe.sampling.sampler import Sampler
 from dynotune.probe.sampling.window import over
 from dynotune.probe.sources import nvml
@@ -43,6 +44,8 @@ __all__ = [
     "neighbours",
     "nvml",
     "over",
+    "process_bytes",
     "read_samples",
     "torch_build",
+    "used_bytes",
 ]

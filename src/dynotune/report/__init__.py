@@ -1,8 +1,8 @@
 """Schema objects in, text out.
 
 Reports of diagnoses, examinations, recipes and comparisons are here; `study/` shows a study in the terminal and `page/`
-the same as a page, `trace/` recorded traces, `startup/` timed starts and caches. `catalogue` shows knobs, `export`
-writes settings for shells, containers and administrators.
+the same as a page, `trace/` recorded traces, `memory/` device memory, `startup/` timed starts and caches. `catalogue`
+shows knobs, `export` writes settings for shells, containers and administrators.
 
 Nothing here decides: a verdict is shown as it was found, and what is unknown is called unknown. How a number reads is
 `text`'s. The face imports late, because parsing a command needs no rich.

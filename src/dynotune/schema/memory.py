@@ -72,7 +72,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, tag="moment"):
         return sum(term.num_bytes for term in self.terms)
 
 
-class Levels(msgspec.Struct, frozen=True, kw_only=True):
+class Levels(msgspec.Struct, frozen=True, kw_only=True, tag="levels"):
     """Terms over the recorded steps, for the plot: live blocks by term.
 
     Args:
@@ -230,7 +230,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     next_ended: str
 
 
-class Capacity(msgspec.Struct, frozen=True, kw_only=True):
+class Capacity(msgspec.Struct, frozen=True, kw_only=True, tag="capacity"):
     """What fits on one card.
 
     Args:

@@ -195,7 +195,15 @@ class RecordMemory(Task):
         }
         _write(os.path.join(self.program.folder, stem + ".pickle"), pickle.dumps(snapshot, protocol=4))
         _write(os.path.join(self.program.folder, stem + ".json"), json.dumps(fields).encode())
-        self.complete({"file": stem + ".pickle", "owners": stem + ".json", "num_samples": fields["num_samples"]})
+        self.complete(
+            {
+                "file": stem + ".pickle",
+                "owners": stem + ".json",
+                "first_step": self._first,
+                "pid": os.getpid(),
+                "rank": rank,
+            }
+        )
 
     def _mark(self, name: str) -> None:
         for index, device in self._devices.items():

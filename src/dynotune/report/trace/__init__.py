@@ -1,4 +1,4 @@
-"""Traces, their differences and memory snapshots in the terminal."""
+"""Traces and their differences in the terminal."""
 
 from typing import TYPE_CHECKING
 
@@ -6,16 +6,14 @@ from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
     from dynotune.report.trace.difference import difference_report
-    from dynotune.report.trace.memory_snapshot import snapshot_report
     from dynotune.report.trace.summary import trace_report
 
-__all__ = ["difference_report", "snapshot_report", "trace_report"]
+__all__ = ["difference_report", "trace_report"]
 
 __getattr__ = lazy_face(
     __name__,
     {
         "difference_report": "difference",
-        "snapshot_report": "memory_snapshot",
         "trace_report": "summary",
     },
 )

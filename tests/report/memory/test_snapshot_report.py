@@ -7,7 +7,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from dynotune.report.trace.memory_snapshot import snapshot_report
+from dynotune.report.memory.snapshot import snapshot_report
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory_snapshot import DeviceMemory, History, Holder, MemoryCause, MemorySnapshot, Peak
 from dynotune.schema.trace_summary import Place

@@ -1,0 +1,152 @@
+"""`dynotune memory`: where a command's device memory goes, and what fits; or what a snapshot of the allocator says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from dynotune.cli import options
+from dynotune.cli.options import Json, check_json, num_bytes, runs_a_command
+from dynotune.schema.errors import UsageError, from_elsewhere
+from dynotune.schema.run import RunSpec
+
+if TYPE_CHECKING:
+    from dynotune.diagnose import MemoryRequest
+    from dynotune.measure.live import Watcher
+    from dynotune.schema.setting import Setting
+
+# A snapshot that is made to harm can take fifty times its size in memory.
+MAX_SNAPSHOT_BYTES = 1 << 30
+OF_A_FILE = ("file", "top", "max_size", "json")
+DEFAULT_SHARE = 0.5
+
+HELP = """Say where device memory goes, and what fits.
+
+Of a command, the allocator is recorded in two steady steps: the terms
+add up to what nvidia-smi shows for it. Two batches predict every other
+one. Of a file, a memory snapshot of torch is explained. For example:
+
+dynotune memory -- python train.py
+
+dynotune memory --values arg.batch=8,16 -- python train.py --batch {batch}
+
+dynotune memory snapshot.pickle
+"""
+
+
+@runs_a_command("settings", "warmup_steps")
+def memory(
+    context: typer.Context,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="A memory snapshot of torch.", readable=False)
+    ] = None,
+    values: Annotated[
+        str | None,
+        typer.Option(metavar="arg.NAME=A,B", help="Run the command with each of these batches, to predict others."),
+    ] = None,
+    slice_: Annotated[
+        bool,
+        typer.Option("--slice", help="Predict from half of each batch, if the command has no argument for it."),
+    ] = False,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="CARD", help="What fits on another card: H100-80GB, or 24GiB.")
+    ] = None,
+    fill: Annotated[
+        bool, typer.Option("--fill", help="Prove the largest batch: run it for 100 steps, and the next one.")
+    ] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page with a plot of memory over the recorded steps.")
+    ] = None,
+    top: Annotated[int, typer.Option(help="Rows of each list of a snapshot.", min=1)] = 5,
+    max_size: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Largest snapshot that is read: 500M, 8G.")
+    ] = None,
+    json: Json = None,
+    *,
+    run: RunSpec,
+) -> None:
+    check_json(json)
+    limit_bytes = num_bytes(max_size, "--max-size") or MAX_SNAPSHOT_BYTES
+    if file is not None:
+        _refuse_running(context, file)
+        with from_elsewhere(file):
+            _explain(file, limit_bytes, top, json)
+        return
+    options.check_output(html, "--html")
+    batches = batch_settings(values)
+    if fill and not batches:
+        raise UsageError("--fill runs other batches, and none is named.", hint="Add --values arg.batch=8,16.")
+    if slice_ and batches:
+        raise UsageError("--slice and --values exclude each other.", hint="Give one of them.")
+    if gpu is not None and not (batches or slice_):
+        raise UsageError("--gpu is about what fits, which takes two batches.", hint="Add --values arg.batch=8,16.")
+    options.check_run(context, run, batches[:1])
+    from dynotune.diagnose import MemoryRequest
+
+    shares = [DEFAULT_SHARE] if slice_ else []
+    _run(MemoryRequest(run=run, batches=batches, shares=shares, card=gpu, fill=fill), html, json)
+
+
+def batch_settings(text: str | None) -> list[Setting]:
+    """`arg.batch=8,16` as one setting a value.
+
+    Raises:
+        UsageError: fewer than two values, or of no argument.
+    """
+    if text is None:
+        return []
+    from dynotune import knobs
+
+    knob, equals, rest = text.partition("=")
+    named = list(dict.fromkeys(value.strip() for value in rest.split(",") if value.strip()))
+    if not equals or len(named) < 2 or not knob.strip().startswith("arg."):
+        raise UsageError(
+            f"--values {text} does not name two batches.", hint="For example --values arg.batch=8,16 for {batch}."
+        )
+    return [knobs.parse(f"{knob.strip()}={value}") for value in named]
+
+
+def _refuse_running(context: typer.Context, file: Path) -> None:
+    if context.find_root().obj:
+        raise UsageError(f"{file} and a command were both given.", hint="Give one of them.")
+    if foreign := options.given(context, but=OF_A_FILE):
+        raise UsageError(f"{foreign[0]} is about running a command, and a file was given.", hint="Leave it out.")
+
+
+def _explain(file: Path, limit_bytes: int, top: int, json: str | None) -> None:
+    from dynotune.cli.trace_files import as_text, files_of, is_snapshot
+    from dynotune.report.memory import snapshot_report
+    from dynotune.trace.snapshot import load_snapshot
+
+    ((path, *rest),) = files_of([file])
+    if rest or not is_snapshot(path):
+        raise UsageError(f"{file} is no memory snapshot.", hint=f"dynotune trace {file} explains recorded traces.")
+    loaded = load_snapshot(path, limit_bytes=limit_bytes)
+    found = msgspec.structs.replace(loaded, file=as_text(path))
+    options.show(lambda kept: snapshot_report(kept, top=top), found, json)
+
+
+def _run(request: MemoryRequest, html: Path | None, json: str | None) -> None:
+    from rich.text import Text
+
+    from dynotune.diagnose import live_memory
+    from dynotune.report import Progress, console
+    from dynotune.report.memory import memory_report
+    from dynotune.text import words
+
+    screen = console(stderr=True)
+    with Progress(screen) as progress:
+        watcher: Watcher = progress
+        account, folder = live_memory(request, watcher)
+    options.show(memory_report, account, json)
+    said: Sequence[str] = [f"Recorded: {folder}"]
+    if html is not None:
+        from dynotune.report.page import memory_page
+
+        memory_page.write(html, account)
+        said = [*said, f"Page: {html}"]
+    screen.print(Text(words.plain("  ".join(said)), style="dim"), soft_wrap=True)

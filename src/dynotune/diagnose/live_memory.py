@@ -1,0 +1,323 @@
+"""Where a command's device memory goes and what fits: live runs with the allocator recorded, at one or more batches."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dynotune import knobs, memory, probe
+from dynotune.doctor import ObservationView, examine
+from dynotune.launch.records import NUM_STEPS_BEFORE, Record
+from dynotune.measure.live import (
+    ROOM_STEPS,
+    TaskRunner,
+    Watcher,
+    earliest,
+    facts_of,
+    machine_lock,
+    num_steps_to_find,
+    past_epoch_begin,
+    refuse_failed,
+    refuse_rejected,
+)
+from dynotune.schema import document
+from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError
+from dynotune.schema.facts import Unknown
+from dynotune.schema.memory import Capacity, Measured, Moment, Owners, Proof, RankMemory
+from dynotune.schema.memory_account import MemoryAccount
+from dynotune.schema.observation import Observation
+from dynotune.schema.run import RunSpec
+from dynotune.schema.setting import Setting
+from dynotune.schema.task import RecordMemory, TimeWindow
+from dynotune.trace.snapshot import load_lives
+
+NUM_STEPS = 2
+SETTLE_STEPS = 3
+FILL_STEPS = 100
+MAX_SNAPSHOT_BYTES = 1 << 30
+BATCH = "{batch}"
+
+
+class MemoryRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of a command's memory.
+
+    Args:
+        batches: settings that each give a run another batch (`arg.batch=8`); none for one run.
+        shares: of each batch, one after another in one live run, where the command has no such argument.
+        card: another card than the device, as `--gpu` names it.
+        fill: run the largest batch and the next one.
+    """
+
+    run: RunSpec
+    batches: list[Setting] = []
+    shares: list[float] = []
+    card: str | None = None
+    fill: bool = False
+
+
+def live_memory(request: MemoryRequest, watcher: Watcher) -> tuple[MemoryAccount, Path]:
+    """Run the command, once or with each batch, and account for its memory.
+
+    Returns:
+        The answer, and the run folder of the first run, where it is kept as `memory.json`.
+
+    Raises:
+        UsageError: what was asked for does not fit together.
+        CommandFailed: the command ended with an error, as of memory that ran out.
+        CannotRunHere: no memory could be recorded, for the reason that is said.
+    """
+    limit = memory.card_bytes(request.card) if request.card is not None else None
+    batches = [_batch_of(setting) for setting in request.batches]
+    with machine_lock(request.run, watcher):
+        runs = _Runs(request.run, watcher)
+        recorded = [runs.with_setting(setting) for setting in request.batches] or runs.with_shares(request.shares)
+        found = _measured(recorded, batches)
+        room = _limit(recorded[0]) if limit is None else limit
+        card = request.card or f"GPU {recorded[0][0].device}"
+        capacity = _capacity(found, card, room)
+        if request.fill:
+            capacity = _filled(runs, request, capacity)
+    ranks = recorded[0]
+    account = MemoryAccount(
+        command=request.run.command,
+        ranks=ranks,
+        capacity=capacity,
+        findings=memory_findings(request.run, ranks),
+        notes=runs.notes,
+    )
+    document.write(runs.folder / "memory.json", account)
+    return account, runs.folder
+
+
+def memory_findings(run: RunSpec, ranks: Sequence[RankMemory]) -> list[Any]:
+    """What would save memory, by the rules of `doctor` that are about it."""
+    view = ObservationView(Observation(command=run.command, memory=list(ranks)))
+    return [finding for finding in examine(view, "program")[0] if finding.id.startswith("memory-")]
+
+
+def recorded_memory(
+    runner: TaskRunner, run: RunSpec, used_before: Mapping[int, int | Unknown], *, share: float | None = None
+) -> list[RankMemory]:
+    """Have the allocator recorded in a live run; what each rank held on each of its devices.
+
+    Args:
+        used_before: of each device, by whomever, before the command was started.
+
+    Raises:
+        CommandFailed, CannotRunHere: as `live_memory`.
+    """
+
+    def now(records: Sequence[Record]) -> RecordMemory:
+        step = past_epoch_begin(records[0], earliest(records), NUM_STEPS)
+        return RecordMemory(at_step=step, num_steps=NUM_STEPS, batch_share=share)
+
+    answer = runner.do(now, lambda record: _within(record, share), what="recorded")
+    outcome = runner.outcome()
+    if not answer.events:
+        assert runner.launch is not None
+        refuse_failed(outcome, runner.launch, runner.limit_s)
+        raise CannotRunHere(
+            f"No memory was recorded: {answer.reason or 'the command ended before'}.",
+            hint=f"The run is in {outcome.folder}. dynotune memory FILE explains a snapshot that the program writes.",
+        )
+    steps = {record.pid: record.step_s for record in outcome.records}
+    return [rank for event in answer.events for rank in _ranks(event, outcome.folder, run, used_before, steps)]
+
+
+def _ranks(
+    event: Mapping[str, Any],
+    folder: Path,
+    run: RunSpec,
+    used_before: Mapping[int, int | Unknown],
+    steps: Mapping[int, Sequence[float]],
+) -> list[RankMemory]:
+    """Of one process, each device. The process wrote the files, so only what lies in the folder is read."""
+    owners = document.read(folder / Path(str(event["owners"])).name, Owners)
+    lives = load_lives(folder / Path(str(event["file"])).name, limit_bytes=MAX_SNAPSHOT_BYTES)
+    pid, first = int(event["pid"]), int(event["first_step"])
+    before = steps.get(pid, [])[max(0, first - NUM_STEPS_BEFORE) : first]
+    found = []
+    for device in owners.devices:
+        own, note = _process_bytes(run, device.device, pid, used_before.get(device.device), device.reserved_bytes)
+        used = device.total_bytes - device.free_bytes
+        rank = memory.account(
+            device,
+            owners,
+            lives.get(device.device, Unknown("the snapshot does not hold this device")),
+            process_bytes=own,
+            others_bytes=own if isinstance(own, Unknown) else max(0, used - own),
+            pid=pid,
+            rank=event.get("rank"),
+            before_s=statistics.median(before) if before else None,
+        )
+        found.append(msgspec.structs.replace(rank, notes=[*rank.notes, *note]))
+    return found
+
+
+def _process_bytes(
+    run: RunSpec, device: int, pid: int, before: int | Unknown | None, reserved_bytes: int
+) -> tuple[int | Unknown, list[str]]:
+    """What the driver counts for the process; else what more is used on the device than before its start."""
+    own = probe.process_bytes(run.env, device, pid)
+    if not isinstance(own, Unknown):
+        return own, []
+    now = probe.used_bytes(run.env, device)
+    if isinstance(now, Unknown) or before is None or isinstance(before, Unknown) or now - before < reserved_bytes:
+        return own, [f"context and others' memory are not known: {own.reason}"]
+    return now - before, ["the process's memory is what the device had more in use than before its start"]
+
+
+class _Runs:
+    """Runs of the command, one for each batch; `folder`: of the first."""
+
+    def __init__(self, run: RunSpec, watcher: Watcher) -> None:
+        self._run, self._watcher = run, watcher
+        self._facts = facts_of(run) if run.settings else {}
+        self._used_before = {index: probe.used_bytes(run.env, index) for index in _devices(run)}
+        self.folder = Path()
+        self.notes: list[str] = []
+
+    def with_setting(self, setting: Setting) -> list[RankMemory]:
+        """A run of its own, with another batch."""
+        run = msgspec.structs.replace(self._run, settings=[*self._run.settings, setting])
+        self._watcher.running(f"the command with {setting}, until its steps are steady")
+        with self._runner(run) as runner:
+            return self._recorded(runner, None)
+
+    def with_shares(self, shares: Sequence[float]) -> list[list[RankMemory]]:
+        """One run: whole batches, then these shares of them."""
+        self._watcher.running("the command, until its steps are steady")
+        with self._runner(self._run) as runner:
+            found = [self._recorded(runner, None)]
+            for share in shares:
+                self._watcher.running(f"{share:.0%} of each batch")
+                try:
+                    found.append(self._recorded(runner, share))
+                except CommandFailed as error:
+                    raise CannotRunHere(
+                        f"The program does not stand a smaller batch, so none can be sliced: {error.message}",
+                        hint="Give the batch as an argument: dynotune memory --values arg.batch=8,16 -- python "
+                        f"train.py --batch {BATCH}",
+                    ) from error
+            return found
+
+    def fills(self, setting: Setting) -> tuple[str, int | Unknown]:
+        """Run `FILL_STEPS` steps with a batch: how that ended, and the process's memory."""
+        run = msgspec.structs.replace(self._run, settings=[*self._run.settings, setting])
+        self._watcher.running(f"{FILL_STEPS} steps with {setting}")
+        with self._runner(run) as runner:
+            answer = runner.do(
+                lambda records: TimeWindow(at_step=earliest(records), num_steps=FILL_STEPS),
+                lambda record: TimeWindow(at_step=num_steps_to_find(record) + ROOM_STEPS, num_steps=FILL_STEPS),
+                what="timed",
+            )
+            outcome = runner.outcome()
+            if not answer.events:
+                try:
+                    assert runner.launch is not None
+                    refuse_failed(outcome, runner.launch, runner.limit_s)
+                except CommandFailed as error:
+                    if memory.found_in(error.last_lines) is not None:
+                        return "out-of-memory", Unknown("it ran out of memory")
+                    raise
+                raise CannotRunHere(f"{setting} could not be run for {FILL_STEPS} steps: {answer.reason}.")
+            own, _ = _process_bytes(run, 0, outcome.records[0].pid, self._used_before.get(0), 0)
+            runner.end()
+            return "ran", own
+
+    def _runner(self, run: RunSpec) -> TaskRunner:
+        return TaskRunner(run, self._watcher, facts=self._facts, label="the recorded run")
+
+    def _recorded(self, runner: TaskRunner, share: float | None) -> list[RankMemory]:
+        found = recorded_memory(runner, self._run, self._used_before, share=share)
+        outcome = runner.outcome()
+        refuse_rejected(outcome, "in the recorded run")
+        self.folder = outcome.folder if self.folder == Path() else self.folder
+        if not runner.steady:
+            self.notes.append("The steps had not become steady when they were recorded.")
+        return found
+
+
+def _devices(run: RunSpec) -> Sequence[int]:
+    visible = probe.nvml.visible_gpus(run.env)
+    return range(0 if isinstance(visible, Unknown) else len(visible))
+
+
+def _within(record: Record, share: float | None) -> RecordMemory:
+    """The task for a command that makes no more steps than are in `record`."""
+    num, first = len(record.steps), num_steps_to_find(record) + ROOM_STEPS
+    needed = NUM_STEPS + (SETTLE_STEPS if share is not None else 0)
+    if num - first - 1 < needed:
+        raise CannotRunHere(
+            f"The command makes {num} steps and ends: too few to record {needed} after {first} of warm-up.",
+            hint="Let it run longer (more epochs, more data).",
+        )
+    return RecordMemory(at_step=max(first, num - needed - 2), num_steps=NUM_STEPS, batch_share=share)
+
+
+def _batch_of(setting: Setting) -> int:
+    text = str(setting.value)
+    if not text.isdigit() or int(text) == 0 or not setting.knob.startswith("arg."):
+        raise UsageError(
+            f"{setting} is no batch: it takes whole numbers of an argument of the command.",
+            hint=f"dynotune memory --values arg.batch=8,16 -- python train.py --batch {BATCH}",
+        )
+    return int(text)
+
+
+def _measured(recorded: Sequence[Sequence[RankMemory]], batches: Sequence[int]) -> list[Measured] | Unknown:
+    """Each run's batch with the peak of the rank that holds most."""
+    found = []
+    for at, ranks in enumerate(recorded):
+        peaks = [rank for rank in ranks if isinstance(rank.peak, Moment)]
+        if not peaks:
+            return ranks[0].peak if isinstance(ranks[0].peak, Unknown) else Unknown("no peak is known")
+        fullest = max(peaks, key=lambda rank: rank.peak.total_bytes if isinstance(rank.peak, Moment) else 0)
+        batch = batches[at] if batches else fullest.num_samples
+        if batch is None:
+            return Unknown("the number of samples of a step is not known: name the batch with --values")
+        assert isinstance(fullest.peak, Moment)
+        found.append(Measured(batch=batch, peak=fullest.peak))
+    return found
+
+
+def _limit(ranks: Sequence[RankMemory]) -> int:
+    """Of the device, less what other processes hold there."""
+    first = ranks[0]
+    return first.total_bytes - (0 if isinstance(first.others_bytes, Unknown) else first.others_bytes)
+
+
+def _capacity(found: list[Measured] | Unknown, card: str, limit_bytes: int) -> Capacity | Unknown:
+    if isinstance(found, Unknown):
+        return found
+    if len(found) < 2:
+        return Unknown("one batch was run; --values arg.batch=8,16 or --slice predicts others")
+    if any(isinstance(one.peak.process_bytes, Unknown) for one in found):
+        return Unknown("the driver does not say what the process holds, so no total can be predicted")
+    return memory.capacity(found, card=card, limit_bytes=limit_bytes)
+
+
+def _filled(runs: _Runs, request: MemoryRequest, capacity: Capacity | Unknown) -> Capacity | Unknown:
+    """The largest batch and the next one, run."""
+    if isinstance(capacity, Unknown) or isinstance(capacity.largest, Unknown):
+        return capacity
+    knob, largest = request.batches[0].knob, capacity.largest
+    ended, num_bytes = runs.fills(knobs.parse(f"{knob}={largest}"))
+    following, next_bytes = runs.fills(knobs.parse(f"{knob}={largest + 1}"))
+    if following == "ran":
+        most = capacity.limit_bytes - capacity.margin_bytes
+        known = memory.predicted_bytes(capacity, largest + 1) if isinstance(next_bytes, Unknown) else next_bytes
+        following = "over-margin" if known > most else "fits"
+    proof = Proof(
+        batch=largest,
+        num_steps=FILL_STEPS,
+        ran=ended == "ran",
+        num_bytes=num_bytes,
+        next_batch=largest + 1,
+        next_ended=following,
+    )
+    return msgspec.structs.replace(capacity, proof=proof)

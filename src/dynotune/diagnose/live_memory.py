@@ -38,6 +38,8 @@ from dynotune.trace.snapshot import load_lives
 NUM_STEPS = 2
 SETTLE_STEPS = 3
 FILL_STEPS = 100
+BESIDE_LIMIT_S = 60.0
+"""Of a diagnosis, whose subject is time."""
 MAX_SNAPSHOT_BYTES = 1 << 30
 BATCH = "{batch}"
 
@@ -100,12 +102,18 @@ def memory_findings(run: RunSpec, ranks: Sequence[RankMemory]) -> list[Any]:
 
 
 def recorded_memory(
-    runner: TaskRunner, run: RunSpec, used_before: Mapping[int, int | Unknown], *, share: float | None = None
+    runner: TaskRunner,
+    run: RunSpec,
+    used_before: Mapping[int, int | Unknown],
+    *,
+    share: float | None = None,
+    again: bool = True,
 ) -> list[RankMemory]:
     """Have the allocator recorded in a live run; what each rank held on each of its devices.
 
     Args:
         used_before: of each device, by whomever, before the command was started.
+        again: run the command once more where it ends too soon.
 
     Raises:
         CommandFailed, CannotRunHere: as `live_memory`.
@@ -115,7 +123,10 @@ def recorded_memory(
         step = past_epoch_begin(records[0], earliest(records), NUM_STEPS)
         return RecordMemory(at_step=step, num_steps=NUM_STEPS, batch_share=share)
 
-    answer = runner.do(now, lambda record: _within(record, share), what="recorded")
+    if again or runner.live is None:
+        answer = runner.do(now, lambda record: _within(record, share), what="recorded")
+    else:
+        answer = runner.live.do(now(runner.live.records()), limit_s=BESIDE_LIMIT_S)
     outcome = runner.outcome()
     if not answer.events:
         assert runner.launch is not None

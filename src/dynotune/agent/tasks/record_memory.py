@@ -8,6 +8,7 @@ is for (a weight, a gradient) is told by the addresses of the tensors that the p
 
 from __future__ import annotations
 
+import collections
 import functools
 import gc
 import importlib
@@ -54,6 +55,7 @@ class RecordMemory(Task):
         self._undo: list[Callable[[], None]] = []
         self._devices: dict[int, dict[str, Any]] = {}
         self._outputs: set[int] = set()
+        self._output_bytes = 0
         self._step_s: list[float] = []
         self._last_s = 0.0
         self._samples_before = self._most_samples = 0
@@ -254,7 +256,11 @@ class RecordMemory(Task):
         """What the findings about memory ask."""
         optimizers = list(self.program.steps.optimizers)
         first = optimizers[0].param_groups[0] if optimizers and optimizers[0].param_groups else {}
-        frozen = [w for root in self.program.roots.alive() for w in root.parameters() if not w.requires_grad]
+        updated = {id(w) for one in optimizers for group in one.param_groups for w in group["params"]}
+        weights = [weight for root in self.program.roots.alive() for weight in root.parameters()]
+        dtypes = collections.Counter({str(w.dtype): 0 for w in weights})
+        for weight in weights:
+            dtypes[str(weight.dtype)] += weight.numel()
         wrapped = [root for root in self.program.roots.alive() if type(root).__name__ == "DistributedDataParallel"]
         find_spec = importlib.import_module("importlib.util").find_spec
         return {
@@ -263,9 +269,9 @@ class RecordMemory(Task):
             "fused": first.get("fused"),
             "autocast": self._autocast,
             "grad_enabled": self._grad_enabled,
-            "frozen_gradient_bytes": sum(
-                int(w.grad.numel() * w.grad.element_size()) for w in frozen if w.grad is not None
-            ),
+            "dtype": max(dtypes, key=dtypes.__getitem__).replace("torch.", "") if dtypes else None,
+            "idle_gradient_bytes": _num_bytes(w.grad for w in weights if optimizers and id(w) not in updated),
+            "float32_output_bytes": self._output_bytes,
             "bucket_view": wrapped[0].gradient_as_bucket_view if wrapped else None,
             "bitsandbytes": find_spec("bitsandbytes") is not None,
         }
@@ -302,7 +308,11 @@ class RecordMemory(Task):
         output = runner(call, module, args, kwargs)
         try:
             self._mark("forward_end")
-            self._outputs.update(_address(tensor)[1] for tensor in tensors_in(self.program.torch, output))
+            outputs = list(tensors_in(self.program.torch, output))
+            self._outputs.update(_address(tensor)[1] for tensor in outputs)
+            float32 = self.program.torch.float32
+            most = _num_bytes(tensor for tensor in outputs if tensor.dtype == float32)
+            self._output_bytes = max(self._output_bytes, most)
         except Exception as error:
             self.program.log(self.event, error)
         return output
@@ -368,6 +378,10 @@ def _address(tensor: Any) -> tuple[int, int]:
         return int(local.device.index), int(local.untyped_storage().data_ptr())
     except Exception:  # a tensor of a class of its own
         return -1, 0
+
+
+def _num_bytes(tensors: Iterable[Any]) -> int:
+    return sum(int(tensor.numel()) * int(tensor.element_size()) for tensor in tensors if tensor is not None)
 
 
 def _states(torch: Any, optimizer: Any) -> Iterable[Any]:

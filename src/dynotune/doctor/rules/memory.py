@@ -97,7 +97,7 @@ def alloc_retries(view: ObservationView) -> Iterator[Finding]:
         ],
         where=_where(losses),
         candidates=[
-            *_expandable(view),
+            *expandable(view),
             *(
                 [Setting("alloc.garbage_collection_threshold", 0.8)]
                 if retries and not _is_set(view, "garbage_c")
@@ -138,7 +138,7 @@ def fragmentation(view: ObservationView) -> Iterator[Finding]:
                 f"at the peak {one.peak_reserved_bytes / 1e9:.2f} of {one.total_bytes / 1e9:.1f} GB reserved",
                 f"at the peak {one.peak_allocated_bytes / 1e9:.2f} GB allocated",
             ],
-            candidates=_expandable(view),
+            candidates=expandable(view),
             remedy="Use few sizes: pad to multiples, and run the largest size first.",
         )
         return
@@ -352,7 +352,8 @@ def _wanders(levels: Sequence[int]) -> bool:
     return len(levels) >= 3 and falls > policy.LEAK_FALLS * (levels[-1] - levels[0])
 
 
-def _expandable(view: ObservationView) -> list[Setting]:
+def expandable(view: ObservationView) -> list[Setting]:
+    """Return the setting that lets segments grow, unless it is set."""
     return [] if _is_set(view, "expandable_segments") else [Setting("alloc.expandable_segments", True)]
 
 

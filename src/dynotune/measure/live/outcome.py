@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from dynotune import probe
+from dynotune import memory, probe
 from dynotune.launch import last_lines
 from dynotune.launch.process import has_room, standard_input
 from dynotune.launch.records import Record, read_back
@@ -125,7 +125,7 @@ def refuse_failed(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> None:
                 "cannot rename a folder that was there before.",
             )
         raise CommandFailed(
-            f"The command failed in {launch.label} {_in_words(run.exit_code)}.",
+            f"The command failed in {launch.label} {_in_words(run.exit_code)}.{_of_memory(outcome, lines)}",
             hint=f"All that it printed is in {outcome.folder}.",
             command_exit_code=run.exit_code,
             last_lines=lines,
@@ -137,6 +137,13 @@ def refuse_failed(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> None:
         )
     if outcome.num_steps == 0:
         raise _no_step(run, outcome.all_records, limit_s, lines)
+
+
+def _of_memory(outcome: Outcome, lines: Sequence[str]) -> str:
+    """That the device's memory ran out, if that is why, and what held it; "" else."""
+    steps = outcome.records[0].steps if outcome.records else []
+    failure = memory.found_in(lines, batch=steps[-1].num_samples if steps else None)
+    return f" {memory.explained(failure)}" if failure is not None else ""
 
 
 def _no_step(run: Run, records: Sequence[Record], limit_s: float, lines: tuple[str, ...]) -> CannotRunHere:

@@ -1,0 +1,110 @@
+"""What other batches hold, and what fits, from batches that were run."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynotune import memory
+from dynotune.memory.calibrated import SEGMENT_BYTES
+from dynotune.schema.errors import UsageError
+from dynotune.schema.facts import Unknown
+from dynotune.schema.memory import Measured, Moment, Term
+
+MIB, GIB = 1 << 20, 1 << 30
+
+
+def measured(batch, **sizes):
+    """A run with these terms; those not named are nothing."""
+    terms = [Term(name=name.replace("_", "-"), num_bytes=size) for name, size in sizes.items()]
+    total = sum(sizes.values())
+    reserved = total - sizes.get("context", 0)
+    return Measured(
+        batch=batch, peak=Moment(process_bytes=total, reserved_bytes=reserved, requested_bytes=reserved, terms=terms)
+    )
+
+
+def trained(batch, sample=100 * MIB):
+    return measured(batch, context=500 * MIB, weights=2 * GIB, activations=batch * sample)
+
+
+@given(
+    st.integers(1, 256),
+    st.integers(1, 256),
+    st.integers(1, 100_000),
+    st.integers(MIB, 200 * MIB),
+    st.integers(0, 8 * GIB),
+)
+def test_what_grows_with_the_batch_is_predicted_to_a_segment(first, more, asked, sample, weights):
+    runs = [
+        measured(batch, context=500 * MIB, weights=weights, activations=batch * sample)
+        for batch in (first, first + more)
+    ]
+    found = memory.capacity(runs, card="GPU 0", limit_bytes=80 * GIB)
+    if isinstance(found, Unknown):
+        assert more * sample < 0.002 * runs[0].peak.total_bytes
+        return
+    exact = 500 * MIB + weights + asked * sample
+    assert 0 <= memory.predicted_bytes(found, asked) - exact + asked <= SEGMENT_BYTES + asked * 2
+
+
+def test_the_largest_batch_fits_with_the_margin_and_the_next_does_not():
+    found = memory.capacity([trained(8), trained(16)], card="GPU 0", limit_bytes=24 * GIB)
+    limit = found.limit_bytes - found.margin_bytes
+    assert found.margin_bytes == int(0.02 * 24 * GIB)
+    assert memory.predicted_bytes(found, found.largest) <= limit < memory.predicted_bytes(found, found.largest + 1)
+    verdicts = {fit.batch: fit.verdict for fit in found.fits}
+    assert verdicts[found.largest] == verdicts[8] == "fits"
+    assert verdicts[found.largest + 1] == "too-close"
+
+
+def test_more_than_the_card_has_does_not_fit():
+    assert memory.verdict(25 * GIB, 24 * GIB, GIB) == "does-not-fit"
+    assert memory.verdict(23.5 * GIB, 24 * GIB, GIB) == "too-close"
+    assert memory.verdict(23 * GIB, 24 * GIB, GIB) == "fits"
+
+
+def test_a_model_too_large_for_the_card_has_no_batch():
+    found = memory.capacity([trained(8), trained(16)], card="2GiB", limit_bytes=2 * GIB)
+    assert isinstance(found.largest, Unknown)
+    assert found.processes_by_memory == 0
+
+
+def test_an_argument_that_does_not_change_memory_is_told():
+    same = [measured(batch, weights=2 * GIB) for batch in (8, 16)]
+    assert "takes no more memory" in memory.capacity(same, card="GPU 0", limit_bytes=80 * GIB).reason
+    assert "does not change the batch" in memory.capacity(same[:1] * 2, card="GPU 0", limit_bytes=80 * GIB).reason
+
+
+def test_what_the_model_misses_widens_the_margin():
+    bent = [trained(8), trained(16), measured(24, context=500 * MIB, weights=2 * GIB, activations=6 * GIB)]
+    found = memory.capacity(bent, card="GPU 0", limit_bytes=80 * GIB)
+    assert found.residual > 0.02
+    assert found.margin_bytes == int(found.residual * 80 * GIB)
+
+
+def test_workspaces_and_context_do_not_grow():
+    runs = [trained(8), measured(16, context=520 * MIB, weights=2 * GIB, activations=1600 * MIB, workspaces=32 * MIB)]
+    found = memory.capacity(runs, card="GPU 0", limit_bytes=80 * GIB)
+    by_name = {term.name: term for term in found.terms}
+    assert by_name["context"].per_sample_bytes == by_name["workspaces"].per_sample_bytes == 0
+    assert by_name["workspaces"].constant_bytes == 32 * MIB
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("24GiB", 24 * GIB),
+        ("24G", 24 * GIB),
+        ("24GB", 24 * 10**9),
+        ("H100-80GB", int(79.10 * GIB)),
+        ("t4", int(14.56 * GIB)),
+    ],
+)
+def test_a_card_is_named_or_told_by_its_size(text, size):
+    assert memory.card_bytes(text) == size
+
+
+def test_an_unknown_card_is_refused_with_those_that_are_known():
+    with pytest.raises(UsageError) as caught:
+        memory.card_bytes("Voodoo2")
+    assert "H100-80GB" in caught.value.hint

@@ -15,7 +15,7 @@ from dynotune.lazy_face import lazy_face
 if TYPE_CHECKING:
     from dynotune.diagnose.conclusions import conclude
     from dynotune.diagnose.live_diagnosis import OBSERVATION_FILE, LiveDiagnosis, gather, replayed
-    from dynotune.diagnose.live_memory import MemoryRequest, live_memory
+    from dynotune.diagnose.memory_runs import MemoryRequest, live_memory
 
 __all__ = [
     "OBSERVATION_FILE",
@@ -31,11 +31,11 @@ __getattr__ = lazy_face(
     __name__,
     {
         "LiveDiagnosis": "live_diagnosis",
-        "MemoryRequest": "live_memory",
+        "MemoryRequest": "memory_runs",
         "OBSERVATION_FILE": "live_diagnosis",
         "conclude": "conclusions",
         "gather": "live_diagnosis",
-        "live_memory": "live_memory",
+        "live_memory": "memory_runs",
         "replayed": "live_diagnosis",
     },
 )

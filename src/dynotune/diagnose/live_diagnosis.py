@@ -12,7 +12,7 @@ import msgspec
 
 from dynotune import probe
 from dynotune.diagnose.attributed import attributed
-from dynotune.diagnose.live_memory import recorded_memory
+from dynotune.diagnose.memory_runs import recorded_memory
 from dynotune.diagnose.observe import PlainRun, PlainWindow, check, exact_window
 from dynotune.diagnose.profiled import profiled
 from dynotune.diagnose.roofline import find_roofline

@@ -4,7 +4,7 @@
 terms that add up. `calibrated` predicts other batches from two that were run, and what fits on a card. `oom` reads
 torch's message of an allocation that failed.
 
-Nothing is run and no device is asked here: `diagnose.live_memory` records, `trace.snapshot` reads snapshots, and
+Nothing is run and no device is asked here: `diagnose` records, `trace.snapshot` reads snapshots, and
 `doctor` says what would save memory.
 """
 

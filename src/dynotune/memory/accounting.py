@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -122,8 +122,8 @@ class _Steps:
         return _Steps(
             begin=max(0, begun - offset),
             ends=at["step"],
-            forwards=list(_pairs(device.marks, "forward", "forward_end", offset)),
-            updates=list(_pairs(device.marks, "update", "updated", offset)),
+            forwards=_spans(device.marks, "forward", ("forward_end",), offset),
+            updates=_spans(device.marks, "update", ("forward", "step"), offset),
             offset=offset,
             is_cut=begun < offset,
         )
@@ -143,17 +143,17 @@ class _Steps:
         return first is not None and event < first
 
 
-def _pairs(marks: Sequence[tuple[str, int]], begin: str, end: str, offset: int) -> Iterator[tuple[int, int]]:
-    """Outermost spans between marks of two names."""
-    depth, start = 0, 0
+def _spans(marks: Sequence[tuple[str, int]], begin: str, ends: Sequence[str], offset: int) -> list[tuple[int, int]]:
+    """From each mark `begin` to the next one of `ends`; those begun within another are part of it."""
+    found: list[tuple[int, int]] = []
+    start: int | None = None
     for name, position in marks:
-        if name == begin:
-            start = start if depth else position
-            depth += 1
-        elif name == end and depth:
-            depth -= 1
-            if not depth:
-                yield max(0, start - offset), max(0, position - offset)
+        if start is not None and name in ends:
+            found.append((max(0, start - offset), max(0, position - offset)))
+            start = None
+        if name == begin and start is None:
+            start = position
+    return found
 
 
 def _within(spans: Sequence[tuple[int, int]], event: int) -> tuple[int, int] | None:

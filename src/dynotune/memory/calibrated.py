@@ -79,7 +79,8 @@ def capacity(
         return Unknown(f"every run had a batch of {batches[0]}: the argument does not change the batch")
     runs = sorted(measured, key=lambda one: one.batch)
     totals = [_total(one.peak) for one in runs]
-    if totals[-1] - totals[0] < LEAST_GROWTH * totals[0]:
+    asked_for = [one.peak.requested_bytes for one in runs]  # reserved memory comes in large pieces
+    if asked_for[-1] - asked_for[0] < LEAST_GROWTH * asked_for[0]:
         return Unknown(
             f"a batch of {batches[-1]} takes no more memory than one of {batches[0]}: something else sets the peak"
         )

@@ -133,7 +133,7 @@ class DeviceOwners(msgspec.Struct, frozen=True, kw_only=True):
     A position is the number of allocations and releases of the process so far.
 
     Args:
-        marks: (`begin`, `forward`, `forward_end`, `update`, `updated` or `step`, position).
+        marks: (`begin`, `forward`, `forward_end`, `update` or `step`, position); an update lasts until the next mark.
         owners: (term, address, position at which the block at that address was the term's).
         num_events: position of the snapshot; `reserved_bytes`: of the allocator then.
         free_bytes, total_bytes: of the device then, as CUDA says.

@@ -18,7 +18,7 @@ TOTAL_BYTES = 1 << 30
 class FakeCuda:
     """Puts itself in the place of torch.cuda; use `with fake.mode():` around what runs on the device."""
 
-    def __init__(self, torch, monkeypatch, *, backend="native", records_itself=False):
+    def __init__(self, torch, monkeypatch, *, agent=record_memory, backend="native", records_itself=False):
         self.torch = torch
         self.made = SnapshotMade(is_expandable=True)
         self.num_allocs = self.num_frees = 0
@@ -31,6 +31,7 @@ class FakeCuda:
             "device_count": lambda: 1,
             "current_device": lambda: 0,
             "synchronize": lambda *_: None,
+            "max_memory_allocated": lambda *_: 0,
             "max_memory_reserved": lambda *_: self.reserved(),
             "memory_reserved": lambda *_: self.reserved(),
             "memory_stats": lambda *_: self.stats(),
@@ -45,7 +46,7 @@ class FakeCuda:
             monkeypatch.setattr(f"torch.cuda.{name}", stand_in)
         monkeypatch.setattr(torch._C, "_cuda_isHistoryEnabled", lambda: self.is_recording, raising=False)
         monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", self._clear, raising=False)
-        monkeypatch.setattr(record_memory, "_address", self._address)
+        monkeypatch.setattr(agent, "_address", self._address)
 
     def hold_workspace(self, size):
         """As cuBLAS does at its first product."""
@@ -124,3 +125,4 @@ class FakeCuda:
 
     def _empty_cache(self):
         self.emptied += 1
+        self.made.empty_cache()

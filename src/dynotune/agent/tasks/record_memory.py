@@ -339,17 +339,8 @@ class RecordMemory(Task):
             except Exception as error:
                 self.program.log(self.event, error)
 
-        def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-            try:
-                self._mark("updated")
-            except Exception as error:
-                self.program.log(self.event, error)
-
-        handles = [
-            optimizers.register_optimizer_step_pre_hook(before),
-            optimizers.register_optimizer_step_post_hook(after),
-        ]
-        self._undo += [handle.remove for handle in handles]
+        # No hook after it: a step may have ended inside the loop over these, which must not change meanwhile.
+        self._undo.append(optimizers.register_optimizer_step_pre_hook(before).remove)
 
 
 def _run(call: Any, module: Any, args: Any, kwargs: Any) -> Any:

@@ -1,0 +1,95 @@
+"""A command's memory from launch to answer, on a device that is made up within the command."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from dynotune import knobs
+from dynotune.diagnose import MemoryRequest, live_memory, memory_runs
+from dynotune.measure.live.request import Silent
+from dynotune.schema import document
+from dynotune.schema.facts import Unknown
+from dynotune.schema.memory import Capacity, Moment
+from dynotune.schema.memory_account import MemoryAccount
+from dynotune.schema.run import RunSpec
+
+ROOT = Path(__file__).parents[2]
+CONTEXT = 300 << 20
+WIDTH = 256
+TRAINS = f"""
+import sys, time
+sys.path.insert(0, {str(ROOT)!r})
+import _dynotune_agent.tasks.record_memory as agent
+import pytest, torch
+from torch.utils.data import DataLoader, TensorDataset
+from tests.agent.tasks.fake_cuda import FakeCuda
+cuda = FakeCuda(torch, pytest.MonkeyPatch(), agent=agent)
+net = torch.nn.Sequential(*[torch.nn.Linear({WIDTH}, {WIDTH}) for _ in range(3)])
+for weight in net.parameters():
+    cuda.meet(weight)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+data = TensorDataset(torch.randn(100_000, {WIDTH}))
+with cuda.mode():
+    for (batch,) in DataLoader(data, int(sys.argv[1])):
+        time.sleep(0.005)
+        batch = batch.clone()
+        optimizer.zero_grad()
+        net(batch).square().mean().backward()
+        optimizer.step()
+"""
+
+
+@pytest.fixture
+def answer(tmp_path, monkeypatch):
+    """`answer(*words, **asked)`: of the training with these arguments."""
+    counted = lambda run, device, pid, before, reserved: (reserved + CONTEXT, [])  # noqa: E731
+    monkeypatch.setattr(memory_runs, "_process_bytes", counted)
+
+    def run(*words, **asked):
+        (tmp_path / "train.py").write_text(TRAINS)
+        env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+        spec = RunSpec(
+            command=[sys.executable, "train.py", *words],
+            cwd=tmp_path,
+            env=env,
+            base=tmp_path / "runs",
+            lock=False,
+            warmup_steps=8,
+        )
+        return live_memory(MemoryRequest(run=spec, **asked), Silent())
+
+    return run
+
+
+def test_a_command_is_accounted_for_and_the_answer_kept(answer):
+    account, folder = answer("64")
+    (rank,) = account.ranks
+    assert isinstance(rank.peak, Moment)
+    assert rank.peak.of("weights") == 3 * (WIDTH + 1) * WIDTH * 4
+    assert rank.peak.of("context") == CONTEXT
+    assert rank.peak.total_bytes == rank.peak.process_bytes
+    assert rank.num_samples == 64
+    assert rank.hooks.before_s > 0
+    assert isinstance(account.capacity, Unknown)
+    assert document.read(folder / "memory.json", MemoryAccount).ranks == account.ranks
+
+
+def test_a_slice_of_the_batch_predicts_the_others(answer):
+    account, _ = answer("2048", shares=[0.5])
+    found = account.capacity
+    assert isinstance(found, Capacity), found
+    assert sorted(one.batch for one in found.measured) == [1024, 2048]
+    by_name = {term.name: term for term in found.terms}
+    assert by_name["inputs"].per_sample_bytes == pytest.approx(WIDTH * 4, rel=0.01)
+
+
+def test_batches_of_an_argument_are_run_one_after_another(answer):
+    batches = [knobs.parse(f"arg.batch={batch}") for batch in (512, 1024)]
+    account, _ = answer("{batch}", batches=batches, card="24GiB")
+    found = account.capacity
+    assert isinstance(found, Capacity), found
+    assert [one.batch for one in found.measured] == [512, 1024]
+    assert found.card == "24GiB"
+    assert found.limit_bytes == 24 << 30
+    assert found.largest > 1024

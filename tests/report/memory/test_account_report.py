@@ -1,0 +1,110 @@
+"""The memory of a command in the terminal and as a page."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from dynotune import memory
+from dynotune.report.memory import memory_report
+from dynotune.report.page import memory_page
+from dynotune.schema.diagnosis import Finding
+from dynotune.schema.facts import Unknown
+from dynotune.schema.memory import HookCost, Levels, Measured, Moment, Part, Proof, RankMemory, Term
+from dynotune.schema.memory_account import MemoryAccount
+
+GIB = 1 << 30
+
+
+def moment(**gib: float) -> Moment:
+    modules = [Part("Net.layers.0", GIB), Part("Net.<script>alert(1)</script>", GIB // 2)]
+    terms = [
+        Term(name=name, num_bytes=int(size * GIB), modules=modules if name == "activations" else [])  # type: ignore[arg-type]
+        for name, size in gib.items()
+    ]
+    total = sum(term.num_bytes for term in terms)
+    return Moment(process_bytes=total, reserved_bytes=total, requested_bytes=total, terms=terms)
+
+
+RANK = RankMemory(
+    pid=1,
+    device=0,
+    total_bytes=80 * GIB,
+    others_bytes=3 * GIB,
+    peak=moment(weights=2, activations=6, context=0.5),
+    steady=moment(weights=2, context=0.5),
+    trains=True,
+    num_samples=32,
+    levels=Levels(
+        events=[0, 5, 9], bytes={"weights": [1, 1, 1], "activations": [0, 5, 1]}, modules=["", "Net.a", ""], steps=[9]
+    ),
+    hooks=HookCost(step_s=0.12, before_s=0.1, host_bytes=50 << 20),
+    notes=["modules are not told: calls of a program that compiles are left as they are"],
+)
+ACCOUNT = MemoryAccount(command=["python", "train.py"], ranks=[RANK])
+
+
+def told(account: MemoryAccount, *, width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(memory_report(account))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_terms_are_told_with_sizes_shares_and_modules_on_one_screen() -> None:
+    text = told(ACCOUNT)
+    assert "training with 32 samples a step: 8.50 GiB of the process at the peak, of 80.00 GiB" in " ".join(
+        text.split()
+    )
+    assert "others hold 3.00 GiB" in " ".join(text.split())
+    assert re.search(r"activations +6\.00 GiB +71% +– +Net\.layers\.0 1\.00 GiB", text)
+    assert "note: modules are not told" in text
+    assert len(text.splitlines()) < 40
+
+
+def test_the_bar_is_as_wide_as_it_may_be_and_shows_each_term() -> None:
+    (bar,) = [line for line in told(ACCOUNT, width=60).splitlines() if set(line.strip()) == {"█"}]
+    assert len(bar.strip()) == 60
+
+
+def test_an_unknown_peak_says_why() -> None:
+    rank = msgspec.structs.replace(RANK, peak=Unknown("the history is cut"))
+    assert "The peak is not known: the history is cut" in told(msgspec.structs.replace(ACCOUNT, ranks=[rank]))
+
+
+def test_what_fits_is_told_with_its_margin_and_proof() -> None:
+    runs = [Measured(batch=batch, peak=moment(weights=2, activations=batch / 8, context=0.5)) for batch in (8, 16)]
+    capacity = memory.capacity(runs, card="GPU 0", limit_bytes=24 * GIB)
+    assert not isinstance(capacity, Unknown)
+    proof = Proof(batch=168, num_steps=100, ran=True, num_bytes=1, next_batch=169, next_ended="over-margin")
+    text = told(msgspec.structs.replace(ACCOUNT, capacity=msgspec.structs.replace(capacity, proof=proof)))
+    assert f"The largest batch that fits: {capacity.largest}" in text
+    assert "measured" in text
+    assert "too close" in text
+    assert "Run: a batch of 168 ran 100 steps; 169 left less than the margin free." in text
+
+
+def test_findings_are_told_as_of_a_diagnosis() -> None:
+    finding = Finding(
+        id="memory-autocast", severity="low", kind="memory", claim="Activations are kept in float32.",
+        share=Unknown("memory"), remedy="Use autocast.",
+    )  # fmt: skip
+    assert "memory-autocast" in told(msgspec.structs.replace(ACCOUNT, findings=[finding]))
+
+
+def test_the_page_stands_alone_and_no_name_of_the_programs_runs_in_it(tmp_path) -> None:
+    memory_page.write(tmp_path / "memory.html", ACCOUNT)
+    page = (tmp_path / "memory.html").read_text()
+    assert '"modules":["","Net.a",""]' in page
+    assert "script>alert(1)" not in page
+    assert not re.search(r"(src|href)=.http", page)
+
+
+def test_a_page_that_cannot_be_written_is_refused(tmp_path) -> None:
+    from dynotune.schema.errors import CannotRunHere
+
+    with pytest.raises(CannotRunHere):
+        memory_page.write(tmp_path / "none" / "memory.html", ACCOUNT)

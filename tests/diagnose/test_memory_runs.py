@@ -5,14 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from dynotune import knobs
+from dynotune import knobs, memory, probe
 from dynotune.diagnose import MemoryRequest, live_memory, memory_runs
 from dynotune.measure.live.request import Silent
 from dynotune.schema import document
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import Capacity, Moment
+from dynotune.schema.memory import Capacity, Measured, Moment, Term
 from dynotune.schema.memory_account import MemoryAccount
 from dynotune.schema.run import RunSpec
+
+from ..fakes import spec
 
 ROOT = Path(__file__).parents[2]
 CONTEXT = 300 << 20
@@ -49,7 +51,7 @@ def answer(tmp_path, monkeypatch):
     def run(*words, **asked):
         (tmp_path / "train.py").write_text(TRAINS)
         env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
-        spec = RunSpec(
+        how = RunSpec(
             command=[sys.executable, "train.py", *words],
             cwd=tmp_path,
             env=env,
@@ -57,7 +59,7 @@ def answer(tmp_path, monkeypatch):
             lock=False,
             warmup_steps=8,
         )
-        return live_memory(MemoryRequest(run=spec, **asked), Silent())
+        return live_memory(MemoryRequest(run=how, **asked), Silent())
 
     return run
 
@@ -93,3 +95,50 @@ def test_batches_of_an_argument_are_run_one_after_another(answer):
     assert found.card == "24GiB"
     assert found.limit_bytes == 24 << 30
     assert found.largest > 1024
+
+
+class FakeRuns:
+    """Says of each batch how its run ended."""
+
+    def __init__(self, ended):
+        self.ended, self.asked = ended, []
+
+    def fills(self, setting):
+        self.asked.append(str(setting))
+        return self.ended[len(self.asked) - 1]
+
+
+def grown(batch):
+    terms = [Term(name="weights", num_bytes=1 << 30), Term(name="activations", num_bytes=batch << 27)]
+    total = sum(term.num_bytes for term in terms)
+    return Measured(
+        batch=batch, peak=Moment(process_bytes=total, reserved_bytes=total, requested_bytes=total, terms=terms)
+    )
+
+
+@pytest.mark.parametrize(
+    ("ended", "next_ended"),
+    [
+        (("out-of-memory", Unknown("it ran out of memory")), "out-of-memory"),
+        (("ran", 24 << 30), "over-margin"),
+        (("ran", 20 << 30), "fits"),
+    ],
+)
+def test_the_largest_batch_is_run_and_the_next_one_too(ended, next_ended):
+    found = memory.capacity([grown(8), grown(16)], card="24GiB", limit_bytes=24 << 30)
+    runs = FakeRuns([("ran", 23 << 30), ended])
+    request = MemoryRequest(run=spec(), batches=[knobs.parse("arg.batch=8")])
+    proof = memory_runs._filled(runs, request, found).proof
+    assert runs.asked == [f"arg.batch={found.largest}", f"arg.batch={found.largest + 1}"]
+    assert (proof.ran, proof.next_ended) == (True, next_ended)
+
+
+def test_the_process_is_told_by_what_the_device_has_more_in_use_where_nvml_does_not_list_it(monkeypatch):
+    monkeypatch.setattr(probe, "process_bytes", lambda *_: Unknown("another number outside"))
+    monkeypatch.setattr(probe, "used_bytes", lambda *_: 5 << 30)
+    told = memory_runs._process_bytes(spec(), 0, 1, 1 << 30, 2 << 30)
+    assert told[0] == 4 << 30
+    assert "before its start" in told[1][0]
+    unknown, notes = memory_runs._process_bytes(spec(), 0, 1, 4 << 30, 2 << 30)
+    assert isinstance(unknown, Unknown)
+    assert "another number outside" in notes[0]

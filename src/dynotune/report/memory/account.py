@@ -19,6 +19,8 @@ __all__ = ["LABELS", "memory_report"]
 
 NUM_FINDINGS = 6
 NUM_PARTS = 3
+NOTABLE_BYTES = 256 << 20
+"""Of others: the driver keeps less than that for itself."""
 WIDEST = 100
 LABELS: dict[TermName, str] = {
     "context": "CUDA context, loaded modules, NCCL",
@@ -101,7 +103,7 @@ def _said(rank: RankMemory, peak: Moment) -> str:
     whole = "reserved, without the context" if isinstance(peak.process_bytes, Unknown) else "of the process"
     told = f"{kind}{batch}: {words.num_bytes(peak.total_bytes)} {whole} at the peak"
     told += f", of {words.num_bytes(rank.total_bytes)}"
-    if not isinstance(rank.others_bytes, Unknown) and rank.others_bytes >= 1 << 20:
+    if not isinstance(rank.others_bytes, Unknown) and rank.others_bytes >= NOTABLE_BYTES:
         told += f"; others hold {words.num_bytes(rank.others_bytes)}"
     return told
 

@@ -1,0 +1,110 @@
+"""The terms of real programs on a GPU, against torch's statistics and what NVML counts."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from dynotune import knobs, memory
+from dynotune.diagnose import MemoryRequest, live_memory
+from dynotune.measure.live.request import Silent
+from dynotune.schema.errors import CannotRunHere, CommandFailed
+from dynotune.schema.facts import Unknown
+from dynotune.schema.memory import Capacity, Moment
+from dynotune.schema.run import RunSpec
+
+pytestmark = pytest.mark.gpu
+
+WIDTH = 2048
+TRAINS = f"""
+import os, sys, torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+net = torch.nn.Sequential(*[torch.nn.Linear({WIDTH}, {WIDTH}) for _ in range(8)]).cuda()
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
+data = TensorDataset(torch.randn(4096, {WIDTH}))
+def record():
+    BEFORE
+record()
+while True:
+    for (batch,) in DataLoader(data, int(sys.argv[1])):
+        optimizer.zero_grad()
+        net(batch.cuda()).square().mean().backward()
+        optimizer.step()
+"""
+
+
+@pytest.fixture
+def answer(tmp_path):
+    """`answer(*words, before="", env={}, **asked)`: of the training with these arguments."""
+
+    def run(*words, before="pass", env=None, **asked):
+        (tmp_path / "train.py").write_text(TRAINS.replace("BEFORE", before))
+        spec = RunSpec(
+            command=[sys.executable, "train.py", *words],
+            cwd=tmp_path,
+            env={**os.environ, **(env or {})},
+            base=tmp_path / "runs",
+            lock=False,
+        )
+        return live_memory(MemoryRequest(run=spec, **asked), Silent())
+
+    return run
+
+
+def test_the_terms_of_a_training_add_up_and_are_those_of_its_tensors(answer):
+    account, folder = answer("256")
+    (rank,) = account.ranks
+    peak, steady = rank.peak, rank.steady
+    assert isinstance(peak, Moment), peak
+    assert isinstance(steady, Moment), steady
+    weights = 8 * (WIDTH + 1) * WIDTH * 4
+    assert peak.of("weights") == steady.of("weights") == weights
+    assert steady.of("gradients") == weights
+    assert steady.of("optimizer") == pytest.approx(2 * weights, rel=0.001)
+    assert peak.of("inputs") >= 256 * WIDTH * 4
+    assert peak.of("workspaces") > 0
+    assert peak.of("unknown") <= 0.05 * peak.total_bytes
+    assert not isinstance(peak.process_bytes, Unknown), rank.notes
+    assert peak.total_bytes == peak.process_bytes
+    assert 100 << 20 < peak.of("context") < 2 << 30
+    named = {part.name for term in peak.terms if term.name == "activations" for part in term.modules}
+    assert any(name.startswith("Sequential.") for name in named)
+    assert Path(folder / "memory.json").is_file()
+
+
+def test_half_of_each_batch_predicts_a_batch_that_is_then_run(answer):
+    account, _ = answer("256", shares=[0.5])
+    found = account.capacity
+    assert isinstance(found, Capacity), found
+    larger, _ = answer("1024")
+    (rank,) = larger.ranks
+    assert memory.predicted_bytes(found, 1024) == pytest.approx(rank.peak.total_bytes, rel=0.04)
+
+
+def test_batches_of_an_argument_predict_others(answer):
+    batches = [knobs.parse(f"arg.batch={batch}") for batch in (128, 256)]
+    account, _ = answer("{batch}", batches=batches)
+    assert isinstance(account.capacity, Capacity), account.capacity
+    assert account.capacity.residual < 0.001
+    assert account.capacity.largest > 256
+
+
+def test_memory_that_runs_out_is_explained(answer):
+    with pytest.raises(CommandFailed) as caught:
+        answer("256", before="torch.cuda.set_per_process_memory_fraction(0.01); torch.empty(1 << 40, device='cuda')")
+    assert "more was asked for" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("before", "env", "reason"),
+    [
+        ("torch.cuda.memory._record_memory_history()", {}, "records the allocator's history itself"),
+        ("pass", {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}, "cudaMallocAsync"),
+    ],
+)
+def test_a_program_that_cannot_be_recorded_is_left_alone(answer, before, env, reason):
+    with pytest.raises(CannotRunHere) as caught:
+        answer("256", before=before, env=env)
+    assert reason in caught.value.message

@@ -33,7 +33,7 @@ from typing import Any
 import msgspec
 from hardware import RESULTS, describe
 
-from dynotune import memory, probe
+from dynotune import probe
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Capacity, Moment
 from dynotune.schema.memory_account import MemoryAccount
@@ -117,7 +117,16 @@ def calibrate(case: Case, env: dict[str, str], *, fill: bool) -> tuple[MemoryAcc
         out = Path(folder) / "memory.json"
         words = [sys.executable, "-m", "dynotune", "memory", "--json", str(out), "--no-lock", "--run-dir", folder]
         words += ["--values", f"arg.batch={case.calibrated[0]},{case.calibrated[1]}", *(["--fill"] if fill else [])]
-        words += ["--", sys.executable, str(PROGRAM), case.model, "{batch}", *case.options]
+        words += [
+            "--predict",
+            ",".join(map(str, case.predicted)),
+            "--",
+            sys.executable,
+            str(PROGRAM),
+            case.model,
+            "{batch}",
+            *case.options,
+        ]
         done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=3 * DEADLINE_S)
         if done.returncode:
             return done.stderr.strip()[-600:], time.monotonic() - begun_s
@@ -136,9 +145,10 @@ def measure(case: Case, env: dict[str, str], *, fill: bool) -> Row:
         return row | {"failed": capacity.reason}
     for one in capacity.measured:
         row["terms"].append({"batch": one.batch, **_against(one.peak, plain_bytes(case, one.batch, env))})
+    predicted = {fit.batch: fit.num_bytes for fit in capacity.fits}
     for batch in case.predicted:
         found = plain_bytes(case, batch, env)
-        point: Row = {"batch": batch, "predicted_bytes": memory.predicted_bytes(capacity, batch)}
+        point: Row = {"batch": batch, "predicted_bytes": predicted[batch]}
         if isinstance(found, str):
             point["failed"] = found
         else:

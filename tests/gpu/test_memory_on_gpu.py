@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dynotune import knobs, memory
+from dynotune import knobs
 from dynotune.diagnose import MemoryRequest, live_memory
 from dynotune.measure.live.request import Silent
 from dynotune.schema.errors import CannotRunHere, CommandFailed
@@ -75,12 +75,13 @@ def test_the_terms_of_a_training_add_up_and_are_those_of_its_tensors(answer):
 
 
 def test_half_of_each_batch_predicts_a_batch_that_is_then_run(answer):
-    account, _ = answer("256", shares=[0.5])
+    account, _ = answer("256", shares=[0.5], predict=[1024])
     found = account.capacity
     assert isinstance(found, Capacity), found
     larger, _ = answer("1024")
     (rank,) = larger.ranks
-    assert memory.predicted_bytes(found, 1024) == pytest.approx(rank.peak.total_bytes, rel=0.04)
+    predicted = next(fit.num_bytes for fit in found.fits if fit.batch == 1024)
+    assert predicted == pytest.approx(rank.peak.total_bytes, rel=0.04)
 
 
 def test_batches_of_an_argument_predict_others(answer):

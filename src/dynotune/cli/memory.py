@@ -58,6 +58,7 @@ def memory(
     fill: Annotated[
         bool, typer.Option("--fill", help="Prove the largest batch: run it for 100 steps, and the next one.")
     ] = False,
+    predict: Annotated[str | None, typer.Option(metavar="N,M", help="Also predict these batches.")] = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a page with a plot of memory over the recorded steps.")
     ] = None,
@@ -82,13 +83,15 @@ def memory(
         raise UsageError("--fill runs other batches, and none is named.", hint="Add --values arg.batch=8,16.")
     if slice_ and batches:
         raise UsageError("--slice and --values exclude each other.", hint="Give one of them.")
-    if gpu is not None and not (batches or slice_):
-        raise UsageError("--gpu is about what fits, which takes two batches.", hint="Add --values arg.batch=8,16.")
+    for option, value in (("--gpu", gpu), ("--predict", predict)):
+        if value is not None and not (batches or slice_):
+            raise UsageError(f"{option} is about what fits: that takes two batches.", hint="Add --values or --slice.")
     options.check_run(context, run, batches[:1])
     from dynotune.diagnose import MemoryRequest
 
     shares = [DEFAULT_SHARE] if slice_ else []
-    _run(MemoryRequest(run=run, batches=batches, shares=shares, card=gpu, fill=fill), html, json)
+    asked = _numbers(predict)
+    _run(MemoryRequest(run=run, batches=batches, shares=shares, card=gpu, fill=fill, predict=asked), html, json)
 
 
 def batch_settings(text: str | None) -> list[Setting]:
@@ -108,6 +111,13 @@ def batch_settings(text: str | None) -> list[Setting]:
             f"--values {text} does not name two batches.", hint="For example --values arg.batch=8,16 for {batch}."
         )
     return [knobs.parse(f"{knob.strip()}={value}") for value in named]
+
+
+def _numbers(text: str | None) -> list[int]:
+    words = [word.strip() for word in (text or "").split(",") if word.strip()]
+    if not all(word.isdigit() and int(word) for word in words):
+        raise UsageError(f"--predict {text} is no list of batches.", hint="For example --predict 32,64.")
+    return list(map(int, words))
 
 
 def _refuse_running(context: typer.Context, file: Path) -> None:

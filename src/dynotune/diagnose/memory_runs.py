@@ -33,7 +33,7 @@ from dynotune.schema.observation import Observation
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
 from dynotune.schema.task import RecordMemory, TimeWindow
-from dynotune.trace.snapshot import load_lives
+from dynotune.trace.snapshot import Lives, load_lives
 
 NUM_STEPS = 2
 SETTLE_STEPS = 3
@@ -42,6 +42,8 @@ BESIDE_LIMIT_S = 60.0
 """Of a diagnosis, whose subject is time."""
 MAX_SNAPSHOT_BYTES = 1 << 30
 BATCH = "{batch}"
+Recorded = tuple[RankMemory, Lives | Unknown]
+"""What one rank held on one device, and the blocks that this is told by."""
 
 
 class MemoryRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +54,7 @@ class MemoryRequest(msgspec.Struct, frozen=True, kw_only=True):
         shares: of each batch, one after another in one live run, where the command has no such argument.
         card: another card than the device, as `--gpu` names it.
         fill: run the largest batch and the next one.
+        predict: further batches to be told of.
     """
 
     run: RunSpec
@@ -59,6 +62,7 @@ class MemoryRequest(msgspec.Struct, frozen=True, kw_only=True):
     shares: list[float] = []
     card: str | None = None
     fill: bool = False
+    predict: list[int] = []
 
 
 def live_memory(request: MemoryRequest, watcher: Watcher) -> tuple[MemoryAccount, Path]:
@@ -77,13 +81,11 @@ def live_memory(request: MemoryRequest, watcher: Watcher) -> tuple[MemoryAccount
     with machine_lock(request.run, watcher):
         runs = _Runs(request.run, watcher)
         recorded = [runs.with_setting(setting) for setting in request.batches] or runs.with_shares(request.shares)
-        found = _measured(recorded, batches)
-        room = _limit(recorded[0]) if limit is None else limit
-        card = request.card or f"GPU {recorded[0][0].device}"
-        capacity = _capacity(found, card, room)
+        ranks = [rank for rank, _ in recorded[0]]
+        room = _limit(ranks) if limit is None else limit
+        capacity = _capacity(recorded, batches, request, room)
         if request.fill:
             capacity = _filled(runs, request, capacity)
-    ranks = recorded[0]
     account = MemoryAccount(
         command=request.run.command,
         ranks=ranks,
@@ -108,8 +110,8 @@ def recorded_memory(
     *,
     share: float | None = None,
     again: bool = True,
-) -> list[RankMemory]:
-    """Have the allocator recorded in a live run; what each rank held on each of its devices.
+) -> list[Recorded]:
+    """Have the allocator recorded in a live run; what each rank held on each of its devices, and its blocks.
 
     Args:
         used_before: of each device, by whomever, before the command was started.
@@ -145,7 +147,7 @@ def _ranks(
     run: RunSpec,
     used_before: Mapping[int, int | Unknown],
     steps: Mapping[int, Sequence[float]],
-) -> list[RankMemory]:
+) -> list[Recorded]:
     """Of one process, each device. The process wrote the files, so only what lies in the folder is read."""
     owners = document.read(folder / Path(str(event["owners"])).name, Owners)
     lives = load_lives(folder / Path(str(event["file"])).name, limit_bytes=MAX_SNAPSHOT_BYTES)
@@ -158,14 +160,14 @@ def _ranks(
         rank = memory.account(
             device,
             owners,
-            lives.get(device.device, Unknown("the snapshot does not hold this device")),
+            blocks := lives.get(device.device, Unknown("the snapshot does not hold this device")),
             process_bytes=own,
             others_bytes=own if isinstance(own, Unknown) else max(0, used - own),
             pid=pid,
             rank=event.get("rank"),
             before_s=statistics.median(before) if before else None,
         )
-        found.append(msgspec.structs.replace(rank, notes=[*rank.notes, *note]))
+        found.append((msgspec.structs.replace(rank, notes=[*rank.notes, *note]), blocks))
     return found
 
 
@@ -192,14 +194,14 @@ class _Runs:
         self.folder = Path()
         self.notes: list[str] = []
 
-    def with_setting(self, setting: Setting) -> list[RankMemory]:
+    def with_setting(self, setting: Setting) -> list[Recorded]:
         """A run of its own, with another batch."""
         run = msgspec.structs.replace(self._run, settings=[*self._run.settings, setting])
         self._watcher.running(f"the command with {setting}, until its steps are steady")
         with self._runner(run) as runner:
             return self._recorded(runner, None)
 
-    def with_shares(self, shares: Sequence[float]) -> list[list[RankMemory]]:
+    def with_shares(self, shares: Sequence[float]) -> list[list[Recorded]]:
         """One run: whole batches, then these shares of them."""
         self._watcher.running("the command, until its steps are steady")
         with self._runner(self._run) as runner:
@@ -243,7 +245,7 @@ class _Runs:
     def _runner(self, run: RunSpec) -> TaskRunner:
         return TaskRunner(run, self._watcher, facts=self._facts, label="the recorded run")
 
-    def _recorded(self, runner: TaskRunner, share: float | None) -> list[RankMemory]:
+    def _recorded(self, runner: TaskRunner, share: float | None) -> list[Recorded]:
         found = recorded_memory(runner, self._run, self._used_before, share=share)
         outcome = runner.outcome()
         refuse_rejected(outcome, "in the recorded run")
@@ -280,36 +282,42 @@ def _batch_of(setting: Setting) -> int:
     return int(text)
 
 
-def _measured(recorded: Sequence[Sequence[RankMemory]], batches: Sequence[int]) -> list[Measured] | Unknown:
-    """Each run's batch with the peak of the rank that holds most."""
-    found = []
-    for at, ranks in enumerate(recorded):
-        peaks = [rank for rank in ranks if isinstance(rank.peak, Moment)]
-        if not peaks:
-            return ranks[0].peak if isinstance(ranks[0].peak, Unknown) else Unknown("no peak is known")
-        fullest = max(peaks, key=lambda rank: rank.peak.total_bytes if isinstance(rank.peak, Moment) else 0)
-        batch = batches[at] if batches else fullest.num_samples
-        if batch is None:
-            return Unknown("the number of samples of a step is not known: name the batch with --values")
-        assert isinstance(fullest.peak, Moment)
-        found.append(Measured(batch=batch, peak=fullest.peak))
-    return found
-
-
 def _limit(ranks: Sequence[RankMemory]) -> int:
     """Of the device, less what other processes hold there."""
     first = ranks[0]
     return first.total_bytes - (0 if isinstance(first.others_bytes, Unknown) else first.others_bytes)
 
 
-def _capacity(found: list[Measured] | Unknown, card: str, limit_bytes: int) -> Capacity | Unknown:
-    if isinstance(found, Unknown):
-        return found
-    if len(found) < 2:
+def _capacity(
+    recorded: Sequence[Sequence[Recorded]], batches: Sequence[int], request: MemoryRequest, limit_bytes: int
+) -> Capacity | Unknown:
+    """What fits, by each run's rank that holds most."""
+    if len(recorded) < 2:
         return Unknown("one batch was run; --values arg.batch=8,16 or --slice predicts others")
-    if any(isinstance(one.peak.process_bytes, Unknown) for one in found):
-        return Unknown("the driver does not say what the process holds, so no total can be predicted")
-    return memory.capacity(found, card=card, limit_bytes=limit_bytes)
+    measured, histories = [], []
+    for at, ranks in enumerate(recorded):
+        known = [(rank.peak, rank, lives) for rank, lives in ranks if isinstance(rank.peak, Moment)]
+        if not known:
+            return Unknown("no peak is known")
+        peak, rank, lives = max(known, key=lambda one: one[0].total_bytes)
+        batch = batches[at] if batches else rank.num_samples
+        if batch is None:
+            return Unknown("the number of samples of a step is not known: name the batch with --values")
+        if isinstance(peak.process_bytes, Unknown):
+            return Unknown("the driver does not say what the process holds, so no total can be predicted")
+        measured.append(Measured(batch=batch, peak=peak))
+        histories.append(lives)
+    first, second = histories[0], histories[-1]
+    sequence: memory.Sequence | Unknown = Unknown("no history")
+    if isinstance(first, Lives) and isinstance(second, Lives) and measured[0].batch != measured[-1].batch:
+        sequence = memory.Sequence.of(first, second, (measured[0].batch, measured[-1].batch))
+    return memory.capacity(
+        measured,
+        card=request.card or f"GPU {recorded[0][0][0].device}",
+        limit_bytes=limit_bytes,
+        sequence=None if isinstance(sequence, Unknown) else sequence,
+        asked=request.predict,
+    )
 
 
 def _filled(runs: _Runs, request: MemoryRequest, capacity: Capacity | Unknown) -> Capacity | Unknown:
@@ -321,7 +329,8 @@ def _filled(runs: _Runs, request: MemoryRequest, capacity: Capacity | Unknown) -
     following, next_bytes = runs.fills(knobs.parse(f"{knob}={largest + 1}"))
     if following == "ran":
         most = capacity.limit_bytes - capacity.margin_bytes
-        known = memory.predicted_bytes(capacity, largest + 1) if isinstance(next_bytes, Unknown) else next_bytes
+        predicted = next(fit.num_bytes for fit in capacity.fits if fit.batch == largest + 1)
+        known = predicted if isinstance(next_bytes, Unknown) else next_bytes
         following = "over-margin" if known > most else "fits"
     proof = Proof(
         batch=largest,

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 
 from dynotune.memory.accounting import ORDER
+from dynotune.memory.sequence import Sequence as Allocations
 from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Capacity, Fit, Measured, Moment, TermModel, Verdict
@@ -66,57 +67,78 @@ def verdict(num_bytes: float, limit_bytes: int, margin_bytes: int) -> Verdict:
 
 
 def capacity(
-    measured: Sequence[Measured], *, card: str, limit_bytes: int, margin_bytes: int | None = None
+    measured: Sequence[Measured],
+    *,
+    card: str,
+    limit_bytes: int,
+    sequence: Allocations | None = None,
+    asked: Sequence[int] = (),
 ) -> Capacity | Unknown:
     """What fits within `limit_bytes`, by at least two batches that were run.
 
     Args:
         limit_bytes: of the card, less what other processes hold.
-        margin_bytes: None for 2% of it.
+        sequence: the allocations of two runs, where they match; else the terms alone predict.
+        asked: further batches to predict.
     """
     batches = sorted({one.batch for one in measured})
     if len(batches) < 2:
         return Unknown(f"every run had a batch of {batches[0]}: the argument does not change the batch")
     runs = sorted(measured, key=lambda one: one.batch)
-    totals = [_total(one.peak) for one in runs]
     asked_for = [one.peak.requested_bytes for one in runs]  # reserved memory comes in large pieces
     if asked_for[-1] - asked_for[0] < LEAST_GROWTH * asked_for[0]:
         return Unknown(
             f"a batch of {batches[-1]} takes no more memory than one of {batches[0]}: something else sets the peak"
         )
-    terms = _fitted(runs)
-    margin = int(MARGIN_SHARE * limit_bytes) if margin_bytes is None else margin_bytes
-    errors = [abs(_predicted(terms, one.batch) - total) / total for one, total in zip(runs, totals, strict=True)]
+    model = _Model(runs, sequence)
+    known = {one.batch: _total(one.peak) for one in runs}
+    errors = [abs(model.num_bytes(batch) - total) / total for batch, total in known.items()]
     # A model that misses what it was made from is that much less sure of the rest.
-    margin = max(margin, int(max(errors) * limit_bytes))
-    largest = _largest(terms, limit_bytes - margin)
-    asked = sorted({*batches, *([largest, largest + 1] if largest else [])})
-    by_batch = {one.batch: total for one, total in zip(runs, totals, strict=True)}
-    fits = [
-        Fit(
-            batch=batch,
-            num_bytes=(num := _predicted(terms, batch)),
-            measured_bytes=by_batch.get(batch, Unknown("it was not run")),
-            verdict=verdict(by_batch.get(batch, num), limit_bytes, margin),
-        )
-        for batch in asked
-    ]
+    margin = int(max(MARGIN_SHARE, *errors) * limit_bytes)
+    largest = _largest(model, limit_bytes - margin)
     return Capacity(
         card=card,
         limit_bytes=limit_bytes,
         margin_bytes=margin,
         measured=list(runs),
-        terms=terms,
+        terms=model.terms,
         residual=max(errors),
         largest=largest or Unknown("not even a batch of 1 fits"),
-        fits=fits,
-        processes_by_memory=max(0, (limit_bytes - margin) // totals[0]),
+        fits=[
+            Fit(
+                batch=batch,
+                num_bytes=(num := model.num_bytes(batch)),
+                measured_bytes=known.get(batch, Unknown("it was not run")),
+                verdict=verdict(known.get(batch, num), limit_bytes, margin),
+            )
+            for batch in sorted({*batches, *asked, *([largest, largest + 1] if largest else [])})
+        ],
+        processes_by_memory=max(0, (limit_bytes - margin) // known[batches[0]]),
     )
 
 
-def predicted_bytes(found: Capacity, batch: int) -> int:
-    """What a process with this batch would hold."""
-    return _predicted(found.terms, batch)
+class _Model:
+    """Bytes of the process for a batch.
+
+    The sequence tells what the allocator reserves for the recorded steps. What it had reserved besides, say for the
+    warm-up, is taken to stay: as much as it was at most in the runs.
+    """
+
+    def __init__(self, runs: Sequence[Measured], sequence: Allocations | None) -> None:
+        self.terms = _fitted(runs)
+        self._sequence = sequence
+        self._outside = max(one.peak.of("context") for one in runs)
+        self._besides = 0
+        if sequence is not None:
+            self._besides = max(one.peak.reserved_bytes - sequence.reserved_bytes(one.batch) for one in runs)
+
+    def num_bytes(self, batch: int) -> int:
+        if self._sequence is not None:
+            return self._outside + self._besides + self._sequence.reserved_bytes(batch)
+        inside = sum(
+            term.constant_bytes + term.per_sample_bytes * batch for term in self.terms if term.name != "context"
+        )
+        return self._outside + -(-max(0, round(inside)) // SEGMENT_BYTES) * SEGMENT_BYTES
 
 
 def _total(moment: Moment) -> int:
@@ -142,17 +164,12 @@ def _fitted(runs: Sequence[Measured]) -> list[TermModel]:
     return found
 
 
-def _predicted(terms: Sequence[TermModel], batch: int) -> int:
-    """The allocator gets whole segments; the context is what it is."""
-    outside = sum(term.constant_bytes for term in terms if term.name == "context")
-    inside = sum(term.constant_bytes + term.per_sample_bytes * batch for term in terms if term.name != "context")
-    return int(outside) + -(-max(0, round(inside)) // SEGMENT_BYTES) * SEGMENT_BYTES
-
-
-def _largest(terms: Sequence[TermModel], limit_bytes: int) -> int:
+def _largest(model: _Model, limit_bytes: int) -> int:
     """The largest batch whose prediction is within the limit; 0 where none is."""
-    low, high = 0, MOST_BATCH
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if _predicted(terms, middle) <= limit_bytes else (low, middle - 1)
+    low, high = 0, 1
+    while high < MOST_BATCH and model.num_bytes(high) <= limit_bytes:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if model.num_bytes(middle) <= limit_bytes else (low, middle)
     return low

@@ -10,7 +10,7 @@ from dynotune.diagnose import MemoryRequest, live_memory, memory_runs
 from dynotune.measure.live.request import Silent
 from dynotune.schema import document
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import Capacity, Measured, Moment, Term
+from dynotune.schema.memory import Capacity, Measured, Moment, Processes, Term
 from dynotune.schema.memory_account import MemoryAccount
 from dynotune.schema.run import RunSpec
 
@@ -142,3 +142,12 @@ def test_the_process_is_told_by_what_the_device_has_more_in_use_where_nvml_does_
     unknown, notes = memory_runs._process_bytes(spec(), 0, 1, 4 << 30, 2 << 30)
     assert isinstance(unknown, Unknown)
     assert "another number outside" in notes[0]
+
+
+def test_one_and_two_at_once_tell_how_many_the_device_carries(answer):
+    account, _ = answer("64", processes=True)
+    found = account.processes
+    assert isinstance(found, Processes), found
+    assert found.one_per_s > 0
+    assert found.two_per_s > 0
+    assert found.by_memory == int(0.98 * account.ranks[0].total_bytes) // account.ranks[0].peak.process_bytes

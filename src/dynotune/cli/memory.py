@@ -58,6 +58,12 @@ def memory(
     fill: Annotated[
         bool, typer.Option("--fill", help="Prove the largest batch: run it for 100 steps, and the next one.")
     ] = False,
+    processes: Annotated[
+        bool, typer.Option("--processes", help="Also find how many of the command one GPU carries.")
+    ] = False,
+    rate: Annotated[
+        float | None, typer.Option(metavar="N", help="Samples a second that each process must make.", min=0.001)
+    ] = None,
     predict: Annotated[str | None, typer.Option(metavar="N,M", help="Also predict these batches.")] = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a page with a plot of memory over the recorded steps.")
@@ -81,6 +87,8 @@ def memory(
     batches = batch_settings(values)
     if fill and not batches:
         raise UsageError("--fill runs other batches, and none is named.", hint="Add --values arg.batch=8,16.")
+    if rate is not None and not processes:
+        raise UsageError("--rate is about several processes.", hint="Add --processes.")
     if slice_ and batches:
         raise UsageError("--slice and --values exclude each other.", hint="Give one of them.")
     for option, value in (("--gpu", gpu), ("--predict", predict)):
@@ -90,8 +98,17 @@ def memory(
     from dynotune.diagnose import MemoryRequest
 
     shares = [DEFAULT_SHARE] if slice_ else []
-    asked = _numbers(predict)
-    _run(MemoryRequest(run=run, batches=batches, shares=shares, card=gpu, fill=fill, predict=asked), html, json)
+    request = MemoryRequest(
+        run=run,
+        batches=batches,
+        shares=shares,
+        card=gpu,
+        fill=fill,
+        predict=_numbers(predict),
+        processes=processes,
+        asked_per_s=rate,
+    )
+    _run(request, html, json)
 
 
 def batch_settings(text: str | None) -> list[Setting]:

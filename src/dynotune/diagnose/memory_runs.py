@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import statistics
+import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +31,7 @@ from dynotune.measure.live import (
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import Capacity, Measured, Moment, Owners, Proof, RankMemory
+from dynotune.schema.memory import Capacity, Measured, Moment, Owners, Processes, Proof, RankMemory
 from dynotune.schema.memory_account import MemoryAccount
 from dynotune.schema.observation import Observation
 from dynotune.schema.run import RunSpec
@@ -38,6 +42,7 @@ from dynotune.trace.snapshot import Lives, load_lives
 NUM_STEPS = 2
 SETTLE_STEPS = 3
 FILL_STEPS = 100
+RATE_S = 5.0
 BESIDE_LIMIT_S = 60.0
 """Of a diagnosis, whose subject is time."""
 MAX_SNAPSHOT_BYTES = 1 << 30
@@ -55,6 +60,7 @@ class MemoryRequest(msgspec.Struct, frozen=True, kw_only=True):
         card: another card than the device, as `--gpu` names it.
         fill: run the largest batch and the next one.
         predict: further batches to be told of.
+        processes: find how many fit beside each other; `asked_per_s`: samples that each must make.
     """
 
     run: RunSpec
@@ -63,6 +69,8 @@ class MemoryRequest(msgspec.Struct, frozen=True, kw_only=True):
     card: str | None = None
     fill: bool = False
     predict: list[int] = []
+    processes: bool = False
+    asked_per_s: float | None = None
 
 
 def live_memory(request: MemoryRequest, watcher: Watcher) -> tuple[MemoryAccount, Path]:
@@ -86,10 +94,12 @@ def live_memory(request: MemoryRequest, watcher: Watcher) -> tuple[MemoryAccount
         capacity = _capacity(recorded, batches, request, room)
         if request.fill:
             capacity = _filled(runs, request, capacity)
+        beside = _processes(runs, request, ranks, room) if request.processes else MemoryAccount.processes
     account = MemoryAccount(
         command=request.run.command,
         ranks=ranks,
         capacity=capacity,
+        processes=beside,
         findings=memory_findings(request.run, ranks),
         notes=runs.notes,
     )
@@ -242,6 +252,32 @@ class _Runs:
             runner.end()
             return "ran", own
 
+    def rate(self, settings: Sequence[Setting], num: int) -> float:
+        """What `num` processes make together: samples a second, or steps where samples are not counted."""
+        run = msgspec.structs.replace(self._run, settings=[*self._run.settings, *settings])
+        self._watcher.running(f"{num} of the command at once")
+        ready = threading.Barrier(num)
+
+        def window(records: Sequence[Record]) -> TimeWindow:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                ready.wait(BESIDE_LIMIT_S)
+            num_steps = max(5, math.ceil(RATE_S / statistics.median(records[0].step_s[-10:])))
+            return TimeWindow(at_step=earliest(records), num_steps=num_steps)
+
+        with contextlib.ExitStack() as stack, ThreadPoolExecutor(num) as pool:
+            runners = [stack.enter_context(self._runner(run)) for _ in range(num)]
+            for runner in runners:
+                runner.start()
+            asked = [
+                pool.submit(runner.do, window, lambda record: window([record]), what="timed") for runner in runners
+            ]
+            answers = [one.result() for one in asked]
+        if lost := next((answer.reason or "it ended" for answer in answers if not answer.events), ""):
+            raise CannotRunHere(f"{num} processes could not be timed at once: {lost}.")
+        windows = [answer.events[0] for answer in answers]
+        rates = [(one["num_samples"] or one["num_steps"]) / (one["end_s"] - one["begin_s"]) for one in windows]
+        return float(sum(rates))
+
     def _runner(self, run: RunSpec) -> TaskRunner:
         return TaskRunner(run, self._watcher, facts=self._facts, label="the recorded run")
 
@@ -317,6 +353,19 @@ def _capacity(
         limit_bytes=limit_bytes,
         sequence=None if isinstance(sequence, Unknown) else sequence,
         asked=request.predict,
+    )
+
+
+def _processes(runs: _Runs, request: MemoryRequest, ranks: Sequence[RankMemory], limit_bytes: int) -> Processes:
+    """Of the first batch, by its memory and by what one and two of them make."""
+    settings = request.batches[:1]
+    peak = ranks[0].peak
+    return memory.processes(
+        peak if isinstance(peak, Unknown) else peak.process_bytes,
+        int((1 - memory.MARGIN_SHARE) * limit_bytes),
+        one_per_s=runs.rate(settings, 1),
+        two_per_s=runs.rate(settings, 2),
+        asked_per_s=request.asked_per_s,
     )
 
 

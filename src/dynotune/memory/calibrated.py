@@ -113,7 +113,6 @@ def capacity(
             )
             for batch in sorted({*batches, *asked, *([largest, largest + 1] if largest else [])})
         ],
-        processes_by_memory=max(0, (limit_bytes - margin) // known[batches[0]]),
     )
 
 

@@ -238,7 +238,6 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True, tag="capacity"):
         limit_bytes: of the card less what other processes hold; `margin_bytes`: kept free of it.
         measured: the runs that the model was made from.
         largest: batch that fits with the margin.
-        num_processes: that fit beside each other at the measured batch; by memory, and by throughput.
         residual: largest error of the model on the runs it was made from, as a share.
     """
 
@@ -250,6 +249,21 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True, tag="capacity"):
     residual: float
     largest: int | Unknown
     fits: list[Fit]
-    processes_by_memory: int | Unknown = Unknown("it was not asked for")
-    processes_by_throughput: int | Unknown = Unknown("it takes runs of 1 and of 2 processes at once: --processes")
     proof: Proof | None = None
+
+
+class Processes(msgspec.Struct, frozen=True, kw_only=True, tag="processes"):
+    """How many processes of the command one card carries.
+
+    Args:
+        one_per_s, two_per_s: samples (steps, where they are not counted) of one alone, and of two together.
+        asked_per_s: that each must make; None if it was not asked.
+        most: the smaller bound.
+    """
+
+    one_per_s: float
+    two_per_s: float
+    asked_per_s: float | None
+    by_memory: int | Unknown
+    by_throughput: int
+    most: int

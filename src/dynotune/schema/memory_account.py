@@ -6,7 +6,7 @@ import msgspec
 
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import Capacity, RankMemory
+from dynotune.schema.memory import Capacity, Processes, RankMemory
 
 
 class MemoryAccount(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,5 +20,6 @@ class MemoryAccount(msgspec.Struct, frozen=True, kw_only=True):
     command: list[str]
     ranks: list[RankMemory]
     capacity: Capacity | Unknown = Unknown("one batch was run; a second one (--values) or --slice predicts others")
+    processes: Processes | Unknown = Unknown("it takes runs of one and of two at once: --processes")
     findings: list[Finding] = []
     notes: list[str] = []

@@ -10,7 +10,7 @@ from rich.text import Text
 from dynotune.report.findings import finding_lines
 from dynotune.report.trace_parts import place, prose, rows_of, title
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import Capacity, HookCost, Moment, Proof, RankMemory, Term, TermName
+from dynotune.schema.memory import Capacity, HookCost, Moment, Processes, Proof, RankMemory, Term, TermName
 from dynotune.schema.memory_account import MemoryAccount
 from dynotune.schema.trace_summary import Place
 from dynotune.text import words
@@ -64,6 +64,8 @@ def memory_report(account: MemoryAccount) -> RenderableType:
     for rank in account.ranks:
         parts += _rank(rank, several=len(account.ranks) > 1)
     parts += _capacity(account.capacity)
+    if isinstance(account.processes, Processes):
+        parts.append(_beside(account.processes))
     if account.findings:
         lines = [finding_lines(finding) for finding in account.findings[:NUM_FINDINGS]]
         parts.append(Group(title("What would save memory", "predicted; compare --objective memory proves it"), *lines))
@@ -160,11 +162,17 @@ def _capacity(found: Capacity | Unknown) -> list[RenderableType]:
     if not isinstance(found.largest, Unknown):
         lines.append(Text(f"The largest batch that fits: {found.largest}", style="bold"))
     lines.append(rows_of([("", "left"), ("", "right"), ("", "left"), ("", "left")], rows))
-    if not isinstance(found.processes_by_memory, Unknown):
-        lines.append(Text(f"Processes beside each other, by memory: {found.processes_by_memory}"))
     if found.proof is not None:
         lines.append(Text(_proved(found.proof)))
     return [Group(*lines)]
+
+
+def _beside(found: Processes) -> RenderableType:
+    each = "" if found.asked_per_s is None else f", for {found.asked_per_s:g} a second each"
+    memory = "unknown" if isinstance(found.by_memory, Unknown) else str(found.by_memory)
+    told = f"by memory {memory}, by throughput {found.by_throughput}: one makes {found.one_per_s:.4g} a second, "
+    told += f"two together {found.two_per_s:.4g}"
+    return Group(title("Processes on one GPU", f"{found.most}{each}"), Text(told))
 
 
 def _proved(proof: Proof) -> str:

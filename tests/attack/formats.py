@@ -38,13 +38,14 @@ from dynotune.schema import document
 from dynotune.schema import recipe as recipes
 from dynotune.schema.cache_pack import Conditions
 from dynotune.schema.diagnosis import Examination, Finding
+from dynotune.schema.errors import from_elsewhere
 from dynotune.schema.facts import Unknown
 from dynotune.schema.recipe import Header, Proof, Recipe
 from dynotune.schema.startup import PHASES, Block, Ratio, Start, Startup
 from dynotune.schema.task import SwitchArms, TaskFile, TimeWindow
 from dynotune.trace import difference
 from dynotune.trace import summarise as summarise_trace
-from dynotune.trace.snapshot import load_snapshot
+from dynotune.trace.snapshot import Lives, load_lives, load_snapshot
 
 from ..diagnose.simulated import MS, SYNC, US, kernels, load, recorded, timed
 from ..doctor.observations import observed
@@ -171,8 +172,12 @@ def _snapshots(folder: Path) -> None:
 
 
 def _read_snapshot(path: Path) -> None:
-    dynotune("trace", path, "--json", path.with_name("told.json"))
+    dynotune("memory", path, "--json", path.with_name("told.json"))
     dynotune("report", path.with_name("told.json"))
+    with from_elsewhere(path):
+        for lives in load_lives(path, limit_bytes=1 << 26).values():
+            if isinstance(lives, Lives):
+                lives.room(lives.peak())
 
 
 # Recipes and packs

@@ -29,7 +29,7 @@ from dynotune.measure.live import (
     refuse_rejected,
 )
 from dynotune.schema import document
-from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError
+from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError, from_elsewhere
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Capacity, Measured, Moment, Owners, Processes, Proof, RankMemory
 from dynotune.schema.memory_account import MemoryAccount
@@ -148,7 +148,8 @@ def recorded_memory(
             hint=f"The run is in {outcome.folder}. dynotune memory FILE explains a snapshot that the program writes.",
         )
     steps = {record.pid: record.step_s for record in outcome.records}
-    return [rank for event in answer.events for rank in _ranks(event, outcome.folder, run, used_before, steps)]
+    with from_elsewhere(outcome.folder):
+        return [rank for event in answer.events for rank in _ranks(event, outcome.folder, run, used_before, steps)]
 
 
 def _ranks(

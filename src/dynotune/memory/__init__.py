@@ -2,7 +2,8 @@
 
 `accounting` joins a replayed snapshot with the owners that the agent told of and with what the driver counts, into
 terms that add up. `calibrated` predicts other batches from two that were run, by the allocations of both (`sequence`)
-in a model of the allocator, and says what fits on a card; `beside` says how many processes do. `oom` reads torch's message of an allocation that failed.
+in a model of the allocator, and says what fits on a card; `beside` says how many processes do. `oom` reads torch's
+message of an allocation that failed.
 
 Nothing is run and no device is asked here: `diagnose` records, `trace.snapshot` reads snapshots, and
 `doctor` says what would save memory.

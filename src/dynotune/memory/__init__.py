@@ -5,15 +5,20 @@ terms that add up. `calibrated` predicts other batches from two that were run, b
 in a model of the allocator, and says what fits on a card; `beside` says how many processes do. `oom` reads torch's
 message of an allocation that failed.
 
-Nothing is run and no device is asked here: `diagnose` records, `trace.snapshot` reads snapshots, and
-`doctor` says what would save memory.
+Nothing is run and no device is asked here: `diagnose` records, `trace.snapshot` reads snapshots, and `doctor` says what
+would save memory. The face imports late, because every run may fail for want of memory, and few do.
 """
 
-from dynotune.memory.accounting import account
-from dynotune.memory.beside import processes
-from dynotune.memory.calibrated import MARGIN_SHARE, capacity, card_bytes, verdict
-from dynotune.memory.oom import explained, found_in
-from dynotune.memory.sequence import Sequence
+from typing import TYPE_CHECKING
+
+from dynotune.lazy_face import lazy_face
+
+if TYPE_CHECKING:
+    from dynotune.memory.accounting import account
+    from dynotune.memory.beside import processes
+    from dynotune.memory.calibrated import MARGIN_SHARE, capacity, card_bytes, verdict
+    from dynotune.memory.oom import explained, found_in
+    from dynotune.memory.sequence import Sequence
 
 __all__ = [
     "MARGIN_SHARE",
@@ -26,3 +31,18 @@ __all__ = [
     "processes",
     "verdict",
 ]
+
+__getattr__ = lazy_face(
+    __name__,
+    {
+        "MARGIN_SHARE": "calibrated",
+        "Sequence": "sequence",
+        "account": "accounting",
+        "capacity": "calibrated",
+        "card_bytes": "calibrated",
+        "explained": "oom",
+        "found_in": "oom",
+        "processes": "beside",
+        "verdict": "calibrated",
+    },
+)

@@ -212,7 +212,6 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
     batch: int
     peak: Moment
-    samples_per_s: float | None = None
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,6 +29,7 @@ def _saving(
     remedy: str,
     candidates: tuple[Setting, ...] = (),
     term: str = "",
+    explains: tuple[str, ...] = (),
 ) -> Rule:
     """Make the rule that finds what saves memory, where that is worth it.
 
@@ -56,8 +57,8 @@ def _saving(
                 remedy=remedy.format(modules=_lists(peak)[0]),
             )
 
-    declared = rule(id, "program", title=claim, sees=sees, costs="memory.", wrong_when=_WRONG, candidates=candidates)
-    return declared(judge)
+    texts = {"title": claim, "sees": sees, "costs": "memory.", "wrong_when": _WRONG}
+    return rule(id, "program", **texts, candidates=candidates, explains=explains)(judge)
 
 
 def _fullest(view: ObservationView) -> list[tuple[RankMemory, Moment]]:
@@ -184,6 +185,7 @@ segments = _saving(
     sees="memory that is reserved at the peak, and free between blocks in use.",
     remedy="Let segments grow: alloc.expandable_segments=true.",
     candidates=(Setting("alloc.expandable_segments", True),),
+    explains=("fragmentation",),
 )
 logits = _saving(
     "memory-logits",

@@ -26,6 +26,7 @@ import _dynotune_agent.tasks.record_memory as agent
 import pytest, torch
 from torch.utils.data import DataLoader, TensorDataset
 from tests.agent.tasks.fake_cuda import FakeCuda
+# BEFORE
 cuda = FakeCuda(torch, pytest.MonkeyPatch(), agent=agent)
 net = torch.nn.Sequential(*[torch.nn.Linear({WIDTH}, {WIDTH}) for _ in range(3)])
 for weight in net.parameters():
@@ -48,11 +49,11 @@ def answer(tmp_path, monkeypatch):
     counted = lambda run, device, pid, before, reserved: (reserved + CONTEXT, [])  # noqa: E731
     monkeypatch.setattr(memory_runs, "_process_bytes", counted)
 
-    def run(*words, **asked):
-        (tmp_path / "train.py").write_text(TRAINS)
+    def run(*words, before="", script="train.py", **asked):
+        (tmp_path / "train.py").write_text(TRAINS.replace("# BEFORE", before))
         env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
         how = RunSpec(
-            command=[sys.executable, "train.py", *words],
+            command=[sys.executable, script, *words],
             cwd=tmp_path,
             env=env,
             base=tmp_path / "runs",
@@ -151,3 +152,12 @@ def test_one_and_two_at_once_tell_how_many_the_device_carries(answer):
     assert found.one_per_s > 0
     assert found.two_per_s > 0
     assert found.by_memory == int(0.98 * account.ranks[0].total_bytes) // account.ranks[0].peak.process_bytes
+
+
+def test_each_rank_has_an_account_of_its_own(answer):
+    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py", "64"]
+    account, _ = answer(*ranks, before="torch.distributed.init_process_group('gloo')", script="-u")
+    assert [rank.rank for rank in account.ranks] == [0, 1]
+    for rank in account.ranks:
+        assert rank.peak.of("weights") == 3 * (WIDTH + 1) * WIDTH * 4
+        assert rank.peak.total_bytes == rank.peak.process_bytes

@@ -32,7 +32,7 @@ from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError, from_elsewhere
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Capacity, Measured, Moment, Owners, Processes, Proof, RankMemory
-from dynotune.schema.memory_account import MemoryAccount
+from dynotune.schema.memory_account import NOT_TIMED, MemoryAccount
 from dynotune.schema.observation import Observation
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
@@ -94,7 +94,7 @@ def live_memory(request: MemoryRequest, watcher: Watcher) -> tuple[MemoryAccount
         capacity = _capacity(recorded, batches, request, room)
         if request.fill:
             capacity = _filled(runs, request, capacity)
-        beside = _processes(runs, request, ranks, room) if request.processes else MemoryAccount.processes
+        beside = _processes(runs, request, ranks, room) if request.processes else NOT_TIMED
     account = MemoryAccount(
         command=request.run.command,
         ranks=ranks,

@@ -8,6 +8,8 @@ from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Capacity, Processes, RankMemory
 
+NOT_TIMED = Unknown("it takes runs of one and of two at once: --processes")
+
 
 class MemoryAccount(msgspec.Struct, frozen=True, kw_only=True):
     """Where the memory of a command goes, what fits, and what would save memory.
@@ -20,6 +22,6 @@ class MemoryAccount(msgspec.Struct, frozen=True, kw_only=True):
     command: list[str]
     ranks: list[RankMemory]
     capacity: Capacity | Unknown = Unknown("one batch was run; a second one (--values) or --slice predicts others")
-    processes: Processes | Unknown = Unknown("it takes runs of one and of two at once: --processes")
+    processes: Processes | Unknown = NOT_TIMED
     findings: list[Finding] = []
     notes: list[str] = []

@@ -82,6 +82,9 @@ def test_what_fits_is_told_with_its_margin_and_proof() -> None:
     text = told(msgspec.structs.replace(ACCOUNT, capacity=msgspec.structs.replace(capacity, proof=proof)))
     assert f"The largest batch that fits: {capacity.largest}" in text
     assert "measured" in text
+    assert "times what was run" not in text
+    far = memory.capacity(runs, card="GPU 0", limit_bytes=200 * GIB)
+    assert "times what was run: --fill proves it" in told(msgspec.structs.replace(ACCOUNT, capacity=far))
     assert "too close" in text
     assert "Run: a batch of 168 ran 100 steps; 169 left less than the margin free." in text
 

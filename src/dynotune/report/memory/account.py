@@ -19,6 +19,8 @@ __all__ = ["LABELS", "memory_report"]
 
 NUM_FINDINGS = 6
 NUM_PARTS = 3
+FAR = 16
+"""Times the largest batch that was run: the program may choose other algorithms there."""
 NOTABLE_BYTES = 256 << 20
 """Of others: the driver keeps less than that for itself."""
 WIDEST = 100
@@ -160,7 +162,9 @@ def _capacity(found: Capacity | Unknown) -> list[RenderableType]:
     margin = f"{words.num_bytes(found.limit_bytes)}, with {words.num_bytes(found.margin_bytes)} kept free"
     lines: list[RenderableType] = [title(f"What fits on {words.plain(found.card)}", margin)]
     if not isinstance(found.largest, Unknown):
-        lines.append(Text(f"The largest batch that fits: {found.largest}", style="bold"))
+        far = found.largest / max(measured)
+        unsure = f", {far:.0f} times what was run: --fill proves it" if far > FAR and found.proof is None else ""
+        lines.append(Text.assemble((f"The largest batch that fits: {found.largest}", "bold"), unsure))
     lines.append(rows_of([("", "left"), ("", "right"), ("", "left"), ("", "left")], rows))
     if found.proof is not None:
         lines.append(Text(_proved(found.proof)))

@@ -59,7 +59,7 @@ def test_a_training_that_lacks_nothing_has_no_finding() -> None:
         ("memory-checkpointing", {"modules": {"Net.layers.0.mlp": 3, "Net.layers.1.mlp": 3, "Net.head": 1}}, 3),
         ("memory-old-gradients", {"facts": {"old_gradient_bytes": 2 * GIB}}, 2),
         ("memory-graph-unused", {"trains": False, "facts": {"graph_bytes": 5 * GIB}}, 5),
-        ("memory-bucket-copies", {"facts": {"bucket_view": False}}, 2),
+        ("memory-bucket-copies", {"facts": {"bucket_view": False}}, 1),
         ("memory-segments", {"sizes": {"fragmentation": 2}}, 2),
         ("memory-logits", {"facts": {"float32_output_bytes": 4 * GIB}}, 2),
         ("memory-idle-gradients", {"facts": {"idle_gradient_bytes": GIB}}, 1),

@@ -13,18 +13,18 @@ BEFORE = 1000
 """Allocations and releases before the history."""
 
 
-def accounted(lives, *, num_events, marks, owners=(), trains=True, process=None, reserved=40 * MIB, before=BEFORE):
+def accounted(lives, *, num_events, marks, owners=(), trains=True, process=None, reserved=40 * MIB, **facts):
     """The account of one device whose segments are as large as what is reserved."""
     device = DeviceOwners(
         device=0,
-        marks=[(name, position + before) for name, position in marks],
-        owners=[(term, address, position + before) for term, address, position in owners],
-        num_events=num_events + before,
+        marks=[(name, position + BEFORE) for name, position in marks],
+        owners=[(term, address, position + BEFORE) for term, address, position in owners],
+        num_events=num_events + BEFORE,
         reserved_bytes=reserved,
         free_bytes=0,
         total_bytes=1 << 30,
     )
-    told = Owners(devices=[device], trains=trains, num_samples=4, step_s=[0.1], host_bytes=0, facts={}, notes=[])
+    told = Owners(devices=[device], trains=trains, num_samples=4, step_s=[0.1], host_bytes=0, facts=facts, notes=[])
     history = lives if isinstance(lives, Unknown) else Lives(0, lives, num_events, [Range(0, reserved, is_split=True)])
     own = Unknown("no NVML") if process is None else process
     return memory.account(device, told, history, process_bytes=own, others_bytes=0, pid=1)
@@ -106,3 +106,15 @@ def test_terms_always_add_up():
     for moment in (found.peak, found.steady):
         assert moment.total_bytes == moment.process_bytes == moment.reserved_bytes + 50 * MIB
         assert moment.of("unknown") == 0
+
+
+def test_the_buckets_of_data_parallel_training_are_copies_of_the_gradients():
+    owners = [("gradients", 0, 8)]
+    lives = [Life(0, 4 * MIB, -1, 8), Life(8 * MIB, 4 * MIB, -1, 8)]
+    told = {"num_events": 8, "marks": STEP, "owners": owners}
+    assert accounted(lives, **told, bucket_view=False).steady.of("gradients") == 8 * MIB
+    assert accounted(lives, **told, bucket_view=True).steady.of("unknown") == 4 * MIB
+    # As much as all gradients, or it is something else.
+    assert (
+        accounted([*lives, Life(16 * MIB, 4 * MIB, -1, 8)], **told, bucket_view=False).steady.of("unknown") == 8 * MIB
+    )

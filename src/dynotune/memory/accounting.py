@@ -33,6 +33,7 @@ from dynotune.trace.snapshot import Life, Lives
 
 NUM_PARTS = 12
 NUM_POINTS = 400
+LEAST_BUCKET_BYTES = 1 << 20
 # Who is asked first where two tensors share a block: a gradient in DDP's bucket, a batch that a module also keeps.
 PRIORITY: tuple[TermName, ...] = ("weights", "gradients", "optimizer", "buffers", "inputs", "workspaces", "kept")
 ORDER: tuple[TermName, ...] = (
@@ -78,6 +79,8 @@ def account(
         return msgspec.structs.replace(nothing, peak=lives, steady=lives, levels=lives)
     steps = _Steps.of(device, lives)
     terms = _terms_of(device, steps, lives, trains=owners.trains)
+    if owners.facts.get("bucket_view") is False:
+        terms = _with_buckets(terms, lives)
     outside = process_bytes if isinstance(process_bytes, Unknown) else process_bytes - device.reserved_bytes
     event = lives.peak(steps.begin)
     notes = list(owners.notes)
@@ -176,6 +179,16 @@ def _terms_of(device: DeviceOwners, steps: _Steps, lives: Lives, *, trains: bool
         if row >= 0 and lives.lives[rows[row][1]].died >= event:
             found.setdefault(rows[row][1], term)
     return [found.get(index) or _unowned(life, steps, trains) for index, life in enumerate(lives.lives)]
+
+
+def _with_buckets(terms: Sequence[TermName], lives: Lives) -> list[TermName]:
+    """The same, with DistributedDataParallel's copies of the gradients: as large as these, and unknown to Python."""
+    pairs = list(zip(lives.lives, terms, strict=True))
+    gradients = sum(life.size for life, term in pairs if term == "gradients" and life.died == lives.num_events)
+    buckets = sum(life.size for life, term in pairs if term == "unknown" and life.size >= LEAST_BUCKET_BYTES)
+    if not 0.9 * gradients <= buckets <= 1.1 * gradients:
+        return list(terms)
+    return ["gradients" if term == "unknown" and life.size >= LEAST_BUCKET_BYTES else term for life, term in pairs]
 
 
 def _unowned(life: Life, steps: _Steps, trains: bool) -> TermName:

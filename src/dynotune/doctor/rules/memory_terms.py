@@ -118,7 +118,7 @@ def _graph(rank: RankMemory, peak: Moment) -> float:
 
 
 def _buckets(rank: RankMemory, peak: Moment) -> float:
-    return peak.of("gradients") if rank.facts.get("bucket_view") is False else 0.0
+    return peak.of("gradients") / 2 if rank.facts.get("bucket_view") is False else 0.0
 
 
 autocast = _saving(
@@ -175,7 +175,7 @@ bucket_copies = _saving(
     "memory-bucket-copies",
     "DistributedDataParallel holds each gradient twice.",
     _buckets,
-    sees="gradient_as_bucket_view=False, and the gradients at the peak.",
+    sees="gradient_as_bucket_view=False, and the gradients at the peak: half of them, as their copies count as such.",
     remedy="Build it with gradient_as_bucket_view=True.",
 )
 segments = _saving(

@@ -143,8 +143,8 @@ def measure(case: Case, env: dict[str, str], *, fill: bool) -> Row:
     capacity = account.capacity
     if isinstance(capacity, Unknown):
         return row | {"failed": capacity.reason}
-    for one in capacity.measured:
-        row["terms"].append({"batch": one.batch, **_against(one.peak, plain_bytes(case, one.batch, env))})
+    for batch, peak in capacity.measured.items():
+        row["terms"].append({"batch": batch, **_against(peak, plain_bytes(case, batch, env))})
     predicted = {fit.batch: fit.num_bytes for fit in capacity.fits}
     for batch in case.predicted:
         found = plain_bytes(case, batch, env)

@@ -54,9 +54,12 @@ def test_a_snapshot_is_explained(memory, tmp_path):
     path.write_bytes(pickle.dumps(SNAPSHOT))
     code, out, err = memory(path)
     assert (code, err) == (0, "")
-    assert "2 MiB reserved, 512 B allocated" in out
-    assert "train.py:31 step" in out
-    assert json.loads(memory("--json", "-", path)[1])["schema"] == "dynotune.memory_snapshot/1"
+    assert "2 MiB reserved" in out
+    assert "500 B train.py:31 step" in out
+    assert json.loads(memory("--json", "-", path)[1])["schema"] == "dynotune.memory/1"
+    page = tmp_path / "memory.html"
+    assert memory(path, "--html", page)[0] == 0
+    assert "blocks in use" in page.read_text()
 
 
 @pytest.mark.parametrize(

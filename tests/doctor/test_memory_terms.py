@@ -9,7 +9,7 @@ import pytest
 
 from dynotune.doctor import ObservationView, examine
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import HookCost, Moment, Part, RankMemory, Term
+from dynotune.schema.memory import Moment, RankMemory, Term
 from dynotune.schema.observation import Observation
 from dynotune.schema.setting import Setting
 
@@ -20,13 +20,13 @@ USUAL = {"weights": 2, "gradients": 2, "optimizer": 4, "activations": 8, "tempor
 
 def rank(sizes: dict[str, float] | None = None, modules: dict[str, float] | None = None, **fields: Any) -> RankMemory:
     """A training that lacks nothing; sizes in GiB."""
-    told = [Part(name, int(size * GIB)) for name, size in (modules or {}).items()]
+    told = {name: int(size * GIB) for name, size in (modules or {}).items()}
     terms = [
         Term(
             name=name,  # type: ignore[arg-type]
             num_bytes=int(size * GIB),
-            modules=told if name == "activations" else [],
-            lines=[Part(PLACE, int(size * GIB))],
+            modules=told if name == "activations" else {},
+            lines={PLACE: int(size * GIB)},
         )
         for name, size in (USUAL | (sizes or {})).items()
     ]
@@ -34,7 +34,7 @@ def rank(sizes: dict[str, float] | None = None, modules: dict[str, float] | None
     peak = Moment(process_bytes=total, reserved_bytes=total - GIB, requested_bytes=total - GIB, terms=terms)
     usual: dict[str, Any] = {
         "pid": 1, "device": 0, "total_bytes": 80 * GIB, "others_bytes": 0, "peak": peak, "steady": peak, "trains": True,
-        "levels": Unknown("none"), "hooks": HookCost(step_s=0.1),
+        "levels": Unknown("none"), "step_s": 0.1,
         "facts": {"autocast": True, "dtype": "float32", "grad_enabled": True, "fused": True, "foreach": None},
     }  # fmt: skip
     facts = usual["facts"] | fields.pop("facts", {})

@@ -69,7 +69,7 @@ def test_the_terms_of_a_training_add_up_and_are_those_of_its_tensors(answer):
     assert not isinstance(peak.process_bytes, Unknown), rank.notes
     assert peak.total_bytes == peak.process_bytes
     assert 100 << 20 < peak.of("context") < 2 << 30
-    named = {part.name for term in peak.terms if term.name == "activations" for part in term.modules}
+    named = {name for term in peak.terms if term.name == "activations" for name in term.modules}
     assert any(name.startswith("Sequential.") for name in named)
     assert Path(folder / "memory.json").is_file()
 

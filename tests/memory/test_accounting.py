@@ -24,7 +24,7 @@ def accounted(lives, *, num_events, marks, owners=(), trains=True, process=None,
         free_bytes=0,
         total_bytes=1 << 30,
     )
-    told = Owners(devices=[device], trains=trains, num_samples=4, step_s=[0.1], host_bytes=0, facts=facts, notes=[])
+    told = Owners(devices=[device], trains=trains, num_samples=4, step_s=[0.1], facts=facts, notes=[])
     history = lives if isinstance(lives, Unknown) else Lives(0, lives, num_events, [Range(0, reserved, is_split=True)])
     own = Unknown("no NVML") if process is None else process
     return memory.account(device, told, history, process_bytes=own, others_bytes=0, pid=1)

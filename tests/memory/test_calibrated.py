@@ -8,7 +8,7 @@ from dynotune import memory
 from dynotune.memory.calibrated import SEGMENT_BYTES
 from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import Measured, Moment, Term
+from dynotune.schema.memory import Moment, Term
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -18,9 +18,8 @@ def measured(batch, **sizes):
     terms = [Term(name=name.replace("_", "-"), num_bytes=size) for name, size in sizes.items()]
     total = sum(sizes.values())
     reserved = total - sizes.get("context", 0)
-    return Measured(
-        batch=batch, peak=Moment(process_bytes=total, reserved_bytes=reserved, requested_bytes=reserved, terms=terms)
-    )
+    moment = Moment(process_bytes=total, reserved_bytes=reserved, requested_bytes=reserved, terms=terms)
+    return {batch: moment}
 
 
 def predicted(found, batch):
@@ -39,20 +38,19 @@ def trained(batch, sample=100 * MIB):
     st.integers(0, 8 * GIB),
 )
 def test_what_grows_with_the_batch_is_predicted_to_a_segment(first, more, asked, sample, weights):
-    runs = [
-        measured(batch, context=500 * MIB, weights=weights, activations=batch * sample)
-        for batch in (first, first + more)
-    ]
+    runs = {}
+    for batch in (first, first + more):
+        runs |= measured(batch, context=500 * MIB, weights=weights, activations=batch * sample)
     found = memory.capacity(runs, card="GPU 0", limit_bytes=80 * GIB, asked=[asked])
     if isinstance(found, Unknown):
-        assert more * sample < 0.002 * runs[0].peak.total_bytes
+        assert more * sample < 0.002 * runs[first].total_bytes
         return
     exact = 500 * MIB + weights + asked * sample
     assert 0 <= predicted(found, asked) - exact + asked <= SEGMENT_BYTES + asked * 2
 
 
 def test_the_largest_batch_fits_with_the_margin_and_the_next_does_not():
-    found = memory.capacity([trained(8), trained(16)], card="GPU 0", limit_bytes=24 * GIB)
+    found = memory.capacity(trained(8) | trained(16), card="GPU 0", limit_bytes=24 * GIB)
     limit = found.limit_bytes - found.margin_bytes
     assert found.margin_bytes == int(0.02 * 24 * GIB)
     assert predicted(found, found.largest) <= limit < predicted(found, found.largest + 1)
@@ -62,35 +60,34 @@ def test_the_largest_batch_fits_with_the_margin_and_the_next_does_not():
 
 
 def test_more_than_the_card_has_does_not_fit():
-    assert memory.verdict(25 * GIB, 24 * GIB, GIB) == "does-not-fit"
-    assert memory.verdict(23.5 * GIB, 24 * GIB, GIB) == "too-close"
-    assert memory.verdict(23 * GIB, 24 * GIB, GIB) == "fits"
+    runs = trained(8) | trained(16)
+    found = memory.capacity(runs, card="GPU 0", limit_bytes=24 * GIB, asked=[500])
+    assert {fit.batch: fit.verdict for fit in found.fits}[500] == "does-not-fit"
 
 
 def test_a_model_too_large_for_the_card_has_no_batch():
-    found = memory.capacity([trained(8), trained(16)], card="2GiB", limit_bytes=2 * GIB)
+    found = memory.capacity(trained(8) | trained(16), card="2GiB", limit_bytes=2 * GIB)
     assert isinstance(found.largest, Unknown)
 
 
 def test_an_argument_that_does_not_change_memory_is_told():
-    same = [measured(batch, weights=2 * GIB) for batch in (8, 16)]
+    same = measured(8, weights=2 * GIB) | measured(16, weights=2 * GIB)
     assert "takes no more memory" in memory.capacity(same, card="GPU 0", limit_bytes=80 * GIB).reason
-    assert "does not change the batch" in memory.capacity(same[:1] * 2, card="GPU 0", limit_bytes=80 * GIB).reason
+    assert "does not change the batch" in memory.capacity(trained(8), card="GPU 0", limit_bytes=80 * GIB).reason
 
 
 def test_what_the_model_misses_widens_the_margin():
-    bent = [trained(8), trained(16), measured(24, context=500 * MIB, weights=2 * GIB, activations=6 * GIB)]
+    bent = trained(8) | trained(16) | measured(24, context=500 * MIB, weights=2 * GIB, activations=6 * GIB)
     found = memory.capacity(bent, card="GPU 0", limit_bytes=80 * GIB)
     assert found.residual > 0.02
     assert found.margin_bytes == int(found.residual * 80 * GIB)
 
 
 def test_workspaces_and_context_do_not_grow():
-    runs = [trained(8), measured(16, context=520 * MIB, weights=2 * GIB, activations=1600 * MIB, workspaces=32 * MIB)]
-    found = memory.capacity(runs, card="GPU 0", limit_bytes=80 * GIB)
-    by_name = {term.name: term for term in found.terms}
-    assert by_name["context"].per_sample_bytes == by_name["workspaces"].per_sample_bytes == 0
-    assert by_name["workspaces"].constant_bytes == 32 * MIB
+    sizes = {"weights": 2 * GIB, "workspaces": 32 * MIB}
+    runs = trained(8) | measured(16, context=520 * MIB, activations=1600 * MIB, **sizes)
+    found = memory.capacity(runs, card="GPU 0", limit_bytes=80 * GIB, asked=[32])
+    assert predicted(found, 32) == 520 * MIB + 2 * GIB + 3200 * MIB + 32 * MIB
 
 
 @pytest.mark.parametrize(

@@ -131,9 +131,8 @@ def show(comparison: Comparison, json: str | None) -> None:
         from dynotune import memory
 
         failed = comparison.failed
-        full = memory.found_in(failed.last_lines)
         raise CommandFailed(
-            f"The command failed in the {failed.arm}." + (f" {memory.explained(full)}" if full is not None else ""),
+            f"The command failed in the {failed.arm}. {memory.explained(failed.last_lines)}".rstrip(),
             hint=f"All that it printed is in {failed.run}.",
             command_exit_code=failed.exit_code,
             last_lines=tuple(failed.last_lines) if json == "-" else (),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from dynotune.cli import options
@@ -15,14 +13,12 @@ from dynotune.schema.errors import UsageError, from_elsewhere
 from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
-    from dynotune.diagnose import MemoryRequest
-    from dynotune.measure.live import Watcher
+    from dynotune.schema.memory_account import MemoryAccount
     from dynotune.schema.setting import Setting
 
 # A snapshot that is made to harm can take fifty times its size in memory.
 MAX_SNAPSHOT_BYTES = 1 << 30
-OF_A_FILE = ("file", "top", "max_size", "json")
-DEFAULT_SHARE = 0.5
+OF_A_FILE = ("file", "html", "max_size", "json")
 
 HELP = """Say where device memory goes, and what fits.
 
@@ -68,7 +64,6 @@ def memory(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a page with a plot of memory over the recorded steps.")
     ] = None,
-    top: Annotated[int, typer.Option(help="Rows of each list of a snapshot.", min=1)] = 5,
     max_size: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Largest snapshot that is read: 500M, 8G.")
     ] = None,
@@ -77,13 +72,13 @@ def memory(
     run: RunSpec,
 ) -> None:
     check_json(json)
+    options.check_output(html, "--html")
     limit_bytes = num_bytes(max_size, "--max-size") or MAX_SNAPSHOT_BYTES
     if file is not None:
         _refuse_running(context, file)
         with from_elsewhere(file):
-            _explain(file, limit_bytes, top, json)
+            _show(_explained(file, limit_bytes), html, json)
         return
-    options.check_output(html, "--html")
     batches = batch_settings(values)
     if fill and not batches:
         raise UsageError("--fill runs other batches, and none is named.", hint="Add --values arg.batch=8,16.")
@@ -95,20 +90,23 @@ def memory(
         if value is not None and not (batches or slice_):
             raise UsageError(f"{option} is about what fits: that takes two batches.", hint="Add --values or --slice.")
     options.check_run(context, run, batches[:1])
-    from dynotune.diagnose import MemoryRequest
+    from dynotune.diagnose import MemoryRequest, live_memory
 
-    shares = [DEFAULT_SHARE] if slice_ else []
     request = MemoryRequest(
         run=run,
         batches=batches,
-        shares=shares,
+        shares=[0.5] if slice_ else [],
         card=gpu,
         fill=fill,
         predict=_numbers(predict),
         processes=processes,
         asked_per_s=rate,
     )
-    _run(request, html, json)
+    from dynotune.report import Progress, console
+
+    with Progress(console(stderr=True)) as progress:
+        account, folder = live_memory(request, progress)
+    _show(account, html, json, f"Recorded: {folder}")
 
 
 def batch_settings(text: str | None) -> list[Setting]:
@@ -144,36 +142,32 @@ def _refuse_running(context: typer.Context, file: Path) -> None:
         raise UsageError(f"{foreign[0]} is about running a command, and a file was given.", hint="Leave it out.")
 
 
-def _explain(file: Path, limit_bytes: int, top: int, json: str | None) -> None:
+def _explained(file: Path, limit_bytes: int) -> MemoryAccount:
+    from dynotune import memory
     from dynotune.cli.trace_files import as_text, files_of, is_snapshot
-    from dynotune.report.memory import snapshot_report
+    from dynotune.schema.memory_account import MemoryAccount
     from dynotune.trace.snapshot import load_snapshot
 
     ((path, *rest),) = files_of([file])
     if rest or not is_snapshot(path):
         raise UsageError(f"{file} is no memory snapshot.", hint=f"dynotune trace {file} explains recorded traces.")
-    loaded = load_snapshot(path, limit_bytes=limit_bytes)
-    found = msgspec.structs.replace(loaded, file=as_text(path))
-    options.show(lambda kept: snapshot_report(kept, top=top), found, json)
+    ranks = [memory.of_snapshot(lives) for lives in load_snapshot(path, limit_bytes=limit_bytes).values()]
+    notes = [] if ranks else ["the snapshot holds no memory and no history"]
+    return MemoryAccount(file=as_text(path), ranks=ranks, notes=notes)
 
 
-def _run(request: MemoryRequest, html: Path | None, json: str | None) -> None:
+def _show(account: MemoryAccount, html: Path | None, json: str | None, said: str = "") -> None:
     from rich.text import Text
 
-    from dynotune.diagnose import live_memory
-    from dynotune.report import Progress, console
+    from dynotune.report import console
     from dynotune.report.memory import memory_report
     from dynotune.text import words
 
-    screen = console(stderr=True)
-    with Progress(screen) as progress:
-        watcher: Watcher = progress
-        account, folder = live_memory(request, watcher)
     options.show(memory_report, account, json)
-    said: Sequence[str] = [f"Recorded: {folder}"]
     if html is not None:
         from dynotune.report.page import memory_page
 
         memory_page.write(html, account)
-        said = [*said, f"Page: {html}"]
-    screen.print(Text(words.plain("  ".join(said)), style="dim"), soft_wrap=True)
+        said += f"  Page: {html}"
+    if said:
+        console(stderr=True).print(Text(words.plain(said.strip()), style="dim"), soft_wrap=True)

@@ -32,8 +32,8 @@ LONGEST_RECIPE_BYTES = 1 << 20
 HELP = """Show again what was found before.
 
 Of a study of tune, the terminal's report and report.html are made anew;
-of a comparison, an observation, a diagnosis, a trace's summary, memory,
-a snapshot or an examination, what was on the terminal. For example:
+of a comparison, an observation, a diagnosis, a trace's summary, memory
+or an examination, what was on the terminal. For example:
 
 dynotune report ~/.local/state/dynotune/runs/ID
 """
@@ -159,14 +159,6 @@ def _trace_difference(file: Path) -> Rendering:
     return found, difference_report
 
 
-def _memory_snapshot(file: Path) -> Rendering:
-    from dynotune.report.memory import snapshot_report
-    from dynotune.schema.memory_snapshot import MemorySnapshot
-
-    found = read(file, MemorySnapshot)
-    return found, snapshot_report
-
-
 def _memory(file: Path) -> Rendering:
     from dynotune.report.memory import memory_report
     from dynotune.schema.memory_account import MemoryAccount
@@ -200,7 +192,6 @@ READERS: dict[str, Callable[[Path], Rendering]] = {
     "diagnosis": _diagnosis,
     "trace": _trace,
     "trace_difference": _trace_difference,
-    "memory_snapshot": _memory_snapshot,
     "memory": _memory,
     "examination": _examination,
     "startup": _startup,

@@ -6,7 +6,7 @@ import contextlib
 import math
 import statistics
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,13 @@ from dynotune.measure.live import (
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError, from_elsewhere
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import Capacity, Measured, Moment, Owners, Processes, Proof, RankMemory
-from dynotune.schema.memory_account import NOT_TIMED, MemoryAccount
+from dynotune.schema.memory import Capacity, Moment, Owners, Processes, Proof, RankMemory
+from dynotune.schema.memory_account import MemoryAccount
 from dynotune.schema.observation import Observation
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
 from dynotune.schema.task import RecordMemory, TimeWindow
-from dynotune.trace.snapshot import Lives, load_lives
+from dynotune.trace.snapshot import Lives, load_snapshot
 
 NUM_STEPS = 2
 SETTLE_STEPS = 3
@@ -46,9 +46,11 @@ RATE_S = 5.0
 BESIDE_LIMIT_S = 60.0
 """Of a diagnosis, whose subject is time."""
 MAX_SNAPSHOT_BYTES = 1 << 30
-BATCH = "{batch}"
+WITH_VALUES = "dynotune memory --values arg.batch=8,16 -- python train.py --batch {batch}"
 Recorded = tuple[RankMemory, Lives | Unknown]
 """What one rank held on one device, and the blocks that this is told by."""
+Used = Mapping[int, int | Unknown]
+"""Of each device, by whomever, before the command was started."""
 
 
 class MemoryRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,47 +86,34 @@ def live_memory(request: MemoryRequest, watcher: Watcher) -> tuple[MemoryAccount
         CommandFailed: the command ended with an error, as of memory that ran out.
         CannotRunHere: no memory could be recorded, for the reason that is said.
     """
-    limit = memory.card_bytes(request.card) if request.card is not None else None
+    card = memory.card_bytes(request.card) if request.card is not None else None
     batches = [_batch_of(setting) for setting in request.batches]
     with machine_lock(request.run, watcher):
         runs = _Runs(request.run, watcher)
         recorded = [runs.with_setting(setting) for setting in request.batches] or runs.with_shares(request.shares)
         ranks = [rank for rank, _ in recorded[0]]
-        room = _limit(ranks) if limit is None else limit
-        capacity = _capacity(recorded, batches, request, room)
+        others = ranks[0].others_bytes
+        limit = card or (ranks[0].total_bytes or 0) - (0 if isinstance(others, Unknown) else others)
+        capacity = _capacity(recorded, batches, request, limit)
         if request.fill:
             capacity = _filled(runs, request, capacity)
-        beside = _processes(runs, request, ranks, room) if request.processes else NOT_TIMED
-    account = MemoryAccount(
-        command=request.run.command,
-        ranks=ranks,
-        capacity=capacity,
-        processes=beside,
-        findings=memory_findings(request.run, ranks),
-        notes=runs.notes,
-    )
+        view = ObservationView(Observation(command=request.run.command, memory=ranks))
+        findings = [one for one in examine(view, "program")[0] if one.id.startswith("memory-")]
+        account = MemoryAccount(
+            command=request.run.command, ranks=ranks, capacity=capacity, findings=findings, notes=runs.notes
+        )
+        if request.processes:
+            account = msgspec.structs.replace(account, processes=_processes(runs, request, ranks[0], limit))
     document.write(runs.folder / "memory.json", account)
     return account, runs.folder
 
 
-def memory_findings(run: RunSpec, ranks: Sequence[RankMemory]) -> list[Any]:
-    """What would save memory, by the rules of `doctor` that are about it."""
-    view = ObservationView(Observation(command=run.command, memory=list(ranks)))
-    return [finding for finding in examine(view, "program")[0] if finding.id.startswith("memory-")]
-
-
 def recorded_memory(
-    runner: TaskRunner,
-    run: RunSpec,
-    used_before: Mapping[int, int | Unknown],
-    *,
-    share: float | None = None,
-    again: bool = True,
+    runner: TaskRunner, run: RunSpec, used_before: Used, *, share: float | None = None, again: bool = True
 ) -> list[Recorded]:
     """Have the allocator recorded in a live run; what each rank held on each of its devices, and its blocks.
 
     Args:
-        used_before: of each device, by whomever, before the command was started.
         again: run the command once more where it ends too soon.
 
     Raises:
@@ -153,32 +142,30 @@ def recorded_memory(
 
 
 def _ranks(
-    event: Mapping[str, Any],
-    folder: Path,
-    run: RunSpec,
-    used_before: Mapping[int, int | Unknown],
-    steps: Mapping[int, Sequence[float]],
+    event: Mapping[str, Any], folder: Path, run: RunSpec, used_before: Used, steps: Mapping[int, Sequence[float]]
 ) -> list[Recorded]:
     """Of one process, each device. The process wrote the files, so only what lies in the folder is read."""
     owners = document.read(folder / Path(str(event["owners"])).name, Owners)
-    lives = load_lives(folder / Path(str(event["file"])).name, limit_bytes=MAX_SNAPSHOT_BYTES)
+    snapshot = load_snapshot(folder / Path(str(event["file"])).name, limit_bytes=MAX_SNAPSHOT_BYTES)
     pid, first = int(event["pid"]), int(event["first_step"])
     before = steps.get(pid, [])[max(0, first - NUM_STEPS_BEFORE) : first]
     found = []
     for device in owners.devices:
-        own, note = _process_bytes(run, device.device, pid, used_before.get(device.device), device.reserved_bytes)
-        used = device.total_bytes - device.free_bytes
+        own, notes = _process_bytes(run, device.device, pid, used_before.get(device.device), device.reserved_bytes)
+        held = snapshot.get(device.device)
+        reason = "the snapshot does not hold this device" if held is None else held.unknown
+        lives = Unknown(reason) if held is None or reason else held
         rank = memory.account(
             device,
             owners,
-            blocks := lives.get(device.device, Unknown("the snapshot does not hold this device")),
+            lives,
             process_bytes=own,
-            others_bytes=own if isinstance(own, Unknown) else max(0, used - own),
+            others_bytes=own if isinstance(own, Unknown) else max(0, device.total_bytes - device.free_bytes - own),
             pid=pid,
             rank=event.get("rank"),
             before_s=statistics.median(before) if before else None,
         )
-        found.append((msgspec.structs.replace(rank, notes=[*rank.notes, *note]), blocks))
+        found.append((msgspec.structs.replace(rank, notes=[*rank.notes, *notes]), lives))
     return found
 
 
@@ -201,21 +188,22 @@ class _Runs:
     def __init__(self, run: RunSpec, watcher: Watcher) -> None:
         self._run, self._watcher = run, watcher
         self._facts = facts_of(run) if run.settings else {}
-        self._used_before = {index: probe.used_bytes(run.env, index) for index in _devices(run)}
+        visible = probe.nvml.visible_gpus(run.env)
+        devices = range(0 if isinstance(visible, Unknown) else len(visible))
+        self._used_before = {index: probe.used_bytes(run.env, index) for index in devices}
         self.folder = Path()
         self.notes: list[str] = []
 
     def with_setting(self, setting: Setting) -> list[Recorded]:
         """A run of its own, with another batch."""
-        run = msgspec.structs.replace(self._run, settings=[*self._run.settings, setting])
         self._watcher.running(f"the command with {setting}, until its steps are steady")
-        with self._runner(run) as runner:
+        with self._runner([setting]) as runner:
             return self._recorded(runner, None)
 
     def with_shares(self, shares: Sequence[float]) -> list[list[Recorded]]:
         """One run: whole batches, then these shares of them."""
         self._watcher.running("the command, until its steps are steady")
-        with self._runner(self._run) as runner:
+        with self._runner() as runner:
             found = [self._recorded(runner, None)]
             for share in shares:
                 self._watcher.running(f"{share:.0%} of each batch")
@@ -224,62 +212,60 @@ class _Runs:
                 except CommandFailed as error:
                     raise CannotRunHere(
                         f"The program does not stand a smaller batch, so none can be sliced: {error.message}",
-                        hint="Give the batch as an argument: dynotune memory --values arg.batch=8,16 -- python "
-                        f"train.py --batch {BATCH}",
+                        hint=f"Give the batch as an argument: {WITH_VALUES}",
                     ) from error
             return found
 
     def fills(self, setting: Setting) -> tuple[str, int | Unknown]:
         """Run `FILL_STEPS` steps with a batch: how that ended, and the process's memory."""
-        run = msgspec.structs.replace(self._run, settings=[*self._run.settings, setting])
-        self._watcher.running(f"{FILL_STEPS} steps with {setting}")
-        with self._runner(run) as runner:
-            answer = runner.do(
-                lambda records: TimeWindow(at_step=earliest(records), num_steps=FILL_STEPS),
-                lambda record: TimeWindow(at_step=num_steps_to_find(record) + ROOM_STEPS, num_steps=FILL_STEPS),
-                what="timed",
-            )
-            outcome = runner.outcome()
-            if not answer.events:
-                try:
-                    assert runner.launch is not None
-                    refuse_failed(outcome, runner.launch, runner.limit_s)
-                except CommandFailed as error:
-                    if memory.found_in(error.last_lines) is not None:
-                        return "out-of-memory", Unknown("it ran out of memory")
-                    raise
-                raise CannotRunHere(f"{setting} could not be run for {FILL_STEPS} steps: {answer.reason}.")
-            own, _ = _process_bytes(run, 0, outcome.records[0].pid, self._used_before.get(0), 0)
-            runner.end()
-            return "ran", own
+        try:
+            return "ran", self._timed([setting], 1, lambda _: FILL_STEPS)[1]
+        except CommandFailed as error:
+            if memory.explained(error.last_lines):
+                return "out-of-memory", Unknown("it ran out of memory")
+            raise
 
     def rate(self, settings: Sequence[Setting], num: int) -> float:
         """What `num` processes make together: samples a second, or steps where samples are not counted."""
-        run = msgspec.structs.replace(self._run, settings=[*self._run.settings, *settings])
-        self._watcher.running(f"{num} of the command at once")
+        windows, _ = self._timed(
+            settings, num, lambda record: max(5, math.ceil(RATE_S / statistics.median(record.step_s[-10:])))
+        )
+        rates = [(one["num_samples"] or one["num_steps"]) / (one["end_s"] - one["begin_s"]) for one in windows]
+        return float(sum(rates))
+
+    def _timed(
+        self, settings: Sequence[Setting], num: int, num_steps: Callable[[Record], int]
+    ) -> tuple[list[Mapping[str, Any]], int | Unknown]:
+        """A window of each of `num` processes at once, and the memory of the first."""
+        what = " ".join([f"{num} of the command at once", *(f"with {setting}" for setting in settings)])
+        self._watcher.running(what)
         ready = threading.Barrier(num)
 
         def window(records: Sequence[Record]) -> TimeWindow:
             with contextlib.suppress(threading.BrokenBarrierError):
                 ready.wait(BESIDE_LIMIT_S)
-            num_steps = max(5, math.ceil(RATE_S / statistics.median(records[0].step_s[-10:])))
-            return TimeWindow(at_step=earliest(records), num_steps=num_steps)
+            return TimeWindow(at_step=earliest(records), num_steps=num_steps(records[0]))
+
+        def within(record: Record) -> TimeWindow:
+            return TimeWindow(at_step=num_steps_to_find(record) + ROOM_STEPS, num_steps=num_steps(record))
 
         with contextlib.ExitStack() as stack, ThreadPoolExecutor(num) as pool:
-            runners = [stack.enter_context(self._runner(run)) for _ in range(num)]
+            runners = [stack.enter_context(self._runner(settings)) for _ in range(num)]
             for runner in runners:
                 runner.start()
-            asked = [
-                pool.submit(runner.do, window, lambda record: window([record]), what="timed") for runner in runners
-            ]
+            asked = [pool.submit(runner.do, window, within, what="timed") for runner in runners]
             answers = [one.result() for one in asked]
-        if lost := next((answer.reason or "it ended" for answer in answers if not answer.events), ""):
-            raise CannotRunHere(f"{num} processes could not be timed at once: {lost}.")
-        windows = [answer.events[0] for answer in answers]
-        rates = [(one["num_samples"] or one["num_steps"]) / (one["end_s"] - one["begin_s"]) for one in windows]
-        return float(sum(rates))
+            for runner, answer in zip(runners, answers, strict=True):
+                if not answer.events:
+                    assert runner.launch is not None
+                    refuse_failed(runner.outcome(), runner.launch, runner.limit_s)
+                    raise CannotRunHere(f"No window of {what} could be timed: {answer.reason or 'it ended'}.")
+            pid = runners[0].outcome().records[0].pid
+            own, _ = _process_bytes(self._run, 0, pid, self._used_before.get(0), 0)
+        return [answer.events[0] for answer in answers], own
 
-    def _runner(self, run: RunSpec) -> TaskRunner:
+    def _runner(self, settings: Sequence[Setting] = ()) -> TaskRunner:
+        run = msgspec.structs.replace(self._run, settings=[*self._run.settings, *settings])
         return TaskRunner(run, self._watcher, facts=self._facts, label="the recorded run")
 
     def _recorded(self, runner: TaskRunner, share: float | None) -> list[Recorded]:
@@ -290,11 +276,6 @@ class _Runs:
         if not runner.steady:
             self.notes.append("The steps had not become steady when they were recorded.")
         return found
-
-
-def _devices(run: RunSpec) -> Sequence[int]:
-    visible = probe.nvml.visible_gpus(run.env)
-    return range(0 if isinstance(visible, Unknown) else len(visible))
 
 
 def _within(record: Record, share: float | None) -> RecordMemory:
@@ -313,16 +294,9 @@ def _batch_of(setting: Setting) -> int:
     text = str(setting.value)
     if not text.isdigit() or int(text) == 0 or not setting.knob.startswith("arg."):
         raise UsageError(
-            f"{setting} is no batch: it takes whole numbers of an argument of the command.",
-            hint=f"dynotune memory --values arg.batch=8,16 -- python train.py --batch {BATCH}",
+            f"{setting} is no batch: it takes whole numbers of an argument of the command.", hint=WITH_VALUES
         )
     return int(text)
-
-
-def _limit(ranks: Sequence[RankMemory]) -> int:
-    """Of the device, less what other processes hold there."""
-    first = ranks[0]
-    return first.total_bytes - (0 if isinstance(first.others_bytes, Unknown) else first.others_bytes)
 
 
 def _capacity(
@@ -331,7 +305,8 @@ def _capacity(
     """What fits, by each run's rank that holds most."""
     if len(recorded) < 2:
         return Unknown("one batch was run; --values arg.batch=8,16 or --slice predicts others")
-    measured, histories = [], []
+    measured: dict[int, Moment] = {}
+    histories: dict[int, Lives | Unknown] = {}
     for at, ranks in enumerate(recorded):
         known = [(rank.peak, rank, lives) for rank, lives in ranks if isinstance(rank.peak, Moment)]
         if not known:
@@ -342,27 +317,21 @@ def _capacity(
             return Unknown("the number of samples of a step is not known: name the batch with --values")
         if isinstance(peak.process_bytes, Unknown):
             return Unknown("the driver does not say what the process holds, so no total can be predicted")
-        measured.append(Measured(batch=batch, peak=peak))
-        histories.append(lives)
-    first, second = histories[0], histories[-1]
-    sequence: memory.Sequence | Unknown = Unknown("no history")
-    if isinstance(first, Lives) and isinstance(second, Lives) and measured[0].batch != measured[-1].batch:
-        sequence = memory.Sequence.of(first, second, (measured[0].batch, measured[-1].batch))
-    return memory.capacity(
-        measured,
-        card=request.card or f"GPU {recorded[0][0][0].device}",
-        limit_bytes=limit_bytes,
-        sequence=None if isinstance(sequence, Unknown) else sequence,
-        asked=request.predict,
-    )
+        measured[batch], histories[batch] = peak, lives
+    one, *_, other = [*measured, *measured]
+    first, last, sequence = histories[one], histories[other], None
+    if isinstance(first, Lives) and isinstance(last, Lives) and one != other:
+        matched = memory.Sequence.of(first, last, (one, other))
+        sequence = None if isinstance(matched, Unknown) else matched
+    card = request.card or f"GPU {recorded[0][0][0].device}"
+    return memory.capacity(measured, card=card, limit_bytes=limit_bytes, sequence=sequence, asked=request.predict)
 
 
-def _processes(runs: _Runs, request: MemoryRequest, ranks: Sequence[RankMemory], limit_bytes: int) -> Processes:
+def _processes(runs: _Runs, request: MemoryRequest, rank: RankMemory, limit_bytes: int) -> Processes:
     """Of the first batch, by its memory and by what one and two of them make."""
     settings = request.batches[:1]
-    peak = ranks[0].peak
     return memory.processes(
-        peak if isinstance(peak, Unknown) else peak.process_bytes,
+        rank.peak if isinstance(rank.peak, Unknown) else rank.peak.process_bytes,
         int((1 - memory.MARGIN_SHARE) * limit_bytes),
         one_per_s=runs.rate(settings, 1),
         two_per_s=runs.rate(settings, 2),
@@ -378,16 +347,8 @@ def _filled(runs: _Runs, request: MemoryRequest, capacity: Capacity | Unknown) -
     ended, num_bytes = runs.fills(knobs.parse(f"{knob}={largest}"))
     following, next_bytes = runs.fills(knobs.parse(f"{knob}={largest + 1}"))
     if following == "ran":
-        most = capacity.limit_bytes - capacity.margin_bytes
         predicted = next(fit.num_bytes for fit in capacity.fits if fit.batch == largest + 1)
         known = predicted if isinstance(next_bytes, Unknown) else next_bytes
-        following = "over-margin" if known > most else "fits"
-    proof = Proof(
-        batch=largest,
-        num_steps=FILL_STEPS,
-        ran=ended == "ran",
-        num_bytes=num_bytes,
-        next_batch=largest + 1,
-        next_ended=following,
-    )
+        following = "over-margin" if known > capacity.limit_bytes - capacity.margin_bytes else "fits"
+    proof = Proof(batch=largest, num_steps=FILL_STEPS, ran=ended == "ran", num_bytes=num_bytes, next_ended=following)
     return msgspec.structs.replace(capacity, proof=proof)

@@ -14,35 +14,19 @@ from typing import TYPE_CHECKING
 from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
-    from dynotune.memory.accounting import account
+    from dynotune.memory.accounting import account, of_snapshot
     from dynotune.memory.beside import processes
-    from dynotune.memory.calibrated import MARGIN_SHARE, capacity, card_bytes, verdict
-    from dynotune.memory.oom import explained, found_in
+    from dynotune.memory.calibrated import MARGIN_SHARE, capacity, card_bytes
+    from dynotune.memory.oom import explained
     from dynotune.memory.sequence import Sequence
 
-__all__ = [
-    "MARGIN_SHARE",
-    "Sequence",
-    "account",
-    "capacity",
-    "card_bytes",
-    "explained",
-    "found_in",
-    "processes",
-    "verdict",
-]
+__all__ = ["MARGIN_SHARE", "Sequence", "account", "capacity", "card_bytes", "explained", "of_snapshot", "processes"]
 
-__getattr__ = lazy_face(
-    __name__,
-    {
-        "MARGIN_SHARE": "calibrated",
-        "Sequence": "sequence",
-        "account": "accounting",
-        "capacity": "calibrated",
-        "card_bytes": "calibrated",
-        "explained": "oom",
-        "found_in": "oom",
-        "processes": "beside",
-        "verdict": "calibrated",
-    },
-)
+_HOMES = {
+    "accounting": ("account", "of_snapshot"),
+    "beside": ("processes",),
+    "calibrated": ("MARGIN_SHARE", "capacity", "card_bytes"),
+    "oom": ("explained",),
+    "sequence": ("Sequence",),
+}
+__getattr__ = lazy_face(__name__, {name: home for home, names in _HOMES.items() for name in names})

@@ -36,12 +36,12 @@ def processes(
 
     by_throughput = next((num - 1 for num in range(1, MOST) if not pays(num)), MOST)
     by_memory = process_bytes if isinstance(process_bytes, Unknown) else max(0, limit_bytes // process_bytes)
-    known = [by_throughput, *([] if isinstance(by_memory, Unknown) else [by_memory])]
+    most = by_throughput if isinstance(by_memory, Unknown) else min(by_throughput, by_memory)
     return Processes(
         one_per_s=one_per_s,
         two_per_s=two_per_s,
         asked_per_s=asked_per_s,
         by_memory=by_memory,
         by_throughput=by_throughput,
-        most=min(known),
+        most=most,
     )

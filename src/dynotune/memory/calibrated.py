@@ -1,43 +1,35 @@
-"""What another batch would hold, from two or more that were run: each term a constant and so much a sample.
+"""What another batch would hold, from two or more that were run: a constant and so much a sample.
 
 What the program asks for grows with the batch in proportion. What the allocator adds (rounding, cache, fragments) does
-so nearly, in whole segments. The context and the libraries' workspaces stay as they are.
+so nearly, in whole segments. The context, weights and workspaces stay as they are.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from dynotune.memory.accounting import ORDER
+import numpy as np
+
 from dynotune.memory.sequence import Sequence as Allocations
 from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import Capacity, Fit, Measured, Moment, TermModel, Verdict
+from dynotune.schema.memory import Capacity, Fit, Moment, TermName
 
 MARGIN_SHARE = 0.02
 """Of the card, left free: steps differ, and a driver's update takes some."""
 SEGMENT_BYTES = 2 << 20
-CONSTANT = ("context", "workspaces", "weights", "optimizer")
+CONSTANT: tuple[TermName, ...] = ("workspaces", "weights", "optimizer")
 LEAST_GROWTH = 0.001
 """Of the memory, between two batches: below it the argument does not change the batch on the device."""
 MOST_BATCH = 1 << 30
+# fmt: off
 USABLE_GIB = {
-    "T4": 14.56,
-    "V100-16GB": 15.77,
-    "V100-32GB": 31.73,
-    "RTX3090": 23.57,
-    "RTX4090": 23.52,
-    "A10": 22.06,
-    "L4": 21.95,
-    "L40S": 44.39,
-    "A6000": 47.41,
-    "A100-40GB": 39.38,
-    "A100-80GB": 79.14,
-    "H100-80GB": 79.10,
-    "H200-141GB": 139.71,
+    "T4": 14.56, "V100-16GB": 15.77, "V100-32GB": 31.73, "RTX3090": 23.57, "RTX4090": 23.52, "A10": 22.06, "L4": 21.95,
+    "L40S": 44.39, "A6000": 47.41, "A100-40GB": 39.38, "A100-80GB": 79.14, "H100-80GB": 79.10, "H200-141GB": 139.71,
     "RTX5090": 31.36,
 }
+# fmt: on
 """Memory of cards as CUDA reports it with ECC as they are delivered, the lowest seen in torch's messages."""
 
 
@@ -59,15 +51,8 @@ def card_bytes(text: str) -> int:
     )
 
 
-def verdict(num_bytes: float, limit_bytes: int, margin_bytes: int) -> Verdict:
-    """Whether so much fits within the limit, with the margin left."""
-    if num_bytes > limit_bytes:
-        return "does-not-fit"
-    return "fits" if num_bytes + margin_bytes <= limit_bytes else "too-close"
-
-
 def capacity(
-    measured: Sequence[Measured],
+    measured: Mapping[int, Moment],
     *,
     card: str,
     limit_bytes: int,
@@ -77,42 +62,47 @@ def capacity(
     """What fits within `limit_bytes`, by at least two batches that were run.
 
     Args:
+        measured: peaks by batch.
         limit_bytes: of the card, less what other processes hold.
-        sequence: the allocations of two runs, where they match; else the terms alone predict.
+        sequence: the allocations of two runs, where they match; else the totals alone predict.
         asked: further batches to predict.
     """
-    batches = sorted({one.batch for one in measured})
+    measured = dict(sorted(measured.items()))
+    batches = list(measured)
     if len(batches) < 2:
         return Unknown(f"every run had a batch of {batches[0]}: the argument does not change the batch")
-    runs = sorted(measured, key=lambda one: one.batch)
-    asked_for = [one.peak.requested_bytes for one in runs]  # reserved memory comes in large pieces
-    if asked_for[-1] - asked_for[0] < LEAST_GROWTH * asked_for[0]:
+    first, last = measured[batches[0]].requested_bytes, measured[batches[-1]].requested_bytes
+    if last - first < LEAST_GROWTH * first:  # reserved memory comes in large pieces
         return Unknown(
             f"a batch of {batches[-1]} takes no more memory than one of {batches[0]}: something else sets the peak"
         )
-    model = _Model(runs, sequence)
-    known = {one.batch: _total(one.peak) for one in runs}
-    errors = [abs(model.num_bytes(batch) - total) / total for batch, total in known.items()]
+    model = _Model(measured, sequence)
+    known = {batch: peak.total_bytes for batch, peak in measured.items()}
+    residual = max(abs(model.num_bytes(batch) - total) / total for batch, total in known.items())
     # A model that misses what it was made from is that much less sure of the rest.
-    margin = int(max(MARGIN_SHARE, *errors) * limit_bytes)
+    margin = int(max(MARGIN_SHARE, residual) * limit_bytes)
     largest = _largest(model, limit_bytes - margin)
+    fits = []
+    for batch in sorted({*batches, *asked, *([largest, largest + 1] if largest else [])}):
+        predicted = model.num_bytes(batch)
+        needed = known.get(batch, predicted)
+        is_near = needed + margin > limit_bytes
+        fits.append(
+            Fit(
+                batch=batch,
+                num_bytes=predicted,
+                measured_bytes=known.get(batch, Unknown("it was not run")),
+                verdict="does-not-fit" if needed > limit_bytes else "too-close" if is_near else "fits",
+            )
+        )
     return Capacity(
         card=card,
         limit_bytes=limit_bytes,
         margin_bytes=margin,
-        measured=list(runs),
-        terms=model.terms,
-        residual=max(errors),
+        measured=measured,
+        residual=residual,
         largest=largest or Unknown("not even a batch of 1 fits"),
-        fits=[
-            Fit(
-                batch=batch,
-                num_bytes=(num := model.num_bytes(batch)),
-                measured_bytes=known.get(batch, Unknown("it was not run")),
-                verdict=verdict(known.get(batch, num), limit_bytes, margin),
-            )
-            for batch in sorted({*batches, *asked, *([largest, largest + 1] if largest else [])})
-        ],
+        fits=fits,
     )
 
 
@@ -123,44 +113,23 @@ class _Model:
     warm-up, is taken to stay: as much as it was at most in the runs.
     """
 
-    def __init__(self, runs: Sequence[Measured], sequence: Allocations | None) -> None:
-        self.terms = _fitted(runs)
-        self._sequence = sequence
-        self._outside = max(one.peak.of("context") for one in runs)
-        self._besides = 0
+    def __init__(self, measured: Mapping[int, Moment], sequence: Allocations | None) -> None:
+        self._sequence, peaks = sequence, measured.values()
+        self._constant = max(peak.of("context") for peak in peaks)
         if sequence is not None:
-            self._besides = max(one.peak.reserved_bytes - sequence.reserved_bytes(one.batch) for one in runs)
+            besides = (peak.reserved_bytes - sequence.reserved_bytes(batch) for batch, peak in measured.items())
+            self._constant += max(besides)
+            return
+        constant = [sum(peak.of(name) for name in CONSTANT) for peak in peaks]
+        self._constant += sum(max(peak.of(name) for peak in peaks) for name in CONSTANT)
+        varying = [peak.reserved_bytes - own for peak, own in zip(peaks, constant, strict=True)]
+        self._slope, self._begin = np.polyfit(list(measured), varying, 1)
 
     def num_bytes(self, batch: int) -> int:
         if self._sequence is not None:
-            return self._outside + self._besides + self._sequence.reserved_bytes(batch)
-        inside = sum(
-            term.constant_bytes + term.per_sample_bytes * batch for term in self.terms if term.name != "context"
-        )
-        return self._outside + -(-max(0, round(inside)) // SEGMENT_BYTES) * SEGMENT_BYTES
-
-
-def _total(moment: Moment) -> int:
-    return moment.reserved_bytes if isinstance(moment.process_bytes, Unknown) else moment.process_bytes
-
-
-def _fitted(runs: Sequence[Measured]) -> list[TermModel]:
-    """Least squares for each term; none shrinks with the batch, and of constant ones the highest counts."""
-    num = len(runs)
-    mean_batch = sum(one.batch for one in runs) / num
-    spread = sum((one.batch - mean_batch) ** 2 for one in runs)
-    found = []
-    for name in ORDER:
-        sizes = [one.peak.of(name) for one in runs]
-        if not any(sizes):
-            continue
-        mean = sum(sizes) / num
-        slope = sum((one.batch - mean_batch) * size for one, size in zip(runs, sizes, strict=True)) / spread
-        if name in CONSTANT or slope <= 0:
-            found.append(TermModel(name=name, constant_bytes=float(max(sizes)), per_sample_bytes=0.0))
-        else:
-            found.append(TermModel(name=name, constant_bytes=mean - slope * mean_batch, per_sample_bytes=slope))
-    return found
+            return self._constant + self._sequence.reserved_bytes(batch)
+        varying = max(0, round(float(self._begin + self._slope * batch)))
+        return self._constant + -(-varying // SEGMENT_BYTES) * SEGMENT_BYTES
 
 
 def _largest(model: _Model, limit_bytes: int) -> int:

@@ -2,50 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from dynotune.schema.facts import Unknown
 
+# fmt: off
 TermName = Literal[
-    "context",
-    "workspaces",
-    "weights",
-    "gradients",
-    "optimizer",
-    "buffers",
-    "inputs",
-    "activations",
-    "temporary",
-    "kept",
-    "graph-pools",
-    "rounding",
-    "cache",
-    "fragmentation",
-    "unknown",
+    "weights", "gradients", "optimizer", "buffers", "inputs", "activations", "temporary", "kept", "workspaces",
+    "blocks", "graph-pools", "rounding", "cache", "fragmentation", "context", "unknown",
 ]
+# fmt: on
+ORDER: tuple[TermName, ...] = get_args(TermName)
+"""As they are told. `blocks` are those of a snapshot, which does not say whose they are."""
 Verdict = Literal["fits", "too-close", "does-not-fit"]
-
-
-class Part(msgspec.Struct, frozen=True):
-    """Bytes of a term that one module, or one line of the program, allocated."""
-
-    name: str
-    num_bytes: int
 
 
 class Term(msgspec.Struct, frozen=True, kw_only=True):
     """One part of the memory of a process.
 
     Args:
-        modules, lines: who allocated it, the largest first; empty where that was not recorded.
+        modules, lines: bytes by who allocated them, the largest first; empty where that was not recorded.
     """
 
     name: TermName
     num_bytes: int
-    modules: list[Part] = []
-    lines: list[Part] = []
+    modules: dict[str, int] = {}
+    lines: dict[str, int] = {}
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True, tag="moment"):
@@ -76,10 +60,9 @@ class Levels(msgspec.Struct, frozen=True, kw_only=True, tag="levels"):
     """Terms over the recorded steps, for the plot: live blocks by term.
 
     Args:
-        events: number of allocations and releases before each point.
+        events: number of allocations and releases before each point; `steps`: before each step's end.
         bytes: by term, as long as `events`.
         modules: where the newest block at each point came from; "" outside of modules.
-        steps: number of events before each step's end.
     """
 
     events: list[int]
@@ -88,41 +71,30 @@ class Levels(msgspec.Struct, frozen=True, kw_only=True, tag="levels"):
     steps: list[int]
 
 
-class HookCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What recording cost: a recorded step against one before it, and host memory. It allocates nothing on the device.
-
-    Args:
-        step_s: median of the recorded steps; `before_s`: of those before, None where it is not known.
-    """
-
-    step_s: float
-    before_s: float | None = None
-    host_bytes: int = 0
-
-
 class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The memory of one process on one device.
+    """The memory of one process on one device. None is what a snapshot does not tell.
 
     Args:
-        device: CUDA's number; `total_bytes`: its memory.
-        others_bytes: what other processes hold there.
+        device: CUDA's number; `total_bytes`: its memory; `others_bytes`: what other processes hold there.
         peak, steady: at the highest level within the recorded steps, and between two steps.
         trains: an optimizer stepped, or gradients were there.
         num_samples: of the largest recorded step.
+        step_s: median of the recorded steps; `before_s`: of those before, so that recording's cost is seen.
         facts: that the `memory-…` findings ask for; docs/guides/memory.md defines each.
     """
 
     rank: int | None = None
-    pid: int
+    pid: int | None = None
     device: int
-    total_bytes: int
-    others_bytes: int | Unknown
-    peak: Moment | Unknown
-    steady: Moment | Unknown
-    trains: bool
+    total_bytes: int | None = None
+    others_bytes: int | Unknown = Unknown("a snapshot does not tell")
+    peak: Moment | Unknown = Unknown("there is no history")
+    steady: Moment | Unknown = Unknown("there is no history")
+    levels: Levels | Unknown = Unknown("there is no history")
+    trains: bool | None = None
     num_samples: int | None = None
-    levels: Levels | Unknown
-    hooks: HookCost
+    step_s: float | None = None
+    before_s: float | None = None
     facts: dict[str, bool | int | float | str | None] = {}
     notes: list[str] = []
 
@@ -156,50 +128,12 @@ class Owners(msgspec.Struct, frozen=True, kw_only=True):
     trains: bool
     num_samples: int | None
     step_s: list[float]
-    host_bytes: int
     facts: dict[str, bool | int | float | str | None]
     notes: list[str]
 
 
-class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """What torch says of an allocation that failed. None where its message does not tell.
-
-    Args:
-        asked_bytes: by the allocation; `total_bytes`, `free_bytes`: of the device.
-        process_bytes: of the process, its context included; `others_bytes`: of other processes.
-        allocated_bytes: in live tensors; `pools_bytes`: in private pools, as of CUDA graphs.
-        split_bytes: reserved, and free only in pieces or in pools that this allocation could not use.
-        allowed_bytes: limit that the program set itself.
-        batch_at_most: upper bound of the batch that would have fitted.
-    """
-
-    asked_bytes: int
-    device: int | None = None
-    total_bytes: int | None = None
-    free_bytes: int | None = None
-    process_bytes: int | None = None
-    others_bytes: int | None = None
-    allocated_bytes: int | None = None
-    pools_bytes: int | None = None
-    split_bytes: int | None = None
-    allowed_bytes: int | None = None
-    batch_at_most: int | None = None
-
-
-class TermModel(msgspec.Struct, frozen=True, kw_only=True):
-    """One term against the batch: `constant_bytes + per_sample_bytes * batch`."""
-
-    name: TermName
-    constant_bytes: float
-    per_sample_bytes: float
-
-
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """One batch on one card.
-
-    Args:
-        num_bytes: of the process, predicted; `measured_bytes`: where it was run.
-    """
+    """One batch on one card: bytes of the process, predicted, and measured where it was run."""
 
     batch: int
     num_bytes: int
@@ -207,17 +141,11 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch that was run: the process's memory at the peak, what the driver counts where it says."""
-
-    batch: int
-    peak: Moment
-
-
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
     """What became of the largest batch, and of the next one, when they were run for `num_steps` steps.
 
     Args:
+        num_bytes: of the process with the largest.
         next_ended: "out-of-memory", "over-margin" or "fits"; the last says that the prediction was too careful.
     """
 
@@ -225,7 +153,6 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     num_steps: int
     ran: bool
     num_bytes: int | Unknown
-    next_batch: int
     next_ended: str
 
 
@@ -235,16 +162,15 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True, tag="capacity"):
     Args:
         card: as asked for, or the device's own.
         limit_bytes: of the card less what other processes hold; `margin_bytes`: kept free of it.
-        measured: the runs that the model was made from.
+        measured: peaks of the runs that the model was made from, by batch.
+        residual: largest error of the model on these, as a share.
         largest: batch that fits with the margin.
-        residual: largest error of the model on the runs it was made from, as a share.
     """
 
     card: str
     limit_bytes: int
     margin_bytes: int
-    measured: list[Measured]
-    terms: list[TermModel]
+    measured: dict[int, Moment]
     residual: float
     largest: int | Unknown
     fits: list[Fit]
@@ -252,12 +178,11 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True, tag="capacity"):
 
 
 class Processes(msgspec.Struct, frozen=True, kw_only=True, tag="processes"):
-    """How many processes of the command one card carries.
+    """How many processes of the command one card carries; `most`: the smaller bound.
 
     Args:
         one_per_s, two_per_s: samples (steps, where they are not counted) of one alone, and of two together.
         asked_per_s: that each must make; None if it was not asked.
-        most: the smaller bound.
     """
 
     one_per_s: float

@@ -8,20 +8,20 @@ from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Capacity, Processes, RankMemory
 
-NOT_TIMED = Unknown("it takes runs of one and of two at once: --processes")
-
 
 class MemoryAccount(msgspec.Struct, frozen=True, kw_only=True):
     """Where the memory of a command goes, what fits, and what would save memory.
 
     Args:
-        ranks: of the first run, in the order of ranks.
+        command: `file` where a snapshot was read instead.
+        ranks: of the first run, in the order of ranks; of a snapshot, its devices.
     """
 
     schema: str = "dynotune.memory/1"
-    command: list[str]
+    command: list[str] = []
+    file: str = ""
     ranks: list[RankMemory]
-    capacity: Capacity | Unknown = Unknown("one batch was run; a second one (--values) or --slice predicts others")
-    processes: Processes | Unknown = NOT_TIMED
+    capacity: Capacity | Unknown = Unknown("one batch was run; --values arg.batch=8,16 or --slice predicts others")
+    processes: Processes | Unknown = Unknown("it takes runs of one and of two at once: --processes")
     findings: list[Finding] = []
     notes: list[str] = []

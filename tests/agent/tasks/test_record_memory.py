@@ -13,7 +13,7 @@ from dynotune.memory import account
 from dynotune.schema import document
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Moment, Owners
-from dynotune.trace.snapshot import load_lives
+from dynotune.trace.snapshot import load_snapshot
 
 from .fake_cuda import TOTAL_BYTES, FakeCuda
 from .fake_program import fake_program
@@ -71,7 +71,7 @@ class Training:
     def accounted(self, result, *, process_bytes=None):
         folder = Path(self.program.folder)
         owners = document.read(folder / result["owners"], Owners)
-        lives = load_lives(folder / result["file"], limit_bytes=1 << 28)
+        lives = load_snapshot(folder / result["file"], limit_bytes=1 << 28)
         (device,) = owners.devices
         own = device.reserved_bytes + CONTEXT if process_bytes is None else process_bytes
         return account(device, owners, lives[0], process_bytes=own, others_bytes=0, pid=1)
@@ -114,7 +114,7 @@ def test_activations_are_told_by_the_module_whose_forward_made_them(training):
     run.step = functools.partial(run.step, large)
     peak = run.accounted(run.records()).peak
     (term,) = [term for term in peak.terms if term.name == "activations"]
-    by_module = {part.name: part.num_bytes for part in term.modules}
+    by_module = term.modules
     assert by_module["Sequential.1"] == large * WIDTH * 4
     assert all(name.startswith("Sequential") for name in by_module)
 

@@ -14,16 +14,16 @@ from dynotune.report.memory import memory_report
 from dynotune.report.page import memory_page
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import HookCost, Levels, Measured, Moment, Part, Proof, RankMemory, Term
+from dynotune.schema.memory import Levels, Moment, Proof, RankMemory, Term
 from dynotune.schema.memory_account import MemoryAccount
 
 GIB = 1 << 30
 
 
 def moment(**gib: float) -> Moment:
-    modules = [Part("Net.layers.0", GIB), Part("Net.<script>alert(1)</script>", GIB // 2)]
+    modules = {"Net.layers.0": GIB, "Net.<script>alert(1)</script>": GIB // 2}
     terms = [
-        Term(name=name, num_bytes=int(size * GIB), modules=modules if name == "activations" else [])  # type: ignore[arg-type]
+        Term(name=name, num_bytes=int(size * GIB), modules=modules if name == "activations" else {})  # type: ignore[arg-type]
         for name, size in gib.items()
     ]
     total = sum(term.num_bytes for term in terms)
@@ -42,7 +42,8 @@ RANK = RankMemory(
     levels=Levels(
         events=[0, 5, 9], bytes={"weights": [1, 1, 1], "activations": [0, 5, 1]}, modules=["", "Net.a", ""], steps=[9]
     ),
-    hooks=HookCost(step_s=0.12, before_s=0.1, host_bytes=50 << 20),
+    step_s=0.12,
+    before_s=0.1,
     notes=["modules are not told: calls of a program that compiles are left as they are"],
 )
 ACCOUNT = MemoryAccount(command=["python", "train.py"], ranks=[RANK])
@@ -75,10 +76,10 @@ def test_an_unknown_peak_says_why() -> None:
 
 
 def test_what_fits_is_told_with_its_margin_and_proof() -> None:
-    runs = [Measured(batch=batch, peak=moment(weights=2, activations=batch / 8, context=0.5)) for batch in (8, 16)]
+    runs = {batch: moment(weights=2, activations=batch / 8, context=0.5) for batch in (8, 16)}
     capacity = memory.capacity(runs, card="GPU 0", limit_bytes=24 * GIB)
     assert not isinstance(capacity, Unknown)
-    proof = Proof(batch=168, num_steps=100, ran=True, num_bytes=1, next_batch=169, next_ended="over-margin")
+    proof = Proof(batch=168, num_steps=100, ran=True, num_bytes=1, next_ended="over-margin")
     text = told(msgspec.structs.replace(ACCOUNT, capacity=msgspec.structs.replace(capacity, proof=proof)))
     assert f"The largest batch that fits: {capacity.largest}" in text
     assert "measured" in text

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dynotune.schema.facts import Unknown
-from dynotune.trace.snapshot import load_lives
+from dynotune.trace.snapshot import load_snapshot
 
 from ..snapshot_made import SnapshotMade, stack
 
@@ -17,7 +17,8 @@ MODULE = "<dynotune module>(7): Net.layers.0"
 def lives_of(made, folder):
     path = folder / "snapshot.pickle"
     path.write_bytes(pickle.dumps(made.data()))
-    return load_lives(path, limit_bytes=LIMIT).get(made.device, Unknown("nothing is held"))
+    lives = load_snapshot(path, limit_bytes=LIMIT).get(made.device)
+    return Unknown("nothing is held") if lives is None else Unknown(lives.unknown) if lives.unknown else lives
 
 
 ACTIONS = st.lists(st.tuples(st.sampled_from(["alloc", "free", "empty"]), st.integers(1, 30 << 20)), max_size=40)
@@ -79,7 +80,7 @@ def test_a_pool_of_its_own_is_counted_whole(tmp_path):
     data["segments"][0]["segment_pool_id"] = (0, 1)
     path = tmp_path / "snapshot.pickle"
     path.write_bytes(pickle.dumps(data))
-    lives = load_lives(path, limit_bytes=LIMIT)[0]
+    lives = load_snapshot(path, limit_bytes=LIMIT)[0]
     room = lives.room(lives.num_events)
     assert room.private == room.reserved == 20 << 20
     assert all(map(lives.is_private, lives.lives))
@@ -94,5 +95,5 @@ def test_up_to_a_mebibyte_behind_a_large_block_is_the_blocks_own(tmp_path):
     segment["blocks"] = [segment["blocks"][0] | {"size": 20 << 20}]
     path = tmp_path / "snapshot.pickle"
     path.write_bytes(pickle.dumps(data))
-    room = load_lives(path, limit_bytes=LIMIT)[0].room(1)
+    room = load_snapshot(path, limit_bytes=LIMIT)[0].room(1)
     assert (room.rounding, room.fragments, room.cache) == (4096, 0, 0)

@@ -51,17 +51,16 @@ class RecordMemory(Task):
         super().__init__(program, order)
         self._num_steps = max(1, int(order.get("num_steps") or 1))
         self._share: float | None = order.get("batch_share")
-        self._first: int | None = None
+        self._first = 0
         self._undo: list[Callable[[], None]] = []
         self._devices: dict[int, dict[str, Any]] = {}
         self._outputs: set[int] = set()
-        self._output_bytes = 0
         self._step_s: list[float] = []
         self._last_s = 0.0
         self._samples_before = self._most_samples = 0
         self._kept: int | None = None
-        self._is_recording = self._trains = self._autocast = False
-        self._grad_enabled: bool | None = None
+        self._is_recording = self._trains = False
+        self._facts: dict[str, Any] = {"autocast": False, "grad_enabled": None, "float32_output_bytes": 0}
         self._notes: list[str] = []
 
     def begin(self, num_steps: int) -> int:
@@ -69,33 +68,31 @@ class RecordMemory(Task):
         if reason:
             self.give_up(reason)
             return num_steps
-        if self._share is not None:
-            self.program.loaders.draw_through(self._around_draw)
-            self._undo.append(self.program.loaders.draw_plainly)
-            self.program.torch.cuda.empty_cache()
-            self._undo.append(self.program.torch.cuda.empty_cache)
-        self._first = num_steps + (SETTLE_STEPS if self._share is not None else 0)
-        if self._first == num_steps:
+        self._first = num_steps
+        if self._share is None:
             self._record()
+        else:
+            self._first += SETTLE_STEPS
+            self.program.loaders.draw_through(self._around_draw)
+            self._undo += [self.program.torch.cuda.empty_cache, self.program.loaders.draw_plainly]
+            self.program.torch.cuda.empty_cache()
         return num_steps + 1
 
     def step_ended(self, num_steps: int) -> int:
-        if not self._is_recording:
-            if num_steps >= (self._first or 0):
-                if self._share is not None and self._kept is None:
-                    self.give_up("no tensor of the batch has its size as first dimension, so it cannot be sliced")
-                else:
-                    self._record()
-            return num_steps + 1
-        synchronise(self.program.torch)
-        now = perf_counter()
-        self._step_s.append(now - self._last_s)
-        self._mark("step")
-        self._most_samples = max(self._most_samples, self.program.steps.num_samples - self._samples_before)
-        self._samples_before = self.program.steps.num_samples
-        if len(self._step_s) >= self._num_steps:
-            self._stop()
-        self._last_s = perf_counter()
+        if self._is_recording:
+            synchronise(self.program.torch)
+            self._step_s.append(perf_counter() - self._last_s)
+            self._mark("step")
+            num_samples = self.program.steps.num_samples
+            self._most_samples = max(self._most_samples, num_samples - self._samples_before)
+            self._samples_before = num_samples
+            if len(self._step_s) >= self._num_steps:
+                self._stop()
+            self._last_s = perf_counter()
+        elif num_steps >= self._first and self._kept is None:
+            self.give_up("no tensor of the batch has its size as first dimension, so it cannot be sliced")
+        elif num_steps >= self._first:
+            self._record()
         return num_steps + 1
 
     def clean_up(self) -> None:
@@ -114,18 +111,11 @@ class RecordMemory(Task):
         backend = torch.cuda.memory.get_allocator_backend()
         if backend != "native":
             return "the program's allocator is %s, which keeps no history; only torch's native one does" % backend
-        if self._has_history():
+        if torch._C._cuda_isHistoryEnabled():
             return "the program records the allocator's history itself: give what it writes to dynotune memory FILE"
         if self._share is not None and not self.program.steps.draws:
             return "the steps draw from no DataLoader of torch, so no batch can be sliced"
         return ""
-
-    def _has_history(self) -> bool:
-        torch = self.program.torch
-        told = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-        if told is not None:
-            return bool(told())
-        return any(torch.cuda.memory._snapshot().get("device_traces", ()))
 
     # The batch
 
@@ -156,7 +146,6 @@ class RecordMemory(Task):
         if not self._devices:
             self.give_up("the program has no memory of a device from torch")
             return
-        self._host_bytes = _resident_bytes()
         if self.program.num_compilations:
             self._notes.append("modules are not told: calls of a program that compiles are left as they are")
         else:
@@ -172,7 +161,8 @@ class RecordMemory(Task):
     def _stop(self) -> None:
         torch = self.program.torch
         self._tell_owners()
-        self._tell("kept", _python_tensors(torch))
+        # Classes that lie about what they are are not asked.
+        self._tell("kept", [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)])
         # The counters come first: to take the snapshot allocates nothing on the device.
         for device in self._devices.values():
             stats = torch.cuda.memory_stats(device["device"])
@@ -191,21 +181,13 @@ class RecordMemory(Task):
             "trains": self._trains,
             "num_samples": self._kept or self._most_samples or None,
             "step_s": self._step_s,
-            "host_bytes": max(0, _resident_bytes() - self._host_bytes),
-            "facts": self._facts(),
+            "facts": {**self._facts, **self._asked()},
             "notes": self._notes,
         }
         _write(os.path.join(self.program.folder, stem + ".pickle"), pickle.dumps(snapshot, protocol=4))
         _write(os.path.join(self.program.folder, stem + ".json"), json.dumps(fields).encode())
-        self.complete(
-            {
-                "file": stem + ".pickle",
-                "owners": stem + ".json",
-                "first_step": self._first,
-                "pid": os.getpid(),
-                "rank": rank,
-            }
-        )
+        files = {"file": stem + ".pickle", "owners": stem + ".json"}
+        self.complete({**files, "first_step": self._first, "pid": os.getpid(), "rank": rank})
 
     def _mark(self, name: str) -> None:
         for index, device in self._devices.items():
@@ -221,7 +203,16 @@ class RecordMemory(Task):
         self._trains = self._trains or bool(gradients)
         self._tell("weights", weights)
         self._tell("gradients", gradients)
-        self._tell("optimizer", (found for one in optimizers for found in _states(self.program.torch, one)))
+        self._tell(
+            "optimizer",
+            (
+                value
+                for one in optimizers
+                for state in list(one.state.values())
+                for value in (list(state.values()) if isinstance(state, dict) else ())
+                if isinstance(value, self.program.torch.Tensor)
+            ),
+        )
         self._tell("buffers", (buffer for root in roots for buffer in root.buffers()))
 
     def _tell(self, role: str, tensors: Iterable[Any]) -> None:
@@ -246,34 +237,29 @@ class RecordMemory(Task):
             return
         before = _active(torch)
         clear()
-        after = _active(torch)
-        for index, address in before - after:
+        for index, address in before - _active(torch):
             if index in self._devices:
                 device = self._devices[index]
                 device["owners"].append(["workspaces", address, device["num_events"]])
 
-    def _facts(self) -> dict[str, Any]:
-        """What the findings about memory ask."""
-        optimizers = list(self.program.steps.optimizers)
+    def _asked(self) -> dict[str, Any]:
+        """What the findings about memory ask besides what calls showed."""
+        optimizers, roots = list(self.program.steps.optimizers), self.program.roots.alive()
         first = optimizers[0].param_groups[0] if optimizers and optimizers[0].param_groups else {}
         updated = {id(w) for one in optimizers for group in one.param_groups for w in group["params"]}
-        weights = [weight for root in self.program.roots.alive() for weight in root.parameters()]
-        dtypes = collections.Counter({str(w.dtype): 0 for w in weights})
+        weights = [weight for root in roots for weight in root.parameters()]
+        dtypes: collections.Counter[str] = collections.Counter()
         for weight in weights:
-            dtypes[str(weight.dtype)] += weight.numel()
-        wrapped = [root for root in self.program.roots.alive() if type(root).__name__ == "DistributedDataParallel"]
-        find_spec = importlib.import_module("importlib.util").find_spec
+            dtypes[str(weight.dtype).replace("torch.", "")] += weight.numel()
+        views = [root.gradient_as_bucket_view for root in roots if type(root).__name__ == "DistributedDataParallel"]
         return {
             "optimizer": class_name(optimizers[0]) if optimizers else None,
             "foreach": first.get("foreach"),
             "fused": first.get("fused"),
-            "autocast": self._autocast,
-            "grad_enabled": self._grad_enabled,
-            "dtype": max(dtypes, key=dtypes.__getitem__).replace("torch.", "") if dtypes else None,
+            "dtype": dtypes.most_common(1)[0][0] if dtypes else None,
             "idle_gradient_bytes": _num_bytes(w.grad for w in weights if optimizers and id(w) not in updated),
-            "float32_output_bytes": self._output_bytes,
-            "bucket_view": wrapped[0].gradient_as_bucket_view if wrapped else None,
-            "bitsandbytes": find_spec("bitsandbytes") is not None,
+            "bucket_view": views[0] if views else None,
+            "bitsandbytes": importlib.import_module("importlib.util").find_spec("bitsandbytes") is not None,
         }
 
     # Covers, for the recorded steps alone
@@ -301,46 +287,48 @@ class RecordMemory(Task):
         self._undo.append(uncover)
 
     def _run_root(self, runner: Any, call: Any, module: Any, args: Any, kwargs: Any) -> Any:
-        try:
-            self._before_root(args, kwargs)
-        except Exception as error:
-            self.program.log(self.event, error)
+        self._tried(self._before_root, args, kwargs)
         output = runner(call, module, args, kwargs)
-        try:
-            self._mark("forward_end")
-            outputs = list(tensors_in(self.program.torch, output))
-            self._outputs.update(_address(tensor)[1] for tensor in outputs)
-            float32 = self.program.torch.float32
-            most = _num_bytes(tensor for tensor in outputs if tensor.dtype == float32)
-            self._output_bytes = max(self._output_bytes, most)
-        except Exception as error:
-            self.program.log(self.event, error)
+        self._tried(self._after_root, output)
         return output
 
+    def _tried(self, function: Callable[..., None], *args: Any) -> None:
+        """The program goes on, whatever goes wrong here."""
+        try:
+            function(*args)
+        except Exception as error:
+            self.program.log(self.event, error)
+
     def _before_root(self, args: Any, kwargs: Any) -> None:
-        torch = self.program.torch
+        torch, facts = self.program.torch, self._facts
         self._mark("forward")
-        if self._grad_enabled is None or not self._grad_enabled:
-            self._grad_enabled = bool(torch.is_grad_enabled())
-        self._autocast = self._autocast or bool(torch.is_autocast_enabled("cuda"))
+        facts["grad_enabled"] = bool(facts["grad_enabled"] or torch.is_grad_enabled())
+        facts["autocast"] = bool(facts["autocast"] or torch.is_autocast_enabled("cuda"))
         found = [t for t in tensors_in(torch, (args, kwargs)) if t.grad_fn is None and not t.requires_grad]
         # What a module made is no input, though the next one (a loss) is given it.
         self._tell("inputs", [t for t in found if _address(t)[1] not in self._outputs])
 
+    def _after_root(self, output: Any) -> None:
+        self._mark("forward_end")
+        outputs = list(tensors_in(self.program.torch, output))
+        self._outputs.update(_address(tensor)[1] for tensor in outputs)
+        num_bytes = _num_bytes(tensor for tensor in outputs if tensor.dtype == self.program.torch.float32)
+        self._facts["float32_output_bytes"] = max(self._facts["float32_output_bytes"], num_bytes)
+
     def _cover_optimizers(self) -> None:
         optimizers: Any = importlib.import_module("torch.optim.optimizer")
 
-        def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-            try:
-                self._trains = True
-                self._mark("update")
-                weights = (weight for group in optimizer.param_groups for weight in group["params"])
-                self._tell("gradients", [weight.grad for weight in weights if weight.grad is not None])
-            except Exception as error:
-                self.program.log(self.event, error)
+        def before(optimizer: Any) -> None:
+            self._trains = True
+            self._mark("update")
+            weights = (weight for group in optimizer.param_groups for weight in group["params"])
+            self._tell("gradients", [weight.grad for weight in weights if weight.grad is not None])
+
+        def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
+            self._tried(before, optimizer)
 
         # No hook after it: a step may have ended inside the loop over these, which must not change meanwhile.
-        self._undo.append(optimizers.register_optimizer_step_pre_hook(before).remove)
+        self._undo.append(optimizers.register_optimizer_step_pre_hook(hook).remove)
 
 
 def _run(call: Any, module: Any, args: Any, kwargs: Any) -> Any:
@@ -375,32 +363,14 @@ def _num_bytes(tensors: Iterable[Any]) -> int:
     return sum(int(tensor.numel()) * int(tensor.element_size()) for tensor in tensors if tensor is not None)
 
 
-def _states(torch: Any, optimizer: Any) -> Iterable[Any]:
-    for state in list(optimizer.state.values()):
-        for value in list(state.values()) if isinstance(state, dict) else ():
-            if isinstance(value, torch.Tensor):
-                yield value
-
-
-def _python_tensors(torch: Any) -> list[Any]:
-    """Every tensor that Python holds; classes that lie about what they are are not asked."""
-    return [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
-
-
 def _active(torch: Any) -> set[tuple[int, int]]:
-    found = set()
-    for segment in torch.cuda.memory_snapshot():
-        address = segment["address"]
-        for block in segment["blocks"]:
-            if block["state"] == "active_allocated":
-                found.add((int(segment["device"]), int(block.get("address", address))))
-            address += block["size"]
-    return found
-
-
-def _resident_bytes() -> int:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    """Device and address of each block in use."""
+    return {
+        (int(segment["device"]), int(block["address"]))
+        for segment in torch.cuda.memory_snapshot()
+        for block in segment["blocks"]
+        if block["state"] == "active_allocated"
+    }
 
 
 def _write(path: str, raw: bytes) -> None:

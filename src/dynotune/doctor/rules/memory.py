@@ -1,4 +1,4 @@
-"""Memory: the caching allocator in the loop, fragmentation, and growth."""
+"""Memory: the caching allocator in the loop, and growth."""
 
 from __future__ import annotations
 
@@ -106,42 +106,6 @@ def alloc_retries(view: ObservationView) -> Iterator[Finding]:
         ],
         remedy="Lower the peak: use a smaller batch or checkpointing, or keep fewer tensors alive.",
     )
-
-
-@rule(
-    "fragmentation",
-    "program",
-    title="Reserved memory is cut into pieces that nothing fits into.",
-    sees="at least a fifth of the reserved memory, and 64 MiB, lies in unused pieces of split blocks "
-    "(`inactive_split_bytes`), and at the peak as much was reserved and not allocated. Reserved less allocated memory "
-    "alone is the cache, not fragmentation.",
-    costs="memory: the program runs out of it earlier than necessary.",
-    wrong_when="other steps, for instance an evaluation, use these pieces.",
-    candidates=[Setting("alloc.expandable_segments", True)],
-)
-def fragmentation(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
-    for one in _allocators(view):
-        wasted = min(one.inactive_split_bytes, one.peak_reserved_bytes - one.peak_allocated_bytes)
-        if not one.reserved_bytes or wasted < max(policy.SPLIT_BYTES, policy.SPLIT_SHARE * one.reserved_bytes):
-            continue
-        scarce = one.peak_reserved_bytes >= policy.FULL_SHARE * one.total_bytes or one.num_alloc_retries > 0
-        yield Finding(
-            id="fragmentation",
-            severity="medium" if scarce else "low",
-            kind="memory",
-            claim=f"{wasted / one.reserved_bytes:.0%} of the reserved memory is in unused pieces.",
-            share=Unknown("it costs memory"),
-            evidence=[
-                f"{one.device}: {one.inactive_split_bytes / 1e9:.2f} GB inactive in split blocks",
-                f"at the peak {one.peak_reserved_bytes / 1e9:.2f} of {one.total_bytes / 1e9:.1f} GB reserved",
-                f"at the peak {one.peak_allocated_bytes / 1e9:.2f} GB allocated",
-            ],
-            candidates=expandable(view),
-            remedy="Use few sizes: pad to multiples, and run the largest size first.",
-        )
-        return
 
 
 @rule(
@@ -278,34 +242,6 @@ def _duration(time_s: float) -> str:
     return f"{time_s / 3600:.1f} h" if time_s >= 3600 else f"{time_s / 60:.1f} min"
 
 
-@rule(
-    "oom-or-batch-capped",
-    "program",
-    title="The device's memory is full.",
-    sees="at the peak, nine tenths of the device's memory were reserved, or an allocation failed.",
-    costs="a larger batch does not fit, and a little more memory use ends the program.",
-    wrong_when="the program takes all memory on purpose, as servers do for their caches.",
-)
-def oom_or_batch_capped(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
-    for one in _allocators(view):
-        if one.num_ooms or one.peak_reserved_bytes >= policy.FULL_SHARE * one.total_bytes:
-            yield Finding(
-                id="oom-or-batch-capped",
-                severity="low",
-                kind="memory",
-                claim=f"{one.device} had {one.peak_reserved_bytes / one.total_bytes:.0%} of its memory reserved.",
-                share=Unknown("it bounds the batch, not the step"),
-                evidence=[
-                    f"peak {one.peak_allocated_bytes / 1e9:.2f} GB allocated of {one.total_bytes / 1e9:.1f} GB",
-                    f"allocations that failed in the window: {one.num_ooms}",
-                ],
-                remedy="Use activation checkpointing, half precision or gradient accumulation to fit a larger batch.",
-            )
-            return
-
-
 # Shared by the rules
 
 
@@ -370,4 +306,4 @@ def _where(losses: list[LostTime]) -> Place:
     return losses[0].where if losses else Place()
 
 
-RULES = (empty_cache_in_loop, alloc_retries, fragmentation, pinned_alloc_slow, leak_graph_kept, oom_or_batch_capped)
+RULES = (empty_cache_in_loop, alloc_retries, pinned_alloc_slow, leak_graph_kept)

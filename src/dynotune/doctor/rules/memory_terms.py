@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from dynotune.doctor import policy
 from dynotune.doctor.declaration import Rule, rule
@@ -20,198 +21,171 @@ _BLOCK = re.compile(r"(.+)\.\d+(?=\.|$)")
 _WRONG = "the peak lies elsewhere once this is done: the next highest level then bounds what is saved."
 
 
-def _saving(
-    id: str,
-    claim: str,
-    saved: Callable[[RankMemory, Moment], float],
-    *,
-    sees: str,
-    remedy: str,
-    candidates: tuple[Setting, ...] = (),
-    term: str = "",
-    explains: tuple[str, ...] = (),
-) -> Rule:
-    """Make the rule that finds what saves memory, where that is worth it.
-
-    Args:
-        saved: bytes at the peak; 0 without the evidence.
-        term: whose largest module list, or line, is where the finding lies.
-    """
-
-    def judge(view: ObservationView) -> Iterator[Finding]:
-        for rank, peak in _fullest(view):
-            num_bytes = saved(rank, peak)
-            share = num_bytes / max(1, peak.total_bytes)
-            if num_bytes < policy.SPLIT_BYTES or share < policy.LEAST_SHARE:
-                return
-            lines = [line for one in peak.terms if one.name == term for line in one.lines]
-            yield Finding(
-                id=id,
-                severity="medium" if share >= policy.SPLIT_SHARE else "low",
-                kind="memory",
-                claim=claim,
-                share=Unknown("it saves memory"),
-                evidence=[f"predicted: {num_bytes / 2**20:,.0f} MiB less at the peak, {share:.0%} of the process"],
-                where=Place(function=lines[0].name) if lines else Place(),
-                candidates=expandable(view) if id == "memory-segments" else list(candidates),
-                remedy=remedy.format(modules=_lists(peak)[0]),
-            )
-
-    texts = {"title": claim, "sees": sees, "costs": "memory.", "wrong_when": _WRONG}
-    return rule(id, "program", **texts, candidates=candidates, explains=explains)(judge)
-
-
-def _fullest(view: ObservationView) -> list[tuple[RankMemory, Moment]]:
-    """The rank that holds most; none where memory was not recorded, which is no more than was asked for."""
-    ranks = view.observation.memory
-    if isinstance(ranks, Unknown):
-        return []
-    known = [(rank, rank.peak) for rank in ranks if isinstance(rank.peak, Moment)]
-    return sorted(known, key=lambda pair: -pair[1].total_bytes)[:1]
-
-
 def _lists(peak: Moment) -> tuple[str, list[int]]:
     """The list of modules (`layers.0`, `layers.1`) that holds most activations, and what each of them holds."""
-    parts = [part for term in peak.terms if term.name == "activations" for part in term.modules]
     blocks: Counter[str] = Counter()
-    for part in parts:
-        if match := _BLOCK.match(part.name):
-            blocks[match[0]] += part.num_bytes
+    for name, size in next((term.modules for term in peak.terms if term.name == "activations"), {}).items():
+        if match := _BLOCK.match(name):
+            blocks[match[0]] += size
     lists: dict[str, list[int]] = {}
     for name, size in blocks.items():
         lists.setdefault(name.rpartition(".")[0], []).append(size)
     return max(lists.items(), key=lambda item: sum(item[1]), default=("the model", [0]))
 
 
-def _fact(name: str, share: float = 1.0) -> Callable[[RankMemory, Moment], float]:
+def _fact(rank: RankMemory, name: str) -> float:
     """Bytes that the agent or the accounting told of."""
-
-    def saved(rank: RankMemory, peak: Moment) -> float:
-        value = rank.facts.get(name)
-        return share * value if isinstance(value, int | float) else 0.0
-
-    return saved
-
-
-def _autocast(rank: RankMemory, peak: Moment) -> float:
-    is_float32 = rank.facts.get("autocast") is False and rank.facts.get("dtype") == "float32"
-    return (peak.of("activations") - peak.of("weights")) / 2 if is_float32 else 0.0
-
-
-def _copies(rank: RankMemory, peak: Moment) -> float:
-    return peak.of("temporary") if rank.facts.get("peak_in_update") and not rank.facts.get("fused") else 0.0
-
-
-def _moments(rank: RankMemory, peak: Moment) -> float:
-    is_adam = str(rank.facts.get("optimizer")).endswith((".Adam", ".AdamW"))
-    return 0.75 * peak.of("optimizer") if is_adam and rank.facts.get("bitsandbytes") else 0.0
+    value = rank.facts.get(name)
+    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _checkpointing(rank: RankMemory, peak: Moment) -> float:
     sizes = _lists(peak)[1]
-    return sum(sizes) - max(sizes) if rank.trains and not rank.facts.get("recomputes") else 0.0
+    return sum(sizes) - max(sizes) if rank.trains and not rank.facts.get("recomputes") else 0
 
 
-def _graph(rank: RankMemory, peak: Moment) -> float:
-    is_kept = bool(rank.facts.get("grad_enabled")) and not rank.trains
-    return _fact("graph_bytes")(rank, peak) if is_kept else 0.0
+def _moments(rank: RankMemory, peak: Moment) -> float:
+    is_adam = str(rank.facts.get("optimizer")).endswith((".Adam", ".AdamW"))
+    return 0.75 * peak.of("optimizer") if is_adam and rank.facts.get("bitsandbytes") else 0
 
 
-def _buckets(rank: RankMemory, peak: Moment) -> float:
-    return peak.of("gradients") / 2 if rank.facts.get("bucket_view") is False else 0.0
+@dataclass(frozen=True, slots=True)
+class _Saving:
+    """What saves memory.
+
+    Args:
+        saved: bytes at the peak; 0 without the evidence.
+        setting: that does it, where there is one; `term`: whose largest line is where the finding lies.
+    """
+
+    id: str
+    claim: str
+    sees: str
+    remedy: str
+    saved: Callable[[RankMemory, Moment], float]
+    setting: tuple[Setting, ...] = ()
+    term: str = ""
 
 
-autocast = _saving(
-    "memory-autocast",
-    "Activations are kept in float32.",
-    _autocast,
-    sees="weights in float32, forward passes outside of autocast, and the activations at the peak: half of them, "
-    "less the half-precision copies of the weights that autocast keeps.",
-    remedy="Run the forward pass under torch.autocast in bfloat16.",
-    candidates=(Setting("precision.autocast", "bf16"),),
-    term="activations",
-)
-optimizer_copies = _saving(
-    "memory-optimizer-copies",
-    "The peak lies in the optimizer's step, which copies its operands.",
-    _copies,
-    sees="a peak within an optimizer's step, and the temporary buffers that foreach operations allocate there.",
-    remedy="Build the optimizer with fused=True, or with foreach=False.",
-    candidates=(Setting("optimizer.fused", True),),
-    term="temporary",
-)
-optimizer_8bit = _saving(
-    "memory-optimizer-8bit",
-    "The optimizer keeps two moments in float32.",
-    _moments,
-    sees="states of Adam or AdamW, and that bitsandbytes is installed: three quarters of them.",
-    remedy="Use the optimizer of that name with 8bit in bitsandbytes.optim; check the loss, which changes.",
-)
-checkpointing = _saving(
-    "memory-checkpointing",
-    "All modules of a list keep their activations for the backward pass.",
-    _checkpointing,
-    sees="modules of a list (`layers.0`, `layers.1`), none of which is computed again in the backward pass, and "
-    "their activations at the peak: all but those of the largest one.",
-    remedy="Wrap the modules of {modules} in torch.utils.checkpoint: each runs its forward once more.",
-    term="activations",
-)
-old_gradients = _saving(
-    "memory-old-gradients",
-    "The gradients of the step before are alive at the peak.",
-    _fact("old_gradient_bytes"),
-    sees="gradients older than the recorded steps and alive at the peak: they are set to zero and not to None.",
-    remedy="Call zero_grad(set_to_none=True) before the forward pass.",
-)
-graph_unused = _saving(
-    "memory-graph-unused",
-    "Activations are kept for a backward pass that never comes.",
-    _graph,
-    sees="calls with gradients enabled, no optimizer and no gradient, and activations that outlive their call.",
-    remedy="Call the model under torch.inference_mode().",
-    term="activations",
-)
-bucket_copies = _saving(
-    "memory-bucket-copies",
-    "DistributedDataParallel holds each gradient twice.",
-    _buckets,
-    sees="gradient_as_bucket_view=False, and the gradients at the peak: half of them, as their copies count as such.",
-    remedy="Build it with gradient_as_bucket_view=True.",
-)
-segments = _saving(
-    "memory-segments",
-    "Reserved memory is free only in pieces at the peak.",
-    lambda rank, peak: peak.of("fragmentation"),
-    sees="memory that is reserved at the peak, and free between blocks in use.",
-    remedy="Let segments grow: alloc.expandable_segments=true.",
-    candidates=(Setting("alloc.expandable_segments", True),),
-    explains=("fragmentation",),
-)
-logits = _saving(
-    "memory-logits",
-    "The model's output is in float32, and large.",
-    _fact("float32_output_bytes", 0.5),
-    sees="the tensors that an outermost module returns: half of those in float32.",
-    remedy="Keep it in bfloat16 up to the loss, or compute the loss in chunks.",
-    term="activations",
-)
-idle_gradients = _saving(
-    "memory-idle-gradients",
-    "Gradients are held that no optimizer uses.",
-    _fact("idle_gradient_bytes"),
-    sees="gradients of parameters that no optimizer has.",
-    remedy="Freeze these parameters: requires_grad_(False).",
+_SAVINGS = (
+    _Saving(
+        "memory-autocast",
+        "Activations are kept in float32.",
+        "weights in float32, forward passes outside of autocast, and the activations at the peak: half of them, "
+        "less the half-precision copies of the weights that autocast keeps.",
+        "Run the forward pass under torch.autocast in bfloat16.",
+        lambda rank, peak: (
+            (rank.facts.get("autocast") is False and rank.facts.get("dtype") == "float32")
+            * (peak.of("activations") - peak.of("weights"))
+            / 2
+        ),
+        (Setting("precision.autocast", "bf16"),),
+        "activations",
+    ),
+    _Saving(
+        "memory-optimizer-copies",
+        "The peak lies in the optimizer's step, which copies its operands.",
+        "a peak within an optimizer's step, and the temporary buffers that foreach operations allocate there.",
+        "Build the optimizer with fused=True, or with foreach=False.",
+        lambda rank, peak: (
+            peak.of("temporary") if rank.facts.get("peak_in_update") and not rank.facts.get("fused") else 0
+        ),
+        (Setting("optimizer.fused", True),),
+        "temporary",
+    ),
+    _Saving(
+        "memory-optimizer-8bit",
+        "The optimizer keeps two moments in float32.",
+        "states of Adam or AdamW, and that bitsandbytes is installed: three quarters of them.",
+        "Use the optimizer of that name with 8bit in bitsandbytes.optim; check the loss, which changes.",
+        _moments,
+    ),
+    _Saving(
+        "memory-checkpointing",
+        "All modules of a list keep their activations for the backward pass.",
+        "modules of a list (`layers.0`, `layers.1`), none of which is computed again in the backward pass, and "
+        "their activations at the peak: all but those of the largest one.",
+        "Wrap the modules of {modules} in torch.utils.checkpoint: each runs its forward once more.",
+        _checkpointing,
+        term="activations",
+    ),
+    _Saving(
+        "memory-old-gradients",
+        "The gradients of the step before are alive at the peak.",
+        "gradients older than the recorded steps and alive at the peak: they are set to zero and not to None.",
+        "Call zero_grad(set_to_none=True) before the forward pass.",
+        lambda rank, _: _fact(rank, "old_gradient_bytes"),
+    ),
+    _Saving(
+        "memory-graph-unused",
+        "Activations are kept for a backward pass that never comes.",
+        "calls with gradients enabled, no optimizer and no gradient, and activations that outlive their call.",
+        "Call the model under torch.inference_mode().",
+        lambda rank, _: _fact(rank, "graph_bytes") if rank.facts.get("grad_enabled") and not rank.trains else 0,
+        term="activations",
+    ),
+    _Saving(
+        "memory-bucket-copies",
+        "DistributedDataParallel holds each gradient twice.",
+        "gradient_as_bucket_view=False, and the gradients at the peak: half of them, as their copies count as such.",
+        "Build it with gradient_as_bucket_view=True.",
+        lambda rank, peak: peak.of("gradients") / 2 if rank.facts.get("bucket_view") is False else 0,
+    ),
+    _Saving(
+        "memory-segments",
+        "Reserved memory is free only in pieces at the peak.",
+        "memory that is reserved at the peak, and free between blocks in use.",
+        "Let segments grow: alloc.expandable_segments=true.",
+        lambda _, peak: peak.of("fragmentation"),
+        (Setting("alloc.expandable_segments", True),),
+    ),
+    _Saving(
+        "memory-logits",
+        "The model's output is in float32, and large.",
+        "the tensors that an outermost module returns: half of those in float32.",
+        "Keep it in bfloat16 up to the loss, or compute the loss in chunks.",
+        lambda rank, _: _fact(rank, "float32_output_bytes") / 2,
+        term="activations",
+    ),
+    _Saving(
+        "memory-idle-gradients",
+        "Gradients are held that no optimizer uses.",
+        "gradients of parameters that no optimizer has.",
+        "Freeze these parameters: requires_grad_(False).",
+        lambda rank, _: _fact(rank, "idle_gradient_bytes"),
+    ),
 )
 
-RULES = (
-    autocast,
-    optimizer_copies,
-    optimizer_8bit,
-    checkpointing,
-    old_gradients,
-    graph_unused,
-    bucket_copies,
-    segments,
-    logits,
-    idle_gradients,
-)
+
+def _rule(one: _Saving) -> Rule:
+    """Finds what saves memory, where that is worth it, in the rank that holds most."""
+
+    def judge(view: ObservationView) -> Iterator[Finding]:
+        # Memory that was not recorded is no more than was asked for.
+        ranks = [] if isinstance(view.observation.memory, Unknown) else view.observation.memory
+        known = [(rank, rank.peak) for rank in ranks if isinstance(rank.peak, Moment)]
+        for rank, peak in sorted(known, key=lambda pair: -pair[1].total_bytes)[:1]:
+            num_bytes = one.saved(rank, peak)
+            share = num_bytes / max(1, peak.total_bytes)
+            if num_bytes < policy.SPLIT_BYTES or share < policy.LEAST_SHARE:
+                return
+            lines = [line for term in peak.terms if term.name == one.term for line in term.lines]
+            yield Finding(
+                id=one.id,
+                severity="medium" if share >= policy.SPLIT_SHARE else "low",
+                kind="memory",
+                claim=one.claim,
+                share=Unknown("it saves memory"),
+                evidence=[f"predicted: {num_bytes / 2**20:,.0f} MiB less at the peak, {share:.0%} of the process"],
+                where=Place(function=lines[0]) if lines else Place(),
+                candidates=expandable(view) if one.id == "memory-segments" else list(one.setting),
+                remedy=one.remedy.format(modules=_lists(peak)[0]),
+            )
+
+    texts = {"title": one.claim, "sees": one.sees, "costs": "memory.", "wrong_when": _WRONG}
+    return rule(one.id, "program", **texts, candidates=one.setting)(judge)
+
+
+RULES = tuple(map(_rule, _SAVINGS))
+autocast, optimizer_copies, optimizer_8bit, checkpointing, old_gradients, *_rest = RULES
+graph_unused, bucket_copies, segments, logits, idle_gradients = _rest

@@ -125,7 +125,7 @@ def refuse_failed(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> None:
                 "cannot rename a folder that was there before.",
             )
         raise CommandFailed(
-            f"The command failed in {launch.label} {_in_words(run.exit_code)}.{_of_memory(outcome, lines)}",
+            f"The command failed in {launch.label} {_in_words(run.exit_code)}. {_of_memory(outcome, lines)}".rstrip(),
             hint=f"All that it printed is in {outcome.folder}.",
             command_exit_code=run.exit_code,
             last_lines=lines,
@@ -142,8 +142,7 @@ def refuse_failed(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> None:
 def _of_memory(outcome: Outcome, lines: Sequence[str]) -> str:
     """That the device's memory ran out, if that is why, and what held it; "" else."""
     steps = outcome.records[0].steps if outcome.records else []
-    failure = memory.found_in(lines, batch=steps[-1].num_samples if steps else None)
-    return f" {memory.explained(failure)}" if failure is not None else ""
+    return memory.explained(lines, batch=steps[-1].num_samples if steps else None)
 
 
 def _no_step(run: Run, records: Sequence[Record], limit_s: float, lines: tuple[str, ...]) -> CannotRunHere:

@@ -2,70 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
 from dynotune.report.findings import finding_lines
 from dynotune.report.trace_parts import place, prose, rows_of, title
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import Capacity, HookCost, Moment, Processes, Proof, RankMemory, Term, TermName
+from dynotune.schema.memory import Capacity, Moment, Processes, Proof, RankMemory, Term, TermName
 from dynotune.schema.memory_account import MemoryAccount
 from dynotune.schema.trace_summary import Place
 from dynotune.text import words
 
-__all__ = ["LABELS", "memory_report"]
+__all__ = ["LOOKS", "memory_report"]
 
 NUM_FINDINGS = 6
 NUM_PARTS = 3
+NUM_LINES = 8
+"""Of a snapshot, which tells nothing else."""
 FAR = 16
 """Times the largest batch that was run: the program may choose other algorithms there."""
 NOTABLE_BYTES = 256 << 20
 """Of others: the driver keeps less than that for itself."""
 WIDEST = 100
-LABELS: dict[TermName, str] = {
-    "context": "CUDA context, loaded modules, NCCL",
-    "workspaces": "workspaces of cuBLAS",
-    "weights": "weights",
-    "gradients": "gradients",
-    "optimizer": "optimizer states",
-    "buffers": "buffers",
-    "inputs": "inputs",
-    "activations": "activations",
-    "temporary": "temporary buffers",
-    "kept": "other tensors of the program",
-    "graph-pools": "pools of CUDA graphs",
-    "rounding": "rounding by the allocator",
-    "cache": "cache of the allocator",
-    "fragmentation": "free between blocks in use",
-    "unknown": "unknown",
+LOOKS: dict[TermName, tuple[str, str]] = {
+    "weights": ("weights", "#2e7d32"),
+    "gradients": ("gradients", "#c9a227"),
+    "optimizer": ("optimizer states", "#8e4585"),
+    "buffers": ("buffers", "#7cb342"),
+    "inputs": ("inputs", "#00838f"),
+    "activations": ("activations", "#1565c0"),
+    "temporary": ("temporary buffers", "#64b5f6"),
+    "kept": ("other tensors of the program", "#4db6ac"),
+    "workspaces": ("workspaces of cuBLAS", "#78909c"),
+    "blocks": ("blocks in use", "#1565c0"),
+    "graph-pools": ("pools of CUDA graphs", "#d81b60"),
+    "rounding": ("rounding by the allocator", "#9e9e9e"),
+    "cache": ("cache of the allocator", "#bdbdbd"),
+    "fragmentation": ("free between blocks in use", "#e64a19"),
+    "context": ("CUDA context, loaded modules, NCCL", "#90a4ae"),
+    "unknown": ("unknown", "#c62828"),
 }
-STYLES: dict[TermName, str] = {
-    "context": "white",
-    "workspaces": "bright_black",
-    "weights": "green",
-    "gradients": "yellow",
-    "optimizer": "magenta",
-    "buffers": "bright_green",
-    "inputs": "cyan",
-    "activations": "blue",
-    "temporary": "bright_blue",
-    "kept": "bright_cyan",
-    "graph-pools": "bright_magenta",
-    "rounding": "bright_black",
-    "cache": "bright_black",
-    "fragmentation": "red",
-    "unknown": "bright_red",
-}
+"""Name and colour of each term, on the screen and on the page."""
 
 
 def memory_report(account: MemoryAccount) -> RenderableType:
     """The whole answer."""
-    parts: list[RenderableType] = [rows_of([("", "left"), ("", "place")], [_head(account)])]
-    for rank in account.ranks:
-        parts += _rank(rank, several=len(account.ranks) > 1)
-    parts += _capacity(account.capacity)
+    about = ("snapshot", account.file) if account.file else ("command", words.command(account.command))
+    head = Text(about[0], style="dim"), Text(words.plain(about[1]))
+    parts: list[RenderableType] = [rows_of([("", "left"), ("", "place")], [head])]
+    parts += [_rank(rank, several=len(account.ranks) > 1 and not account.file) for rank in account.ranks]
+    if not account.file:
+        parts.append(_capacity(account.capacity))
     if isinstance(account.processes, Processes):
         parts.append(_beside(account.processes))
     if account.findings:
@@ -77,19 +64,15 @@ def memory_report(account: MemoryAccount) -> RenderableType:
     return Group(*(piece for part in parts for piece in (part, Text())))
 
 
-def _head(account: MemoryAccount) -> Sequence[str | Text]:
-    return Text("command", style="dim"), Text(words.plain(words.command(account.command)))
-
-
-def _rank(rank: RankMemory, *, several: bool) -> list[RenderableType]:
+def _rank(rank: RankMemory, *, several: bool) -> RenderableType:
     who = f"Rank {rank.rank}, GPU {rank.device}" if several else f"GPU {rank.device}"
     if isinstance(rank.peak, Unknown):
-        return [Group(title(who), Text(f"The peak is not known: {words.plain(rank.peak.reason)}"))]
+        return Group(title(who), Text(f"The peak is not known: {words.plain(rank.peak.reason)}"))
     steady = rank.steady if isinstance(rank.steady, Moment) else None
     rows = [
         (
-            Text("■", style=STYLES[term.name]),
-            LABELS[term.name],
+            Text("■", style=LOOKS[term.name][1]),
+            LOOKS[term.name][0],
             words.num_bytes(term.num_bytes),
             words.fine_share(term.num_bytes / max(1, rank.peak.total_bytes)),
             "" if steady is None else words.num_bytes(steady.of(term.name)) if steady.of(term.name) else "–",
@@ -97,35 +80,38 @@ def _rank(rank: RankMemory, *, several: bool) -> list[RenderableType]:
         )
         for term in rank.peak.terms
     ]
-    columns = [("", "left"), ("", "left"), ("peak", "right"), ("", "right"), ("between", "right"), ("mostly", "place")]
-    return [Group(title(who, _said(rank, rank.peak)), _Bar(rank.peak), rows_of(columns, rows), _hooks(rank.hooks))]
+    after = "between" if rank.trains is not None else "at the end"
+    columns = [("", "left"), ("", "left"), ("peak", "right"), ("", "right"), (after, "right"), ("mostly", "place")]
+    cost = []
+    if rank.step_s is not None:
+        before = "" if rank.before_s is None else f", those before {words.duration(rank.before_s)}"
+        cost.append(Text(f"recorded steps took {words.duration(rank.step_s)}{before}", style="dim"))
+    return Group(title(who, _said(rank, rank.peak)), _Bar(rank.peak), rows_of(columns, rows), *cost)
 
 
 def _said(rank: RankMemory, peak: Moment) -> str:
-    kind = "training" if rank.trains else "inference"
+    kind = {True: "training", False: "inference", None: ""}[rank.trains]
     batch = f" with {rank.num_samples} samples a step" if rank.num_samples else ""
     whole = "reserved, without the context" if isinstance(peak.process_bytes, Unknown) else "of the process"
-    told = f"{kind}{batch}: {words.num_bytes(peak.total_bytes)} {whole} at the peak"
-    told += f", of {words.num_bytes(rank.total_bytes)}"
+    told = f"{kind}{batch}: " if kind else ""
+    told += f"{words.num_bytes(peak.total_bytes)} {whole} at the peak"
+    if rank.total_bytes is not None:
+        told += f", of {words.num_bytes(rank.total_bytes)}"
     if not isinstance(rank.others_bytes, Unknown) and rank.others_bytes >= NOTABLE_BYTES:
         told += f"; others hold {words.num_bytes(rank.others_bytes)}"
     return told
 
 
 def _whose(term: Term) -> Text:
-    """The modules that a term is mostly of, else the line."""
-    if term.modules:
-        told = [f"{words.plain(part.name, longest=60)} {words.num_bytes(part.num_bytes)}" for part in term.modules]
+    """The modules that a term is mostly of, else the line; of a snapshot the lines with their sizes."""
+    if term.modules and term.name != "blocks":
+        told = [f"{words.plain(name, longest=60)} {words.num_bytes(size)}" for name, size in term.modules.items()]
         return Text(", ".join(told[:NUM_PARTS]), style="cyan")
-    return place(Place(function=term.lines[0].name)) if term.lines else Text()
-
-
-def _hooks(cost: HookCost) -> Text:
-    told = f"recorded steps took {words.duration(cost.step_s)}"
-    if cost.before_s is not None:
-        told += f", those before {words.duration(cost.before_s)}"
-    told += f"; recording held {words.num_bytes(cost.host_bytes)} of the host and none of the GPU"
-    return Text(told, style="dim")
+    lines = list(term.lines.items())
+    if term.name == "blocks":
+        sized = ((words.num_bytes(size), place(Place(function=line))) for line, size in lines[:NUM_LINES])
+        return Text("\n").join(Text.assemble(f"{size} ", where) for size, where in sized)
+    return place(Place(function=lines[0][0])) if lines else Text()
 
 
 class _Bar:
@@ -138,23 +124,22 @@ class _Bar:
         width, total = min(options.max_width, WIDEST), max(1, self._moment.total_bytes)
         bar, done, drawn = Text(no_wrap=True, overflow="crop"), 0, 0
         for term in self._moment.terms:
+            label, colour = LOOKS[term.name]
             done += max(0, term.num_bytes)
             cells = round(width * done / total) - drawn
             drawn += cells
-            letter = LABELS[term.name][0] if options.ascii_only else "█"
-            bar.append(letter * cells, style=STYLES[term.name])
+            bar.append((label[0] if options.ascii_only else "█") * cells, style=colour)
         yield bar
 
 
-def _capacity(found: Capacity | Unknown) -> list[RenderableType]:
+def _capacity(found: Capacity | Unknown) -> RenderableType:
     if isinstance(found, Unknown):
-        return [Text(f"What fits is not known: {words.plain(found.reason)}.", style="dim")]
-    measured = {one.batch for one in found.measured}
+        return Text(f"What fits is not known: {words.plain(found.reason)}.", style="dim")
     rows = [
         (
             f"batch {fit.batch}",
             words.num_bytes(fit.num_bytes if isinstance(fit.measured_bytes, Unknown) else fit.measured_bytes),
-            "measured" if fit.batch in measured else "predicted",
+            "predicted" if isinstance(fit.measured_bytes, Unknown) else "measured",
             {"fits": "fits", "too-close": "too close", "does-not-fit": "does not fit"}[fit.verdict],
         )
         for fit in found.fits
@@ -162,13 +147,11 @@ def _capacity(found: Capacity | Unknown) -> list[RenderableType]:
     margin = f"{words.num_bytes(found.limit_bytes)}, with {words.num_bytes(found.margin_bytes)} kept free"
     lines: list[RenderableType] = [title(f"What fits on {words.plain(found.card)}", margin)]
     if not isinstance(found.largest, Unknown):
-        far = found.largest / max(measured)
+        far = found.largest / max(found.measured)
         unsure = f", {far:.0f} times what was run: --fill proves it" if far > FAR and found.proof is None else ""
         lines.append(Text.assemble((f"The largest batch that fits: {found.largest}", "bold"), unsure))
     lines.append(rows_of([("", "left"), ("", "right"), ("", "left"), ("", "left")], rows))
-    if found.proof is not None:
-        lines.append(Text(_proved(found.proof)))
-    return [Group(*lines)]
+    return Group(*lines, *([Text(_proved(found.proof))] if found.proof is not None else []))
 
 
 def _beside(found: Processes) -> RenderableType:
@@ -182,4 +165,4 @@ def _beside(found: Processes) -> RenderableType:
 def _proved(proof: Proof) -> str:
     ended = {"out-of-memory": "ran out of memory", "over-margin": "left less than the margin free", "fits": "fits, too"}
     first = f"ran {proof.num_steps} steps" if proof.ran else "ran out of memory"
-    return f"Run: a batch of {proof.batch} {first}; {proof.next_batch} {ended[proof.next_ended]}."
+    return f"Run: a batch of {proof.batch} {first}; {proof.batch + 1} {ended[proof.next_ended]}."

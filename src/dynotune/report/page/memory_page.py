@@ -7,29 +7,17 @@ from typing import Any
 
 from markupsafe import Markup
 
-from dynotune.report.memory import LABELS
+from dynotune.report.memory import LOOKS
 from dynotune.report.page.html import _data, _part, _plotly, _policy, _templates, _words
 from dynotune.schema import atomic, document
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import Moment, RankMemory
+from dynotune.schema.memory import RankMemory
 from dynotune.schema.memory_account import MemoryAccount
 from dynotune.text import words
 
 __all__ = ["write"]
 
-COLOURS = {
-    "weights": "#2e7d32",
-    "gradients": "#c9a227",
-    "optimizer": "#8e4585",
-    "buffers": "#7cb342",
-    "inputs": "#00838f",
-    "activations": "#1565c0",
-    "temporary": "#64b5f6",
-    "kept": "#4db6ac",
-    "workspaces": "#78909c",
-    "unknown": "#c62828",
-}
 GIB = 2**30
 
 
@@ -46,8 +34,13 @@ def write(path: Path, account: MemoryAccount) -> None:
         _templates()
         .get_template("memory.html")
         .render(
-            command=_words(words.shell(account.command)),
-            ranks=[(f"memory-{at}", _name(rank), _rows(rank)) for at, rank in enumerate(account.ranks)],
+            command=_words(account.file or words.shell(account.command)),
+            ranks=[
+                (f"memory-{at}", _name(rank), [] if isinstance(rank.peak, Unknown) else rank.peak.terms)
+                for at, rank in enumerate(account.ranks)
+            ],
+            labels={name: label for name, (label, _) in LOOKS.items()},
+            size=words.num_bytes,
             figures=figures,
             data=Markup(_data(figures)),
             style=Markup(_part("style.css")),
@@ -65,13 +58,6 @@ def _name(rank: RankMemory) -> str:
     return f"GPU {rank.device}" if rank.rank is None else f"Rank {rank.rank}, GPU {rank.device}"
 
 
-def _rows(rank: RankMemory) -> list[tuple[str, str]]:
-    """Terms at the peak, in words."""
-    if not isinstance(rank.peak, Moment):
-        return []
-    return [(LABELS[term.name], words.num_bytes(term.num_bytes)) for term in rank.peak.terms]
-
-
 def _figure(rank: RankMemory) -> dict[str, Any] | None:
     levels = rank.levels
     if isinstance(levels, Unknown) or not levels.events:
@@ -83,8 +69,8 @@ def _figure(rank: RankMemory) -> dict[str, Any] | None:
         "modules": modules,
         "steps": levels.steps,
         "terms": [
-            {"name": LABELS[name], "colour": COLOURS.get(name, "#9e9e9e"), "gib": [size / GIB for size in sizes]}
-            for name, sizes in levels.bytes.items()
-            if any(sizes) and name in LABELS
+            {"name": label, "colour": colour, "gib": [size / GIB for size in levels.bytes[name]]}
+            for name, (label, colour) in LOOKS.items()
+            if any(levels.bytes.get(name, ()))
         ],
     }

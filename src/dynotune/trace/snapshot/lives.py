@@ -7,7 +7,7 @@ blocks are multiples of 512 bytes (c10/cuda/CUDACachingAllocator.cpp).
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -20,6 +20,10 @@ GRANULE_BYTES = 512
 UNSPLIT_BYTES = 1 << 20
 SMALL_SEGMENT_BYTES = 2 << 20
 NOWHERE = Place()
+_DISAGREE = (
+    "the history and the blocks at its end disagree: events were left out (skip_actions), "
+    "or another thread allocated while the snapshot was taken"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,8 @@ class Lives:
     Args:
         num_events: allocations and releases in the history.
         segment_events: of segments, as (number of block events before it, sign, range).
+        failures: allocations that failed, as (number of block events before it, bytes asked for, place).
+        unknown: why the history does not tell: then these are the blocks at the snapshot; "" where it does.
     """
 
     device: int
@@ -87,6 +93,8 @@ class Lives:
     num_events: int
     segments: list[Range]
     segment_events: list[tuple[int, int, Range]] = field(default_factory=list)
+    failures: list[tuple[int, int, Place]] = field(default_factory=list)
+    unknown: str = ""
     _private: list[tuple[int, int]] = field(default_factory=list)
 
     def peak(self, first: int = 0) -> int:
@@ -147,32 +155,79 @@ def lives_of(
     held: Sequence[Held],
     segments: Sequence[Range],
     stacks: Stacks,
+    *,
+    is_sized: bool = True,
 ) -> Lives:
-    """Lives of all blocks, from a history that agrees with the blocks at its end (`history.replayed` says so)."""
+    """Lives of all blocks; those of the snapshot alone where the history does not lead to them.
+
+    Args:
+        held: active blocks at the snapshot; `is_sized`: whether it tells what was asked for in each.
+    """
+    private = sorted((one.address, one.size) for one in segments if one.is_private)
+    unknown = _why_unknown(events, is_sized=is_sized)
+    found = _followed([] if unknown else events, held, stacks)
+    if found is None:
+        unknown, found = _DISAGREE, _followed([], held, stacks)
+    assert found is not None
+    lives, number, segment_events = found
+    failures, before = [], 0
+    for event in events:
+        before += event.action in BLOCKS
+        if event.action == "oom":
+            failures.append((min(before, number), event.size, stacks.place(event.frames)))
+    return Lives(device, lives, number, list(segments), segment_events, failures, unknown, private)
+
+
+def _why_unknown(events: Sequence[Event], *, is_sized: bool) -> str:
+    actions = {event.action for event in events}
+    if len(events) < 2 or not actions & {*BLOCKS, *SEGMENTS, "oom"}:
+        return 'the snapshot has no history: record with torch.cuda.memory._record_memory_history("all")'
+    if not is_sized:
+        return "the snapshot does not tell requested sizes: it is of a torch older than 2.1"
+    if not actions & BLOCKS.keys():
+        return "the history has no allocations: they were left out with skip_actions"
+    if any(event.addr is None for event in events if event.action in BLOCKS):
+        return "events have no addresses"
+    return ""
+
+
+def _followed(
+    events: Sequence[Event], held: Sequence[Held], stacks: Stacks
+) -> tuple[list[Life], int, list[tuple[int, int, Range]]] | None:
+    """Lives, their number of events, and events of segments; None if the events do not lead to the blocks held."""
+    named = {(event.addr or 0) & ADDRESS_MASK for event in events if event.action in BLOCKS}
+    # A block that no event names was there all the time, so nothing was allocated in its place.
+    kept = sorted((one.address, one.address + one.size) for one in held if one.address not in named)
+    starts = [start for start, _ in kept]
     born: dict[int, tuple[int, Event]] = {}
     lives: list[Life] = []
     segment_events: list[tuple[int, int, Range]] = []
-    number = 0
     touched: set[int] = set()
+    number = 0
     for event in events:
+        address = (event.addr or 0) & ADDRESS_MASK
         if (sign := SEGMENTS.get(event.action)) is not None:
             split = event.size <= SMALL_SEGMENT_BYTES or event.action.endswith("map")
-            segment_events.append((number, sign, Range((event.addr or 0) & ADDRESS_MASK, event.size, is_split=split)))
+            segment_events.append((number, sign, Range(address, event.size, is_split=split)))
         if event.action not in BLOCKS:
             continue
-        address = (event.addr or 0) & ADDRESS_MASK
-        touched.add(address)
         if event.action == "alloc":
+            before = bisect_right(starts, address)
+            covered = before > 0 and kept[before - 1][1] > address
+            if address in born or covered or bisect_left(starts, address + event.size) > before:
+                return None
             born[address] = number, event
+        elif address in touched and address not in born:
+            return None
         else:
             lives.append(_life(stacks, address, event, born.pop(address, None), number))
+        touched.add(address)
         number += 1
+    if born.keys() != touched & {one.address for one in held}:
+        return None
     lives += [_life(stacks, address, event, (at, event), number) for address, (at, event) in born.items()]
-    lives += [
-        Life(one.address, one.requested_size, -1, number, one.where) for one in held if one.address not in touched
-    ]
-    private = sorted((one.address, one.size) for one in segments if one.is_private)
-    return Lives(device, lives, number, list(segments), segment_events, private)
+    lives += [Life(one.address, one.requested_size, -1, number, one.where) for one in held if one.address not in named]
+    return lives, number, segment_events
 
 
 def _life(stacks: Stacks, address: int, event: Event, begun: tuple[int, Event] | None, died: int) -> Life:

@@ -91,6 +91,7 @@ def memory(
             raise UsageError(f"{option} is about what fits: that takes two batches.", hint="Add --values or --slice.")
     options.check_run(context, run, batches[:1])
     from dynotune.diagnose import MemoryRequest, live_memory
+    from dynotune.report import Progress, console
 
     request = MemoryRequest(
         run=run,
@@ -98,12 +99,10 @@ def memory(
         shares=[0.5] if slice_ else [],
         card=gpu,
         fill=fill,
-        predict=_numbers(predict),
+        predict=_numbers("--predict", predict or ""),
         processes=processes,
         asked_per_s=rate,
     )
-    from dynotune.report import Progress, console
-
     with Progress(console(stderr=True)) as progress:
         account, folder = live_memory(request, progress)
     _show(account, html, json, f"Recorded: {folder}")
@@ -113,26 +112,26 @@ def batch_settings(text: str | None) -> list[Setting]:
     """`arg.batch=8,16` as one setting a value.
 
     Raises:
-        UsageError: fewer than two values, or of no argument.
+        UsageError: fewer than two values, values that are no whole numbers, or of no argument.
     """
     if text is None:
         return []
     from dynotune import knobs
 
-    knob, equals, rest = text.partition("=")
-    named = list(dict.fromkeys(value.strip() for value in rest.split(",") if value.strip()))
-    if not equals or len(named) < 2 or not knob.strip().startswith("arg."):
+    knob, _, rest = text.partition("=")
+    named = _numbers("--values", rest)
+    if len(named) < 2 or not knob.strip().startswith("arg."):
         raise UsageError(
             f"--values {text} does not name two batches.", hint="For example --values arg.batch=8,16 for {batch}."
         )
     return [knobs.parse(f"{knob.strip()}={value}") for value in named]
 
 
-def _numbers(text: str | None) -> list[int]:
-    words = [word.strip() for word in (text or "").split(",") if word.strip()]
-    if not all(word.isdigit() and int(word) for word in words):
-        raise UsageError(f"--predict {text} is no list of batches.", hint="For example --predict 32,64.")
-    return list(map(int, words))
+def _numbers(option: str, text: str) -> list[int]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not all(word.isdecimal() and int(word) for word in words):
+        raise UsageError(f"{option} {text} is no list of batches.", hint="Batches are whole numbers: 32,64.")
+    return list(dict.fromkeys(map(int, words)))
 
 
 def _refuse_running(context: typer.Context, file: Path) -> None:

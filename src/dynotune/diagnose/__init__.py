@@ -17,15 +17,7 @@ if TYPE_CHECKING:
     from dynotune.diagnose.live_diagnosis import OBSERVATION_FILE, LiveDiagnosis, gather, replayed
     from dynotune.diagnose.memory_runs import MemoryRequest, live_memory
 
-__all__ = [
-    "OBSERVATION_FILE",
-    "LiveDiagnosis",
-    "MemoryRequest",
-    "conclude",
-    "gather",
-    "live_memory",
-    "replayed",
-]
+__all__ = ["OBSERVATION_FILE", "LiveDiagnosis", "MemoryRequest", "conclude", "gather", "live_memory", "replayed"]
 
 __getattr__ = lazy_face(
     __name__,

@@ -15,7 +15,7 @@ import msgspec
 
 from dynotune import knobs, memory, probe
 from dynotune.doctor import ObservationView, examine
-from dynotune.launch.records import NUM_STEPS_BEFORE, Record
+from dynotune.launch.records import Record
 from dynotune.measure.live import (
     ROOM_STEPS,
     TaskRunner,
@@ -29,9 +29,9 @@ from dynotune.measure.live import (
     refuse_rejected,
 )
 from dynotune.schema import document
-from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError, from_elsewhere
+from dynotune.schema.errors import CannotRunHere, CommandFailed, from_elsewhere
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import Capacity, Moment, Owners, Processes, Proof, RankMemory
+from dynotune.schema.memory import Capacity, Moment, Owners, Proof, RankMemory
 from dynotune.schema.memory_account import MemoryAccount
 from dynotune.schema.observation import Observation
 from dynotune.schema.run import RunSpec
@@ -41,12 +41,12 @@ from dynotune.trace.snapshot import Lives, load_snapshot
 
 NUM_STEPS = 2
 SETTLE_STEPS = 3
+NUM_BEFORE = 30
 FILL_STEPS = 100
 RATE_S = 5.0
 BESIDE_LIMIT_S = 60.0
 """Of a diagnosis, whose subject is time."""
 MAX_SNAPSHOT_BYTES = 1 << 30
-WITH_VALUES = "dynotune memory --values arg.batch=8,16 -- python train.py --batch {batch}"
 Recorded = tuple[RankMemory, Lives | Unknown]
 """What one rank held on one device, and the blocks that this is told by."""
 Used = Mapping[int, int | Unknown]
@@ -82,19 +82,19 @@ def live_memory(request: MemoryRequest, watcher: Watcher) -> tuple[MemoryAccount
         The answer, and the run folder of the first run, where it is kept as `memory.json`.
 
     Raises:
-        UsageError: what was asked for does not fit together.
+        UsageError: there is no such card.
         CommandFailed: the command ended with an error, as of memory that ran out.
         CannotRunHere: no memory could be recorded, for the reason that is said.
     """
     card = memory.card_bytes(request.card) if request.card is not None else None
-    batches = [_batch_of(setting) for setting in request.batches]
     with machine_lock(request.run, watcher):
         runs = _Runs(request.run, watcher)
-        recorded = [runs.with_setting(setting) for setting in request.batches] or runs.with_shares(request.shares)
+        recorded = [one for setting in request.batches for one in runs.recorded([setting])]
+        recorded = recorded or runs.recorded(shares=request.shares)
         ranks = [rank for rank, _ in recorded[0]]
         others = ranks[0].others_bytes
         limit = card or (ranks[0].total_bytes or 0) - (0 if isinstance(others, Unknown) else others)
-        capacity = _capacity(recorded, batches, request, limit)
+        capacity = _capacity(recorded, request, limit)
         if request.fill:
             capacity = _filled(runs, request, capacity)
         view = ObservationView(Observation(command=request.run.command, memory=ranks))
@@ -103,7 +103,15 @@ def live_memory(request: MemoryRequest, watcher: Watcher) -> tuple[MemoryAccount
             command=request.run.command, ranks=ranks, capacity=capacity, findings=findings, notes=runs.notes
         )
         if request.processes:
-            account = msgspec.structs.replace(account, processes=_processes(runs, request, ranks[0], limit))
+            peak, settings = ranks[0].peak, request.batches[:1]
+            beside = memory.processes(
+                peak if isinstance(peak, Unknown) else peak.process_bytes,
+                int((1 - memory.MARGIN_SHARE) * limit),
+                one_per_s=runs.rate(settings, 1),
+                two_per_s=runs.rate(settings, 2),
+                asked_per_s=request.asked_per_s,
+            )
+            account = msgspec.structs.replace(account, processes=beside)
     document.write(runs.folder / "memory.json", account)
     return account, runs.folder
 
@@ -148,7 +156,7 @@ def _ranks(
     owners = document.read(folder / Path(str(event["owners"])).name, Owners)
     snapshot = load_snapshot(folder / Path(str(event["file"])).name, limit_bytes=MAX_SNAPSHOT_BYTES)
     pid, first = int(event["pid"]), int(event["first_step"])
-    before = steps.get(pid, [])[max(0, first - NUM_STEPS_BEFORE) : first]
+    before = steps.get(pid, [])[max(0, first - NUM_BEFORE) : first]
     found = []
     for device in owners.devices:
         own, notes = _process_bytes(run, device.device, pid, used_before.get(device.device), device.reserved_bytes)
@@ -164,8 +172,9 @@ def _ranks(
             pid=pid,
             rank=event.get("rank"),
             before_s=statistics.median(before) if before else None,
+            notes=[*owners.notes, *notes],
         )
-        found.append((msgspec.structs.replace(rank, notes=[*rank.notes, *notes]), lives))
+        found.append((rank, lives))
     return found
 
 
@@ -194,16 +203,10 @@ class _Runs:
         self.folder = Path()
         self.notes: list[str] = []
 
-    def with_setting(self, setting: Setting) -> list[Recorded]:
-        """A run of its own, with another batch."""
-        self._watcher.running(f"the command with {setting}, until its steps are steady")
-        with self._runner([setting]) as runner:
-            return self._recorded(runner, None)
-
-    def with_shares(self, shares: Sequence[float]) -> list[list[Recorded]]:
+    def recorded(self, settings: Sequence[Setting] = (), shares: Sequence[float] = ()) -> list[list[Recorded]]:
         """One run: whole batches, then these shares of them."""
-        self._watcher.running("the command, until its steps are steady")
-        with self._runner() as runner:
+        self._watcher.running(" ".join(["the command", *map(str, settings), "until its steps are steady"]))
+        with self._runner(settings) as runner:
             found = [self._recorded(runner, None)]
             for share in shares:
                 self._watcher.running(f"{share:.0%} of each batch")
@@ -212,7 +215,8 @@ class _Runs:
                 except CommandFailed as error:
                     raise CannotRunHere(
                         f"The program does not stand a smaller batch, so none can be sliced: {error.message}",
-                        hint=f"Give the batch as an argument: {WITH_VALUES}",
+                        hint="Give the batch as an argument: dynotune memory --values arg.batch=8,16 -- python "
+                        "train.py --batch {batch}",
                     ) from error
             return found
 
@@ -290,18 +294,7 @@ def _within(record: Record, share: float | None) -> RecordMemory:
     return RecordMemory(at_step=max(first, num - needed - 2), num_steps=NUM_STEPS, batch_share=share)
 
 
-def _batch_of(setting: Setting) -> int:
-    text = str(setting.value)
-    if not text.isdigit() or int(text) == 0 or not setting.knob.startswith("arg."):
-        raise UsageError(
-            f"{setting} is no batch: it takes whole numbers of an argument of the command.", hint=WITH_VALUES
-        )
-    return int(text)
-
-
-def _capacity(
-    recorded: Sequence[Sequence[Recorded]], batches: Sequence[int], request: MemoryRequest, limit_bytes: int
-) -> Capacity | Unknown:
+def _capacity(recorded: Sequence[Sequence[Recorded]], request: MemoryRequest, limit_bytes: int) -> Capacity | Unknown:
     """What fits, by each run's rank that holds most."""
     if len(recorded) < 2:
         return Unknown("one batch was run; --values arg.batch=8,16 or --slice predicts others")
@@ -312,7 +305,7 @@ def _capacity(
         if not known:
             return Unknown("no peak is known")
         peak, rank, lives = max(known, key=lambda one: one[0].total_bytes)
-        batch = batches[at] if batches else rank.num_samples
+        batch = int(request.batches[at].value) if request.batches else rank.num_samples
         if batch is None:
             return Unknown("the number of samples of a step is not known: name the batch with --values")
         if isinstance(peak.process_bytes, Unknown):
@@ -325,18 +318,6 @@ def _capacity(
         sequence = None if isinstance(matched, Unknown) else matched
     card = request.card or f"GPU {recorded[0][0][0].device}"
     return memory.capacity(measured, card=card, limit_bytes=limit_bytes, sequence=sequence, asked=request.predict)
-
-
-def _processes(runs: _Runs, request: MemoryRequest, rank: RankMemory, limit_bytes: int) -> Processes:
-    """Of the first batch, by its memory and by what one and two of them make."""
-    settings = request.batches[:1]
-    return memory.processes(
-        rank.peak if isinstance(rank.peak, Unknown) else rank.peak.process_bytes,
-        int((1 - memory.MARGIN_SHARE) * limit_bytes),
-        one_per_s=runs.rate(settings, 1),
-        two_per_s=runs.rate(settings, 2),
-        asked_per_s=request.asked_per_s,
-    )
 
 
 def _filled(runs: _Runs, request: MemoryRequest, capacity: Capacity | Unknown) -> Capacity | Unknown:

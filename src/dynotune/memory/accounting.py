@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -30,34 +31,22 @@ Blocks = list[tuple[Life, TermName]]
 
 
 def account(
-    device: DeviceOwners,
-    owners: Owners,
-    lives: Lives | Unknown,
-    *,
-    process_bytes: int | Unknown,
-    others_bytes: int | Unknown,
-    pid: int,
-    rank: int | None = None,
-    before_s: float | None = None,
+    device: DeviceOwners, owners: Owners, lives: Lives | Unknown, *, process_bytes: int | Unknown, **known: Any
 ) -> RankMemory:
     """What one process held on one device.
 
     Args:
         process_bytes: what the driver counts for the process at the time of the snapshot.
-        before_s: median step before the recorded ones.
+        known: further fields of `RankMemory`.
     """
+    known = {"facts": owners.facts, "notes": owners.notes, **known}
     told = RankMemory(
-        rank=rank,
-        pid=pid,
         device=device.device,
         total_bytes=device.total_bytes,
-        others_bytes=others_bytes,
         trains=owners.trains,
         num_samples=owners.num_samples,
         step_s=statistics.median(owners.step_s),
-        before_s=before_s,
-        facts=owners.facts,
-        notes=owners.notes,
+        **known,
     )
     if isinstance(lives, Unknown):
         return msgspec.structs.replace(told, peak=lives, steady=lives, levels=lives)

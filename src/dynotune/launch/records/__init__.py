@@ -11,24 +11,13 @@ from dynotune.lazy_face import lazy_face
 if TYPE_CHECKING:
     from dynotune.launch.records.batch_costs import with_loading
     from dynotune.launch.records.process_state import failed_parts, state_of_process
-    from dynotune.launch.records.record import (
-        ALLOCATED,
-        COMPILED,
-        EPOCH,
-        NUM_STEPS_BEFORE,
-        Record,
-        Records,
-        read_back,
-        spent,
-        summarise,
-    )
+    from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, Record, Records, read_back, spent, summarise
     from dynotune.launch.records.task_page import TaskPage
 
 __all__ = [
     "ALLOCATED",
     "COMPILED",
     "EPOCH",
-    "NUM_STEPS_BEFORE",
     "Record",
     "Records",
     "TaskPage",
@@ -46,7 +35,6 @@ __getattr__ = lazy_face(
         "ALLOCATED": "record",
         "COMPILED": "record",
         "EPOCH": "record",
-        "NUM_STEPS_BEFORE": "record",
         "Record": "record",
         "Records": "record",
         "TaskPage": "task_page",

@@ -69,10 +69,11 @@ def of_snapshot(lives: Lives) -> RankMemory:
     """What a snapshot tells of one device: blocks by line, at the peak of its history and at its end."""
     size, notes = words.num_bytes, []
     for event, asked, where in lives.failures:
-        room, held = lives.room(event), sum(life.size for life in lives.alive(event))
+        _, room = lives.room(event)
+        held = sum(life.size for life in lives.alive(event))
         notes.append(
             f"{size(asked)} was asked for by {where.function or 'an unknown line'} and not given: {size(held)} was in "
-            f"live tensors, {size(room.cache)} in the cache, {size(room.fragments)} free between blocks in use"
+            f"live tensors, {size(room['cache'])} in the cache, {size(room['fragmentation'])} free in pieces"
         )
     if given_back := sum(sign < 0 for _, sign, _ in lives.segment_events):
         notes.append(f"memory was given back to the driver {given_back} times: by empty_cache(), or for want of room")
@@ -159,7 +160,7 @@ def _unowned(life: Life, marks: _Marks, trains: bool) -> TermName:
 
 
 def _moment(lives: Lives, blocks: Blocks, event: int, outside: int | Unknown) -> Moment:
-    room = lives.room(event)
+    reserved, room = lives.room(event)
     sizes: Counter[TermName] = Counter()
     modules: dict[TermName, Counter[str]] = defaultdict(Counter)
     lines: dict[TermName, Counter[str]] = defaultdict(Counter)
@@ -172,14 +173,13 @@ def _moment(lives: Lives, blocks: Blocks, event: int, outside: int | Unknown) ->
         if life.where.function:
             lines[term][life.where.function] += life.size
     requested = sizes.total()
-    sizes["rounding"], sizes["cache"] = room.rounding, room.cache
-    sizes["fragmentation"], sizes["graph-pools"] = room.fragments, room.private
-    sizes["unknown"] += room.reserved - sizes.total()  # nothing, unless addresses contradict each other
+    sizes.update(room)
+    sizes["unknown"] += reserved - sizes.total()  # nothing, unless addresses contradict each other
     if not isinstance(outside, Unknown):
         sizes["context"] = outside
     return Moment(
-        process_bytes=outside if isinstance(outside, Unknown) else outside + room.reserved,
-        reserved_bytes=room.reserved,
+        process_bytes=outside if isinstance(outside, Unknown) else outside + reserved,
+        reserved_bytes=reserved,
         requested_bytes=requested,
         terms=[
             Term(
@@ -196,16 +196,10 @@ def _moment(lives: Lives, blocks: Blocks, event: int, outside: int | Unknown) ->
 
 def _levels(lives: Lives, blocks: Blocks, marks: _Marks) -> Levels:
     """Live bytes by term over the recorded steps, at as many points as can be drawn; each stretch's highest is kept."""
-    num = lives.num_events
-    changes = {
-        term: np.zeros(num + 2, dtype=np.int64) for term in sorted({term for _, term in blocks}, key=ORDER.index)
-    }
-    for life, term in blocks:
-        changes[term][life.born + 1] += life.size
-        changes[term][min(life.died, num) + 1] -= life.size
-    levels = {name: np.cumsum(change)[: num + 1] for name, change in changes.items()}
-    total = sum(levels.values(), start=np.zeros(num + 1, dtype=np.int64))
-    edges = np.unique(np.linspace(marks.begin, num + 1, NUM_POINTS + 1).astype(int))
+    shown = [term for term in ORDER if any(term == one for _, one in blocks)]
+    levels = {name: lives.levels(life for life, term in blocks if term == name) for name in shown}
+    total = lives.levels(lives.lives)
+    edges = np.unique(np.linspace(marks.begin, len(total), NUM_POINTS + 1).astype(int))
     points = [int(low + total[low:high].argmax()) for low, high in pairwise(edges)]
     newest = {life.born + 1: life.module for life in lives.lives if life.module}
     return Levels(

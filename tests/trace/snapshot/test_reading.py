@@ -262,7 +262,7 @@ def test_a_failed_allocation_is_told_with_its_place_and_what_held_the_memory_the
     made.alloc(MIB, LOAD)
     (note,) = told(read(made)[0]).notes
     assert note.startswith("1024.00 GiB was asked for by /project/train.py(9): big and not given: 1 MiB was in live")
-    assert "19 MiB free between blocks in use" in note
+    assert "19 MiB free in pieces" in note
 
 
 def test_memory_that_is_given_back_to_the_driver_is_told(read):

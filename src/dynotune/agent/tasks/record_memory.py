@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from ..core.program import Program
 
-SCHEMA = "dynotune.memory_owners/1"
 MODULE_FILE = "<dynotune module>"
 """File of the functions that modules are called through; `trace.snapshot.history` looks for it."""
 MOST_EVENTS = 400_000
@@ -64,8 +63,7 @@ class RecordMemory(Task):
         self._notes: list[str] = []
 
     def begin(self, num_steps: int) -> int:
-        reason = self._why_not()
-        if reason:
+        if reason := self._why_not():
             self.give_up(reason)
             return num_steps
         self._first = num_steps
@@ -176,7 +174,7 @@ class RecordMemory(Task):
         rank = self.program.ranks().get("rank", number("RANK"))
         stem = "memory-%s-task%d" % ("pid%d" % os.getpid() if rank is None else "rank%d" % rank, self.id)
         fields = {
-            "schema": SCHEMA,
+            "schema": "dynotune.memory_owners/1",
             "devices": list(self._devices.values()),
             "trains": self._trains,
             "num_samples": self._kept or self._most_samples or None,
@@ -197,22 +195,15 @@ class RecordMemory(Task):
 
     def _tell_owners(self) -> None:
         roots, optimizers = self.program.roots.alive(), list(self.program.steps.optimizers)
+        tensor = self.program.torch.Tensor
         weights = [weight for root in roots for weight in root.parameters()]
         weights += [weight for one in optimizers for group in one.param_groups for weight in group["params"]]
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         self._trains = self._trains or bool(gradients)
         self._tell("weights", weights)
         self._tell("gradients", gradients)
-        self._tell(
-            "optimizer",
-            (
-                value
-                for one in optimizers
-                for state in list(one.state.values())
-                for value in (list(state.values()) if isinstance(state, dict) else ())
-                if isinstance(value, self.program.torch.Tensor)
-            ),
-        )
+        states = [state for one in optimizers for state in list(one.state.values()) if isinstance(state, dict)]
+        self._tell("optimizer", (t for state in states for t in list(state.values()) if isinstance(t, tensor)))
         self._tell("buffers", (buffer for root in roots for buffer in root.buffers()))
 
     def _tell(self, role: str, tensors: Iterable[Any]) -> None:
@@ -220,12 +211,10 @@ class RecordMemory(Task):
         with self.program.torch._C.DisableTorchFunction():
             for tensor in tensors:
                 index, address = _address(tensor)
-                device = self._devices.get(index)
-                if device is None or not address:
-                    continue
-                if index not in at:
-                    at[index] = _position(self.program.torch.cuda.memory_stats(index))
-                device["owners"].append([role, address, at[index]])
+                if index in self._devices and address:
+                    if index not in at:
+                        at[index] = _position(self.program.torch.cuda.memory_stats(index))
+                    self._devices[index]["owners"].append([role, address, at[index]])
 
     def _tell_workspaces(self) -> None:
         """What cuBLAS holds for its handles, known by its release; the next product gets it again."""
@@ -237,15 +226,14 @@ class RecordMemory(Task):
             return
         before = _active(torch)
         clear()
-        for index, address in before - _active(torch):
-            if index in self._devices:
-                device = self._devices[index]
-                device["owners"].append(["workspaces", address, device["num_events"]])
+        gone = before - _active(torch)
+        for device in self._devices.values():
+            found = [address for index, address in gone if index == device["device"]]
+            device["owners"] += [["workspaces", address, device["num_events"]] for address in found]
 
     def _asked(self) -> dict[str, Any]:
         """What the findings about memory ask besides what calls showed."""
         optimizers, roots = list(self.program.steps.optimizers), self.program.roots.alive()
-        first = optimizers[0].param_groups[0] if optimizers and optimizers[0].param_groups else {}
         updated = {id(w) for one in optimizers for group in one.param_groups for w in group["params"]}
         weights = [weight for root in roots for weight in root.parameters()]
         dtypes: collections.Counter[str] = collections.Counter()
@@ -254,8 +242,7 @@ class RecordMemory(Task):
         views = [root.gradient_as_bucket_view for root in roots if type(root).__name__ == "DistributedDataParallel"]
         return {
             "optimizer": class_name(optimizers[0]) if optimizers else None,
-            "foreach": first.get("foreach"),
-            "fused": first.get("fused"),
+            "fused": (optimizers[0].param_groups or [{}])[0].get("fused") if optimizers else None,
             "dtype": dtypes.most_common(1)[0][0] if dtypes else None,
             "idle_gradient_bytes": _num_bytes(w.grad for w in weights if optimizers and id(w) not in updated),
             "bucket_view": views[0] if views else None,
@@ -315,17 +302,17 @@ class RecordMemory(Task):
         num_bytes = _num_bytes(tensor for tensor in outputs if tensor.dtype == self.program.torch.float32)
         self._facts["float32_output_bytes"] = max(self._facts["float32_output_bytes"], num_bytes)
 
+    def _before_update(self, optimizer: Any) -> None:
+        self._trains = True
+        self._mark("update")
+        weights = (weight for group in optimizer.param_groups for weight in group["params"])
+        self._tell("gradients", [weight.grad for weight in weights if weight.grad is not None])
+
     def _cover_optimizers(self) -> None:
         optimizers: Any = importlib.import_module("torch.optim.optimizer")
 
-        def before(optimizer: Any) -> None:
-            self._trains = True
-            self._mark("update")
-            weights = (weight for group in optimizer.param_groups for weight in group["params"])
-            self._tell("gradients", [weight.grad for weight in weights if weight.grad is not None])
-
         def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
-            self._tried(before, optimizer)
+            self._tried(self._before_update, optimizer)
 
         # No hook after it: a step may have ended inside the loop over these, which must not change meanwhile.
         self._undo.append(optimizers.register_optimizer_step_pre_hook(hook).remove)

@@ -8,11 +8,13 @@ blocks are multiples of 512 bytes (c10/cuda/CUDACachingAllocator.cpp).
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
+from dynotune.schema.memory import TermName
 from dynotune.schema.trace_summary import Place
 from dynotune.trace.snapshot.history import ADDRESS_MASK, BLOCKS, SEGMENTS, Event, Held, Stacks
 
@@ -61,23 +63,6 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """How reserved memory is used at one moment, in bytes.
-
-    Args:
-        rounding: more than was asked for, in live blocks.
-        cache: of segments without any live block; `fragments`: free between live blocks of the others.
-        private: all of private pools, live blocks included; their blocks count nowhere else.
-    """
-
-    reserved: int
-    rounding: int
-    cache: int
-    fragments: int
-    private: int
-
-
-@dataclass(frozen=True, slots=True)
 class Lives:
     """The blocks of one device.
 
@@ -97,13 +82,17 @@ class Lives:
     unknown: str = ""
     _private: list[tuple[int, int]] = field(default_factory=list)
 
-    def peak(self, first: int = 0) -> int:
-        """The number of events after which most was live, from `first` on; blocks of private pools count, too."""
+    def levels(self, lives: Iterable[Life]) -> NDArray[np.int64]:
+        """Bytes of these that are live after each number of events, (num_events + 1,)."""
         change = np.zeros(self.num_events + 2, dtype=np.int64)
-        for life in self.lives:
+        for life in lives:
             change[life.born + 1] += life.size
             change[min(life.died, self.num_events) + 1] -= life.size
-        return first + int(np.cumsum(change)[first : self.num_events + 1].argmax())
+        return np.cumsum(change)[:-1]
+
+    def peak(self, first: int = 0) -> int:
+        """The number of events after which most was live, from `first` on; blocks of private pools count, too."""
+        return first + int(self.levels(self.lives)[first:].argmax())
 
     def alive(self, event: int) -> list[Life]:
         """Blocks that are live after `event` events."""
@@ -114,30 +103,30 @@ class Lives:
         at = bisect_right(self._private, (life.address, 1 << 63)) - 1
         return at >= 0 and life.address < self._private[at][0] + self._private[at][1]
 
-    def room(self, event: int) -> Room:
-        """What reserved memory holds besides what was asked for."""
+    def room(self, event: int) -> tuple[int, dict[TermName, int]]:
+        """Bytes of reserved memory after `event` events, and of it what was not asked for.
+
+        `rounding`: more than was asked for, in live blocks. `cache`: segments without any of these. `fragmentation`:
+        free between those of other segments. `graph-pools`: all of private pools; their blocks count nowhere else.
+        """
         blocks = sorted((life.address, life.size) for life in self.alive(event))
         starts = [address for address, _ in blocks]
-        rounding = cache = fragments = private = reserved = 0
-        for one in self._segments_at(event):
-            reserved += one.size
-            if one.is_private:
-                private += one.size
-                continue
+        room: dict[TermName, int] = {"rounding": 0, "cache": 0, "fragmentation": 0, "graph-pools": 0}
+        segments = self._segments_at(event)
+        for one in segments:
             inside = blocks[bisect_right(starts, one.address - 1) : bisect_right(starts, one.address + one.size - 1)]
-            if not inside:
-                cache += one.size
+            if one.is_private or not inside:
+                room["graph-pools" if one.is_private else "cache"] += one.size
                 continue
-            taken = 0
+            room["fragmentation"] += one.size
             ends = [address for address, _ in inside[1:]] + [one.address + one.size]
             for (address, size), end in zip(inside, ends, strict=True):
                 real = min(max(GRANULE_BYTES, -(-size // GRANULE_BYTES) * GRANULE_BYTES), end - address)
                 gap = end - address - real
                 real += gap if not one.is_split and gap <= UNSPLIT_BYTES else 0
-                rounding += real - size
-                taken += real
-            fragments += one.size - taken
-        return Room(reserved, rounding, cache, fragments, private)
+                room["rounding"] += real - size
+                room["fragmentation"] -= real
+        return sum(one.size for one in segments), room
 
     def _segments_at(self, event: int) -> list[Range]:
         """Segments after `event` events: those of the end, with what came later taken back."""
@@ -150,13 +139,7 @@ class Lives:
 
 
 def lives_of(
-    device: int,
-    events: Sequence[Event],
-    held: Sequence[Held],
-    segments: Sequence[Range],
-    stacks: Stacks,
-    *,
-    is_sized: bool = True,
+    device: int, events: Sequence[Event], held: Sequence[Held], segments: list[Range], stacks: Stacks, *, is_sized: bool
 ) -> Lives:
     """Lives of all blocks; those of the snapshot alone where the history does not lead to them.
 
@@ -175,7 +158,7 @@ def lives_of(
         before += event.action in BLOCKS
         if event.action == "oom":
             failures.append((min(before, number), event.size, stacks.place(event.frames)))
-    return Lives(device, lives, number, list(segments), segment_events, failures, unknown, private)
+    return Lives(device, lives, number, segments, segment_events, failures, unknown, private)
 
 
 def _why_unknown(events: Sequence[Event], *, is_sized: bool) -> str:
@@ -238,8 +221,7 @@ def _life(stacks: Stacks, address: int, event: Event, begun: tuple[int, Event] |
 
 
 def _without(ranges: Sequence[Range], gone: Range) -> list[Range]:
-    found: list[Range] = []
-    end = gone.address + gone.size
+    found, end = [], gone.address + gone.size
     for one in ranges:
         one_end = one.address + one.size
         if end <= one.address or one_end <= gone.address:

@@ -1,8 +1,8 @@
 """Device memory: what a recorded step held, by whom, and what other batches would hold.
 
 `accounting` joins a replayed snapshot with the owners that the agent told of and with what the driver counts, into
-terms that add up. `calibrated` predicts other batches from two that were run, by the allocations of both (`sequence`)
-in a model of the allocator, and says what fits on a card; `beside` says how many processes do. `oom` reads torch's
+terms that add up. `fitting` predicts other batches from two that were run, by the allocations of both (`sequence`) in a
+model of the allocator, and says what fits on a card, and how many processes do. `oom` reads torch's
 message of an allocation that failed.
 
 Nothing is run and no device is asked here: `diagnose` records, `trace.snapshot` reads snapshots, and `doctor` says what
@@ -15,8 +15,7 @@ from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
     from dynotune.memory.accounting import account, of_snapshot
-    from dynotune.memory.beside import processes
-    from dynotune.memory.calibrated import MARGIN_SHARE, capacity, card_bytes
+    from dynotune.memory.fitting import MARGIN_SHARE, capacity, card_bytes, processes
     from dynotune.memory.oom import explained
     from dynotune.memory.sequence import Sequence
 
@@ -24,8 +23,7 @@ __all__ = ["MARGIN_SHARE", "Sequence", "account", "capacity", "card_bytes", "exp
 
 _HOMES = {
     "accounting": ("account", "of_snapshot"),
-    "beside": ("processes",),
-    "calibrated": ("MARGIN_SHARE", "capacity", "card_bytes"),
+    "fitting": ("MARGIN_SHARE", "capacity", "card_bytes", "processes"),
     "oom": ("explained",),
     "sequence": ("Sequence",),
 }

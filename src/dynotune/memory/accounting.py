@@ -24,6 +24,7 @@ from dynotune.trace.snapshot import Life, Lives
 
 NUM_PARTS = 12
 NUM_POINTS = 400
+NUM_FAILURES = 3
 LEAST_BUCKET_BYTES = 1 << 20
 # Who is asked first where two tensors share a block: a gradient in DDP's bucket, a batch that a module also keeps.
 PRIORITY: tuple[TermName, ...] = ("weights", "gradients", "optimizer", "buffers", "inputs", "workspaces", "kept")
@@ -68,7 +69,7 @@ def account(
 def of_snapshot(lives: Lives) -> RankMemory:
     """What a snapshot tells of one device: blocks by line, at the peak of its history and at its end."""
     size, notes = words.num_bytes, []
-    for event, asked, where in lives.failures:
+    for event, asked, where in lives.failures[-NUM_FAILURES:]:
         _, room = lives.room(event)
         held = sum(life.size for life in lives.alive(event))
         notes.append(

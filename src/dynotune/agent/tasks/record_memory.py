@@ -224,9 +224,12 @@ class RecordMemory(Task):
         if clear is None or self.program.replays_graphs:
             self._notes.append("workspaces of cuBLAS cannot be told from other memory here")
             return
-        before = _active(torch)
-        clear()
-        gone = before - _active(torch)
+        held = []
+        for _ in range(2):
+            segments = [(one["device"], block) for one in torch.cuda.memory_snapshot() for block in one["blocks"]]
+            held.append({(at, one["address"]) for at, one in segments if one["state"] == "active_allocated"})
+            clear()
+        gone = held[0] - held[1]
         for device in self._devices.values():
             found = [address for index, address in gone if index == device["device"]]
             device["owners"] += [["workspaces", address, device["num_events"]] for address in found]
@@ -348,16 +351,6 @@ def _address(tensor: Any) -> tuple[int, int]:
 
 def _num_bytes(tensors: Iterable[Any]) -> int:
     return sum(int(tensor.numel()) * int(tensor.element_size()) for tensor in tensors if tensor is not None)
-
-
-def _active(torch: Any) -> set[tuple[int, int]]:
-    """Device and address of each block in use."""
-    return {
-        (int(segment["device"]), int(block["address"]))
-        for segment in torch.cuda.memory_snapshot()
-        for block in segment["blocks"]
-        if block["state"] == "active_allocated"
-    }
 
 
 def _write(path: str, raw: bytes) -> None:

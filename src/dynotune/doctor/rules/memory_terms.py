@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from dynotune.doctor import policy
 from dynotune.doctor.declaration import Rule, rule
@@ -49,26 +48,50 @@ def _moments(rank: RankMemory, peak: Moment) -> float:
     return 0.75 * peak.of("optimizer") if is_adam and rank.facts.get("bitsandbytes") else 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Saving:
-    """What saves memory.
+def _saving(
+    id: str,
+    claim: str,
+    sees: str,
+    remedy: str,
+    saved: Callable[[RankMemory, Moment], float],
+    settings: tuple[Setting, ...] = (),
+    term: str = "",
+) -> Rule:
+    """The rule that finds what saves memory, where that is worth it, in the rank that holds most.
 
     Args:
         saved: bytes at the peak; 0 without the evidence.
-        setting: that does it, where there is one; `term`: whose largest line is where the finding lies.
+        settings: that do it; `term`: whose largest line is where the finding lies.
     """
 
-    id: str
-    claim: str
-    sees: str
-    remedy: str
-    saved: Callable[[RankMemory, Moment], float]
-    setting: tuple[Setting, ...] = ()
-    term: str = ""
+    def judge(view: ObservationView) -> Iterator[Finding]:
+        # Memory that was not recorded is no more than was asked for.
+        ranks = [] if isinstance(view.observation.memory, Unknown) else view.observation.memory
+        known = [(rank, rank.peak) for rank in ranks if isinstance(rank.peak, Moment)]
+        for rank, peak in sorted(known, key=lambda pair: -pair[1].total_bytes)[:1]:
+            num_bytes = saved(rank, peak)
+            share = num_bytes / max(1, peak.total_bytes)
+            if num_bytes < policy.SPLIT_BYTES or share < policy.LEAST_SHARE:
+                return
+            lines = [line for one in peak.terms if one.name == term for line in one.lines]
+            yield Finding(
+                id=id,
+                severity="medium" if share >= policy.SPLIT_SHARE else "low",
+                kind="memory",
+                claim=claim,
+                share=Unknown("it saves memory"),
+                evidence=[f"predicted: {num_bytes / 2**20:,.0f} MiB less at the peak, {share:.0%} of the process"],
+                where=Place(function=lines[0]) if lines else Place(),
+                candidates=expandable(view) if id == "memory-segments" else list(settings),
+                remedy=remedy.format(modules=_lists(peak)[0]),
+            )
+
+    texts = {"title": claim, "sees": sees, "costs": "memory.", "wrong_when": _WRONG}
+    return rule(id, "program", **texts, candidates=settings)(judge)
 
 
-_SAVINGS = (
-    _Saving(
+RULES = (
+    _saving(
         "memory-autocast",
         "Activations are kept in float32.",
         "weights in float32, forward passes outside of autocast, and the activations at the peak: half of them, "
@@ -82,7 +105,7 @@ _SAVINGS = (
         (Setting("precision.autocast", "bf16"),),
         "activations",
     ),
-    _Saving(
+    _saving(
         "memory-optimizer-copies",
         "The peak lies in the optimizer's step, which copies its operands.",
         "a peak within an optimizer's step, and the temporary buffers that foreach operations allocate there.",
@@ -93,14 +116,14 @@ _SAVINGS = (
         (Setting("optimizer.fused", True),),
         "temporary",
     ),
-    _Saving(
+    _saving(
         "memory-optimizer-8bit",
         "The optimizer keeps two moments in float32.",
         "states of Adam or AdamW, and that bitsandbytes is installed: three quarters of them.",
         "Use the optimizer of that name with 8bit in bitsandbytes.optim; check the loss, which changes.",
         _moments,
     ),
-    _Saving(
+    _saving(
         "memory-checkpointing",
         "All modules of a list keep their activations for the backward pass.",
         "modules of a list (`layers.0`, `layers.1`), none of which is computed again in the backward pass, and "
@@ -109,14 +132,14 @@ _SAVINGS = (
         _checkpointing,
         term="activations",
     ),
-    _Saving(
+    _saving(
         "memory-old-gradients",
         "The gradients of the step before are alive at the peak.",
         "gradients older than the recorded steps and alive at the peak: they are set to zero and not to None.",
         "Call zero_grad(set_to_none=True) before the forward pass.",
         lambda rank, _: _fact(rank, "old_gradient_bytes"),
     ),
-    _Saving(
+    _saving(
         "memory-graph-unused",
         "Activations are kept for a backward pass that never comes.",
         "calls with gradients enabled, no optimizer and no gradient, and activations that outlive their call.",
@@ -124,14 +147,14 @@ _SAVINGS = (
         lambda rank, _: _fact(rank, "graph_bytes") if rank.facts.get("grad_enabled") and not rank.trains else 0,
         term="activations",
     ),
-    _Saving(
+    _saving(
         "memory-bucket-copies",
         "DistributedDataParallel holds each gradient twice.",
         "gradient_as_bucket_view=False, and the gradients at the peak: half of them, as their copies count as such.",
         "Build it with gradient_as_bucket_view=True.",
         lambda rank, peak: peak.of("gradients") / 2 if rank.facts.get("bucket_view") is False else 0,
     ),
-    _Saving(
+    _saving(
         "memory-segments",
         "Reserved memory is free only in pieces at the peak.",
         "memory that is reserved at the peak, and free between blocks in use.",
@@ -139,7 +162,7 @@ _SAVINGS = (
         lambda _, peak: peak.of("fragmentation"),
         (Setting("alloc.expandable_segments", True),),
     ),
-    _Saving(
+    _saving(
         "memory-logits",
         "The model's output is in float32, and large.",
         "the tensors that an outermost module returns: half of those in float32.",
@@ -147,7 +170,7 @@ _SAVINGS = (
         lambda rank, _: _fact(rank, "float32_output_bytes") / 2,
         term="activations",
     ),
-    _Saving(
+    _saving(
         "memory-idle-gradients",
         "Gradients are held that no optimizer uses.",
         "gradients of parameters that no optimizer has.",
@@ -155,37 +178,5 @@ _SAVINGS = (
         lambda rank, _: _fact(rank, "idle_gradient_bytes"),
     ),
 )
-
-
-def _rule(one: _Saving) -> Rule:
-    """Finds what saves memory, where that is worth it, in the rank that holds most."""
-
-    def judge(view: ObservationView) -> Iterator[Finding]:
-        # Memory that was not recorded is no more than was asked for.
-        ranks = [] if isinstance(view.observation.memory, Unknown) else view.observation.memory
-        known = [(rank, rank.peak) for rank in ranks if isinstance(rank.peak, Moment)]
-        for rank, peak in sorted(known, key=lambda pair: -pair[1].total_bytes)[:1]:
-            num_bytes = one.saved(rank, peak)
-            share = num_bytes / max(1, peak.total_bytes)
-            if num_bytes < policy.SPLIT_BYTES or share < policy.LEAST_SHARE:
-                return
-            lines = [line for term in peak.terms if term.name == one.term for line in term.lines]
-            yield Finding(
-                id=one.id,
-                severity="medium" if share >= policy.SPLIT_SHARE else "low",
-                kind="memory",
-                claim=one.claim,
-                share=Unknown("it saves memory"),
-                evidence=[f"predicted: {num_bytes / 2**20:,.0f} MiB less at the peak, {share:.0%} of the process"],
-                where=Place(function=lines[0]) if lines else Place(),
-                candidates=expandable(view) if one.id == "memory-segments" else list(one.setting),
-                remedy=one.remedy.format(modules=_lists(peak)[0]),
-            )
-
-    texts = {"title": one.claim, "sees": one.sees, "costs": "memory.", "wrong_when": _WRONG}
-    return rule(one.id, "program", **texts, candidates=one.setting)(judge)
-
-
-RULES = tuple(map(_rule, _SAVINGS))
 autocast, optimizer_copies, optimizer_8bit, checkpointing, old_gradients, *_rest = RULES
 graph_unused, bucket_copies, segments, logits, idle_gradients = _rest

@@ -1,20 +1,23 @@
-"""What another batch would hold, from two or more that were run: a constant and so much a sample.
+"""What fits: other batches, by two or more that were run, and other processes beside one.
 
-What the program asks for grows with the batch in proportion. What the allocator adds (rounding, cache, fragments) does
-so nearly, in whole segments. The context, weights and workspaces stay as they are.
+What the program asks for grows with the batch in proportion: a constant and so much a sample. What the allocator adds
+(rounding, cache, fragments) does so nearly, in whole segments. The context, weights and workspaces stay as they are.
+
+Two processes that hinder each other make 2 r / (1 + a) together, where r is what one makes alone; N make
+N r / (1 + a (N - 1)). With a = 0 they do not meet; with a = 1 more of them make no more than one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from dynotune.memory.sequence import Sequence as Allocations
 from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import Capacity, Fit, Moment, TermName
+from dynotune.schema.memory import Capacity, Fit, Moment, Processes, TermName
 
 MARGIN_SHARE = 0.02
 """Of the card, left free: steps differ, and a driver's update takes some."""
@@ -23,6 +26,9 @@ CONSTANT: tuple[TermName, ...] = ("workspaces", "weights", "optimizer")
 LEAST_GROWTH = 0.001
 """Of the memory, between two batches: below it the argument does not change the batch on the device."""
 MOST_BATCH = 1 << 30
+LEAST_GAIN = 0.05
+"""Of what all make together: one process more that adds less is not worth its memory."""
+MOST_PROCESSES = 1000
 # fmt: off
 USABLE_GIB = {
     "T4": 14.56, "V100-16GB": 15.77, "V100-32GB": 31.73, "RTX3090": 23.57, "RTX4090": 23.52, "A10": 22.06, "L4": 21.95,
@@ -76,15 +82,15 @@ def capacity(
         return Unknown(
             f"a batch of {batches[-1]} takes no more memory than one of {batches[0]}: something else sets the peak"
         )
-    model = _Model(measured, sequence)
+    model = _model(measured, sequence)
     known = {batch: peak.total_bytes for batch, peak in measured.items()}
-    residual = max(abs(model.num_bytes(batch) - total) / total for batch, total in known.items())
+    residual = max(abs(model(batch) - total) / total for batch, total in known.items())
     # A model that misses what it was made from is that much less sure of the rest.
     margin = int(max(MARGIN_SHARE, residual) * limit_bytes)
     largest = _largest(model, limit_bytes - margin)
     fits = []
     for batch in sorted({*batches, *asked, *([largest, largest + 1] if largest else [])}):
-        predicted = model.num_bytes(batch)
+        predicted = model(batch)
         needed = known.get(batch, predicted)
         is_near = needed + margin > limit_bytes
         fits.append(
@@ -106,38 +112,61 @@ def capacity(
     )
 
 
-class _Model:
+def _model(measured: Mapping[int, Moment], sequence: Allocations | None) -> Callable[[int], int]:
     """Bytes of the process for a batch.
 
     The sequence tells what the allocator reserves for the recorded steps. What it had reserved besides, say for the
     warm-up, is taken to stay: as much as it was at most in the runs.
     """
-
-    def __init__(self, measured: Mapping[int, Moment], sequence: Allocations | None) -> None:
-        self._sequence, peaks = sequence, measured.values()
-        self._constant = max(peak.of("context") for peak in peaks)
-        if sequence is not None:
-            besides = (peak.reserved_bytes - sequence.reserved_bytes(batch) for batch, peak in measured.items())
-            self._constant += max(besides)
-            return
-        constant = [sum(peak.of(name) for name in CONSTANT) for peak in peaks]
-        self._constant += sum(max(peak.of(name) for peak in peaks) for name in CONSTANT)
-        varying = [peak.reserved_bytes - own for peak, own in zip(peaks, constant, strict=True)]
-        self._slope, self._begin = np.polyfit(list(measured), varying, 1)
-
-    def num_bytes(self, batch: int) -> int:
-        if self._sequence is not None:
-            return self._constant + self._sequence.reserved_bytes(batch)
-        varying = max(0, round(float(self._begin + self._slope * batch)))
-        return self._constant + -(-varying // SEGMENT_BYTES) * SEGMENT_BYTES
+    peaks = measured.values()
+    context = max(peak.of("context") for peak in peaks)
+    if sequence is not None:
+        besides = max(peak.reserved_bytes - sequence.reserved_bytes(batch) for batch, peak in measured.items())
+        return lambda batch: context + besides + sequence.reserved_bytes(batch)
+    constant = context + sum(max(peak.of(name) for peak in peaks) for name in CONSTANT)
+    varying = [peak.reserved_bytes - sum(peak.of(name) for name in CONSTANT) for peak in peaks]
+    slope, begin = np.polyfit(list(measured), varying, 1)
+    return lambda batch: constant + -(-max(0, round(float(begin + slope * batch))) // SEGMENT_BYTES) * SEGMENT_BYTES
 
 
-def _largest(model: _Model, limit_bytes: int) -> int:
+def _largest(model: Callable[[int], int], limit_bytes: int) -> int:
     """The largest batch whose prediction is within the limit; 0 where none is."""
     low, high = 0, 1
-    while high < MOST_BATCH and model.num_bytes(high) <= limit_bytes:
+    while high < MOST_BATCH and model(high) <= limit_bytes:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if model.num_bytes(middle) <= limit_bytes else (low, middle)
+        low, high = (middle, high) if model(middle) <= limit_bytes else (low, middle)
     return low
+
+
+def processes(
+    process_bytes: int | Unknown, limit_bytes: int, *, one_per_s: float, two_per_s: float, asked_per_s: float | None
+) -> Processes:
+    """How many processes one GPU carries, by memory and by throughput.
+
+    Args:
+        process_bytes: of one; `limit_bytes`: of the card, margin taken off.
+        one_per_s, two_per_s: steps or samples of one process alone, and of two together.
+        asked_per_s: that each process must make; None to add processes for as long as that pays.
+    """
+    hindrance = max(0.0, 2 * one_per_s / two_per_s - 1)
+
+    def each(num: int) -> float:
+        return one_per_s / (1 + hindrance * (num - 1))
+
+    def pays(num: int) -> bool:
+        if asked_per_s is not None:
+            return each(num) >= asked_per_s
+        return num == 1 or num * each(num) >= (1 + LEAST_GAIN) * (num - 1) * each(num - 1)
+
+    by_throughput = next((num - 1 for num in range(1, MOST_PROCESSES) if not pays(num)), MOST_PROCESSES)
+    by_memory = process_bytes if isinstance(process_bytes, Unknown) else max(0, limit_bytes // process_bytes)
+    return Processes(
+        one_per_s=one_per_s,
+        two_per_s=two_per_s,
+        asked_per_s=asked_per_s,
+        by_memory=by_memory,
+        by_throughput=by_throughput,
+        most=by_throughput if isinstance(by_memory, Unknown) else min(by_throughput, by_memory),
+    )

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune import memory
-from dynotune.memory.calibrated import SEGMENT_BYTES
+from dynotune.memory.fitting import SEGMENT_BYTES
 from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Moment, Term

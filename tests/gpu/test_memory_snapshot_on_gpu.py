@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def dumped(tmp_path):
-    """Runs a program that leaves a snapshot; gives the blocks of device 0, what is told of them, and torch's statistics."""
+    """Runs a program that leaves a snapshot; gives device 0's blocks, what is told of them, and torch's statistics."""
 
     def run(program, *, conf=""):
         script, path, figures = tmp_path / "program.py", tmp_path / "memory.pickle", tmp_path / "stats.json"

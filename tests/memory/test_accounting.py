@@ -13,7 +13,9 @@ BEFORE = 1000
 """Allocations and releases before the history."""
 
 
-def accounted(lives, *, num_events, marks, owners=(), trains=True, process=None, reserved=40 * MIB, **facts):
+def accounted(
+    lives, *, num_events, marks, owners=(), trains=True, process=None, reserved=40 * MIB, unknown="", **facts
+):
     """The account of one device whose segments are as large as what is reserved."""
     device = DeviceOwners(
         device=0,
@@ -25,7 +27,7 @@ def accounted(lives, *, num_events, marks, owners=(), trains=True, process=None,
         total_bytes=1 << 30,
     )
     told = Owners(devices=[device], trains=trains, num_samples=4, step_s=[0.1], facts=facts, notes=[])
-    history = lives if isinstance(lives, Unknown) else Lives(0, lives, num_events, [Range(0, reserved, is_split=True)])
+    history = Lives(0, lives, num_events, [Range(0, reserved, is_split=True)], unknown=unknown)
     own = Unknown("no NVML") if process is None else process
     return memory.account(device, told, history, process_bytes=own, others_bytes=0, pid=1)
 
@@ -90,7 +92,7 @@ def test_a_history_that_lost_its_beginning_is_accounted_with_a_note():
 
 
 def test_a_history_that_does_not_tell_makes_no_terms():
-    found = accounted(Unknown("events were left out"), num_events=8, marks=STEP)
+    found = accounted([], num_events=8, marks=STEP, unknown="events were left out")
     assert found.peak == found.steady == found.levels == Unknown("events were left out")
 
 

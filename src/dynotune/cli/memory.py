@@ -58,7 +58,7 @@ def memory(
         bool, typer.Option("--processes", help="Also find how many of the command one GPU carries.")
     ] = False,
     rate: Annotated[
-        float | None, typer.Option(metavar="N", help="Samples a second that each process must make.", min=0.001)
+        float | None, typer.Option(metavar="N", help="The same, if each must make N samples a second.", min=0.001)
     ] = None,
     predict: Annotated[str | None, typer.Option(metavar="N,M", help="Also predict these batches.")] = None,
     html: Annotated[
@@ -82,8 +82,6 @@ def memory(
     batches = batch_settings(values)
     if fill and not batches:
         raise UsageError("--fill runs other batches, and none is named.", hint="Add --values arg.batch=8,16.")
-    if rate is not None and not processes:
-        raise UsageError("--rate is about several processes.", hint="Add --processes.")
     if slice_ and batches:
         raise UsageError("--slice and --values exclude each other.", hint="Give one of them.")
     for option, value in (("--gpu", gpu), ("--predict", predict)):
@@ -100,7 +98,7 @@ def memory(
         card=gpu,
         fill=fill,
         predict=_numbers("--predict", predict or ""),
-        processes=processes,
+        processes=processes or rate is not None,
         asked_per_s=rate,
     )
     with Progress(console(stderr=True)) as progress:
@@ -158,8 +156,7 @@ def _explained(file: Path, limit_bytes: int) -> MemoryAccount:
 def _show(account: MemoryAccount, html: Path | None, json: str | None, said: str = "") -> None:
     from rich.text import Text
 
-    from dynotune.report import console
-    from dynotune.report.memory import memory_report
+    from dynotune.report import console, memory_report
     from dynotune.text import words
 
     options.show(memory_report, account, json)

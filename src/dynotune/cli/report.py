@@ -160,7 +160,7 @@ def _trace_difference(file: Path) -> Rendering:
 
 
 def _memory(file: Path) -> Rendering:
-    from dynotune.report.memory import memory_report
+    from dynotune.report import memory_report
     from dynotune.schema.memory_account import MemoryAccount
 
     found = read(file, MemoryAccount)

@@ -47,7 +47,7 @@ RATE_S = 5.0
 BESIDE_LIMIT_S = 60.0
 """Of a diagnosis, whose subject is time."""
 MAX_SNAPSHOT_BYTES = 1 << 30
-Recorded = tuple[RankMemory, Lives | Unknown]
+Recorded = tuple[RankMemory, Lives | None]
 """What one rank held on one device, and the blocks that this is told by."""
 Used = Mapping[int, int | Unknown]
 """Of each device, by whomever, before the command was started."""
@@ -160,13 +160,10 @@ def _ranks(
     found = []
     for device in owners.devices:
         own, notes = _process_bytes(run, device.device, pid, used_before.get(device.device), device.reserved_bytes)
-        held = snapshot.get(device.device)
-        reason = "the snapshot does not hold this device" if held is None else held.unknown
-        lives = Unknown(reason) if held is None or reason else held
         rank = memory.account(
             device,
             owners,
-            lives,
+            lives := snapshot.get(device.device),
             process_bytes=own,
             others_bytes=own if isinstance(own, Unknown) else max(0, device.total_bytes - device.free_bytes - own),
             pid=pid,
@@ -299,9 +296,9 @@ def _capacity(recorded: Sequence[Sequence[Recorded]], request: MemoryRequest, li
     if len(recorded) < 2:
         return Unknown("one batch was run; --values arg.batch=8,16 or --slice predicts others")
     measured: dict[int, Moment] = {}
-    histories: dict[int, Lives | Unknown] = {}
+    histories: dict[int, Lives] = {}
     for at, ranks in enumerate(recorded):
-        known = [(rank.peak, rank, lives) for rank, lives in ranks if isinstance(rank.peak, Moment)]
+        known = [(rank.peak, rank, lives) for rank, lives in ranks if lives and isinstance(rank.peak, Moment)]
         if not known:
             return Unknown("no peak is known")
         peak, rank, lives = max(known, key=lambda one: one[0].total_bytes)
@@ -311,13 +308,8 @@ def _capacity(recorded: Sequence[Sequence[Recorded]], request: MemoryRequest, li
         if isinstance(peak.process_bytes, Unknown):
             return Unknown("the driver does not say what the process holds, so no total can be predicted")
         measured[batch], histories[batch] = peak, lives
-    one, *_, other = [*measured, *measured]
-    first, last, sequence = histories[one], histories[other], None
-    if isinstance(first, Lives) and isinstance(last, Lives) and one != other:
-        matched = memory.Sequence.of(first, last, (one, other))
-        sequence = None if isinstance(matched, Unknown) else matched
     card = request.card or f"GPU {recorded[0][0][0].device}"
-    return memory.capacity(measured, card=card, limit_bytes=limit_bytes, sequence=sequence, asked=request.predict)
+    return memory.capacity(measured, card=card, limit_bytes=limit_bytes, histories=histories, asked=request.predict)
 
 
 def _filled(runs: _Runs, request: MemoryRequest, capacity: Capacity | Unknown) -> Capacity | Unknown:

@@ -17,14 +17,8 @@ if TYPE_CHECKING:
     from dynotune.memory.accounting import account, of_snapshot
     from dynotune.memory.fitting import MARGIN_SHARE, capacity, card_bytes, processes
     from dynotune.memory.oom import explained
-    from dynotune.memory.sequence import Sequence
 
-__all__ = ["MARGIN_SHARE", "Sequence", "account", "capacity", "card_bytes", "explained", "of_snapshot", "processes"]
+__all__ = ["MARGIN_SHARE", "account", "capacity", "card_bytes", "explained", "of_snapshot", "processes"]
 
-_HOMES = {
-    "accounting": ("account", "of_snapshot"),
-    "fitting": ("MARGIN_SHARE", "capacity", "card_bytes", "processes"),
-    "oom": ("explained",),
-    "sequence": ("Sequence",),
-}
-__getattr__ = lazy_face(__name__, {name: home for home, names in _HOMES.items() for name in names})
+_FITTING = dict.fromkeys(("MARGIN_SHARE", "capacity", "card_bytes", "processes"), "fitting")
+__getattr__ = lazy_face(__name__, _FITTING | {"account": "accounting", "explained": "oom", "of_snapshot": "accounting"})

@@ -32,7 +32,7 @@ Blocks = list[tuple[Life, TermName]]
 
 
 def account(
-    device: DeviceOwners, owners: Owners, lives: Lives | Unknown, *, process_bytes: int | Unknown, **known: Any
+    device: DeviceOwners, owners: Owners, lives: Lives | None, *, process_bytes: int | Unknown, **known: Any
 ) -> RankMemory:
     """What one process held on one device.
 
@@ -49,8 +49,9 @@ def account(
         step_s=statistics.median(owners.step_s),
         **known,
     )
-    if isinstance(lives, Unknown):
-        return msgspec.structs.replace(told, peak=lives, steady=lives, levels=lives)
+    if lives is None or lives.unknown:
+        reason = Unknown("the snapshot does not hold this device" if lives is None else lives.unknown)
+        return msgspec.structs.replace(told, peak=reason, steady=reason, levels=reason)
     offset = device.num_events - lives.num_events
     marks = _Marks([max(0, position - offset) for _, position in device.marks], [name for name, _ in device.marks])
     blocks = _blocks(device, lives, offset, marks, trains=owners.trains)

@@ -18,6 +18,7 @@ from dynotune.memory.sequence import Sequence as Allocations
 from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Capacity, Fit, Moment, Processes, TermName
+from dynotune.trace.snapshot import Lives
 
 MARGIN_SHARE = 0.02
 """Of the card, left free: steps differ, and a driver's update takes some."""
@@ -62,7 +63,7 @@ def capacity(
     *,
     card: str,
     limit_bytes: int,
-    sequence: Allocations | None = None,
+    histories: Mapping[int, Lives] | None = None,
     asked: Sequence[int] = (),
 ) -> Capacity | Unknown:
     """What fits within `limit_bytes`, by at least two batches that were run.
@@ -70,7 +71,7 @@ def capacity(
     Args:
         measured: peaks by batch.
         limit_bytes: of the card, less what other processes hold.
-        sequence: the allocations of two runs, where they match; else the totals alone predict.
+        histories: allocations of each batch; where those of two runs do not match, the totals alone predict.
         asked: further batches to predict.
     """
     measured = dict(sorted(measured.items()))
@@ -82,25 +83,21 @@ def capacity(
         return Unknown(
             f"a batch of {batches[-1]} takes no more memory than one of {batches[0]}: something else sets the peak"
         )
-    model = _model(measured, sequence)
+    ends = batches[0], batches[-1]
+    found = [histories[batch] for batch in ends if histories and batch in histories]
+    model = _model(measured, Allocations.of(found[0], found[1], ends) if len(found) == 2 else None)
     known = {batch: peak.total_bytes for batch, peak in measured.items()}
     residual = max(abs(model(batch) - total) / total for batch, total in known.items())
     # A model that misses what it was made from is that much less sure of the rest.
     margin = int(max(MARGIN_SHARE, residual) * limit_bytes)
     largest = _largest(model, limit_bytes - margin)
-    fits = []
-    for batch in sorted({*batches, *asked, *([largest, largest + 1] if largest else [])}):
-        predicted = model(batch)
-        needed = known.get(batch, predicted)
-        is_near = needed + margin > limit_bytes
-        fits.append(
-            Fit(
-                batch=batch,
-                num_bytes=predicted,
-                measured_bytes=known.get(batch, Unknown("it was not run")),
-                verdict="does-not-fit" if needed > limit_bytes else "too-close" if is_near else "fits",
-            )
-        )
+
+    def fit(batch: int) -> Fit:
+        needed = known.get(batch, predicted := model(batch))
+        verdict = "does-not-fit" if needed > limit_bytes else "too-close" if needed + margin > limit_bytes else "fits"
+        measured_bytes = known.get(batch, Unknown("it was not run"))
+        return Fit(batch=batch, num_bytes=predicted, measured_bytes=measured_bytes, verdict=verdict)
+
     return Capacity(
         card=card,
         limit_bytes=limit_bytes,
@@ -108,7 +105,7 @@ def capacity(
         measured=measured,
         residual=residual,
         largest=largest or Unknown("not even a batch of 1 fits"),
-        fits=fits,
+        fits=[fit(batch) for batch in sorted({*batches, *asked, *([largest, largest + 1] if largest else [])})],
     )
 
 

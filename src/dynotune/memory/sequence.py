@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dynotune.memory.allocator import AllocatorSettings, CachingAllocator
-from dynotune.schema.facts import Unknown
 from dynotune.trace.snapshot import Life, Lives
 
 MOST_EVENTS = 100_000
@@ -31,13 +30,12 @@ class Sequence:
     is_expandable: bool
 
     @staticmethod
-    def of(first: Lives, second: Lives, batches: tuple[int, int]) -> Sequence | Unknown:
-        """Match the blocks of two runs; Unknown where they differ in more than sizes."""
+    def of(first: Lives, second: Lives, batches: tuple[int, int]) -> Sequence | None:
+        """Match the blocks of two runs; None where they differ in more than sizes, or are too many."""
         one, other = _ordered(first), _ordered(second)
-        if [(life.born, life.died) for life in one] != [(life.born, life.died) for life in other]:
-            return Unknown("the two runs allocate in different orders")
-        if first.num_events > MOST_EVENTS:
-            return Unknown("the steps allocate too often")
+        same = [(life.born, life.died) for life in one] == [(life.born, life.died) for life in other]
+        if not same or first.num_events > MOST_EVENTS:
+            return None
         # What is older lies as it was once allocated: in the order of addresses, more or less.
         pairs = sorted(zip(one, other, strict=True), key=lambda pair: (pair[0].born, pair[0].address))
         blocks = [(a.born, a.died, a.size, b.size) for a, b in pairs]

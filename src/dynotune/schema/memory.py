@@ -16,7 +16,6 @@ TermName = Literal[
 # fmt: on
 ORDER: tuple[TermName, ...] = get_args(TermName)
 """As they are told. `blocks` are those of a snapshot, which does not say whose they are."""
-Verdict = Literal["fits", "too-close", "does-not-fit"]
 
 
 class Term(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,9 +35,8 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, tag="moment"):
     """The memory of a process at one moment, in terms that add up.
 
     Args:
-        process_bytes: what the driver counts for the process; Unknown where it does not say, and then the terms add up
-            to what the allocator had reserved.
-        reserved_bytes: of the allocator.
+        process_bytes: what the driver counts for the process; Unknown where it does not say: then the terms add up to
+            `reserved_bytes`, the allocator's.
         requested_bytes: of live blocks, as the program asked for them.
     """
 
@@ -138,7 +136,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     num_bytes: int
     measured_bytes: int | Unknown = Unknown("it was not run")
-    verdict: Verdict
+    verdict: Literal["fits", "too-close", "does-not-fit"]
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):

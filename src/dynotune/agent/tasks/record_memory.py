@@ -8,7 +8,6 @@ is for (a weight, a gradient) is told by the addresses of the tensors that the p
 
 from __future__ import annotations
 
-import collections
 import functools
 import gc
 import importlib
@@ -45,20 +44,19 @@ class RecordMemory(Task):
 
     event = "allocations"
     needs_torch = True
+    _first = _samples_before = _most_samples = 0
+    _last_s = 0.0
+    _is_recording = _trains = False
+    _kept: int | None = None
 
     def __init__(self, program: Program, order: dict[str, Any]) -> None:
         super().__init__(program, order)
         self._num_steps = max(1, int(order.get("num_steps") or 1))
         self._share: float | None = order.get("batch_share")
-        self._first = 0
         self._undo: list[Callable[[], None]] = []
         self._devices: dict[int, dict[str, Any]] = {}
         self._outputs: set[int] = set()
         self._step_s: list[float] = []
-        self._last_s = 0.0
-        self._samples_before = self._most_samples = 0
-        self._kept: int | None = None
-        self._is_recording = self._trains = False
         self._facts: dict[str, Any] = {"autocast": False, "grad_enabled": None, "float32_output_bytes": 0}
         self._notes: list[str] = []
 
@@ -239,14 +237,12 @@ class RecordMemory(Task):
         optimizers, roots = list(self.program.steps.optimizers), self.program.roots.alive()
         updated = {id(w) for one in optimizers for group in one.param_groups for w in group["params"]}
         weights = [weight for root in roots for weight in root.parameters()]
-        dtypes: collections.Counter[str] = collections.Counter()
-        for weight in weights:
-            dtypes[str(weight.dtype).replace("torch.", "")] += weight.numel()
+        largest = max(weights, key=lambda weight: weight.numel(), default=None)
         views = [root.gradient_as_bucket_view for root in roots if type(root).__name__ == "DistributedDataParallel"]
         return {
             "optimizer": class_name(optimizers[0]) if optimizers else None,
             "fused": (optimizers[0].param_groups or [{}])[0].get("fused") if optimizers else None,
-            "dtype": dtypes.most_common(1)[0][0] if dtypes else None,
+            "dtype": None if largest is None else str(largest.dtype).replace("torch.", ""),
             "idle_gradient_bytes": _num_bytes(w.grad for w in weights if optimizers and id(w) not in updated),
             "bucket_view": views[0] if views else None,
             "bitsandbytes": importlib.import_module("importlib.util").find_spec("bitsandbytes") is not None,
@@ -313,12 +309,9 @@ class RecordMemory(Task):
 
     def _cover_optimizers(self) -> None:
         optimizers: Any = importlib.import_module("torch.optim.optimizer")
-
-        def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
-            self._tried(self._before_update, optimizer)
-
         # No hook after it: a step may have ended inside the loop over these, which must not change meanwhile.
-        self._undo.append(optimizers.register_optimizer_step_pre_hook(hook).remove)
+        register = optimizers.register_optimizer_step_pre_hook
+        self._undo.append(register(lambda optimizer, *_: self._tried(self._before_update, optimizer)).remove)
 
 
 def _run(call: Any, module: Any, args: Any, kwargs: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from dynotune.report.memory import LOOKS
+from dynotune.report.memory_account import LOOKS, name_of
 from dynotune.report.page.html import _data, _part, _plotly, _policy, _templates, _words
 from dynotune.schema import atomic, document
 from dynotune.schema.errors import CannotRunHere
@@ -36,7 +36,7 @@ def write(path: Path, account: MemoryAccount) -> None:
         .render(
             command=_words(account.file or words.shell(account.command)),
             ranks=[
-                (f"memory-{at}", _name(rank), [] if isinstance(rank.peak, Unknown) else rank.peak.terms)
+                (f"memory-{at}", name_of(rank), [] if isinstance(rank.peak, Unknown) else rank.peak.terms)
                 for at, rank in enumerate(account.ranks)
             ],
             labels={name: label for name, (label, _) in LOOKS.items()},
@@ -54,17 +54,13 @@ def write(path: Path, account: MemoryAccount) -> None:
         raise CannotRunHere(f"Cannot write {path}: {error.strerror}.", hint="Name another file with --html.") from error
 
 
-def _name(rank: RankMemory) -> str:
-    return f"GPU {rank.device}" if rank.rank is None else f"Rank {rank.rank}, GPU {rank.device}"
-
-
 def _figure(rank: RankMemory) -> dict[str, Any] | None:
     levels = rank.levels
     if isinstance(levels, Unknown) or not levels.events:
         return None
     modules = [words.plain(module, longest=120) for module in levels.modules]
     return {
-        "label": f"Live blocks of {_name(rank)} over the recorded steps",
+        "label": f"Live blocks of {name_of(rank)} over the recorded steps",
         "events": levels.events,
         "modules": modules,
         "steps": levels.steps,

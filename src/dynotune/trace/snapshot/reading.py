@@ -109,26 +109,17 @@ def _convert(data: object, path: Path, *, num_bytes: int) -> _Snapshot:
     if isinstance(data, list):
         data = {"segments": data}
     if not isinstance(data, dict) or not isinstance(data.get("segments"), list):
-        raise UsageError(
-            f"{path} is a pickle, but no memory snapshot: it has no list of segments.",
-            hint=_WRITE,
-        )
+        raise UsageError(f"{path} is a pickle, but no memory snapshot: it has no list of segments.", hint=_WRITE)
     # A list can stand in many places and take two bytes in each.
-    parts = [*_lists(data.get("device_traces")), *(part.get("blocks") for part in data["segments"] if _is_dict(part))]
+    traces = data.get("device_traces")
+    parts = list(traces) if isinstance(traces, list) else []
+    parts += [part.get("blocks") for part in data["segments"] if isinstance(part, dict)]
     if sum(len(part) for part in parts if isinstance(part, list)) > num_bytes:
         raise UsageError(f"{path} is no memory snapshot: it repeats itself to more than its size can hold.")
     try:
         return convert(data, _Snapshot)
     except ValueError as error:
         raise UsageError(f"{path} is a pickle, but no memory snapshot: {error}.", hint=_WRITE) from error
-
-
-def _lists(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
-
-
-def _is_dict(value: object) -> bool:
-    return isinstance(value, dict)
 
 
 def _held(segment: _Segment, stacks: Stacks) -> list[Held]:

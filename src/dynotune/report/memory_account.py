@@ -13,8 +13,6 @@ from dynotune.schema.memory_account import MemoryAccount
 from dynotune.schema.trace_summary import Place
 from dynotune.text import words
 
-__all__ = ["LOOKS", "memory_report"]
-
 NUM_FINDINGS = 6
 NUM_PARTS = 3
 NUM_LINES = 8
@@ -50,7 +48,7 @@ def memory_report(account: MemoryAccount) -> RenderableType:
     about = ("snapshot", account.file) if account.file else ("command", words.command(account.command))
     head = Text(about[0], style="dim"), Text(words.plain(about[1]))
     parts: list[RenderableType] = [rows_of([("", "left"), ("", "place")], [head])]
-    parts += [_rank(rank, several=len(account.ranks) > 1 and not account.file) for rank in account.ranks]
+    parts += map(_rank, account.ranks)
     if not account.file:
         parts.append(_capacity(account.capacity))
     if isinstance(account.processes, Processes):
@@ -64,8 +62,13 @@ def memory_report(account: MemoryAccount) -> RenderableType:
     return Group(*(piece for part in parts for piece in (part, Text())))
 
 
-def _rank(rank: RankMemory, *, several: bool) -> RenderableType:
-    who = f"Rank {rank.rank}, GPU {rank.device}" if several else f"GPU {rank.device}"
+def name_of(rank: RankMemory) -> str:
+    """As the terminal and the page call it."""
+    return f"GPU {rank.device}" if rank.rank is None else f"Rank {rank.rank}, GPU {rank.device}"
+
+
+def _rank(rank: RankMemory) -> RenderableType:
+    who = name_of(rank)
     if isinstance(rank.peak, Unknown):
         return Group(title(who), Text(f"The peak is not known: {words.plain(rank.peak.reason)}"))
     steady = rank.steady if isinstance(rank.steady, Moment) else None

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from dynotune import memory
-from dynotune.report.memory import memory_report
+from dynotune.report import memory_report
 from dynotune.report.page import memory_page
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown

@@ -37,36 +37,16 @@ dynotune memory snapshot.pickle
 @runs_a_command("settings", "warmup_steps")
 def memory(
     context: typer.Context,
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="A memory snapshot of torch.", readable=False)
-    ] = None,
-    values: Annotated[
-        str | None,
-        typer.Option(metavar="arg.NAME=A,B", help="Run the command with each of these batches, to predict others."),
-    ] = None,
-    slice_: Annotated[
-        bool,
-        typer.Option("--slice", help="Predict from half of each batch, if the command has no argument for it."),
-    ] = False,
-    gpu: Annotated[
-        str | None, typer.Option(metavar="CARD", help="What fits on another card: H100-80GB, or 24GiB.")
-    ] = None,
-    fill: Annotated[
-        bool, typer.Option("--fill", help="Prove the largest batch: run it for 100 steps, and the next one.")
-    ] = False,
-    processes: Annotated[
-        bool, typer.Option("--processes", help="Also find how many of the command one GPU carries.")
-    ] = False,
-    rate: Annotated[
-        float | None, typer.Option(metavar="N", help="The same, if each must make N samples a second.", min=0.001)
-    ] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", readable=False, help="A snapshot of torch.")] = None,
+    values: Annotated[str | None, typer.Option(metavar="arg.NAME=A,B", help="Run each, and predict others.")] = None,
+    slice_: Annotated[bool, typer.Option("--slice", help="Predict others from half of each batch.")] = False,
+    gpu: Annotated[str | None, typer.Option(metavar="CARD", help="What fits on another: H100-80GB, 24GiB.")] = None,
+    fill: Annotated[bool, typer.Option("--fill", help="Run the largest batch for 100 steps, and the next.")] = False,
+    processes: Annotated[bool, typer.Option("--processes", help="How many of the command one GPU carries.")] = False,
+    rate: Annotated[float | None, typer.Option(metavar="N", min=0.001, help="At N samples a second each.")] = None,
     predict: Annotated[str | None, typer.Option(metavar="N,M", help="Also predict these batches.")] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a page with a plot of memory over the recorded steps.")
-    ] = None,
-    max_size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Largest snapshot that is read: 500M, 8G.")
-    ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page: memory over the steps.")] = None,
+    max_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Largest snapshot to read: 500M, 8G.")] = None,
     json: Json = None,
     *,
     run: RunSpec,
@@ -75,7 +55,10 @@ def memory(
     options.check_output(html, "--html")
     limit_bytes = num_bytes(max_size, "--max-size") or MAX_SNAPSHOT_BYTES
     if file is not None:
-        _refuse_running(context, file)
+        if context.find_root().obj:
+            raise UsageError(f"{file} and a command were both given.", hint="Give one of them.")
+        if foreign := options.given(context, but=OF_A_FILE):
+            raise UsageError(f"{foreign[0]} is about running a command, and a file was given.", hint="Leave it out.")
         with from_elsewhere(file):
             _show(_explained(file, limit_bytes), html, json)
         return
@@ -130,13 +113,6 @@ def _numbers(option: str, text: str) -> list[int]:
     if not all(word.isdecimal() and int(word) for word in words):
         raise UsageError(f"{option} {text} is no list of batches.", hint="Batches are whole numbers: 32,64.")
     return list(dict.fromkeys(map(int, words)))
-
-
-def _refuse_running(context: typer.Context, file: Path) -> None:
-    if context.find_root().obj:
-        raise UsageError(f"{file} and a command were both given.", hint="Give one of them.")
-    if foreign := options.given(context, but=OF_A_FILE):
-        raise UsageError(f"{foreign[0]} is about running a command, and a file was given.", hint="Leave it out.")
 
 
 def _explained(file: Path, limit_bytes: int) -> MemoryAccount:

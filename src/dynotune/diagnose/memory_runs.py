@@ -204,17 +204,22 @@ class _Runs:
         """One run: whole batches, then these shares of them."""
         self._watcher.running(" ".join(["the command", *map(str, settings), "until its steps are steady"]))
         with self._runner(settings) as runner:
-            found = [self._recorded(runner, None)]
+            found = [recorded_memory(runner, self._run, self._used_before)]
             for share in shares:
                 self._watcher.running(f"{share:.0%} of each batch")
                 try:
-                    found.append(self._recorded(runner, share))
+                    found.append(recorded_memory(runner, self._run, self._used_before, share=share))
                 except CommandFailed as error:
                     raise CannotRunHere(
                         f"The program does not stand a smaller batch, so none can be sliced: {error.message}",
                         hint="Give the batch as an argument: dynotune memory --values arg.batch=8,16 -- python "
                         "train.py --batch {batch}",
                     ) from error
+            outcome = runner.outcome()
+            refuse_rejected(outcome, "in the recorded run")
+            self.folder = outcome.folder if self.folder == Path() else self.folder
+            if not runner.steady:
+                self.notes.append("The steps had not become steady when they were recorded.")
             return found
 
     def fills(self, setting: Setting) -> tuple[str, int | Unknown]:
@@ -268,15 +273,6 @@ class _Runs:
     def _runner(self, settings: Sequence[Setting] = ()) -> TaskRunner:
         run = msgspec.structs.replace(self._run, settings=[*self._run.settings, *settings])
         return TaskRunner(run, self._watcher, facts=self._facts, label="the recorded run")
-
-    def _recorded(self, runner: TaskRunner, share: float | None) -> list[Recorded]:
-        found = recorded_memory(runner, self._run, self._used_before, share=share)
-        outcome = runner.outcome()
-        refuse_rejected(outcome, "in the recorded run")
-        self.folder = outcome.folder if self.folder == Path() else self.folder
-        if not runner.steady:
-            self.notes.append("The steps had not become steady when they were recorded.")
-        return found
 
 
 def _within(record: Record, share: float | None) -> RecordMemory:

@@ -10,6 +10,7 @@ N r / (1 + a (N - 1)). With a = 0 they do not meet; with a = 1 more of them make
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from dynotune.memory.sequence import Sequence as Allocations
 from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import Capacity, Fit, Moment, Processes, TermName
+from dynotune.schema.memory import VERDICTS, Capacity, Fit, Moment, Processes, TermName
 from dynotune.trace.snapshot import Lives
 
 MARGIN_SHARE = 0.02
@@ -26,7 +27,6 @@ SEGMENT_BYTES = 2 << 20
 CONSTANT: tuple[TermName, ...] = ("workspaces", "weights", "optimizer")
 LEAST_GROWTH = 0.001
 """Of the memory, between two batches: below it the argument does not change the batch on the device."""
-MOST_BATCH = 1 << 30
 LEAST_GAIN = 0.05
 """Of what all make together: one process more that adds less is not worth its memory."""
 MOST_PROCESSES = 1000
@@ -79,7 +79,7 @@ def capacity(
     if len(batches) < 2:
         return Unknown(f"every run had a batch of {batches[0]}: the argument does not change the batch")
     first, last = measured[batches[0]].requested_bytes, measured[batches[-1]].requested_bytes
-    if last - first < LEAST_GROWTH * first:  # reserved memory comes in large pieces
+    if last - first <= LEAST_GROWTH * first:  # reserved memory comes in large pieces
         return Unknown(
             f"a batch of {batches[-1]} takes no more memory than one of {batches[0]}: something else sets the peak"
         )
@@ -90,13 +90,18 @@ def capacity(
     residual = max(abs(model(batch) - total) / total for batch, total in known.items())
     # A model that misses what it was made from is that much less sure of the rest.
     margin = int(max(MARGIN_SHARE, residual) * limit_bytes)
-    largest = _largest(model, limit_bytes - margin)
+    # No more than twice what fits by requested bytes alone, which are the least of what is held.
+    most = 2 * int(limit_bytes * (batches[-1] - batches[0]) / (last - first)) + 2
+    largest = bisect_right(range(1, most), limit_bytes - margin, key=model)
 
     def fit(batch: int) -> Fit:
         needed = known.get(batch, predicted := model(batch))
-        verdict = "does-not-fit" if needed > limit_bytes else "too-close" if needed + margin > limit_bytes else "fits"
-        measured_bytes = known.get(batch, Unknown("it was not run"))
-        return Fit(batch=batch, num_bytes=predicted, measured_bytes=measured_bytes, verdict=verdict)
+        return Fit(
+            batch=batch,
+            num_bytes=predicted,
+            measured_bytes=known.get(batch, Unknown("it was not run")),
+            verdict=VERDICTS[(needed > limit_bytes) + (needed + margin > limit_bytes)],
+        )
 
     return Capacity(
         card=card,
@@ -124,17 +129,6 @@ def _model(measured: Mapping[int, Moment], sequence: Allocations | None) -> Call
     varying = [peak.reserved_bytes - sum(peak.of(name) for name in CONSTANT) for peak in peaks]
     slope, begin = np.polyfit(list(measured), varying, 1)
     return lambda batch: constant + -(-max(0, round(float(begin + slope * batch))) // SEGMENT_BYTES) * SEGMENT_BYTES
-
-
-def _largest(model: Callable[[int], int], limit_bytes: int) -> int:
-    """The largest batch whose prediction is within the limit; 0 where none is."""
-    low, high = 0, 1
-    while high < MOST_BATCH and model(high) <= limit_bytes:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if model(middle) <= limit_bytes else (low, middle)
-    return low
 
 
 def processes(

@@ -22,24 +22,18 @@ FAR = 16
 NOTABLE_BYTES = 256 << 20
 """Of others: the driver keeps less than that for itself."""
 WIDEST = 100
+# fmt: off
 LOOKS: dict[TermName, tuple[str, str]] = {
-    "weights": ("weights", "#2e7d32"),
-    "gradients": ("gradients", "#c9a227"),
-    "optimizer": ("optimizer states", "#8e4585"),
-    "buffers": ("buffers", "#7cb342"),
-    "inputs": ("inputs", "#00838f"),
-    "activations": ("activations", "#1565c0"),
-    "temporary": ("temporary buffers", "#64b5f6"),
-    "kept": ("other tensors of the program", "#4db6ac"),
-    "workspaces": ("workspaces of cuBLAS", "#78909c"),
-    "blocks": ("blocks in use", "#1565c0"),
-    "graph-pools": ("pools of CUDA graphs", "#d81b60"),
-    "rounding": ("rounding by the allocator", "#9e9e9e"),
-    "cache": ("cache of the allocator", "#bdbdbd"),
+    "weights": ("weights", "#2e7d32"), "gradients": ("gradients", "#c9a227"),
+    "optimizer": ("optimizer states", "#8e4585"), "buffers": ("buffers", "#7cb342"), "inputs": ("inputs", "#00838f"),
+    "activations": ("activations", "#1565c0"), "temporary": ("temporary buffers", "#64b5f6"),
+    "kept": ("other tensors of the program", "#4db6ac"), "workspaces": ("workspaces of cuBLAS", "#78909c"),
+    "blocks": ("blocks in use", "#1565c0"), "graph-pools": ("pools of CUDA graphs", "#d81b60"),
+    "rounding": ("rounding by the allocator", "#9e9e9e"), "cache": ("cache of the allocator", "#bdbdbd"),
     "fragmentation": ("free between blocks in use", "#e64a19"),
-    "context": ("CUDA context, loaded modules, NCCL", "#90a4ae"),
-    "unknown": ("unknown", "#c62828"),
+    "context": ("CUDA context, loaded modules, NCCL", "#90a4ae"), "unknown": ("unknown", "#c62828"),
 }
+# fmt: on
 """Name and colour of each term, on the screen and on the page."""
 
 
@@ -52,7 +46,7 @@ def memory_report(account: MemoryAccount) -> RenderableType:
     if not account.file:
         parts.append(_capacity(account.capacity))
     if isinstance(account.processes, Processes):
-        parts.append(_beside(account.processes))
+        parts.append(_processes(account.processes))
     if account.findings:
         lines = [finding_lines(finding) for finding in account.findings[:NUM_FINDINGS]]
         parts.append(Group(title("What would save memory", "predicted; compare --objective memory proves it"), *lines))
@@ -157,12 +151,13 @@ def _capacity(found: Capacity | Unknown) -> RenderableType:
     return Group(*lines, *([Text(_proved(found.proof))] if found.proof is not None else []))
 
 
-def _beside(found: Processes) -> RenderableType:
+def _processes(found: Processes) -> RenderableType:
     each = "" if found.asked_per_s is None else f", for {found.asked_per_s:g} a second each"
-    memory = "unknown" if isinstance(found.by_memory, Unknown) else str(found.by_memory)
+    memory = "unknown" if isinstance(found.by_memory, Unknown) else found.by_memory
     told = f"by memory {memory}, by throughput {found.by_throughput}: one makes {found.one_per_s:.4g} a second, "
-    told += f"two together {found.two_per_s:.4g}"
-    return Group(title("Processes on one GPU", f"{found.most}{each}"), Text(told))
+    return Group(
+        title("Processes on one GPU", f"{found.most}{each}"), Text(f"{told}two together {found.two_per_s:.4g}")
+    )
 
 
 def _proved(proof: Proof) -> str:

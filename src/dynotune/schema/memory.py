@@ -17,6 +17,9 @@ TermName = Literal[
 ORDER: tuple[TermName, ...] = get_args(TermName)
 """As they are told. `blocks` are those of a snapshot, which does not say whose they are."""
 
+Verdict = Literal["fits", "too-close", "does-not-fit"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+
 
 class Term(msgspec.Struct, frozen=True, kw_only=True):
     """One part of the memory of a process.
@@ -136,7 +139,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     num_bytes: int
     measured_bytes: int | Unknown = Unknown("it was not run")
-    verdict: Literal["fits", "too-close", "does-not-fit"]
+    verdict: Verdict
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):

@@ -180,9 +180,13 @@ class RecordMemory(Task):
             "facts": {**self._facts, **self._asked()},
             "notes": self._notes,
         }
-        _write(os.path.join(self.program.folder, stem + ".pickle"), pickle.dumps(snapshot, protocol=4))
-        _write(os.path.join(self.program.folder, stem + ".json"), json.dumps(fields).encode())
         files = {"file": stem + ".pickle", "owners": stem + ".json"}
+        for name, raw in zip(files.values(), (pickle.dumps(snapshot, protocol=4), json.dumps(fields).encode())):
+            path = os.path.join(self.program.folder, name)
+            # Whole or not at all, and for the owner alone.
+            with open(path + ".partial", "wb", opener=lambda part, flags: os.open(part, flags, 0o600)) as file:
+                file.write(raw)
+            os.replace(path + ".partial", path)
         self.complete({**files, "first_step": self._first, "pid": os.getpid(), "rank": rank})
 
     def _mark(self, name: str) -> None:
@@ -344,11 +348,3 @@ def _address(tensor: Any) -> tuple[int, int]:
 
 def _num_bytes(tensors: Iterable[Any]) -> int:
     return sum(int(tensor.numel()) * int(tensor.element_size()) for tensor in tensors if tensor is not None)
-
-
-def _write(path: str, raw: bytes) -> None:
-    """Write whole or not at all, readable by the owner alone."""
-    descriptor = os.open(path + ".partial", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(raw)
-    os.replace(path + ".partial", path)

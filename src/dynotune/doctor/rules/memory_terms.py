@@ -16,6 +16,7 @@ from dynotune.schema.memory import Moment, RankMemory
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
+Saved = Callable[[RankMemory, Moment], float]
 _BLOCK = re.compile(r"(.+)\.\d+(?=\.|$)")
 _WRONG = "the peak lies elsewhere once this is done: the next highest level then bounds what is saved."
 
@@ -38,6 +39,10 @@ def _fact(rank: RankMemory, name: str) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
+def _is_float32(rank: RankMemory) -> bool:
+    return rank.facts.get("autocast") is False and rank.facts.get("dtype") == "float32"
+
+
 def _checkpointing(rank: RankMemory, peak: Moment) -> float:
     sizes = _lists(peak)[1]
     return sum(sizes) - max(sizes) if rank.trains and not rank.facts.get("recomputes") else 0
@@ -48,15 +53,7 @@ def _moments(rank: RankMemory, peak: Moment) -> float:
     return 0.75 * peak.of("optimizer") if is_adam and rank.facts.get("bitsandbytes") else 0
 
 
-def _saving(
-    id: str,
-    claim: str,
-    sees: str,
-    remedy: str,
-    saved: Callable[[RankMemory, Moment], float],
-    settings: tuple[Setting, ...] = (),
-    term: str = "",
-) -> Rule:
+def _saving(id: str, claim: str, sees: str, remedy: str, saved: Saved, *settings: Setting, term: str = "") -> Rule:
     """The rule that finds what saves memory, where that is worth it, in the rank that holds most.
 
     Args:
@@ -97,24 +94,18 @@ RULES = (
         "weights in float32, forward passes outside of autocast, and the activations at the peak: half of them, "
         "less the half-precision copies of the weights that autocast keeps.",
         "Run the forward pass under torch.autocast in bfloat16.",
-        lambda rank, peak: (
-            (rank.facts.get("autocast") is False and rank.facts.get("dtype") == "float32")
-            * (peak.of("activations") - peak.of("weights"))
-            / 2
-        ),
-        (Setting("precision.autocast", "bf16"),),
-        "activations",
+        lambda rank, peak: (peak.of("activations") - peak.of("weights")) / 2 if _is_float32(rank) else 0,
+        Setting("precision.autocast", "bf16"),
+        term="activations",
     ),
     _saving(
         "memory-optimizer-copies",
         "The peak lies in the optimizer's step, which copies its operands.",
         "a peak within an optimizer's step, and the temporary buffers that foreach operations allocate there.",
         "Build the optimizer with fused=True, or with foreach=False.",
-        lambda rank, peak: (
-            peak.of("temporary") if rank.facts.get("peak_in_update") and not rank.facts.get("fused") else 0
-        ),
-        (Setting("optimizer.fused", True),),
-        "temporary",
+        lambda rank, peak: _fact(rank, "peak_in_update") * (not rank.facts.get("fused")) * peak.of("temporary"),
+        Setting("optimizer.fused", True),
+        term="temporary",
     ),
     _saving(
         "memory-optimizer-8bit",
@@ -160,7 +151,7 @@ RULES = (
         "memory that is reserved at the peak, and free between blocks in use.",
         "Let segments grow: alloc.expandable_segments=true.",
         lambda _, peak: peak.of("fragmentation"),
-        (Setting("alloc.expandable_segments", True),),
+        Setting("alloc.expandable_segments", True),
     ),
     _saving(
         "memory-logits",

@@ -6,7 +6,6 @@ The allocator logs an allocation and its release with the size that the program 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -32,16 +31,6 @@ class Event(msgspec.Struct):
     size: Annotated[int, Meta(ge=0)] = 0
     addr: int | None = None
     frames: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """An active block at the time of the snapshot."""
-
-    address: int
-    size: int
-    requested_size: int
-    where: Place
 
 
 class Stacks:
@@ -90,10 +79,8 @@ class Stacks:
         try:
             self._budget -= len(frames)
             fields = [(frame["filename"], frame["line"], frame["name"]) for frame in frames]
-        except (TypeError, KeyError) as error:
-            raise UsageError(
-                f"{self._name} is no memory snapshot: a stack holds something else than frames."
-            ) from error
+        except (TypeError, KeyError):
+            self._budget = -1
         if self._budget < 0 or not all(
             isinstance(file, str) and isinstance(line, int) and isinstance(function, str)
             for file, line, function in fields

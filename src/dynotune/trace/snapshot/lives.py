@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dynotune.schema.memory import TermName
 from dynotune.schema.trace_summary import Place
-from dynotune.trace.snapshot.history import ADDRESS_MASK, BLOCKS, SEGMENTS, Event, Held, Stacks
+from dynotune.trace.snapshot.history import ADDRESS_MASK, BLOCKS, SEGMENTS, Event, Stacks
 
 GRANULE_BYTES = 512
 UNSPLIT_BYTES = 1 << 20
@@ -45,6 +45,9 @@ class Life:
     died: int
     where: Place = NOWHERE
     module: str = ""
+
+
+Held = Sequence[tuple[Life, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +142,12 @@ class Lives:
 
 
 def lives_of(
-    device: int, events: Sequence[Event], held: Sequence[Held], segments: list[Range], stacks: Stacks, *, is_sized: bool
+    device: int, events: Sequence[Event], held: Held, segments: list[Range], stacks: Stacks, *, is_sized: bool
 ) -> Lives:
     """Lives of all blocks; those of the snapshot alone where the history does not lead to them.
 
     Args:
-        held: active blocks at the snapshot; `is_sized`: whether it tells what was asked for in each.
+        held: blocks at the snapshot, and how large they are there; `is_sized`: it tells what was asked for in each.
     """
     private = sorted((one.address, one.size) for one in segments if one.is_private)
     unknown = _why_unknown(events, is_sized=is_sized)
@@ -175,12 +178,12 @@ def _why_unknown(events: Sequence[Event], *, is_sized: bool) -> str:
 
 
 def _followed(
-    events: Sequence[Event], held: Sequence[Held], stacks: Stacks
+    events: Sequence[Event], held: Held, stacks: Stacks
 ) -> tuple[list[Life], int, list[tuple[int, int, Range]]] | None:
     """Lives, their number of events, and events of segments; None if the events do not lead to the blocks held."""
     named = {(event.addr or 0) & ADDRESS_MASK for event in events if event.action in BLOCKS}
     # A block that no event names was there all the time, so nothing was allocated in its place.
-    kept = sorted((one.address, one.address + one.size) for one in held if one.address not in named)
+    kept = sorted((one.address, one.address + size) for one, size in held if one.address not in named)
     starts = [start for start, _ in kept]
     born: dict[int, tuple[int, Event]] = {}
     lives: list[Life] = []
@@ -206,10 +209,10 @@ def _followed(
             lives.append(_life(stacks, address, event, born.pop(address, None), number))
         touched.add(address)
         number += 1
-    if born.keys() != touched & {one.address for one in held}:
+    if born.keys() != touched & {one.address for one, _ in held}:
         return None
     lives += [_life(stacks, address, event, (at, event), number) for address, (at, event) in born.items()]
-    lives += [Life(one.address, one.requested_size, -1, number, one.where) for one in held if one.address not in named]
+    lives += [replace(one, died=number) for one, _ in held if one.address not in named]
     return lives, number, segment_events
 
 

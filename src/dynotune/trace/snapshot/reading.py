@@ -16,8 +16,8 @@ from msgspec import Meta
 from dynotune.schema.document import convert
 from dynotune.schema.errors import UsageError
 from dynotune.trace.snapshot import plain_pickle
-from dynotune.trace.snapshot.history import ADDRESS_MASK, Event, Held, Stacks
-from dynotune.trace.snapshot.lives import Lives, Range, lives_of
+from dynotune.trace.snapshot.history import ADDRESS_MASK, Event, Stacks
+from dynotune.trace.snapshot.lives import Life, Lives, Range, lives_of
 
 _WRITE = "Write one with torch.cuda.memory._dump_snapshot(path)."
 _LARGEST_SUM_BYTES = 1 << 62
@@ -122,13 +122,14 @@ def _convert(data: object, path: Path, *, num_bytes: int) -> _Snapshot:
         raise UsageError(f"{path} is a pickle, but no memory snapshot: {error}.", hint=_WRITE) from error
 
 
-def _held(segment: _Segment, stacks: Stacks) -> list[Held]:
-    """Active blocks of a segment. Before torch 2.2 they had no address of their own; they follow one another."""
+def _held(segment: _Segment, stacks: Stacks) -> list[tuple[Life, int]]:
+    """Active blocks with their sizes. Before torch 2.2 they had no address of their own; they follow one another."""
     found, address = [], segment.address
     for block in segment.blocks:
         start = address if block.address is None else block.address
         address += block.size
         if block.state.startswith("active"):
             requested = block.size if block.requested_size is None else block.requested_size
-            found.append(Held(start & ADDRESS_MASK, block.size, requested, stacks.place(block.frames)))
+            life = Life(start & ADDRESS_MASK, requested, -1, 0, stacks.place(block.frames))
+            found.append((life, block.size))
     return found

@@ -126,7 +126,7 @@ def grown(batch):
 def test_the_largest_batch_is_run_and_the_next_one_too(ended, next_ended):
     found = memory.capacity({8: grown(8), 16: grown(16)}, card="24GiB", limit_bytes=24 << 30)
     runs = FakeRuns([("ran", 23 << 30), ended])
-    request = MemoryRequest(run=spec(), batches=[knobs.parse("arg.batch=8")])
+    request = MemoryRequest(run=spec(), batches=[knobs.parse("arg.batch=8")], fill=True)
     proof = memory_runs._filled(runs, request, found).proof
     assert runs.asked == [f"arg.batch={found.largest}", f"arg.batch={found.largest + 1}"]
     assert (proof.ran, proof.next_ended) == (True, next_ended)

@@ -92,11 +92,9 @@ def live_memory(request: MemoryRequest, watcher: Watcher) -> tuple[MemoryAccount
         recorded = [one for setting in request.batches for one in runs.recorded([setting])]
         recorded = recorded or runs.recorded(shares=request.shares)
         ranks = [rank for rank, _ in recorded[0]]
-        others = ranks[0].others_bytes
-        limit = card or (ranks[0].total_bytes or 0) - (0 if isinstance(others, Unknown) else others)
-        capacity = _capacity(recorded, request, limit)
-        if request.fill:
-            capacity = _filled(runs, request, capacity)
+        others = 0 if isinstance(ranks[0].others_bytes, Unknown) else ranks[0].others_bytes
+        limit = card or (ranks[0].total_bytes or 0) - others
+        capacity = _filled(runs, request, _capacity(recorded, request, limit))
         view = ObservationView(Observation(command=request.run.command, memory=ranks))
         findings = [one for one in examine(view, "program")[0] if one.id.startswith("memory-")]
         account = MemoryAccount(
@@ -309,8 +307,8 @@ def _capacity(recorded: Sequence[Sequence[Recorded]], request: MemoryRequest, li
 
 
 def _filled(runs: _Runs, request: MemoryRequest, capacity: Capacity | Unknown) -> Capacity | Unknown:
-    """The largest batch and the next one, run."""
-    if isinstance(capacity, Unknown) or isinstance(capacity.largest, Unknown):
+    """The same, with the largest batch and the next one run, if that was asked for."""
+    if not request.fill or isinstance(capacity, Unknown) or isinstance(capacity.largest, Unknown):
         return capacity
     knob, largest = request.batches[0].knob, capacity.largest
     ended, num_bytes = runs.fills(knobs.parse(f"{knob}={largest}"))

@@ -50,7 +50,7 @@ class Sequence:
         ends: dict[int, int] = {}
         for name, (born, died, first, second) in enumerate(self.blocks):
             size = max(1, round(first + share * (second - first)))
-            ends[died] = name if died < self.num_events else -1
+            ends[died] = name
             if born < 0:
                 allocator.allocate(name, size)
             else:
@@ -58,8 +58,8 @@ class Sequence:
         for event in range(self.num_events):
             if event in begins:
                 allocator.allocate(*begins[event])
-            elif (name := ends.get(event, -1)) >= 0:
-                allocator.release(name)
+            elif event in ends:
+                allocator.release(ends[event])
         return allocator.peak_reserved_bytes
 
 

@@ -143,10 +143,9 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the largest batch, and of the next one, when they were run for `num_steps` steps.
+    """What became of the largest batch when it was run for `num_steps` steps, and of the next one.
 
     Args:
-        num_bytes: of the process with the largest.
         next_ended: "out-of-memory", "over-margin" or "fits"; the last says that the prediction was too careful.
     """
 

@@ -136,9 +136,8 @@ class RecordMemory(Task):
     def _record(self) -> None:
         torch = self.program.torch
         synchronise(torch)
-        for index in range(torch.cuda.device_count()):
-            if torch.cuda.memory_reserved(index):
-                self._devices[index] = {"device": index, "marks": [], "owners": []}
+        used = [index for index in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(index)]
+        self._devices.update({index: {"device": index, "marks": [], "owners": []} for index in used})
         if not self._devices:
             self.give_up("the program has no memory of a device from torch")
             return

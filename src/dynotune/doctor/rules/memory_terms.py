@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
 from dynotune.doctor import policy
@@ -27,9 +27,9 @@ def _lists(peak: Moment) -> tuple[str, list[int]]:
     for name, size in next((term.modules for term in peak.terms if term.name == "activations"), {}).items():
         if match := _BLOCK.match(name):
             blocks[match[0]] += size
-    lists: dict[str, list[int]] = {}
+    lists: dict[str, list[int]] = defaultdict(list)
     for name, size in blocks.items():
-        lists.setdefault(name.rpartition(".")[0], []).append(size)
+        lists[name.rpartition(".")[0]].append(size)
     return max(lists.items(), key=lambda item: sum(item[1]), default=("the model", [0]))
 
 

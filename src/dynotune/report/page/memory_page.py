@@ -58,11 +58,10 @@ def _figure(rank: RankMemory) -> dict[str, Any] | None:
     levels = rank.levels
     if isinstance(levels, Unknown) or not levels.events:
         return None
-    modules = [words.plain(module, longest=120) for module in levels.modules]
     return {
         "label": f"Live blocks of {name_of(rank)} over the recorded steps",
         "events": levels.events,
-        "modules": modules,
+        "modules": [words.plain(module, longest=120) for module in levels.modules],
         "steps": levels.steps,
         "terms": [
             {"name": label, "colour": colour, "gib": [size / GIB for size in levels.bytes[name]]}

@@ -78,20 +78,17 @@ def capacity(
     batches = list(measured)
     if len(batches) < 2:
         return Unknown(f"every run had a batch of {batches[0]}: the argument does not change the batch")
-    first, last = measured[batches[0]].requested_bytes, measured[batches[-1]].requested_bytes
+    low, high = batches[0], batches[-1]
+    first, last = measured[low].requested_bytes, measured[high].requested_bytes
     if last - first <= LEAST_GROWTH * first:  # reserved memory comes in large pieces
-        return Unknown(
-            f"a batch of {batches[-1]} takes no more memory than one of {batches[0]}: something else sets the peak"
-        )
-    ends = batches[0], batches[-1]
-    found = [histories[batch] for batch in ends if histories and batch in histories]
-    model = _model(measured, Allocations.of(found[0], found[1], ends) if len(found) == 2 else None)
+        return Unknown(f"a batch of {high} takes no more memory than one of {low}: something else sets the peak")
+    model = _model(measured, Allocations.of(histories[low], histories[high], (low, high)) if histories else None)
     known = {batch: peak.total_bytes for batch, peak in measured.items()}
     residual = max(abs(model(batch) - total) / total for batch, total in known.items())
     # A model that misses what it was made from is that much less sure of the rest.
     margin = int(max(MARGIN_SHARE, residual) * limit_bytes)
     # No more than twice what fits by requested bytes alone, which are the least of what is held.
-    most = 2 * int(limit_bytes * (batches[-1] - batches[0]) / (last - first)) + 2
+    most = 2 * int(limit_bytes * (high - low) / (last - first)) + 2
     largest = bisect_right(range(1, most), limit_bytes - margin, key=model)
 
     def fit(batch: int) -> Fit:

@@ -144,7 +144,7 @@ def _capacity(found: Capacity | Unknown) -> RenderableType:
     margin = f"{words.num_bytes(found.limit_bytes)}, with {words.num_bytes(found.margin_bytes)} kept free"
     lines: list[RenderableType] = [title(f"What fits on {words.plain(found.card)}", margin)]
     if not isinstance(found.largest, Unknown):
-        far = found.largest / max(found.measured)
+        far = found.largest / max([1, *found.measured])
         unsure = f", {far:.0f} times what was run: --fill proves it" if far > FAR and found.proof is None else ""
         lines.append(Text.assemble((f"The largest batch that fits: {found.largest}", "bold"), unsure))
     lines.append(rows_of([("", "left"), ("", "right"), ("", "left"), ("", "left")], rows))
@@ -163,4 +163,4 @@ def _processes(found: Processes) -> RenderableType:
 def _proved(proof: Proof) -> str:
     ended = {"out-of-memory": "ran out of memory", "over-margin": "left less than the margin free", "fits": "fits, too"}
     first = f"ran {proof.num_steps} steps" if proof.ran else "ran out of memory"
-    return f"Run: a batch of {proof.batch} {first}; {proof.batch + 1} {ended[proof.next_ended]}."
+    return f"Run: a batch of {proof.batch} {first}; {proof.batch + 1} {ended.get(proof.next_ended)}."

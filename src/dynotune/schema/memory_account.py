@@ -21,7 +21,7 @@ class MemoryAccount(msgspec.Struct, frozen=True, kw_only=True):
     command: list[str] = []
     file: str = ""
     ranks: list[RankMemory]
-    capacity: Capacity | Unknown = Unknown("one batch was run; --values arg.batch=8,16 or --slice predicts others")
+    capacity: Capacity | Unknown = Unknown("it takes two batches: --values arg.batch=8,16, or --slice")
     processes: Processes | Unknown = Unknown("it takes runs of one and of two at once: --processes")
     findings: list[Finding] = []
     notes: list[str] = []

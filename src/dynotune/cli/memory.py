@@ -110,7 +110,7 @@ def batch_settings(text: str | None) -> list[Setting]:
 
 def _numbers(option: str, text: str) -> list[int]:
     words = [word.strip() for word in text.split(",") if word.strip()]
-    if not all(word.isdecimal() and int(word) for word in words):
+    if not all(word.isdecimal() and len(word) < 10 and int(word) for word in words):
         raise UsageError(f"{option} {text} is no list of batches.", hint="Batches are whole numbers: 32,64.")
     return list(dict.fromkeys(map(int, words)))
 

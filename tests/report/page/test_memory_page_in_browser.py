@@ -5,7 +5,7 @@ import pytest
 from dynotune.report.page import memory_page
 
 from ..browser import CHROMIUM, Browser
-from ..memory.test_account_report import ACCOUNT
+from ..test_memory_account import ACCOUNT
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 

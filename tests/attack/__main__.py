@@ -58,7 +58,7 @@ def page(result: dict[str, Any]) -> str:
     lines = [
         "# Robustness",
         "",
-        "What dynotune was attacked with, and what did not hold. `make attack` makes this page anew; `tests/attack`",
+        "`make attack` attacks dynotune with these cases, says which did not hold, and makes this page; `tests/attack`",
         "has the cases. A case is repeated by its part, seed and number, which a failure names.",
         "",
         f"On: {machine}.",

@@ -28,12 +28,13 @@ class Act:
     Args:
         kind: "load" (a batch, fetched in the process itself), "drawn" (a batch of a worker that makes one in
             `host` ns), "python", "launch" (a kernel), "copy" (pageable, to the device), "pinned" or "sync".
-        host: on the host; of launches, until the call returns. device: the work's own.
+        host: on the host; of launches, until the call returns. device: the work's own. name: of a launched kernel.
     """
 
     kind: str
     host: int = 0
     device: int = 0
+    name: str = "ampere_sgemm"
 
 
 def load(host: int) -> Act:
@@ -48,8 +49,8 @@ def python(host: int) -> Act:
     return Act("python", host)
 
 
-def kernels(num: int, host: int, device: int) -> list[Act]:
-    return [Act("launch", host, device)] * num
+def kernels(num: int, host: int, device: int, name: str = "ampere_sgemm") -> list[Act]:
+    return [Act("launch", host, device, name)] * num
 
 
 def copy(device: int) -> Act:
@@ -102,7 +103,7 @@ class Simulation:
         begin = self.host_ns
         self.host_ns += self._own(act.host)
         self.made.operator("aten::mm", begin, self.host_ns)
-        self._queue("cudaLaunchKernel", "ampere_sgemm", begin + (self.host_ns - begin) // 2, act.device)
+        self._queue("cudaLaunchKernel", act.name, begin + (self.host_ns - begin) // 2, act.device)
 
     def _queue(self, call: str, name: str, called: int, device: int) -> None:
         self.number += 1

@@ -3,10 +3,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dynotune.diagnose.conclusions import bottleneck, conclude, leading_finding, verdict
+from dynotune.diagnose.conclusions import _with_predictions, bottleneck, conclude, leading_finding, verdict
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Observation
+from dynotune.schema.observation import Observation, Predicted
+from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
 from ..doctor.observations import attribution, loss, observed, timing
@@ -140,3 +141,14 @@ def test_of_nothing_that_was_observed_a_diagnosis_says_so():
     assert found.verdict == "No step was timed: no command was run."
     assert isinstance(found.shares, Unknown)
     assert "loader-bound" in {unknown.id for unknown in found.unknown}
+
+
+def test_a_finding_holds_what_its_own_settings_are_predicted_to_save():
+    nhwc, workers = Predicted(0.08, 0.16), Predicted(0.1, 0.3)
+    predicted = {"layout.channels_last=true": nhwc, "loader.num_workers": workers, "compile.mode=default": nhwc}
+    settings = [Setting("layout.channels_last", True), *(Setting("loader.num_workers", num) for num in (0, 2, 8))]
+    finding = Finding(id="some", severity="low", claim="", share=0.1, candidates=settings)
+    # Fewer workers than there are, or none, do not keep up with a step.
+    told = _with_predictions(finding, predicted, 4).predicted
+    assert told == {"layout.channels_last=true": nhwc, "loader.num_workers=8": workers}
+    assert _with_predictions(finding, {}, 4) == finding

@@ -55,6 +55,13 @@ def test_gradients_of_a_teacher_that_nothing_updates():
     assert "Teacher" in finding.claim and "no_grad" in finding.remedy
 
 
+def test_a_teacher_of_the_programs_own_is_seen_in_its_own_lines():
+    """The innermost line of the user's own is then in its forward(), which other models may share."""
+    call = {"grad_enabled": True, "training": False, "output_requires_grad": True, "input_requires_grad": False}
+    assert found(distilling(call=call | {"seen_share": 0.1}))["gradients-unused"].share == pytest.approx(0.2)
+    assert found(distilling(call=call | {"seen_share": 0.3}))["gradients-unused"].share == pytest.approx(0.5)
+
+
 def test_gradients_that_are_used_or_not_computed_are_left_alone():
     assert "gradients-unused" not in found(distilling(num_updated=20))
     assert "gradients-unused" not in found(distilling(num_updated=None))

@@ -96,6 +96,31 @@ def test_waits_for_the_host_weigh_from_a_twentieth_on():
     assert "host-bound" not in found(waiting(lost("host-bound", 0.004)))
 
 
+def test_idle_time_that_a_lower_clock_explains_is_of_low_severity():
+    def lowered(clock_mhz: float, *reasons: str, slowed: float = 2.0) -> Finding:
+        facts: Any = {
+            "gpu.max_sm_clock_mhz": 1980,
+            "window.sm_clock_mhz": clock_mhz,
+            "window.clock_reasons": list(reasons),
+        }
+        losses = lost("host-bound", 0.08), lost("launch-bound", 0.09)
+        made = waiting(*losses, host=0.17, facts=facts)
+        assert not isinstance(made.attribution, Unknown)
+        recorded = msgspec.structs.replace(made.attribution, slowed=slowed)
+        return found(msgspec.structs.replace(made, attribution=recorded))["launch-bound"]
+
+    surely = lowered(1980.0, "sw-power-cap 0.50")
+    assert (surely.severity, surely.share) == ("high", pytest.approx(0.17))
+    # The recorded steps, which leave the device idle, may have run at the highest clock.
+    doubtful = lowered(1650.0, "sw-power-cap 1.00")
+    assert (doubtful.severity, doubtful.share) == ("low", pytest.approx(0.17))
+    assert "17% of a step" in doubtful.evidence[-1]
+    # Clocks that were locked are so in recorded steps, too, and steps that take as long when recorded are as hard work.
+    assert lowered(1650.0).severity == "high"
+    assert lowered(1650.0, "gpu-idle 1.00").severity == "high"
+    assert lowered(1650.0, "sw-power-cap 1.00", slowed=1.0).severity == "high"
+
+
 def test_what_the_host_queues_late_for_pageable_copies_is_not_its_own_work():
     copy = Copies(
         rank=None, kind="HtoD", pinned=False, num=10, num_bytes=10_000, total_s=1e-4, bytes_per_s=1e8, exposed_s=1e-4
@@ -113,6 +138,24 @@ def test_python_between_operators_on_the_cpu():
     loop = Cause(id="optimizer-forloop", lost_s=0.3, share=0.3, claim="", work_s=0.1)
     assert found(on_cpu(shares={"host": 0.4}, traced={"causes": [loop]}))["host-bound"].share == pytest.approx(0.2)
     assert found(on_cpu(shares={"host": 0.6}, traced={"causes": [loop]}))["host-bound"].share == pytest.approx(0.4)
+
+
+def test_python_counts_as_often_as_it_was_seen_where_slowed_operators_leave_it_no_time():
+    """In recorded steps, which other programs slowed, operators take longer than a whole plain step."""
+    loops = Line(function="train.py(14): match", text="for box in boxes:", num=15, cpu_s=0.7)
+    module = Line(function="train.py(30): step", callee="/lib/torch/nn/modules/module.py(9): call", num=85)
+    seen = [Thread(of_steps=True, num=100, cpu_s=5.0, lines=[module, loops])]
+    row = HostTime(rank=None, window_s=1.5, loader_s=0.0, operator_s=1.2, communication_s=0.0)
+    finding = found(on_cpu(shares={"host": 0.0}, traced={"hosts": [row]}, threads=seen))["host-bound"]
+    assert (finding.share, finding.where) == (pytest.approx(0.15), Place("train.py(14): match"))
+    # Such lines may call operators: it is no alarm, however much was seen.
+    often = msgspec.structs.replace(seen[0], num=30, lines=[loops, msgspec.structs.replace(module, num=15)])
+    row_of_python = msgspec.structs.replace(row, window_s=4.0)
+    told: dict[str, Any] = {"traced": {"hosts": [row_of_python]}, "threads": [often]}
+    assert found(on_cpu(shares={"host": 0.0}, **told))["host-bound"].severity == "low"
+    # No more than was recorded: lines that call operators are among those that were seen.
+    less = HostTime(rank=None, window_s=1.5, loader_s=0.0, operator_s=1.45, communication_s=0.0)
+    assert "host-bound" not in found(on_cpu(shares={"host": 0.0}, traced={"hosts": [less]}, threads=seen))
 
 
 def test_a_step_that_others_held_up_is_not_the_fault_of_python():

@@ -219,6 +219,17 @@ def test_algorithms_that_are_timed_for_each_shape():
     assert settings(finding) == ["cudnn.benchmark=false"]
 
 
+def test_a_host_that_waits_for_algorithms_to_be_timed_is_no_host_that_launches():
+    calls = {"operators": [operator("aten::cudnn_convolution", 20, 0.1)]}
+    observation = on_gpu(
+        lost("launch-bound", 0.6), shares={"host": 0.6}, models=MANY_SHAPES,
+        traced=calls | {"kernels": [kernels(convolution=0.6, matmul=0.4)]},
+    )  # fmt: skip
+    result = found(observation)
+    assert result["cudnn-benchmark-dynamic"].also == ["launch-bound"]
+    assert "launch-bound" not in result
+
+
 def test_shapes_that_were_all_timed_already_cost_nothing():
     calls = {"operators": [operator("aten::cudnn_convolution", 400, 0.1)]}
     assert "cudnn-benchmark-dynamic" not in found(convolving(models=MANY_SHAPES, traced=calls))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from dynotune.schema.observation import Line, Loader, Loading, Thread
@@ -50,6 +51,29 @@ def test_what_is_written_in_c_is_known_by_the_text_of_its_line():
     # What a library does below a line is the library's.
     inside = Line(function="train.py(9): f", text="torch.tensor(1)", callee=LIBRARY + "timm/x.py(2): f", num=40)
     assert "tensor-from-list" not in found(python(inside, MODULE))
+
+
+@pytest.mark.parametrize(
+    ("text", "callee"),
+    [
+        ("sheet.save(path)", LIBRARY + "PIL/Image.py(2593): save"),
+        ("pen.line(points)", LIBRARY + "PIL/ImageDraw.py(200): line"),
+        ("iio.imwrite(path, frame)", LIBRARY + "imageio/v3.py(150): imwrite"),
+        ("save_image(batch, path)", LIBRARY + "torchvision/utils.py(120): save_image"),
+        ("cv2.imwrite(path, frame)", ""),
+    ],
+)
+def test_pictures_that_are_written_in_the_loop_are_named(text, callee):
+    leaf = LIBRARY + "PIL/ImageFile.py(678): _encode_tile"
+    writes = Line(function="train.py(50): sheet", text=text, callee=callee, leaf=leaf, num=20, cpu_s=1.0)
+    assert found(python(writes, MODULE))["logged-per-step"].where == Place("train.py(50): sheet")
+
+
+def test_pictures_that_are_read_are_no_log():
+    reads = Line(
+        function="data.py(9): item", text="x = Image.open(p)", callee=LIBRARY + "PIL/Image.py(9): open", num=20
+    )
+    assert "logged-per-step" not in found(python(reads, MODULE))
 
 
 def test_python_without_a_habit_is_told_where_it_runs():
@@ -101,6 +125,25 @@ def test_a_sleep_is_no_work_and_its_line_is_named():
     assert "host-bound" not in findings
 
 
+def test_a_short_sleep_is_no_work_though_the_time_before_it_was():
+    """Half of the looks at a sleep of 20 ms come right after other work."""
+    polls = Line(function="feed.py(9): read", text="time.sleep(self.poll)", num=24, cpu_s=0.4, least_cpu_s=0.02)
+    findings = found(python(polls, MODULE, host=0.3))
+    assert findings["program-waits"].share == pytest.approx(0.24)
+    assert "host-bound" not in findings
+    asks = msgspec.structs.replace(polls, text="found = table.get(key)", least_cpu_s=0.35)
+    assert "program-waits" not in found(python(asks, MODULE, host=0.3))
+
+
+def test_a_sleep_shorter_than_the_looks_at_it_is_one_all_the_same():
+    # What follows a short sleep takes processor time before the thread is looked at again.
+    short = Line(function="serve.py(9): fill", text="time.sleep(0.01)", num=50, cpu_s=0.9)
+    assert found(python(short, MODULE, host=0.5))["program-waits"].share == pytest.approx(0.5)
+    # A device that works meanwhile waits for less.
+    beside = on_gpu(lost("host-bound", 0.3), shares={"host": 0.3}, threads=[thread(short, MODULE)])
+    assert found(beside)["program-waits"].share == pytest.approx(0.3)
+
+
 def test_an_event_loop_with_nothing_to_do_waits_where_a_task_awaits():
     awaits = Line(
         function="serve.py(21): fill", text="await asyncio.sleep(0.04)", inside="event-loop", num=70, cpu_s=0.5
@@ -115,6 +158,20 @@ def test_a_wait_for_a_thread_of_its_own_names_what_that_thread_does():
     finding = found(python(gets, MODULE, host=0.6, others=[maker]))["program-waits"]
     assert "data.py(20): __getitem__" in finding.remedy
     assert finding.evidence[-1].startswith("meanwhile: data.py(20)")
+
+
+def test_reading_a_value_of_the_device_is_no_habit():
+    lists = Line(function="serve.py(70): handle", text="reply(scores.tolist())", num=40, cpu_s=1.9)
+    told = Line(function="train.py(70): step", text='print(f"{loss.item():.3f}")', num=40, cpu_s=1.9)
+    waits = on_gpu(lost("host-bound", 0.5), shares={"host": 0.5}, threads=[thread(lists, told, MODULE)])
+    assert not {"tensor-from-list", "logged-per-step"} & set(found(waits))
+    assert "tensor-from-list" in found(python(lists, MODULE))
+
+
+def test_writing_pictures_is_logging():
+    saves = Line(function="train.py(72): record", text="image.save(path)", num=40, cpu_s=1.9,
+                 callee=LIBRARY + "PIL/Image.py(2592): save")  # fmt: skip
+    assert found(python(saves, MODULE))["logged-per-step"].where == Place("train.py(72): record")
 
 
 def test_reading_a_value_of_the_device_is_no_sleep():
@@ -136,6 +193,21 @@ def test_a_thread_that_computes_in_python_beside_the_steps_takes_the_lock():
     assert "threads-compete" not in found(_competing(thread(LISTED, of_steps=False, cpu_s=0.1)))
     # Where there was no core for it, it waited for that.
     assert "threads-compete" not in found(_competing(maker, **{"window.tree_cpu_s_per_s": 7.8}))
+
+
+def test_threads_that_take_much_of_cores_that_are_used_up_compete_for_those():
+    maker = thread(msgspec.structs.replace(LISTED, num=90), of_steps=False, name="maker", cpu_s=4.5)
+    small: dict[str, float] = {"host.num_cores": 2, "window.tree_cpu_s_per_s": 1.9}
+    assert found(_competing(maker, **small))["threads-compete"].share == pytest.approx(0.4)
+    # Where other programs take them, it is not known what it waited for.
+    crowded = small | {"host.num_cores": 8, "window.others_cpu_s_per_s": 6.0}
+    assert "threads-compete" not in found(_competing(maker, **crowded))
+
+
+def test_what_a_librarys_thread_computes_is_no_work_of_the_programs():
+    # Torch's thread that pins batches: it was seen once at a line that is none of torch's.
+    pins = thread(Line(function="<string>(1): <lambda>", num=1), of_steps=False, name="_pin_memory_loop", cpu_s=2.5)
+    assert "threads-compete" not in found(_competing(pins))
 
 
 def test_threads_whose_time_nobody_knows_are_no_threads_that_did_nothing():
@@ -164,3 +236,24 @@ def test_a_host_that_launches_most_of_the_time_has_too_many_launches_and_no_work
     own = Line(function="train.py(14): shift", text="for value in values:", num=70, cpu_s=3.4)
     python = found(on_gpu(lost("host-bound", 0.6), shares={"host": 0.6}, threads=[thread(own, MODULE, num=120)]))
     assert python["host-bound"].where == Place("train.py(14): shift")
+
+
+def test_a_library_that_trains_for_the_program_launches_for_it():
+    fits = "lightning/pytorch/trainer/trainer.py(522): fit"
+    below = [
+        Line(function="train.py(90): main", text="trainer.fit(module, loader)", num=45, cpu_s=2.2,
+             callee=LIBRARY + fits, leaf=LIBRARY + leaf)
+        for leaf in ("torch/autograd/graph.py(860): _engine_run_backward", "torch/optim/adam.py(803): _fused_adam")
+    ]  # fmt: skip
+    losses: dict[str, Any] = {"shares": {"host": 0.6}, "threads": [thread(*below)]}
+    assert "launch-bound" in found(on_gpu(lost("host-bound", 0.6), **losses))
+
+
+def test_an_environment_in_a_folder_named_torch_is_not_torch():
+    counts = Line(function="train.py(9): step", text="frame.sum()", num=80, cpu_s=3.9,
+                  callee="/opt/torch/.venv/lib/python3.12/site-packages/pandas/core/frame.py(2): sum")  # fmt: skip
+    findings = found(on_gpu(lost("host-bound", 0.6), shares={"host": 0.6}, threads=[thread(counts)]))
+    assert "launch-bound" not in findings and "table-read-per-item" in findings
+    trains = Line(function="train.py(9): step", text="loss.backward()", num=80, cpu_s=3.9,
+                  callee="/opt/torch/.venv/lib/python3.12/site-packages/torch/_tensor.py(2): backward")  # fmt: skip
+    assert "launch-bound" in found(on_gpu(lost("host-bound", 0.6), shares={"host": 0.6}, threads=[thread(trains)]))

@@ -153,6 +153,30 @@ def test_a_graph_that_grows_is_found_before_memory_shows_it():
         assert "leak-graph-kept" not in found(holds(allocators=[], graph_nodes_growth=grown))
 
 
+def test_a_graph_that_grows_with_its_inputs_is_not_kept():
+    call = ModelCall(grad_enabled=True, inference_mode=False, training=True, num=30, num_grown=29, growth=29)
+    grows = msgspec.structs.replace(_model("cuda:0"), call=call)
+    told: dict[str, Any] = {"allocators": [], "graph_nodes_growth": 12 * timing().num_steps}
+    assert "leak-graph-kept" not in found(holds(models=[grows], **told))
+
+
+def test_a_graph_of_inputs_that_vary_is_no_graph_that_is_kept():
+    def called(**fields: Any) -> Any:
+        call = ModelCall(grad_enabled=True, inference_mode=False, training=True, **fields)
+        return msgspec.structs.replace(_model("cuda:0"), call=call)
+
+    longer = called(num_input_shapes=30, num=30, num_grown=29, growth=29)
+    grown = 12 * timing().num_steps
+    assert "leak-graph-kept" not in found(holds(allocators=[], graph_nodes_growth=grown, models=[longer]))
+    assert "leak-graph-kept" in found(holds(allocators=[], graph_nodes_growth=grown, models=[called()]))
+    # Longer inputs need more memory, on the device and beside it.
+    device = [allocator(allocated_growth_bytes=2 * GB)]
+    assert found(holds(allocators=device, models=[longer]))["leak-graph-kept"].severity == "low"
+    process: dict[str, Any] = {"rss_growth_bytes": 400 << 20, "allocators": [], "models": [longer]}
+    facts = {"host.memory_available_bytes": 8 * GB}
+    assert found(holds(facts=facts, **process))["leak-graph-kept"].severity == "low"
+
+
 def test_a_process_that_grows_without_its_graph_has_a_buffer_that_fills_up():
     grows: dict[str, Any] = {"rss_growth_bytes": 400 << 20, "allocators": []}
     facts = {"host.memory_available_bytes": 8 * GB}

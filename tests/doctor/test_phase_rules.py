@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dynotune.schema.observation import Loader, PeriodicWork, SlowStep, Thread
+from dynotune.schema.observation import Line, Loader, PeriodicWork, SlowStep, Thread
 from dynotune.schema.trace_summary import Place
 
 from .devices import found, on_cpu
@@ -28,6 +28,15 @@ def test_a_small_part_under_an_unknown_name_is_no_alarm():
     assert found(on_cpu(periodic=[work("other", 0.2)]))["periodic-work"].severity == "low"
 
 
+def test_what_begins_inside_a_library_is_the_calls_own_work():
+    # Every step calls generate() there, and some of them begin with a new prompt.
+    prefill = work("other", 0.4, function="/venv/lib/python3.12/site-packages/transformers/utils.py(3208): _sample")
+    assert found(on_cpu(periodic=[prefill]))["periodic-work"].severity == "low"
+    # What validates is known by its name, wherever it begins.
+    inside = work("validation", 0.4, function="/venv/lib/python3.12/site-packages/lightning/loop.py(9): run")
+    assert found(on_cpu(periodic=[inside]))["validation-often"].severity == "high"
+
+
 @pytest.mark.parametrize("one", [work("other", 0.005), work("other", 0.3, num_steps=1, every=None)])
 def test_what_is_small_or_was_seen_once_is_not_told(one):
     assert "periodic-work" not in found(on_cpu(periodic=[one]))
@@ -43,6 +52,14 @@ def test_a_checkpoint_counts_as_saving():
     threads = [Thread(of_steps=True, num=100, cpu_s=4.9)]
     finding = found(on_cpu(periodic=[work("checkpoint", 0.2)], threads=threads))["saved-per-step"]
     assert (finding.share, finding.where) == (0.2, Place("train.py(30): main"))
+
+
+def test_steps_that_save_and_do_more_count_as_saving_for_what_was_seen_of_it():
+    saves = Line(function="train.py(64): report", text="torch.save(state, path)", num=10, cpu_s=0.4,
+                 callee="/lib/torch/serialization.py(945): save")  # fmt: skip
+    threads = [Thread(of_steps=True, num=100, cpu_s=4.9, lines=[saves])]
+    finding = found(on_cpu(periodic=[work("checkpoint", 0.27)], threads=threads))["saved-per-step"]
+    assert (finding.share, finding.where) == (pytest.approx(0.1), Place("train.py(64): report"))
 
 
 def test_an_epoch_that_begins_in_its_sampler_wants_no_persistent_workers():

@@ -9,8 +9,8 @@ import pytest
 
 from dynotune.doctor import ObservationView, examine
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import LostTime, ModelCall, Observation, Tensor
-from dynotune.schema.trace_summary import Copies, DeviceTime, Place, TraceSummary
+from dynotune.schema.observation import Line, LostTime, ModelCall, Observation, Tensor, Thread
+from dynotune.schema.trace_summary import Called, Copies, DeviceTime, Operator, Place, TraceSummary
 
 from .observations import NOT_ASKED, attribution, loss, observed, timing
 from .test_loader_rules import found, lacks, loader, loading, settings
@@ -178,6 +178,15 @@ def test_a_copy_that_is_waited_for_costs_what_a_step_without_the_wait_saves():
     assert found(blocked)["h2d-blocking"].share == 0.28
 
 
+def test_a_wait_that_leaves_no_gap_of_its_own_delays_what_is_queued_later():
+    without = {"h2d-blocking": 0.12}
+    losses = lost("h2d-not-overlapped", 0.2), lost("host-bound", 0.11)
+    result = found(moves(*losses, rows=(PINNED,), without=without, shares={"host": 0.12}))
+    assert (result["h2d-blocking"].share, result["h2d-blocking"].where) == (0.12, AT)
+    assert "host-bound" not in result
+    assert "h2d-blocking" not in found(moves(*losses, rows=(PAGEABLE,), without=without, shares={"host": 0.12}))
+
+
 def test_copies_that_nothing_runs_beside_can_hide_under_the_rest_alone():
     assert found(moves(lost("h2d-not-overlapped", 0.3), rows=(PINNED,)))["h2d-not-overlapped"].share == 0.3
     most = found(moves(lost("h2d-not-overlapped", 0.8), rows=(PINNED,)))["h2d-not-overlapped"]
@@ -234,6 +243,26 @@ def test_images_that_the_model_takes_as_they_were_copied():
     assert "transfer-float" not in found(takes(msgspec.structs.replace(on_device, num_bytes=4 << 20)))
 
 
+def test_images_that_the_program_itself_makes_floats_of():
+    """The loader has bytes, and the program converts them before it copies them, with labels."""
+    pixels, floats = images("torch.uint8", num_bytes=1 << 18), msgspec.structs.replace(images(), device="cuda:0")
+    call = ModelCall(grad_enabled=True, inference_mode=False, training=True, inputs=[floats])
+    fields: dict[str, Any] = {
+        "loaders": [loader(2, batch=[pixels])],
+        "models": [msgspec.structs.replace(_model("cuda:0"), call=call)],
+    }
+    both = copies(True, num=20, num_bytes=10 * ((1 << 20) + 64))
+    result = found(moves(lost("h2d-not-overlapped", 0.4), rows=(both,), **fields))
+    assert result["transfer-float"].share == pytest.approx(0.4 * 0.75, rel=0.01)
+    # Converting them is the host's work, which the device could do.
+    converts = lost("h2d-not-overlapped", 0.2), lost("host-bound", 0.5)
+    made = found(moves(*converts, rows=(both,), shares={"host": 0.5}, **fields))["transfer-float"]
+    assert (made.share, made.also) == (pytest.approx(0.5 + 0.2 * 0.75, rel=0.01), ["h2d-not-overlapped", "host-bound"])
+    # The loader's batch is all that is copied: floats are made of it on the device.
+    as_bytes = copies(True, num=10, num_bytes=10 << 18)
+    assert "transfer-float" not in found(moves(lost("h2d-not-overlapped", 0.4), rows=(as_bytes,), **fields))
+
+
 def test_a_full_link_is_named_by_what_fills_it():
     full = {"gpu.count": 1, **PCIE_5, "window.pcie_rx_bytes_per_s": 50e9, "window.pcie_tx_bytes_per_s": 0}
     for losses in ([lost("h2d-not-overlapped", 0.4)], [lost("h2d-not-overlapped", 0.4), lost("pin-in-hot-loop", 0.3)]):
@@ -258,6 +287,28 @@ def test_many_small_copies_take_the_place_of_what_they_bring_with_them():
     assert result["many-small-copies"].also == ["pin-memory-off"]
     few = copies(False, num=50, num_bytes=50 * 1024)
     assert "many-small-copies" not in found(moves(lost("h2d-blocking", 0.3), rows=(few,)))
+
+
+def test_random_numbers_that_take_longer_than_a_launch_are_drawn_on_the_host():
+    drawn = Operator(name="aten::normal_", num=10, self_s=0.2, callers={"program": Called(num=10, self_s=0.2)})
+    line = Line(function="train.py(57): make", text="noise = torch.randn(x.shape)", num=40, cpu_s=1.9)
+    fields: dict[str, Any] = {
+        "threads": [Thread(of_steps=True, num=100, cpu_s=4.9, lines=[line])],
+        "shares": {"host": 0.3},
+    }
+
+    def draws(*rows: Copies, operator: Operator = drawn) -> dict[str, Any]:
+        observation = moves(lost("host-bound", 0.25), rows=rows, **fields)
+        return found(msgspec.structs.replace(observation, trace=trace(*rows, operators=[operator])))
+
+    finding = draws(PAGEABLE)["create-on-cpu-then-move"]
+    assert (finding.share, finding.where) == (pytest.approx(0.2), Place("train.py(57): make"))
+    assert finding.also == ["host-bound"]
+    assert "create-on-cpu-then-move" not in draws()
+    queued = msgspec.structs.replace(drawn, self_s=0.0004)
+    assert "create-on-cpu-then-move" not in draws(PAGEABLE, operator=queued)
+    in_loader = msgspec.structs.replace(drawn, callers={"loader": Called(num=10, self_s=0.2)})
+    assert "create-on-cpu-then-move" not in draws(PAGEABLE, operator=in_loader)
 
 
 def test_tensors_made_on_the_host():

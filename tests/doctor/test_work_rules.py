@@ -76,6 +76,22 @@ def test_inputs_of_one_length_or_of_many_are_no_generation():
     assert "cache-absent" not in generating(19, optimizers=[optimizer()])
 
 
+def test_a_training_that_keeps_all_that_it_has_read_computes_it_again_for_each_new_item():
+    trains: dict[str, Any] = {"optimizers": [optimizer()]}
+    assert generating(19, growth=19, **trains)["cache-absent"].share == pytest.approx(1 - 1 / 64)
+    # Batches that are sorted by length grow by now more, now less.
+    assert "cache-absent" not in generating(19, growth=24, **trains)
+
+
+def test_operators_that_growing_inputs_make_many_are_no_fault_of_their_own():
+    many = [operator("aten::add", 4000, 0.04), operator("aten::mm", 2000, 0.03)]
+    call = {"grad_enabled": True, "inputs": [tensor(1, 200)], "num": 20, "num_grown": 19, "growth": 19}
+    told: dict[str, Any] = {"traced": {"operators": many}, "shares": {"device": 1.0}}
+    assert "small-operators" in found(on_cpu(**told))
+    findings = found(on_cpu(models=[model("cpu", call=call)], **told))
+    assert findings["cache-absent"].also == ["small-operators"]
+
+
 # Types
 
 

@@ -402,6 +402,13 @@ def test_a_speed_up_is_met_by_one_that_is_not_below_the_stated_interval(now, out
     assert judge_recipe(stated, compared(**now))[0] == outcome
 
 
+@pytest.mark.parametrize("within", [True, False])
+def test_runs_that_gain_less_than_steps_did_are_told_what_steps_leave_out(within):
+    stated = Recipe(Header(recipes.SCHEMA, speedup=2.63, ci=(2.48, 2.79), within=within))
+    outcome, reason = judge_recipe(stated, compared(speedup=1.83, ci=(1.46, 2.29)))
+    assert outcome == "not-met" and ("steps alone" in reason) is within
+
+
 def test_a_recipe_that_was_not_applied_whole_is_not_refuted():
     stated = Recipe(Header(recipes.SCHEMA, speedup=1.42, ci=(1.38, 1.47)))
     slow = compared(verdict="same", speedup=1.0, ci=(0.99, 1.01))

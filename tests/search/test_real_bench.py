@@ -18,7 +18,7 @@ from dynotune.schema.recipe import Header, Recipe
 from dynotune.schema.run import Readback
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import BaseRecipe, Candidate, Guarded, Study
-from dynotune.search import failures, guarding, real_bench
+from dynotune.search import failures, guarding, real_bench, within_run
 from dynotune.search.bench import BASELINE, arm
 from dynotune.search.real_bench import RealBench
 from dynotune.search.study_window import study_window
@@ -131,8 +131,8 @@ def test_arms_share_what_was_compiled(bench, runs):
 def test_why_nothing_could_be_compared_within_one_process_is_said(bench, monkeypatch):
     key = FAST.key
     found = SwitchedArms(given_up={key: "the 20 s given were over"}, reason="the 20 s given were over")
-    monkeypatch.setattr(real_bench.switching, "switch_arms", lambda *given, **more: found)
-    monkeypatch.setattr(real_bench.TaskRunner, "start", lambda runner: None)
+    monkeypatch.setattr(within_run.switching, "switch_arms", lambda *given, **more: found)
+    monkeypatch.setattr(within_run.TaskRunner, "start", lambda runner: None)
     assert bench.switch([FAST], 20.0) == []
     assert [text for text in bench._watcher.said if "the 20 s given were over." in text]
 
@@ -151,8 +151,8 @@ def test_blocks_of_a_program_that_ends_too_soon_are_made_in_several_runs_of_it(b
         ]
         return SwitchedArms(blocks={FAST.key: blocks}, ran_out=True)
 
-    monkeypatch.setattr(real_bench.switching, "switch_arms", run)
-    monkeypatch.setattr(real_bench.TaskRunner, "start", lambda runner: None)
+    monkeypatch.setattr(within_run.switching, "switch_arms", run)
+    monkeypatch.setattr(within_run.TaskRunner, "start", lambda runner: None)
     plan = Comparison(id="x", run=bench._request, candidate_settings=list(FAST.settings), within=True, precision=0.2)
     found = bench.test(FAST, plan, 0.025, 60.0).comparison
     assert found.verdict == "faster" and found.num_pairs == len(found.pairs) == 2 * len(runs) > 2

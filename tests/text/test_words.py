@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dynotune.schema.observation import Predicted
 from dynotune.text import words
 
 RATIOS = st.floats(min_value=0, exclude_min=True, allow_infinity=True)
@@ -77,6 +78,20 @@ def test_small_shares_are_told_apart_and_only_nothing_is_zero():
     assert [words.fine_share(s) for s in (0.521, 0.0994, 0.0995, 0.004, 0.0001, 0)] == [
         *("52%", "9.9%", "10%", "0.4%", "< 0.1%", "0%")
     ]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (0.2, 0.32, "save 20% to 32% of a step"),
+        (0.101, 0.104, "save 10% of a step"),
+        (-0.03, 0.08, "cost up to 3% of a step or save up to 8%"),
+        (-0.1, -0.02, "cost up to 10% of a step"),
+        (-0.001, 0.002, "change next to nothing"),
+    ],
+)
+def test_a_prediction_says_what_it_costs_too_and_that_nobody_has_tried_it(low, high, said):
+    assert words.predicted(Predicted(low, high)) == f"predicted to {said}, not proved"
 
 
 def test_sizes_and_bandwidths_have_a_unit_that_fits():

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from dynotune.diagnose.attribute import attribute
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Attribution, ProcessState
 from dynotune.schema.trace_summary import TraceSummary
 from dynotune.trace import Timeline, summarise
-from dynotune.trace.what_if import retimed, savings
+from dynotune.trace.what_if import predictions, retimed, savings
 
 
 def attributed(
@@ -27,13 +29,14 @@ def attributed(
         return timing
     if isinstance(trace, Unknown):
         return Unknown(f"nothing was recorded: {trace.reason.rstrip('.')}")
-    slowed, without = None, {}
+    slowed, without, predicted = None, {}, {}
     if timelines and trace.window_s and trace.num_steps:
         slowed = trace.window_s / trace.num_steps / timing.step_s
         brought = [retimed(timeline, timing.step_s, timing.wait_s) for timeline in timelines]
         trace = summarise([timeline for timeline, _ in brought])
         without = savings(timelines[0], timing.wait_s, brought[0][1])
-    return attribute(
+        predicted = predictions(timelines[0], timing.wait_s, brought[0][1])
+    found = attribute(
         timing,
         trace,
         uses_device=uses_device(processes),
@@ -41,6 +44,7 @@ def attributed(
         garbage_s=_garbage_s(processes[0]),
         without=without,
     )
+    return found if isinstance(found, Unknown) else msgspec.structs.replace(found, predicted=predicted)
 
 
 def _garbage_s(process: ProcessState) -> float:

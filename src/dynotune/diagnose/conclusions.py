@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
 
 from dynotune.diagnose.attribute import IMBALANCE, PART_OF
 from dynotune.doctor import ObservationView, all_rules, examine
 from dynotune.schema.diagnosis import Bottleneck, Diagnosis, Finding, Roofline, UpperBound
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Attribution, Observation, Timing
+from dynotune.schema.observation import Attribution, Observation, Predicted, Timing
+from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
 DISTURBED = 0.25
@@ -57,6 +60,10 @@ def conclude(
     findings, unknown = examine(ObservationView(observation))
     timing, attribution = timing_of(observation), observation.attribution
     found: Bottleneck = "none" if isinstance(attribution, Unknown) else bottleneck(attribution)
+    if not isinstance(attribution, Unknown):
+        processes = [] if isinstance(observation.processes, Unknown) else observation.processes
+        workers = max((loader.num_workers for one in processes for loader in one.loaders), default=0)
+        findings = [_with_predictions(finding, attribution.predicted, workers) for finding in findings]
     return Diagnosis(
         command=observation.command,
         verdict=_disturbance(observation)
@@ -72,6 +79,20 @@ def conclude(
         facts=observation.facts,
         notes=_notes(observation),
     )
+
+
+def _with_predictions(finding: Finding, predicted: Mapping[str, Predicted], num_workers: int) -> Finding:
+    """Return the finding with what its settings would save, where the timeline tells.
+
+    A prediction for a knob as a whole is one for more workers than the `num_workers` that a loader has.
+    """
+
+    def of(one: Setting) -> Predicted | None:
+        more = one.knob == "loader.num_workers" and isinstance(one.value, int) and one.value > num_workers
+        return predicted.get(one.knob if more else str(one))
+
+    known = {str(one): found for one in finding.candidates if (found := of(one)) is not None}
+    return msgspec.structs.replace(finding, predicted=known) if known else finding
 
 
 def _disturbance(observation: Observation) -> str:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 
 from dynotune.doctor import policy
-from dynotune.doctor.machine import fact_or_none
+from dynotune.doctor.machine import fact_or_none, number_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import LostTime, Model
-from dynotune.schema.trace_summary import Operator, Place
+from dynotune.schema.trace_summary import Copies, Operator, Place
 
 _PRODUCTS = "mm addmm bmm baddbmm addmv mv dot convolution mkldnn_convolution linear cudnn_convolution"
 PRODUCTS = frozenset(f"aten::{name}" for name in (*_PRODUCTS.split(), "convolution_backward"))
 """Operators that multiply matrices or convolve."""
+_LOWERS_CLOCK = re.compile(r"power|thermal|slowdown")
 _SEVERITIES: tuple[Severity, ...] = ("low", "medium", "high")
 
 
@@ -51,6 +53,20 @@ def faster_host_saving(view: ObservationView) -> float:
 def saving(view: ObservationView, share: float) -> float:
     """Return the part of `share`, the time of some kernels, by which a step gets shorter without them."""
     return max(0.0, min(share, faster_device_saving(view)))
+
+
+def idle_in_doubt(view: ObservationView) -> float:
+    """Return how much of a plain step's idle time the device may have worked: its clock was lowered for power or heat.
+
+    A recorded step takes longer and leaves the device idle for longer, so its kernels may have run at a higher clock.
+    0 if that is not known.
+    """
+    attribution, reasons = view.observation.attribution, fact_or_none(view, "window.clock_reasons")
+    highest, clock = (number_or_none(view, name) for name in ("gpu.max_sm_clock_mhz", "window.sm_clock_mhz"))
+    lowered = isinstance(reasons, list) and any(_LOWERS_CLOCK.search(str(reason)) for reason in reasons)
+    if isinstance(attribution, Unknown) or attribution.busy_share is None or not highest or not clock or not lowered:
+        return 0.0
+    return attribution.busy_share * max(0.0, min(highest / clock, attribution.slowed or 1.0) - 1.0)
 
 
 def bound_of_compiling(view: ObservationView) -> float:
@@ -167,13 +183,28 @@ def behind_pageable_copies(view: ObservationView) -> float:
     return max(0.0, min(save - view.lost("h2d-blocking"), view.attribution.shares.host))
 
 
+def to_device(view: ObservationView) -> list[Copies]:
+    """Return the copies to the device of the first recorded rank."""
+    copies = [row for row in view.trace.copies if row.kind == "HtoD"]
+    return [row for row in copies if row.rank == copies[0].rank]
+
+
+def is_pinned(view: ObservationView) -> bool:
+    """Tell whether at least a quarter of the copies to the device is of page-locked memory."""
+    rows = to_device(view)
+    num = sum(row.num for row in rows if row.pinned)
+    return num > 0 and 4 * num >= sum(row.num for row in rows)
+
+
 def delay_of_device(view: ObservationView, cause: str) -> float:
     """Return what a plain step saves without this cause, beyond the idle time in which the cause was seen.
 
-    0 if the cause did not delay the device: no finding bears such a cost, and it stays where it is.
+    0 if the cause did not delay the device: no finding bears such a cost, and it stays where it is. A wait for a copy
+    of page-locked memory delays it later, too: the queue is empty from then on.
     """
     lost = view.lost(cause)
-    return max(0.0, view.attribution.counterfactual_savings.get(cause, 0.0) - lost) if lost else 0.0
+    bears = lost or (cause == "h2d-blocking" and is_pinned(view))
+    return max(0.0, view.attribution.counterfactual_savings.get(cause, 0.0) - lost) if bears else 0.0
 
 
 def unless_waited(view: ObservationView, share: float) -> float:
@@ -233,6 +264,17 @@ def main_model(view: ObservationView) -> Model | None:
 def num_input_shapes(view: ObservationView) -> int:
     """Return the most distinct input shapes of an outermost module; 0 if they were not followed."""
     return max((model.call.num_input_shapes or 0 for model in view.models if model.call is not None), default=0)
+
+
+def inputs_grow(view: ObservationView, model: Model) -> bool:
+    """Tell whether most calls of a module had longer inputs than the call before.
+
+    In a training, batches that are sorted by length grow, too, but not always by the same.
+    """
+    call = model.call
+    if call is None or call.num < policy.FEWEST_CALLS or call.num_grown < policy.MOST_CALLS_GROW * call.num:
+        return False
+    return not view.is_training or (call.growth > 0 and call.growth % call.num_grown == 0)
 
 
 def place_of(losses: Iterable[LostTime], model: Model | None = None) -> Place:

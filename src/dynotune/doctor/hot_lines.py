@@ -21,8 +21,11 @@ MOST_TOLD, LEAST_TOLD = 3, 0.005
 Seen = tuple[Line, float]
 """A line, and its share of a step."""
 
-_OF_TORCH = re.compile(r"(^|/)torch/")
+_LIBRARY = re.compile(r"/(site|dist)-packages/")
+# An environment may lie in a folder of that name.
+_OF_TORCH = re.compile(r"(^|/)torch/(?!.*/(lib/python3|(site|dist)-packages/))")
 _WAITING = re.compile(r"/(threading|queue|selectors|socket|ssl|subprocess|multiprocessing/\w+|concurrent/\w+)\.py\(")
+_SLEEPS = re.compile(r"^(?:await\s+)?(?:\w+\.)*sleep\(")
 _WAITS_BY_TEXT = re.compile(r"sleep|wait|acquire|\.(get|join|recv|result|select|poll|accept)\(")
 _READS = re.compile(
     r"\.(item|tolist|cpu|numpy)\(\)|synchronize\(|nonzero\(|(?<![\w.])(float|int|bool)\([a-z_]*(loss|norm|acc|score|metric)"
@@ -46,21 +49,39 @@ def is_torchs(line: Line) -> bool:
     return _OF_TORCH.search(line.callee) is not None
 
 
+def ends_in_torch(line: Line) -> bool:
+    """Tell whether the line calls torch's Python itself, or by a library that trains or generates."""
+    return is_torchs(line) or bool(_LIBRARY.search(line.callee) and _OF_TORCH.search(line.leaf))
+
+
 def asleep(view: ObservationView) -> list[Seen]:
     """Return the lines at which the steps' thread sleeps, or waits for a thread, a socket or a process.
 
     A line that takes no processor time may also wait for the device, or for a core: it has to say what it waits for.
     """
     thread = steps_thread(view)
-    chosen = (line for line in thread.lines if line.inside == "event-loop" or (_idles(view, line) and _waits(line)))
+    chosen = (
+        line
+        for line in thread.lines
+        if line.inside == "event-loop" or (_waits(line) and _idles(view, line, line.least_cpu_s))
+    )
     return [(line, line.num / thread.num) for line in chosen]
 
 
-def _idles(view: ObservationView, line: Line) -> bool:
-    """Tell whether the thread took hardly any processor time at the line."""
-    if line.cpu_s is None or line.inside or is_torchs(line):
+def _idles(view: ObservationView, line: Line, cpu_s: float | None = None) -> bool:
+    """Tell whether the thread took hardly any processor time at the line, this one where it is given.
+
+    A line that was left before the thread is looked at again also has the time of the lines that follow. One that does
+    nothing but sleep took none of it.
+    """
+    if line.inside or is_torchs(line):
         return False
-    return line.cpu_s < ASLEEP * line.num * view.timing.window_s / steps_thread(view).num
+    if _SLEEPS.search(line.text) and not line.callee:
+        return True
+    cpu_s = line.cpu_s if cpu_s is None else cpu_s
+    if cpu_s is None:
+        return False
+    return cpu_s < ASLEEP * line.num * view.timing.window_s / steps_thread(view).num
 
 
 def _waits(line: Line) -> bool:
@@ -70,10 +91,14 @@ def _waits(line: Line) -> bool:
 def of_python(view: ObservationView, chosen: Callable[[Line], bool] = lambda line: True) -> list[Seen]:
     """Return lines of Python's own work between operators, with the share of a step that each bounds.
 
-    With a device, a line costs at most its time, and at most what the device waits for the host.
+    With a device, a line costs at most its time, and at most what the device waits for the host. One that reads a value
+    of the device waits for it: see `of_reads`.
     """
     thread = steps_thread(view)
+    sleeps = [line for line, _ in asleep(view)]
     own = [line for line in thread.lines if not line.inside and not is_torchs(line) and not _idles(view, line)]
+    own = [line for line in own if line not in sleeps]
+    own = [line for line in own if not view.uses_cuda or line.callee or not _READS.search(line.text)]
     most = view.attribution.shares.host if view.uses_cuda else 1.0
     return [(line, min(most, line.num / thread.num)) for line in own if chosen(line)]
 
@@ -97,9 +122,13 @@ def of_loader(view: ObservationView, chosen: Callable[[Line], bool] = lambda lin
 
 def of_reads(view: ObservationView) -> list[Seen]:
     """Return the lines that read values of the device, or wait for it: their time, with what they compute for that."""
+    return of_thread(view, lambda line: _READS.search(line.text) is not None)
+
+
+def of_thread(view: ObservationView, chosen: Callable[[Line], bool]) -> list[Seen]:
+    """Return lines of the steps' thread outside of the loader, with all of their time, torch's included."""
     thread = steps_thread(view)
-    lines = (line for line in thread.lines if not line.inside and _READS.search(line.text))
-    return [(line, line.num / thread.num) for line in lines]
+    return [(line, line.num / thread.num) for line in thread.lines if not line.inside and chosen(line)]
 
 
 def updating(view: ObservationView) -> float | None:

@@ -8,6 +8,7 @@ from dynotune.doctor import policy
 from dynotune.doctor.observation_view import ObservationView
 from dynotune.schema.observation import PeriodicKind, PeriodicWork
 
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3")
 _SAMPLES = re.compile(r"[sS]ampler|randperm")
 
 
@@ -23,6 +24,11 @@ def periodic(view: ObservationView, kind: PeriodicKind) -> list[PeriodicWork]:
 def sampling(view: ObservationView) -> PeriodicWork | None:
     """Return where an epoch begins with a sampler that orders all items anew; None if something else takes the time."""
     return next((one for one in periodic(view, "epoch") if _SAMPLES.search(f"{one.function} {one.callee}")), None)
+
+
+def is_librarys(work: PeriodicWork) -> bool:
+    """Tell whether it begins inside a library, in a call that other steps make too."""
+    return _LIBRARY.search(work.function) is not None
 
 
 def when(work: PeriodicWork) -> str:

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 import msgspec
 
 from dynotune.doctor import policy
+from dynotune.doctor.bounds import at_most, idle_in_doubt
 from dynotune.doctor.declaration import Rule, Scope
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.rules import RULES
 from dynotune.schema.diagnosis import Finding, NotKnown
 from dynotune.schema.facts import Unknown
 
+_OF_IDLE_TIME = ("host", "sync")
+"""Families whose findings cost what is left of a plain step beside what the device was recorded to do."""
 _RULES = {rule.id: rule for rule in RULES}
 
 
@@ -32,10 +35,22 @@ def examine(view: ObservationView, scope: Scope | None = None) -> tuple[list[Fin
         if scope is not None and rule.scope != scope:
             continue
         try:
-            findings += rule(view)
+            found = list(rule(view))
         except Missing as missing:
             unknown.append(NotKnown(rule.id, missing.name, missing.reason))
+            continue
+        findings += [_surely(view, one) for one in found] if rule.family in _OF_IDLE_TIME else found
     return _causes_first(sorted(_folded(findings), key=_weight)), unknown
+
+
+def _surely(view: ObservationView, finding: Finding) -> Finding:
+    """Judge the severity by what a step surely loses: the plain window's idle time is known but for an error."""
+    doubt = idle_in_doubt(view)
+    if isinstance(finding.share, Unknown) or doubt < policy.LEAST_SHARE:
+        return finding
+    told = f"of the idle time {doubt:.0%} of a step may be work: the device's clock was lowered while steps were timed"
+    severity = at_most(finding.severity, policy.severity(finding.share - doubt))
+    return msgspec.structs.replace(finding, severity=severity, evidence=[*finding.evidence, told])
 
 
 def _causes_first(findings: list[Finding]) -> list[Finding]:

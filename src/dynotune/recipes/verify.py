@@ -20,6 +20,8 @@ def judge_recipe(recipe: Recipe, comparison: Comparison, *, is_whole: bool = Tru
     one. Else undecided: more pairs, or a quieter machine, would tell.
     """
     outcome, reason = _judge(recipe, comparison)
+    if outcome != "met" and comparison.verdict == "faster" and recipe.recipe.within:
+        reason += " The recipe was proved on steps alone; runs also hold what lies between them, such as validating."
     if outcome == "not-met" and not is_whole:
         return "undecided", f"Not all settings of the recipe were applied. {reason}"
     return outcome, reason

@@ -121,6 +121,8 @@ def _lines(finding: Finding) -> list[Text]:
 def _commands(finding: Finding, command: Sequence[str]) -> list[RenderableType]:
     """Lines to be pasted."""
     lines: list[RenderableType] = []
+    for setting, found in finding.predicted.items():
+        lines.append(Text(f"  {words.plain(setting)}: {words.predicted(found)}", style="dim"))
     if finding.candidates:
         arguments = [*map(str, finding.candidates), "--", *command]
         lines.append(ShellCommand(["dynotune", "compare", *words.shell(arguments)], indent=2))

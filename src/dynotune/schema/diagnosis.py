@@ -8,7 +8,7 @@ import msgspec
 
 from dynotune.schema.explanation import Folklore
 from dynotune.schema.facts import Facts, Unknown, Value
-from dynotune.schema.observation import Shares, Timing
+from dynotune.schema.observation import Predicted, Shares, Timing
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
@@ -26,7 +26,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         share: of a step, the upper bound of what its absence would save; Unknown where nothing bounds it.
         evidence: what was seen, a line each.
         where: in the program.
-        candidates: settings worth proving.
+        candidates: settings worth proving; `predicted`: what some of them would save of a step, by setting.
         remedy: what to change, where no setting does it, or beside it.
         commands: shell lines for an administrator; never executed.
         also: ids of more general findings that this one explains.
@@ -40,6 +40,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     evidence: list[str] = []
     where: Place = Place()
     candidates: list[Setting] = []
+    predicted: dict[str, Predicted] = {}
     remedy: str = ""
     commands: list[str] = []
     also: list[str] = []

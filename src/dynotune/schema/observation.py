@@ -127,6 +127,8 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
         num: calls that were looked at; with inputs that were all longer in one dimension than those of the call before,
             by at most half, `num_grown`, by `growth` in all; and whose gradients are exchanged between ranks
             `num_synced`.
+        seen_share: of the looks at the thread that makes the steps, those inside of a call from this place; None where
+            nobody looked.
     """
 
     grad_enabled: bool
@@ -141,6 +143,7 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     num_grown: int = 0
     growth: int = 0
     num_synced: int = 0
+    seen_share: float | None = None
     place: Place = Place()
 
 
@@ -279,7 +282,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
         leaf: the function that ran, where it is another than `function`.
         inside: "loader": a DataLoader asked for it; "event-loop": the loop waits, and the line is where a task awaits.
         num: times that it was seen.
-        cpu_s: processor time of the thread meanwhile; None where it was not asked.
+        cpu_s: processor time of the thread since it was looked at before, summed up; None where it was not asked.
+        least_cpu_s: each time the lesser of that and of the time until it was looked at again; None in older records.
     """
 
     function: str
@@ -289,6 +293,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     inside: str = ""
     num: int
     cpu_s: float | None = None
+    least_cpu_s: float | None = None
 
 
 class Thread(msgspec.Struct, frozen=True, kw_only=True):
@@ -437,6 +442,13 @@ class LostTime(msgspec.Struct, frozen=True, kw_only=True):
     evidence: list[str] = []
 
 
+class Predicted(msgspec.Struct, frozen=True):
+    """The share of a step that a setting would save, from `low` to `high`; below 0 where it would cost."""
+
+    low: float
+    high: float
+
+
 class Attribution(msgspec.Struct, frozen=True, kw_only=True, tag="attribution"):
     """The recorded window's facts, brought to the plain window's step.
 
@@ -446,6 +458,8 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True, tag="attribution"):
         counterfactual_savings: of some causes, and of all that the `device` or the `host` does, the share of a step
             that would be saved without them, by running the recorded timeline again: of a wait more than its own idle
             time, for what the host does after it would be hidden behind the device.
+        predicted: what settings would save of a step, in the same way, by setting, or by its knob for any value that
+            suffices.
     """
 
     shares: Shares
@@ -454,6 +468,7 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True, tag="attribution"):
     slowed: float | None = None
     notes: list[str] = []
     counterfactual_savings: dict[str, float] = {}
+    predicted: dict[str, Predicted] = {}
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):

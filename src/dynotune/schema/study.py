@@ -11,6 +11,7 @@ from dynotune.schema.comparison import Comparison
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Effect
+from dynotune.schema.observation import Predicted
 from dynotune.schema.recipe import Recipe
 from dynotune.schema.run import Objective as Objective
 from dynotune.schema.run import Readback, RunSpec
@@ -46,6 +47,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         asked: the user asked for it.
         bound: of the baseline's time, the largest share that it can save (0 to 1); Unknown where nothing bounds it.
         bound_by: what bounds it, in words: a finding's share, a ceiling.
+        predicted: the share that it saves as far as running the recorded timeline again tells.
         needs: ids of candidates, of which any arm with it holds one; empty where it stands alone.
         in_process: it can change at any step, so that one process can try it.
         needs_warm_cache: its first run leaves something behind that later ones find, such as compiled code; so every
@@ -58,6 +60,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     asked: bool = False
     bound: float | Unknown = Unknown("nothing bounds it")
     bound_by: str = ""
+    predicted: Predicted | None = None
     needs: list[str] = []
     in_process: bool = False
     needs_warm_cache: bool = True

@@ -11,7 +11,7 @@ import msgspec
 
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Estimate, Phase, Study, Trial
+from dynotune.schema.study import Estimate, Guarded, Phase, Study, Trial
 
 
 class Arm(msgspec.Struct, frozen=True):
@@ -38,6 +38,7 @@ class Tested(msgspec.Struct, frozen=True, kw_only=True):
         blamed: knobs that a call of the program failed with, and went well without.
         unsuited: knobs that cannot be switched in this program.
         ended_program: the program ended with an error while the arm was on.
+        guarded: what the arm's results were, if the program's calls told.
     """
 
     comparison: Comparison | None = None
@@ -45,6 +46,7 @@ class Tested(msgspec.Struct, frozen=True, kw_only=True):
     blamed: tuple[str, ...] = ()
     unsuited: tuple[str, ...] = ()
     ended_program: bool = False
+    guarded: Guarded | None = None
 
 
 BASELINE = Arm()

@@ -130,8 +130,8 @@ def bound_log(candidate: Candidate) -> float:
 def worth_trying(study: Study) -> list[Candidate]:
     """Return the candidates that may gain more than the margin, or that the user asked for, in predicted order.
 
-    What the user asked for comes first, then what a finding names: nothing is known of the rest. Of counts of workers
-    that are bounded alike, the first is the one that keeps up with the step that all other settings leave.
+    The user's own come first, then what a finding names: nothing is known of the rest. The first of several counts of
+    workers that are bounded alike is the one that keeps up with the step that all other settings leave.
     """
     may_gain = [one for one in study.candidates if one.by_user or bound_log(one) > math.log1p(study.margin)]
     enough = _enough_workers(may_gain)

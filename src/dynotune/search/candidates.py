@@ -100,7 +100,9 @@ def candidates(
         bounded = bound(setting, why, diagnosis, machine.present, objective)
         if why and (fact := of_facts.get(setting.knob)) is not None:
             bounded = larger(bounded, bound_by_facts(fact, objective))
-        found.append(_candidate(setting, [one.id for one in why], bounded))
+        one = _candidate(setting, [one.id for one in why], bounded)
+        predicted = next((finding.predicted[one.id] for finding in why if one.id in finding.predicted), None)
+        found.append(msgspec.structs.replace(one, predicted=predicted))
     for named in _unnamed(by_facts, offered, objective):
         if reason := _why_not(named.setting, "speed", machine, asked, objective):
             refused.setdefault(named.setting, NotOffered(named.setting, reason, named.why))

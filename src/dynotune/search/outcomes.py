@@ -31,6 +31,8 @@ def conclude(work: Search) -> None:
     work.update(confirmed=confirmed)
     study = work.study
     proved = confirmed.candidate_settings if confirmed is not None and confirmed.verdict == "faster" else []
+    if proved and confirmed is not None and confirmed.within:
+        work.warn("Blocks within one process time steps alone: what lies between, such as validating, is left out.")
     outcomes = {one.id: _outcome(work, one, proved) for one in study.candidates}
     work.update(outcomes=outcomes, recipe=list(proved), noise=_noise(study.trials), finished=True)
     spread = _noise_between_neighbours(study.trials)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from dynotune.launch.process import fresh_folder
-from dynotune.measure.comparison import SequentialResult, in_process, judge, objective, summary
+from dynotune.measure.comparison import objective, summary
 from dynotune.measure.live import (
     COLD_KEPT,
     FirstStep,
@@ -27,7 +27,7 @@ from dynotune.measure.live import (
     run_settings,
     switching,
 )
-from dynotune.schema.comparison import MIN_PAIRS, Comparison
+from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere, DynotuneError, StatisticsError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import RunSpec
@@ -39,15 +39,13 @@ from dynotune.search.earlier import pilots_on_disk
 from dynotune.search.fit import counts
 from dynotune.search.guarding import Guards
 from dynotune.search.study_window import num_ahead, num_runs, study_window
-from dynotune.text import words
+from dynotune.search.within_run import WithinRun
 
 # A run that is cut short by the deadline is lost: one that is nearly done is let go on.
 GRACE_RUNS = 0.5
 GUARD_LIMIT_S = 900.0
 STEPS_OF_A_BLOCK = 40
 """Those that are not counted included; a guess, until one has been seen."""
-NUM_RESULTS = 3
-"""Calls of an arm within a live run whose results are compared."""
 OUT_OF_TIME = "the time was up before it was done"
 
 
@@ -79,13 +77,21 @@ class RealBench:
         self._num_trials, self._num_alive = len(study.trials), _num_alive(study)
         self._study, self._trials = study, list(study.trials)
         self._guards = Guards(self._request, folder / "guard", study.facts, study.guarded)
-        self._runner = runner
+        self._within = WithinRun(
+            self._request,
+            folder / "switched",
+            study.facts,
+            watcher,
+            self._guards,
+            objective=study.run.objective,
+            cache_folder=self._cache_folder(BASELINE),
+            left_s=self.left_s,
+            runner=runner,
+        )
         self._pilots: dict[str, Outcome] = {}
         self._planned_s: dict[str, float] = {}
         self._outcomes: list[Outcome] = []
         self._first_steps: dict[str, FirstStep] = {}
-        self._block_s: float | None = None
-        self._own_runner: TaskRunner | None = None
         for trial in study.trials:
             if self._is_planned and trial.arm and trial.phase == "pilot" and trial.ended == "measured":
                 self._planned_s[trial.arm] = self._once_warm_s(trial.arm, trial.wall_s, study.run_s or trial.wall_s)
@@ -100,7 +106,7 @@ class RealBench:
         Raises:
             DynotuneError: the command as it is fails, or the machine.
         """
-        self._end_live_run()
+        self._within.end()
         if phase != "pilot":
             self._plan()
         began_s = self.elapsed_s()
@@ -114,7 +120,7 @@ class RealBench:
 
     def check(self, arm: Arm) -> Trial | None:
         """As `Bench.check`."""
-        self._end_live_run()
+        self._within.end()
         began_s = self.elapsed_s()
         wrong = self._guarded(arm)
         if wrong is None:
@@ -133,100 +139,14 @@ class RealBench:
 
     def switch(self, arms: Sequence[Arm], limit_s: float) -> list[Estimate]:
         """As `Bench.switch`."""
-        if not arms or self._study.run.objective != "throughput":
-            return []
-        found = switching.switch_arms(
-            self._request,
-            arms,
-            limit_s,
-            folder=self._folder / "switched",
-            cache_folder=self._cache_folder(BASELINE),
-            facts=self._facts,
-            watcher=self._watcher,
-            runner=self._live_run(),
-            give_up_slow=True,
-            goes_on=True,
-        )
-        reasons = list(dict.fromkeys([*found.given_up.values(), found.reason]))
-        if not found.estimates and any(reasons):
-            why = "; ".join(filter(None, reasons)).rstrip(".")
-            self._watcher.say(f"Within one process nothing could be compared: {why}. Fresh runs tell.")
-        return found.estimates
+        return self._within.switch(arms, limit_s)
 
     def test(self, arm: Arm, plan: Comparison, error: float, limit_s: float, first_s: float = math.inf) -> Tested:
         """As `Bench.test`."""
-        if self._study.run.objective != "throughput":
-            return Tested(reason=f"the objective is {self._study.run.objective}, and one run has one value of it")
-
-        def judged(blocks: Sequence[switching.Block], *, ended: bool) -> SequentialResult:
-            precision = math.inf if plan.precision is None else plan.precision
-            return judge(
-                in_process.pairs_of(blocks), margin=plan.margin, max_pairs=plan.max_pairs, precision=precision,
-                error=error, ended=ended,
-            )  # fmt: skip
-
-        earlier: list[switching.Block] = []
-        began_s = time.monotonic()
-
-        def is_late(blocks: Sequence[switching.Block]) -> bool:
-            return not blocks and time.monotonic() - began_s > first_s
-
-        def enough(blocks: Mapping[str, list[switching.Block]]) -> bool:
-            so_far = [*earlier, *blocks[arm.key]][: plan.max_pairs]
-            if is_late(so_far):
-                return True
-            judgement = judged(so_far, ended=False)
-            known = words.so_far(judgement.speedup, judgement.ci, self.left_s())
-            self._watcher.running(f"{arm.key} within one process, block {len(so_far) + 1}; {known}")
-            return judgement.finished
-
-        until_s, found = began_s + limit_s, switching.SwitchedArms()
-        # A program that ends before enough blocks came goes through its steps again.
-        while (rest_s := until_s - time.monotonic()) > switching.LEAST_S:
-            now = self._tested_once(arm, plan, rest_s, enough)
-            earlier.extend(now.blocks.get(arm.key, []))
-            found = msgspec.structs.replace(now, blocks={arm.key: list(earlier)})
-            if not now.blocks.get(arm.key) or not now.ran_out or enough({arm.key: []}):
-                break
-        if (event := found.results.get(arm.key)) and (guarded := self._guards.seen(arm, event)) is not None:
-            self._study = msgspec.structs.replace(self._study, guarded=[*self._study.guarded, guarded])
-        blocks = found.blocks.get(arm.key, [])[: plan.max_pairs]
-        if is_late(blocks) and not found.blamed.get(arm.key) and not found.unsuited.get(arm.key):
-            found.given_up[arm.key] = f"no block of it was whole in {first_s:.0f} s"
-            if self._runner is not None and self._runner.goes_on and not self._runner.makes_steps():
-                # It compiles, and the next arm would wait until that is done.
-                self._end_live_run()
-        if blocks:
-            # The first one may compile.
-            self._block_s = statistics.median(block.end_s - block.begin_s for block in blocks)
-        judgement = judged(blocks, ended=True)
-        if arm.key in found.given_up or len(blocks) < MIN_PAIRS:
-            reason = found.given_up.get(arm.key) or found.reason or "too few blocks were whole"
-            blamed, unsuited = (tuple(by_arm.get(arm.key, ())) for by_arm in (found.blamed, found.unsuited))
-            return Tested(reason=reason, blamed=blamed, unsuited=unsuited, ended_program=found.ended_program)
-        comparison = in_process.concluded(plan, found, blocks, in_process.pairs_of(blocks), judgement)
-        return Tested(comparison=comparison)
-
-    def _tested_once(
-        self, arm: Arm, plan: Comparison, limit_s: float, enough: Callable[[Mapping[str, list[switching.Block]]], bool]
-    ) -> switching.SwitchedArms:
-        return switching.switch_arms(
-            self._request,
-            [arm],
-            limit_s,
-            folder=self._folder / "switched",
-            cache_folder=self._cache_folder(BASELINE),
-            facts=self._facts,
-            watcher=self._watcher,
-            num_blocks=plan.max_pairs,
-            fewest_blocks=1,
-            stretch_s=in_process.STRETCH_S,
-            num_results=NUM_RESULTS,
-            runner=self._live_run(),
-            give_up_slow=True,
-            goes_on=True,
-            enough=enough,
-        )
+        tested = self._within.test(arm, plan, error, limit_s, first_s)
+        if tested.guarded is not None:
+            self._study = msgspec.structs.replace(self._study, guarded=[*self._study.guarded, tested.guarded])
+        return tested
 
     def run_s(self, arm: Arm) -> float:
         """As `Bench.run_s`."""
@@ -246,8 +166,8 @@ class RealBench:
 
     def block_s(self) -> float:
         """As `Bench.block_s`."""
-        if self._block_s is not None:
-            return self._block_s
+        if self._within.block_s is not None:
+            return self._within.block_s
         steps = self._study.diagnosis.steps if not isinstance(self._study.diagnosis, Unknown) else Unknown("")
         return STEPS_OF_A_BLOCK * (0.0 if isinstance(steps, Unknown) else steps.median_step_s) + 4 * switching.STRETCH_S
 
@@ -257,29 +177,7 @@ class RealBench:
 
     def close(self) -> None:
         """End the live run, if one goes on."""
-        self._end_live_run()
-
-    def _end_live_run(self) -> None:
-        if self._runner is not None and self._runner.goes_on:
-            self._runner.end()
-        if self._own_runner is not None:
-            self._own_runner.__exit__(None, None, None)
-            self._own_runner = None
-
-    def _live_run(self) -> TaskRunner:
-        """The live run of the baseline that goes on, or a new one."""
-        if self._runner is None or not self._runner.goes_on:
-            self._end_live_run()
-            self._runner = self._own_runner = TaskRunner(
-                msgspec.structs.replace(self._request, base=self._folder / "switched", run_to_end=False),
-                self._watcher,
-                facts=self._facts,
-                label="the run that switches arms",
-                limit_s=max(switching.LEAST_S, self.left_s()),
-                cache_folder=self._cache_folder(BASELINE),
-            )
-            self._runner.start()
-        return self._runner
+        self._within.end()
 
     def _measured_s(self, arm: Arm) -> float | None:
         """Median of the arm's measured runs."""

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 
 from dynotune.schema.comparison import Comparison
+from dynotune.schema.observation import Predicted
 from dynotune.schema.run import Objective
 from dynotune.schema.setting import Setting
 
@@ -195,6 +196,18 @@ def fine_share(part: float | None) -> str:
     if not part or part >= 0.0995:
         return share(part)
     return f"{part:.1%}" if part >= 0.0005 else "< 0.1%"
+
+
+def predicted(found: Predicted) -> str:
+    """What running the timeline again says of a setting; nobody has tried it."""
+    low, high = round(found.low, 2), round(found.high, 2)
+    if low < 0:
+        saves = f" or save up to {high:.0%}" if high > 0 else ""
+        return f"predicted to cost up to {-low:.0%} of a step{saves}, not proved"
+    if high <= 0:
+        return "predicted to change next to nothing, not proved"
+    ends = f"{high:.0%}" if low == high else f"{low:.0%} to {high:.0%}"
+    return f"predicted to save {ends} of a step, not proved"
 
 
 def count(number: float | None) -> str:

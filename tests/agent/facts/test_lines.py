@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset
 
 from dynotune.agent.facts import lines
-from dynotune.agent.facts.lines import Lines
+from dynotune.agent.facts.lines import Lines, Seen
 
 ENOUGH = 25
 HERE = Path(__file__).name
@@ -68,6 +70,36 @@ def test_a_line_is_known_with_its_text_and_what_it_calls(looking):
     assert f"{HERE}(" in called[0]["function"] and called[0]["function"].endswith(": parses")
     assert at(thread, function=": parses") >= thread["num"] / 2
     assert thread["num"] >= ENOUGH and thread["cpu_s"] >= 0
+
+
+def test_a_line_is_told_as_it_was_though_the_thread_goes_on_while_its_stack_is_read(looking, monkeypatch):
+    """The thread wants the lock back at once: what is read of its frames one by one is of different moments."""
+
+    def counts() -> None:
+        json.dumps(list(range(2000)))
+        for _ in range(2000):
+            str(1.5)
+
+    def slow(*args):
+        time.sleep(0.002)  # the lock is the other thread's meanwhile
+        return lines.WHOSE_USER if args[0].co_filename == __file__ else "standard"
+
+    monkeypatch.setattr(lines, "whose", slow)
+    thread, *_ = looking(counts)
+    called = {line["text"] for line in thread["lines"] if "json" in line["callee"]}
+    assert called <= {"json.dumps(list(range(2000)))"}
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 10)), min_size=1))
+def test_the_time_that_a_place_surely_took_is_what_it_ran_for_before_or_after_each_look(looks):
+    seen = Seen()
+    for place, ran_ns in looks:
+        seen.add((0, 0, 0, 0, place), ran_ns)
+    for key, (num, cpu_ns, least_ns) in seen.at.items():
+        mine = [at for at, (place, _) in enumerate(looks) if place == key[4]]
+        assert num == len(mine) and cpu_ns == sum(looks[at][1] for at in mine)
+        assert least_ns == sum(min(looks[at][1], looks[at + 1][1]) for at in mine if at + 1 < len(looks))
 
 
 def test_another_thread_is_known_by_its_name_and_has_its_own_lines(looking):

@@ -68,6 +68,14 @@ def test_a_process_that_makes_batches_itself_has_no_workers_time():
     assert loading(record(1, *own), loaders=(alone,)).busy_share is None
 
 
+def test_a_process_that_replaced_itself_counts_from_its_new_begin():
+    usual: dict[str, Any] = {"worker": None, "num_workers": 0}
+    first = [fetching(at, num, **usual) for at, num in ((10.2, 10), (10.6, 60))]
+    second = [fetching(at, num, begin_s=11.2, **usual) for at, num in ((12.0, 20), (13.0, 45))]
+    alone = msgspec.structs.replace(LOADER, num_workers=0)
+    assert loading(record(1, *first, *second), loaders=(alone,)).num_batches == 45
+
+
 def test_loaders_are_told_apart_by_their_data_set_and_its_length():
     validation = [fetching(13.0, 10, num_items=10, fetch_s=1.0)]
     small = msgspec.structs.replace(LOADER, num_items=10)

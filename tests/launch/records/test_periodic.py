@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynotune.launch.records.periodic import periodic_work
+from dynotune.launch.records.periodic import periodic_work, seen_inside
 
 TRAINS, VALIDATES, MODULE, SAVES, SERIALISES, DRAWS, SAMPLES = range(7)
 FRAMES = {
@@ -82,6 +82,12 @@ def test_steps_that_are_all_alike_or_mostly_long_tell_nothing():
     assert periodic([0.1] * 20 + [0.5] * 40, *seen) == ([], set())
 
 
+def test_other_steps_that_nobody_saw_may_do_the_same():
+    # Steps of a device that is behind: most only queue work, and some wait until there is room for more.
+    step_s = [0.1 if step % 4 == 3 else 0.00002 for step in range(60)]
+    assert periodic(step_s, *[([TRAINS, MODULE], step, 20) for step in range(3, 60, 4)]) == ([], set())
+
+
 @given(
     st.lists(st.floats(0.001, 10), min_size=1, max_size=40),
     st.lists(st.tuples(st.lists(st.integers(0, 6), max_size=5), st.integers(-3, 50), st.integers(1, 9)), max_size=30),
@@ -91,3 +97,10 @@ def test_shares_are_of_the_window_whatever_was_seen(step_s, seen):
     assert all(0 < work.share <= 1 and work.num_steps >= 1 for work in found)
     assert sum(work.share for work in found) <= 1 + 1e-9
     assert all(0 <= step < len(step_s) for step in steps)
+
+
+def test_what_a_line_calls_counts_for_that_line_however_deep_it_is():
+    told = {"frames": list(FRAMES), "stacks": [[TRAINS], [VALIDATES, MODULE]], "seen": [[0, 1], [1, 1], [1, 2], [0, 3]]}
+    assert seen_inside(told, "train.py(30): main") == seen_inside(told, "model.py(12): forward") == 0.5
+    assert seen_inside(told, "train.py(99): main") == 0.0
+    assert seen_inside(told | {"seen": []}, "train.py(30): main") is None

@@ -120,6 +120,23 @@ def test_an_unknown_fact_stays_unknown():
     assert found == {"live.device_name": Unknown("the process does not use CUDA"), "live.gc_threshold": [700]}
 
 
+def test_a_models_call_knows_how_often_the_thread_was_seen_inside_of_it():
+    called = {"function": "train.py(42): hints", "operator": "", "call": ""}
+    call = {"grad_enabled": True, "inference_mode": False, "training": False, "place": called}
+    models = [{"name": "Net", "num_parameters": 1, "parameter_bytes": 4, "call": each} for each in (call, None)]
+    frames = ["train.py(42): hints", "train.py(29): forward", "train.py(50): step"]
+    moments = {
+        "frames": frames,
+        "texts": [""] * 3,
+        "stacks": [[0, 1], [2]],
+        "seen": [[0, 21], [1, 22], [0, 23], [0, 24]],
+    }
+    found = state_of_process(observed({"models": models, "moments": moments}), 1.0).models
+    assert [model.call and model.call.seen_share for model in found] == [0.75, None]
+    nobody = state_of_process(observed({"models": models}), 1.0).models
+    assert nobody[0].call.seen_share is None
+
+
 def test_without_a_window_nothing_was_timed():
     made = observed()
     del made.events["window"]

@@ -499,6 +499,17 @@ def test_products_that_load_one_or_two_elements_at_once_are_misaligned(kernel: s
     assert all(lost(cause) == 20 * MS for cause in found.values())
 
 
+def test_a_convolution_in_a_compiled_graph_is_told_as_one():
+    convolves = "void implicit_convolve_sgemm<__nv_bfloat16, __nv_bfloat16, 128, 5, 5, 3, 3, 3, 1, false>(int)"
+    step = Step().kernel(TENSOR_GEMM, 0, 60 * MS).operator("## Call CompiledFxGraph fab ##", 0, 10 * MS)
+    step.kernel(convolves, 60 * MS, 80 * MS, called=5, returned=6).kernel(MISALIGNED, 80 * MS, 100 * MS, called=7)
+    found = [cause for cause in step.summary().causes if cause.id == "gemm-misaligned"]
+    assert {cause.where.operator: lost(cause) for cause in found} == {
+        "convolution": 20 * MS,
+        "## Call CompiledFxGraph fab ##": 20 * MS,
+    }
+
+
 def test_copies_within_the_device_beside_which_nothing_runs_are_named():
     step = Step().kernel(TENSOR_GEMM, 0, 80 * MS).copy("Memcpy DtoD (Device -> Device)", 80 * MS, 100 * MS)
     found = step.causes()["device-copies"]

@@ -15,6 +15,8 @@ _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STANDARD = tuple({os.path.dirname(os.__file__) + os.sep, sysconfig.get_path("stdlib") + os.sep})
 _INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 _MOST_FRAMES = 200
+_installed: dict[str, frozenset[str]] = {}
+"""Names of modules and packages in a folder, as far as installers have listed them there."""
 WHOSE_USER, WHOSE_TORCH, WHOSE_INSTALLED, WHOSE_STANDARD, WHOSE_AGENT = (
     "user",
     "torch",
@@ -50,7 +52,31 @@ def whose(code: CodeType, module: dict[str, Any]) -> str:
         return WHOSE_TORCH
     if any(folder in file for folder in _INSTALLED):
         return WHOSE_INSTALLED
-    return WHOSE_STANDARD if file.startswith(_STANDARD) else WHOSE_USER
+    if file.startswith(_STANDARD):
+        return WHOSE_STANDARD
+    return WHOSE_INSTALLED if _is_installed(file, str(module.get("__name__"))) else WHOSE_USER
+
+
+def _is_installed(file: str, name: str) -> bool:
+    """Whether it is in a package that was installed into a folder of any name, as by `pip install --target`."""
+    folder = os.path.dirname(file)
+    for _ in range(name.count(".") + (os.path.basename(file) == "__init__.py")):
+        folder = os.path.dirname(folder)
+    if folder not in _installed:
+        _installed[folder] = _names_installed(folder) if folder in sys.path else frozenset()
+    return name.partition(".")[0] in _installed[folder]
+
+
+def _names_installed(folder: str) -> frozenset[str]:
+    found: set[str] = set()
+    for entry in os.listdir(folder) if os.path.isdir(folder) else ():
+        if entry.endswith(".dist-info"):
+            try:
+                with open(os.path.join(folder, entry, "RECORD"), encoding="utf-8") as record:
+                    found.update(line.partition(",")[0].partition("/")[0].removesuffix(".py") for line in record)
+            except (OSError, ValueError):  # what cannot be read lists nothing
+                continue
+    return frozenset(found)
 
 
 def _frame() -> FrameType | None:

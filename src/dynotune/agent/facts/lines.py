@@ -4,6 +4,9 @@ It looks when it has the interpreter's lock: when an operator or a call of the s
 switch interval is over, which is 5 ms and more than most lines take. So it is 10 µs while the thread waits for the
 lock, in a program whose threads do not fight for it themselves, and the kernel wakes the thread at once and not 50 µs
 later; with 100 µs, a line that takes less and stands before an operator was never seen.
+
+The thread that gave the lock away asks for it back as soon, and then goes on for 5 ms. So the stacks are taken first,
+in as few instructions as can be, and read afterwards.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     Frame = tuple[int, int]  # the identity of code, and a line of it
+    Taken = tuple[CodeType, int, dict[str, Any]]  # code, a line of it, and its module's globals
     Key = tuple[int, int, int, int, str]  # the first, third and fourth are identities of code, 0 for none
 
 INTERVAL_S = 0.012
@@ -42,18 +46,26 @@ _OF_PROGRAM = (WHOSE_USER, WHOSE_INSTALLED)
 
 
 class Seen:
-    """How often one thread was at each place, and its processor time meanwhile, nanoseconds."""
+    """How often one thread was at each place, and its processor time meanwhile, nanoseconds.
+
+    It may have run elsewhere since the last look: half of the looks at a short sleep come right after other work. So
+    the lesser of the times before and after each look is summed up, too.
+    """
 
     def __init__(self) -> None:
         self.num, self.cpu_ns = 0, 0
         self.at: dict[Key, list[int]] = {}
+        self._last: tuple[list[int], int] | None = None
 
     def add(self, key: Key, cpu_ns: int) -> None:
+        if self._last is not None:
+            self._last[0][2] += min(self._last[1], cpu_ns)
         self.num += 1
         self.cpu_ns += cpu_ns
-        found = self.at.setdefault(key, [0, 0])
+        found = self.at.setdefault(key, [0, 0, 0])
         found[0] += 1
         found[1] += cpu_ns
+        self._last = found, cpu_ns
 
 
 class Moments:
@@ -155,11 +167,11 @@ class Lines:
         return _most_first(lines)[:most]
 
     def _lines(self, ident: int, seen: Seen) -> list[dict[str, Any]]:
-        lines = [self._line(key, num, cpu_ns, ident) for key, (num, cpu_ns) in list(seen.at.items()) if key[0]]
+        lines = [self._line(key, counts, ident) for key, counts in list(seen.at.items()) if key[0]]
         return _most_first(lines)
 
-    def _line(self, key: Key, num: int, cpu_ns: int, ident: int) -> dict[str, Any]:
-        own, line, callee, leaf, inside = key
+    def _line(self, key: Key, counts: list[int], ident: int) -> dict[str, Any]:
+        (own, line, callee, leaf, inside), (num, cpu_ns, least_ns) = key, counts
         return {
             "function": function(self._known[own][1], line),
             "text": _text(self._known[own][1], line),
@@ -168,6 +180,7 @@ class Lines:
             "inside": inside,
             "num": num,
             "cpu_s": cpu_ns * 1e-9 if ident == self._of_steps else None,
+            "least_cpu_s": least_ns * 1e-9 if ident == self._of_steps else None,
         }
 
     def _look(self, turn: int, pid: int, own_s: float | None) -> None:
@@ -177,33 +190,46 @@ class Lines:
             while self._turn == turn and os.getpid() == pid:
                 _wait_for_lock(own_s, True)
                 time.sleep(INTERVAL_S)
+                taken, ran_ns = self._take(me)
                 _wait_for_lock(own_s, False)
                 if self._turn == turn and os.getpid() == pid:
-                    self._look_once(me)
+                    self._see_all(taken, ran_ns)
         except Exception:  # the thread of the steps has ended, or the interpreter ends: what was seen by then is told
             return
 
-    def _look_once(self, me: int) -> None:
-        """No frame is held on to afterwards: it keeps all objects alive that its function had."""
-        for ident, frame in sys._current_frames().items():
-            if ident != me and (self._among is None or ident in self._among):
-                self._see(ident, frame)
+    def _take(self, me: int) -> tuple[list[tuple[int, list[Taken]]], int]:
+        """All stacks, innermost frame first, that of the steps' thread before the others; and its processor time.
 
-    def _see(self, ident: int, frame: FrameType) -> None:
-        if ident not in self._seen:
-            if len(self._seen) >= 4 * MOST_THREADS:
-                return
-            self._seen[ident] = Seen()
-        cpu_ns = 0
-        if ident == self._of_steps:
-            now_ns = time.clock_gettime_ns(self._clock)
-            cpu_ns, self._cpu_ns = now_ns - self._cpu_ns, now_ns
-        stack: list[Frame] | None = [] if ident == self._of_steps and self._step is not None else None
-        self._seen[ident].add(self._key(frame, stack), cpu_ns)
+        No frame is held on to afterwards: it keeps all objects alive that its function had.
+        """
+        frames, taken = sys._current_frames(), []
+        for ident, innermost in ((self._of_steps, frames.pop(self._of_steps, None)), *frames.items()):
+            frame: FrameType | None = innermost
+            stack: list[Taken] = []
+            while frame is not None and len(stack) < MOST_FRAMES:
+                stack.append((frame.f_code, frame.f_lineno or 0, frame.f_globals))
+                frame = frame.f_back
+            if stack and ident != me and (self._among is None or ident in self._among):
+                taken.append((ident, stack))
+        return taken, time.clock_gettime_ns(self._clock)
+
+    def _see_all(self, taken: list[tuple[int, list[Taken]]], ran_ns: int) -> None:
+        for ident, stack in taken:
+            if ident in self._seen or len(self._seen) < 4 * MOST_THREADS:
+                self._see(ident, stack, ran_ns)
+
+    def _see(self, ident: int, taken: list[Taken], ran_ns: int) -> None:
+        seen = self._seen.setdefault(ident, Seen())
+        if ident != self._of_steps:
+            seen.add(self._key(taken, None), 0)
+            return
+        cpu_ns, self._cpu_ns = ran_ns - self._cpu_ns, ran_ns
+        stack: list[Frame] | None = [] if self._step is not None else None
+        seen.add(self._key(taken, stack), cpu_ns)
         if stack is not None and self._step is not None:
             self._moments.add(stack, self._step())
 
-    def _key(self, frame: FrameType, stack: list[Frame] | None) -> Key:
+    def _key(self, taken: list[Taken], stack: list[Frame] | None) -> Key:
         """The innermost line of the user's own, what it calls, what runs, and what all that is inside of.
 
         Where nothing is the user's own, as in a command that a package installs, the innermost line of a package but
@@ -215,14 +241,10 @@ class Lines:
         own = line = callee = leaf = 0
         installed = (0, 0, 0)
         inside = ""
-        each: FrameType | None = frame
-        for _ in range(MOST_FRAMES):
-            if each is None:
-                break
-            code = each.f_code
-            owner = self._owner(each)
+        for code, at, module in taken:
+            owner = self._owner(code, module)
             if stack is not None and self._known[id(code)][2]:
-                stack.append((id(code), each.f_lineno or 0))
+                stack.append((id(code), at))
             if owner != WHOSE_AGENT:
                 leaf = leaf or id(code)
                 if code.co_filename.endswith(_LOADER):
@@ -230,23 +252,21 @@ class Lines:
                 elif leaf == id(code) and code.co_filename.endswith(_SELECTORS):
                     inside = EVENT_LOOP
                 if owner == WHOSE_USER and not own:
-                    own, line = id(code), each.f_lineno or 0
+                    own, line = id(code), at
                 elif not own:
                     if owner == WHOSE_INSTALLED and not installed[0]:
-                        installed = id(code), each.f_lineno or 0, callee
+                        installed = id(code), at, callee
                     callee = id(code)
-            each = each.f_back
         if inside == EVENT_LOOP and (awaiting := self._suspended()) is not None:
             own, line, callee = awaiting
         elif not own:
             own, line, callee = installed
         return own, line, callee, leaf, inside
 
-    def _owner(self, frame: FrameType) -> str:
-        code = frame.f_code
+    def _owner(self, code: CodeType, module: dict[str, Any]) -> str:
         found = self._known.get(id(code))
         if found is None:
-            owner = whose(code, frame.f_globals)
+            owner = whose(code, module)
             found = self._known[id(code)] = owner, code, owner in _OF_PROGRAM or (owner == WHOSE_TORCH and _tells(code))
         return found[0]
 
@@ -257,7 +277,7 @@ class Lines:
             for task in list(getattr(tasks, "_scheduled_tasks", None) or tasks._all_tasks):
                 found, awaited, coroutine = None, 0, task.get_coro()
                 while (frame := getattr(coroutine, "cr_frame", None)) is not None:
-                    if self._owner(frame) == WHOSE_USER:
+                    if self._owner(frame.f_code, frame.f_globals) == WHOSE_USER:
                         found, awaited = frame, 0
                     else:
                         awaited = awaited or id(frame.f_code)

@@ -113,7 +113,7 @@ def cudnn_deterministic_on(view: ObservationView) -> Iterator[Finding]:
     "lower bound.",
     wrong_when="the program has seen all shapes after it has run for a while.",
     candidates=[Setting("cudnn.benchmark", False)],
-    explains=["alloc-retries", "alloc-jitter", "host-bound", "sync-per-step"],
+    explains=["alloc-retries", "alloc-jitter", "host-bound", "launch-bound", "sync-per-step"],
 )
 def cudnn_benchmark_dynamic(view: ObservationView) -> Iterator[Finding]:
     if not view.uses_cuda or not _may_convolve(view) or not view.truth("live.cudnn_benchmark"):

@@ -132,9 +132,9 @@ def gradients_unused(view: ObservationView) -> Iterator[Finding]:
 def _behind(view: ObservationView, call: ModelCall) -> float:
     """Return the bound of the backward pass behind a module's call, by where the steps' thread was seen."""
     thread = steps_thread(view)
-    forward = sum(line.num for line in thread.lines if line.function == call.place.function)
-    backward = sum(line.num for line in thread.lines if "_engine_run_backward" in line.leaf)
-    return min(2 * forward, backward) / thread.num
+    forward = sum(line.num for line in thread.lines if line.function == call.place.function) / thread.num
+    backward = sum(line.num for line in thread.lines if "_engine_run_backward" in line.leaf) / thread.num
+    return min(2 * (call.seen_share or forward), backward)
 
 
 def _keeps_graph(model: Model) -> bool:

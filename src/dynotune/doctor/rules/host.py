@@ -18,7 +18,7 @@ from dynotune.doctor.bounds import (
 from dynotune.doctor.declaration import rule
 from dynotune.doctor.hot_lines import (
     asleep,
-    is_torchs,
+    ends_in_torch,
     known,
     of_python,
     of_reads,
@@ -131,7 +131,8 @@ def _many_short_kernels(view: ObservationView) -> Iterator[Finding]:
     "it. If kernels are short and most pauses are, or if the host was seen in torch's modules, backward passes and "
     "optimizers for most of its time, `launch-bound` counts the time. Host work that could run beside the "
     "device's work if the host did not wait for the device counts for those waits. Without a device: Python between "
-    "operators takes a tenth of a step or more; below a quarter, as in many programs, the severity is low.",
+    "operators takes a tenth of a step or more; below a quarter, as in many programs, the severity is low. It is low, "
+    "too, where recorded operators alone take longer than a plain step, and Python counts as often as it was seen.",
     costs="all of this time.",
     wrong_when="the host's work is the program's purpose, as in a simulation.",
 )
@@ -167,7 +168,7 @@ def _mostly_launches(view: ObservationView) -> bool:
         return False
     working = [line for line in thread.lines if not line.inside]
     num = sum(line.num for line in working)
-    return num > 0 and sum(line.num for line in working if is_torchs(line)) >= policy.MOSTLY_LAUNCHES * num
+    return num > 0 and sum(line.num for line in working if ends_in_torch(line)) >= policy.MOSTLY_LAUNCHES * num
 
 
 def _between_operators_of_optimizer(view: ObservationView) -> float:
@@ -176,16 +177,32 @@ def _between_operators_of_optimizer(view: ObservationView) -> float:
     return sum(cause.share * (1 - cause.work_s / cause.lost_s) for cause in causes if cause.lost_s)
 
 
+def _crowded_out(view: ObservationView) -> float:
+    """Return Python's share of a step without a device if recorded operators alone take longer than a plain step.
+
+    Others, or the recording, then slowed these down, and they seem to leave Python no time. So it counts as often as it
+    was seen, at most its part of a recorded step. Some of the lines call operators: it is a bound, and no alarm.
+    """
+    row = max(view.trace.hosts, key=lambda row: row.window_s, default=None)
+    if row is None or not view.trace.num_steps or not row.window_s:
+        return 0.0
+    recorded_s = row.loader_s + row.operator_s + row.communication_s
+    if recorded_s < view.timing.step_s * view.trace.num_steps:
+        return 0.0
+    return min(sum(part for _, part in known(of_python, view)), max(0.0, 1 - recorded_s / row.window_s))
+
+
 def _python_bound(view: ObservationView) -> Iterator[Finding]:
     sleeps = known(asleep, view)
-    share = waits_for_host(view) - _between_operators_of_optimizer(view) - sum(part for _, part in sleeps)
+    surely = waits_for_host(view) - _between_operators_of_optimizer(view) - sum(part for _, part in sleeps)
+    share = max(surely, _crowded_out(view))
     lines = within(known(of_python, view), share)
     if view.attribution.busy_share is not None or share < policy.HIGH_SHARE:
         return
     yield Finding(
         id="host-bound",
         # Between operators of usual size Python takes as much: what a verdict names has a place, and no alarm.
-        severity=policy.severity(share) if share >= policy.MUCH_PYTHON else "low",
+        severity=policy.severity(surely) if surely >= policy.MUCH_PYTHON else "low",
         claim=f"Python runs between operators for {share:.0%} of a step.",
         share=share,
         evidence=[

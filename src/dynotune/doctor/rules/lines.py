@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dynotune.doctor import policy
+from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.declaration import Rule, rule
-from dynotune.doctor.hot_lines import asleep, in_words, of_loader, of_python, steps_thread, told
+from dynotune.doctor.hot_lines import asleep, in_words, known, of_loader, of_python, of_thread, steps_thread, told
 from dynotune.doctor.machine import number_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.phases import periodic
@@ -109,8 +110,9 @@ _HABITS = (
         remedy="Do it every hundred steps, or in a thread that gets values that were detached.",
         wrong_when="each step is worth its record.",
         calls=r"/(logging|tensorboard|tensorboardX|wandb|mlflow|matplotlib|rich|tqdm|csv)/|/torch/utils/tensorboard/|"
-        r"_histograms_impl",
-        text=r"^print\(|\.write\(|json\.dumps?\(|add_(scalar|histogram|image)|histogram\(|histc\(",
+        r"_histograms_impl|/PIL/(ImageDraw\.py|Image\.py\(\d+\): save\b)|/imageio/.*: (im|mim|vol)write\b|"
+        r"/torchvision/utils\.py\(",
+        text=r"^print\(|imwrite\(|savefig\(|\.write\(|json\.dumps?\(|add_(scalar|histogram|image)|histogram\(|histc\(",
     ),
 )
 
@@ -122,7 +124,9 @@ def _judge(habit: Habit) -> Callable[[ObservationView], Iterator[Finding]]:
             rare = [
                 (Line(function=one.function, text=one.text, num=0), one.share) for one in periodic(view, habit.in_steps)
             ]
-            found = max(found, rare, key=lambda lines: sum(part for _, part in lines))
+            # Steps that save may do more than that: what was seen of saving itself tells better.
+            seen = known(lambda view: of_thread(view, habit.is_at), view)
+            found = max(found, seen or rare, key=lambda lines: sum(part for _, part in lines))
         share = min(1.0, sum(part for _, part in found))
         if share < policy.LEAST_SHARE:
             return
@@ -172,13 +176,13 @@ def _of_habit(habit: Habit) -> Rule:
     title="The program sleeps, or waits for a thread of its own.",
     sees="the thread of the steps was seen at a line of the program where it took hardly any processor time, and that "
     "is no wait for a loader or for the device: a sleep, a queue, a lock, a socket, an event loop with nothing to do.",
-    costs="all of this time.",
+    costs="all of this time, and with a device at most what it waits.",
     wrong_when="there is nothing to do: a service waits for its requests.",
     explains=("host-bound",),
 )
 def program_waits(view: ObservationView) -> Iterator[Finding]:
     found = asleep(view)
-    share = min(1.0, sum(part for _, part in found))
+    share = unless_waited(view, min(1.0, sum(part for _, part in found)))
     if share < policy.LEAST_SHARE:
         return
     largest, _ = max(found, key=lambda pair: pair[1])
@@ -211,7 +215,8 @@ def _producer(view: ObservationView) -> Line | None:
     sees="another thread of the program took processor time in code of its own, while the thread of the steps ran "
     "Python, too: one of them has the interpreter's lock at a time.",
     costs="at most the other threads' time, and at most that for which the device waits for the host, or for which the "
-    "thread of the steps neither ran nor waited for anything else while there were cores.",
+    "thread of the steps neither ran nor waited for anything else. If no core is left, it may wait for one: then at "
+    "most the other threads' part of all processor time, where that is large.",
     wrong_when="the other thread computes in C without the lock.",
     explains=("host-bound", "launch-bound"),
 )
@@ -220,12 +225,18 @@ def threads_compete(view: ObservationView) -> Iterator[Finding]:
     others = [one for one in view.process.threads if not one.of_steps and one.lines]
     if steps.cpu_s is None or any(one.cpu_s is None for one in others):
         raise Missing("processor time of threads", "the kernel does not say")
-    taken = sum(one.cpu_s or 0.0 for one in others) / window_s
+    # A library's own thread, as torch's that pins batches, is seen at no line of the program.
+    taken = sum(min((one.cpu_s or 0.0) / window_s, sum(line.num for line in one.lines) / one.num) for one in others)
     # What it took of the processor is its own; the rest, but for its waits, it may have waited for the lock.
     waits = sum(part for _, part in asleep(view)) + view.attribution.shares.input
     idle = max(0.0, 1.0 - steps.cpu_s / window_s - waits)
     share = min(taken, view.attribution.shares.host if view.uses_cuda else idle)
-    if share < policy.MEDIUM_SHARE or (not view.uses_cuda and not _cores_left(view)):
+    if not view.uses_cuda:
+        # It may have waited for a core if none was left: by as much as they take of all.
+        used = _cores_used_up(view)
+        part = taken / used if used else 1.0
+        share = min(share, part if part >= policy.LARGE_PART else 0.0)
+    if share < policy.MEDIUM_SHARE:
         return
     busiest = max(others, key=lambda one: one.cpu_s or 0.0)
     yield Finding(
@@ -239,11 +250,12 @@ def threads_compete(view: ObservationView) -> Iterator[Finding]:
     )
 
 
-def _cores_left(view: ObservationView) -> bool:
-    """Tell whether a thread that was ready to run found a core: else it waited for that, and for no lock."""
+def _cores_used_up(view: ObservationView) -> float | None:
+    """Return what all programs took of the cores, if hardly any was left: then a thread may wait for a core."""
     names = ("host.num_cores", "window.tree_cpu_s_per_s", "window.others_cpu_s_per_s")
-    cores, used, by_others = (number_or_none(view, name) for name in names)
-    return cores is None or used is None or used + max(0.0, by_others or 0.0) < policy.USED_UP * cores
+    cores, own, by_others = (number_or_none(view, name) for name in names)
+    used = None if own is None else own + max(0.0, by_others or 0.0)
+    return None if cores is None or used is None or used < policy.USED_UP * cores else used
 
 
 RULES = (

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import num_input_shapes
+from dynotune.doctor.bounds import inputs_grow, num_input_shapes
 from dynotune.doctor.declaration import rule
 from dynotune.doctor.machine import fact_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
@@ -152,7 +152,8 @@ def pinned_alloc_slow(view: ObservationView) -> Iterator[Finding]:
     "must never have fallen by a third of its growth.",
     costs="memory, until none is left. Often a loss is summed up with its graph (`total += loss`).",
     wrong_when="the program fills a cache that has an end, or its inputs grow. The severity is low if input shapes "
-    "vary and memory grew by little. It is also low if the process grows and no graph does, or if no gradient is "
+    "vary and memory grew by little, or if most calls have longer inputs than the call before. Nodes of the graph are "
+    "not compared if input shapes vary. It is also low if the process grows and no graph does, or if no gradient is "
     "computed, because the program may keep its results or fill a buffer. While the program runs torch's profiler, "
     "which keeps each event, the rule does not judge the process's memory.",
 )
@@ -164,7 +165,8 @@ def leak_graph_kept(view: ObservationView) -> Iterator[Finding]:
         if steady and grown >= max(policy.LEAK_BYTES, policy.LEAK_STEP_BYTES * num_steps):
             free = max(0, one.total_bytes - one.allocated_bytes)
             small = grown < policy.LEAK_OF_ALL * one.allocated_bytes and num_input_shapes(view) > policy.FEW_SHAPES
-            yield _leak(view, f"allocated memory of GPU {one.device}", grown, None if small else free)
+            known = None if small or any(inputs_grow(view, model) for model in view.models) else free
+            yield _leak(view, f"allocated memory of GPU {one.device}", grown, known)
             return
     if fact_or_none(view, "live.profiler_place"):
         return
@@ -177,7 +179,9 @@ def leak_graph_kept(view: ObservationView) -> Iterator[Finding]:
     steady = _rises(levels) and not _wanders(levels) and not _slows(levels)
     kept = _grown_graph(view)
     if steady and grown_rss >= max(least, policy.LEAK_HOST_STEP_BYTES * num_steps):
-        may_keep = _keeps_graphs(view) if kept is None else kept > 0
+        may_keep = (_keeps_graphs(view) if kept is None else kept > 0) and not any(
+            inputs_grow(view, model) for model in view.models
+        )
         yield _leak(view, "memory of the process", grown_rss, _free_host_bytes(view) if may_keep else None)
     elif kept:
         yield Finding(
@@ -195,9 +199,14 @@ _KEEP_NO_GRAPH = "Sum up loss.detach() or its value, and keep no tensor that sti
 
 
 def _grown_graph(view: ObservationView) -> float | None:
-    """Return the nodes of autograd's graph that each step leaves behind; None if that is not known."""
+    """Return the nodes of autograd's graph that each step leaves behind; None if that is not known.
+
+    The graph of a step is larger where its input is longer: then the window's two ends do not compare.
+    """
     grown = view.process.graph_nodes_growth
-    if grown is None:
+    if grown is None or (grown > 0 and num_input_shapes(view) > policy.FULL_AND_LAST):
+        return None
+    if any(inputs_grow(view, model) for model in view.models):
         return None
     each = grown / max(1, view.timing.num_steps)
     return each if each >= 1 else 0.0

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dynotune.doctor import policy
 from dynotune.doctor.declaration import rule
 from dynotune.doctor.observation_view import ObservationView
-from dynotune.doctor.phases import periodic, seen, when
+from dynotune.doctor.phases import is_librarys, periodic, seen, when
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.trace_summary import Place
 
@@ -43,18 +43,20 @@ def validation_often(view: ObservationView) -> Iterator[Finding]:
     title="Some steps do more than the others.",
     sees="in some steps, and in no others, the thread of the steps was seen at a line of the program; these steps take "
     "longer. Validations, checkpoints and begins of epochs count for other rules.",
-    costs="its part of the window, at most what these steps took beyond a usual one. Below a quarter the severity is "
-    "low.",
+    costs="its part of the window, at most what these steps took beyond a usual one. The severity is low "
+    "below a quarter, and where it begins inside a library: a call that all steps make has more to do in some, as "
+    "generation that begins with a prompt.",
     wrong_when="the work is needed that often, or the whole run does it more rarely than the window that was timed.",
     explains=_JITTERS,
 )
 def periodic_work(view: ObservationView) -> Iterator[Finding]:
     for work in periodic(view, "other"):
         text = f"`{work.text}`" if work.text else work.function
+        much = work.share >= policy.MUCH_OF_SOME_STEPS and not is_librarys(work)
         yield Finding(
             id="periodic-work",
             # Whether it need be that often, nobody sees: what a reinforced model plays is what it learns from.
-            severity=policy.severity(work.share) if work.share >= policy.MUCH_OF_SOME_STEPS else "low",
+            severity=policy.severity(work.share) if much else "low",
             claim=f"{text} takes {work.share:.0%} of the time{when(work)}.",
             share=work.share,
             evidence=seen(view, work),

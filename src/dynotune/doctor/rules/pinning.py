@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import behind_pageable_copies, delay_of_device
+from dynotune.doctor.bounds import behind_pageable_copies, delay_of_device, is_pinned, to_device
 from dynotune.doctor.declaration import rule
 from dynotune.doctor.loaders import main_loader
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
-from dynotune.doctor.rules.transfer import MADE, NO_WAIT, calls_per_step, is_pinned, place_of, to_device
+from dynotune.doctor.rules.transfer import MADE, NO_WAIT, calls_per_step, place_of
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import delay_of_device
+from dynotune.doctor.bounds import delay_of_device, host_share, is_pinned, operators, to_device
 from dynotune.doctor.declaration import rule
+from dynotune.doctor.hot_lines import known, of_python, place, told
 from dynotune.doctor.loaders import main_loader
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import LostTime, Tensor
+from dynotune.schema.observation import Line, LostTime, Tensor
 from dynotune.schema.setting import Setting
-from dynotune.schema.trace_summary import MANY_SMALL_COPIES, SMALL_COPY_BYTES, Copies, Place
+from dynotune.schema.trace_summary import MANY_SMALL_COPIES, SMALL_COPY_BYTES, Place
 
 NO_WAIT = Setting("transfer.non_blocking", True)
 MADE = "create-on-cpu-then-move"
+_RANDOM = re.compile(r"aten::(normal|uniform|random|bernoulli|exponential|randperm|multinomial)_?$")
+_RANDOM_BY_TEXT = re.compile(r"\b(rand|randn|randint|randperm|normal|bernoulli|multinomial)(_like)?_?\(")
 
 
 @rule(
     "h2d-blocking",
     "program",
     title="The host waits for each copy to the device.",
-    sees="synchronisations that ended with a copy of page-locked memory, after which the device was idle until the "
-    "host had queued more work.",
+    sees="synchronisations that ended with a copy of page-locked memory, after which the device was idle, at once or "
+    "later, because the host had queued no more work.",
     costs="what a step would save if the host did not wait: with `non_blocking=True` it would queue the next work "
     "meanwhile. Copies of tensors that the program made on the host for this purpose count for "
     "`create-on-cpu-then-move`.",
@@ -37,8 +41,10 @@ def h2d_blocking(view: ObservationView) -> Iterator[Finding]:
     losses = view.losses("h2d-blocking")
     without = view.attribution.counterfactual_savings.get("h2d-blocking", 0.0)
     share = max(sum(loss.share for loss in losses), without) - delay_of_device(view, MADE)
-    if not losses or share < policy.LEAST_SHARE or not is_pinned(view):
+    if share < policy.LEAST_SHARE or not is_pinned(view):
         return
+    # The copies that were waited for are known, even if the wait left no gap of its own.
+    losses = losses or view.losses("h2d-not-overlapped")
     yield Finding(
         id="h2d-blocking",
         severity=policy.severity(share),
@@ -84,12 +90,12 @@ def h2d_not_overlapped(view: ObservationView) -> Iterator[Finding]:
     "program",
     title="Images go to the device as floats.",
     sees="the largest tensor of a batch holds images in float32 or float64 whose values can have been bytes, and "
-    "copies to the device cost time. If no loader shows the batch, the rule looks for a model whose input is such "
-    "images, with as many bytes as a copy has.",
+    "copies to the device cost time. If no loader's batch holds such images, the rule looks for a model whose input "
+    "does, with as many bytes as a copy has, or all copies of a step.",
     costs="the part of this time that the same images as bytes would spare: three quarters for float32, seven eighths "
-    "for float64.",
+    "for float64. If the loader gives bytes, also the time for which the device waits for the function that copies.",
     wrong_when="the host computed the values, and they are no longer pixel values.",
-    explains=["h2d-not-overlapped", "pcie-saturated"],
+    explains=["h2d-not-overlapped", "host-bound", "pcie-saturated"],
 )
 def transfer_float(view: ObservationView) -> Iterator[Finding]:
     if not view.uses_cuda:
@@ -103,6 +109,8 @@ def transfer_float(view: ObservationView) -> Iterator[Finding]:
         return
     item_bytes = 8 if images.dtype.endswith("float64") else 4
     share = lost * (1 - 1 / item_bytes) * min(1.0, images.num_bytes / max(1.0, _bytes_per_step(view)))
+    converting = _converting(view, images, place_of(losses))
+    share = min(1.0, share + sum(loss.share for loss in converting))
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -114,6 +122,7 @@ def transfer_float(view: ObservationView) -> Iterator[Finding]:
             f"{images.shape} {images.dtype}, {images.num_bytes / 1e6:.3g} MB a batch",
             *([f"{distinct} distinct values in 4,096"] if distinct is not None else []),
             *evidence_of(losses, 1),
+            *evidence_of(converting, 1),
         ],
         where=place_of(losses),
         remedy="Send images as uint8, and convert and normalise them on the device.",
@@ -123,17 +132,35 @@ def transfer_float(view: ObservationView) -> Iterator[Finding]:
 def _float_images(view: ObservationView) -> tuple[Tensor | None, int | None]:
     """Return the largest float images that are copied to the device, and their number of distinct values."""
     loader = main_loader(view)
-    if loader is None:
-        inputs = [each for model in view.models if model.call is not None for each in model.call.inputs]
-        copied = [row.median_bytes for row in to_device(view) if row.median_bytes]
-        batch = [each for each in inputs if any(abs(each.num_bytes / size - 1) < policy.SAME_SIZE for size in copied)]
-        distinct = None
-    elif loader.batch is None:
+    if loader is not None and loader.batch is None:
         raise Missing("a batch of the loader", "none was looked at")
-    else:
-        batch = [each for each in loader.batch if each.device == "cpu"]
+    own = [] if loader is None else [each for each in loader.batch or () if each.device == "cpu"]
+    if loader is not None and any(map(_is_float_image, own)):
         distinct = None if isinstance(loader.loading, Unknown) else loader.loading.num_distinct
-    return max(filter(_is_float_image, batch), key=lambda each: each.num_bytes, default=None), distinct
+        return _largest_image(own), distinct
+    if _is_about(sum(each.num_bytes for each in own), _bytes_per_step(view)):
+        return None, None
+    # The program itself may make floats of what it copies.
+    inputs = [each for model in view.models if model.call is not None for each in model.call.inputs]
+    copied = [*(row.median_bytes for row in to_device(view) if row.median_bytes), _bytes_per_step(view)]
+    return _largest_image(each for each in inputs if any(_is_about(each.num_bytes, size) for size in copied)), None
+
+
+def _converting(view: ObservationView, images: Tensor, copied: Place) -> list[LostTime]:
+    """Return the host's work in the function that copies, if the loader gave it these images as bytes."""
+    loader = main_loader(view)
+    batch = loader.batch or () if loader is not None else ()
+    if not any(each.dtype.endswith("uint8") and sorted(each.shape) == sorted(images.shape) for each in batch):
+        return []
+    return [loss for loss in view.losses("host-bound") if loss.where.function == copied.function]
+
+
+def _largest_image(tensors: Iterable[Tensor]) -> Tensor | None:
+    return max(filter(_is_float_image, tensors), key=lambda each: each.num_bytes, default=None)
+
+
+def _is_about(num_bytes: int, size: float) -> bool:
+    return size > 0 and abs(num_bytes / size - 1) < policy.SAME_SIZE
 
 
 def _is_float_image(tensor: Tensor) -> bool:
@@ -184,26 +211,44 @@ def many_small_copies(view: ObservationView) -> Iterator[Finding]:
     "program",
     title="Tensors are made on the host, then copied to the device.",
     sees="operators that fill a new tensor on the host (`torch.randn`, `torch.zeros`, `torch.tensor` of a list), "
-    "directly followed by its copy to the device, while the device was idle.",
-    costs="what a step would save without making, copying and waiting for these tensors.",
+    "directly followed by its copy to the device, while the device was idle. Or: the program draws random numbers for "
+    "longer than a launch takes, and copies tensors to the device.",
+    costs="what a step would save without making, copying and waiting for these tensors. Of random numbers: the time "
+    "of drawing them, at most what the device waits for the host.",
     wrong_when="the random numbers must come from the host's generator.",
+    explains=["host-bound"],
 )
 def create_on_cpu_then_move(view: ObservationView) -> Iterator[Finding]:
     if not view.uses_cuda:
         return
     losses = view.losses(MADE)
-    share = max(sum(loss.share for loss in losses), view.attribution.counterfactual_savings.get(MADE, 0.0))
-    if not losses or share < policy.LEAST_SHARE:
+    made = max(sum(loss.share for loss in losses), view.attribution.counterfactual_savings.get(MADE, 0.0))
+    drawn = _drawing(view) if to_device(view) else 0.0
+    share = max(made if losses else 0.0, drawn)
+    if share < policy.LEAST_SHARE:
         return
+    lines = known(lambda view: of_python(view, _draws), view) if drawn > made or not losses else []
     yield Finding(
         id="create-on-cpu-then-move",
         severity=policy.severity(share),
         claim="The host makes tensors and then copies them, while the device waits.",
         share=share,
-        evidence=evidence_of(losses),
-        where=place_of(losses),
+        evidence=[*told(lines), *evidence_of(losses)],
+        where=place(lines, place_of(losses)),
         remedy="Make the tensors on the device: pass device= to the function that makes them.",
     )
+
+
+def _draws(line: Line) -> bool:
+    return not line.callee and _RANDOM_BY_TEXT.search(line.text) is not None
+
+
+def _drawing(view: ObservationView) -> float:
+    """Return the host's own time in random operators of the program, as of a plain step: on a device these only queue
+    a kernel.
+    """
+    rows = [row for row in operators(view, _RANDOM.match) if row.callers.keys() & {"program", "unknown"}]
+    return host_share(view, {row.name for row in rows}.__contains__)
 
 
 # Shared by the rules
@@ -215,19 +260,6 @@ def calls_per_step(view: ObservationView, name: str) -> float:
         return view.number(name) / max(1, view.timing.num_steps)
     except Missing:
         return 0.0
-
-
-def to_device(view: ObservationView) -> list[Copies]:
-    """Return the copies to the device of the first recorded rank."""
-    copies = [row for row in view.trace.copies if row.kind == "HtoD"]
-    return [row for row in copies if row.rank == copies[0].rank]
-
-
-def is_pinned(view: ObservationView) -> bool:
-    """Tell whether at least a quarter of the copies to the device is of page-locked memory."""
-    rows = to_device(view)
-    num = sum(row.num for row in rows if row.pinned)
-    return num > 0 and 4 * num >= sum(row.num for row in rows)
 
 
 def _bytes_per_step(view: ObservationView) -> float:

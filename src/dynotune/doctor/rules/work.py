@@ -6,7 +6,15 @@ import math
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import bytes_per_s, main_model, operators_per_step, place_of, saving, waits_for_host
+from dynotune.doctor.bounds import (
+    bytes_per_s,
+    inputs_grow,
+    main_model,
+    operators_per_step,
+    place_of,
+    saving,
+    waits_for_host,
+)
 from dynotune.doctor.declaration import rule
 from dynotune.doctor.hot_lines import is_torchs, known, place, steps_thread, told, updating
 from dynotune.doctor.observation_view import ObservationView
@@ -66,20 +74,20 @@ def _numbers_asked(model: Model) -> int:
     "cache-absent",
     "program",
     title="Each call computes again what the call before has computed.",
-    sees="a model that is called without gradients, with inputs that are longer than those of the call before, by one "
-    "item or a few, as in generation without a cache of keys and values, or in a talk that is read anew for an answer.",
+    sees="a model that is called with inputs that are longer than those of the call before, by one item or a few, as "
+    "in generation without a cache of keys and values, or in a talk that is read anew for an answer. In a training: by "
+    "the same number each time, as where all that was read so far is kept.",
     costs="nearly all of the model's time: with a cache a call computes the new items alone.",
     wrong_when="what comes later changes what was computed before, as without a causal mask.",
-    explains=("launch-bound", "host-bound", "amp-absent", "compile-default"),
+    explains=("launch-bound", "host-bound", "amp-absent", "compile-default", "small-operators"),
 )
 def cache_absent(view: ObservationView) -> Iterator[Finding]:
-    growing = [model for model in view.models if model.call is not None and not model.call.grad_enabled]
-    growing = [model for model in growing if model.call is not None and _grows(model.call.num, model.call.num_grown)]
-    if not growing or view.is_training:
+    growing = [(model, model.call) for model in view.models if model.call is not None and inputs_grow(view, model)]
+    if not growing:
         return
-    call = growing[0].call
-    length = max((max(tensor.shape, default=1) for tensor in call.inputs), default=1) if call is not None else 1
-    new = call.growth / call.num_grown if call is not None and call.growth else 1.0
+    model, call = growing[0]
+    length = max((max(tensor.shape, default=1) for tensor in call.inputs), default=1)
+    new = call.growth / call.num_grown if call.growth else 1.0
     share = (view.attribution.shares.device + view.attribution.shares.host) * max(0.0, 1 - new / max(2, length))
     if share < policy.LEAST_SHARE:
         return
@@ -88,17 +96,11 @@ def cache_absent(view: ObservationView) -> Iterator[Finding]:
         severity=policy.severity(share),
         claim=f"The model gets {new:.0f} more {'item' if new < 1.5 else 'items'} at each call, and computes all again.",
         share=share,
-        evidence=[f"{call.num_grown} of {call.num} calls had longer inputs than the call before"]
-        if call is not None
-        else [],
-        where=place_of([], growing[0]),
-        remedy="Keep what does not change: use_cache=True (transformers), or pass past keys and values and the new "
-        "item alone.",
+        evidence=[f"{call.num_grown} of {call.num} calls had longer inputs than the call before"],
+        where=place_of([], model),
+        remedy="Keep what does not change: use_cache=True (transformers), or pass past keys, values or states and the "
+        "new items alone. Or pass no more than the latest items.",
     )
-
-
-def _grows(num: int, num_grown: int) -> bool:
-    return num >= policy.FEWEST_CALLS and num_grown >= policy.MOST_CALLS_GROW * num
 
 
 @rule(

@@ -20,7 +20,7 @@ _ROOM_BYTES = 1 << 16
 _SEARCHED_LINES = 500
 _TRACEBACK = "Traceback (most recent call last)"
 _ASIDE = ("Exception in thread", "Exception ignored")
-# What torchrun writes before each line of a rank's traceback, and the error that only says that a rank had one.
+# torchrun writes the first before each line of a rank's traceback; the second says no more than that a rank had one.
 _OF_RANK, _RANK_FAILED = re.compile(r"^\[rank\d+\]: ?"), "ChildFailedError"
 # CSI and OSC sequences, other escapes, and what else a terminal obeys: what a program printed is only quoted.
 _TERMINAL_CODES = re.compile(

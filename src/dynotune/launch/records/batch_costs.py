@@ -43,11 +43,14 @@ _Key = tuple[str, str, int | None, int]
 
 
 def _by_maker(record: Record, pid: int) -> list[_Events]:
-    """One maker's events a list: a process that makes batches itself may make them for several loaders."""
-    makers: dict[_Key, _Events] = {}
+    """One maker's events a list: a process that makes batches itself may make them for several loaders.
+
+    A process that replaced itself goes on in the same record, and counts from its new begin.
+    """
+    makers: dict[tuple[_Key, float], _Events] = {}
     for event in record.events.get("fetching", []):
         if event["drawn_by"] == pid:
-            makers.setdefault(_key(event), []).append(event)
+            makers.setdefault((_key(event), event["begin_s"]), []).append(event)
     return list(makers.values())
 
 

@@ -57,13 +57,16 @@ def periodic_work(
     in_long, in_others = Counter[Stack](), Counter[Stack]()
     for stack, step in seen:
         counter = in_long if is_long[step] else in_others
-        counter.update(stack[:depth] for depth in range(1, len(stack) + 1))
+        counter.update(stack[:depth] for depth in range(len(stack) + 1))
     long_s = sum(took_s for took_s, long in zip(step_s, is_long, strict=True) if long)
     others_s = sum(step_s) - long_s
 
     def exclusive(stack: Stack) -> bool:
         return in_others[stack] * long_s <= EXCLUSIVE * in_long[stack] * others_s
 
+    # Nothing is known to be of long steps alone where the others were hardly seen at all.
+    if exclusive(()):
+        return [], set()
     found: dict[Stack, list[tuple[Stack, int]]] = {}
     for stack, step in seen:
         begun = next((stack[:depth] for depth in range(1, len(stack) + 1) if exclusive(stack[:depth])), None)
@@ -78,6 +81,18 @@ def periodic_work(
             rows.append(_row(begun, [stack for stack, _ in own], steps_of, moments, share))
             steps |= set(steps_of)
     return sorted(rows, key=lambda row: -row.share)[:MOST], steps
+
+
+def seen_inside(moments: dict[str, Any], function: str) -> float | None:
+    """Return the part of the looks that had this line of a function on the stack; None if nobody looked.
+
+    Raises:
+        KeyError, IndexError, TypeError: as `periodic_work`.
+    """
+    frames = moments["frames"]
+    having = {number for number, stack in enumerate(moments["stacks"]) if any(frames[at] == function for at in stack)}
+    seen = [stack in having for stack, _ in moments["seen"]]
+    return sum(seen) / len(seen) if seen else None
 
 
 def _row(

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dynotune.launch.records.periodic import periodic_work
+from dynotune.launch.records.periodic import periodic_work, seen_inside
 from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, GARBAGE, Record, Step, summarise
 from dynotune.schema import document
 from dynotune.schema.errors import CONTRADICTIONS, RecordError
@@ -69,6 +69,8 @@ def state_of_process(record: Record, launched_s: float, *, steady: bool = True) 
     try:
         parts = _parts(record.last("state") or {})
         timed, periodic = _timed(process, record, parts.get("loaders", []), steady)
+        if (moments := (record.last("state") or {}).get("moments")) is not None:
+            parts["models"] = [_seen(model, moments) for model in parts.get("models", [])]
     except CONTRADICTIONS as error:
         raise RecordError(f"{record.path} is damaged: an event of it is not as dynotune's agent writes it.") from error
     parts.setdefault("peak_rss_bytes", process.peak_rss_bytes)
@@ -82,6 +84,14 @@ def state_of_process(record: Record, launched_s: float, *, steady: bool = True) 
         periodic=periodic,
         **parts,
     )
+
+
+def _seen(model: Model, moments: dict[str, Any]) -> Model:
+    """The model, with how often the thread that makes the steps was seen inside its call."""
+    if model.call is None:
+        return model
+    share = seen_inside(moments, model.call.place.function)
+    return msgspec.structs.replace(model, call=msgspec.structs.replace(model.call, seen_share=share))
 
 
 def _parts(said: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dynotune.trace.facts import intervals
 from dynotune.trace.facts.copies import kind_of
 from dynotune.trace.facts.device_time import work_sets
 from dynotune.trace.facts.fusion import POINTWISE, spared_ns
-from dynotune.trace.facts.kernel_names import tensor_cores_of
+from dynotune.trace.facts.kernel_names import is_fp32_matmul, is_misaligned, is_of_half, is_slow_product
 from dynotune.trace.facts.kernels import CLASSES, MATH_ATTENTION, classes_of
 from dynotune.trace.facts.rank_facts import (
     LostTime,
@@ -39,13 +39,6 @@ TF32_CAPABILITY = (8, 0)
 TENSOR_CORE_CAPABILITY = (7, 0)
 
 _OF_LOSSES = re.compile(r"log_?softmax|entropy|nll", re.IGNORECASE)
-_FP32_MATMUL = re.compile(r"sgemm|gemm_f32f32|f32f32_f32f32|ffma", re.IGNORECASE)
-_HALF = re.compile(r"half|bfloat|bf16|f16|fp16|hgemm|h884|h1688|h16816", re.IGNORECASE)
-# CUTLASS names the elements that a kernel loads at once: 8 of half types and 4 of TF32 where sizes and addresses allow;
-# with 1 or 2 tensor cores wait for memory.
-_MISALIGNED = re.compile(r"align[12](?!\d)")
-# A product with a vector, a dot product, a depthwise convolution and a Fourier transform are no work for tensor cores.
-_NO_MATRICES = re.compile(r"gemv|dot_kernel|gemmk1|depthwise|fft|dgemm|im2col|col2im", re.IGNORECASE)
 
 
 def losses(facts: RankFacts) -> list[LostTime]:
@@ -172,30 +165,27 @@ def _no_tensor_cores(facts: RankFacts) -> Iterator[LostTime]:
     classes = classes_of(facts.timeline)
     matmul, convolution = CLASSES.index("matmul"), CLASSES.index("convolution")
     rows = np.flatnonzero(np.isin(classes, (matmul, convolution)))
-    rows = rows[_named(facts, rows, _is_slow_product)]
-    half = _named(facts, rows, lambda name: _HALF.search(name) or _is_misaligned(name))
-    single = ~half & (classes[rows] == matmul) & _named(facts, rows, _FP32_MATMUL.search)
+    rows = rows[_named(facts, rows, is_slow_product)]
+    half = _named(facts, rows, lambda name: is_of_half(name) or is_misaligned(name))
+    single = ~half & (classes[rows] == matmul) & _named(facts, rows, is_fp32_matmul)
     single &= capability is not None and capability >= TF32_CAPABILITY
-    for cause, chosen in (("gemm-misaligned", half), ("fp32-matmul-no-tf32", single), ("amp-absent", ~half & ~single)):
+    convolves = classes[rows] == convolution
+    for cause, chosen in (
+        ("gemm-misaligned", half & ~convolves),
+        ("gemm-misaligned", half & convolves),
+        ("fp32-matmul-no-tf32", single),
+        ("amp-absent", ~half & ~single),
+    ):
         took = in_window(facts, device.start_ns[rows[chosen]], device.end_ns[rows[chosen]])
         if took.any():
             longest = names[device.name[rows[chosen][np.argmax(took)]]]
             times = f"{per_step(facts, int((took > 0).sum()))}, {duration(took.mean())} each"
             evidence = f"kernels: {times}; the longest is {short_kernel_name(longest)}"
             where = launched_at(facts, rows[chosen], took)
+            if convolves[chosen].all() and "conv" not in where.operator:
+                # A compiled graph is one operator, whatever is in it.
+                where = Place(where.function, "convolution", where.call)
             yield LostTime(cause, int(took.sum()), _NO_TENSOR_CORES[cause], where, (evidence,))
-
-
-def _is_slow_product(name: str) -> bool:
-    """Whether a kernel of this name multiplies matrices without tensor cores, or loads them by one or two elements."""
-    if _NO_MATRICES.search(name):
-        return False
-    return tensor_cores_of(name) == 0 or _is_misaligned(name)
-
-
-def _is_misaligned(name: str) -> bool:
-    """Whether tensor cores wait for it: without them, kernels load single elements of whatever sizes."""
-    return tensor_cores_of(name) == 1 and bool(_MISALIGNED.search(name))
 
 
 _NO_TENSOR_CORES = {

@@ -8,11 +8,13 @@ import numpy as np
 
 from dynotune.trace.facts.kernels import CLASSES, classes_of
 from dynotune.trace.facts.rank_facts import RankFacts
-from dynotune.trace.timeline import DeviceKind, Timeline, told_by_name
+from dynotune.trace.timeline import DeviceKind, Ints, Timeline, told_by_name
 
 POINTWISE = ("elementwise", "normalisation", "reduction")
 _FUSED_TOO = ("cast", "random")  # with what stands around them; other causes count them
 _BY_ROWS = ("softmax",)  # over one dimension, as a layer norm
+COMPILED = (*POINTWISE, *_FUSED_TOO, *_BY_ROWS)
+"""Classes that a compiler fuses."""
 
 # Sums over all of a batch (aten): what is normalised with them has to wait for the last element. Other sums may be over
 # rows, as those of layer and group norms, and those can become one kernel with what follows.
@@ -36,13 +38,33 @@ def fusable_ns(timeline: Timeline, window: tuple[int, int]) -> int | None:
     """
     if "kernels_in_graphs" in timeline.missing:
         return None
-    return _but_the_longest_ns(timeline, window, (*POINTWISE, *_FUSED_TOO, *_BY_ROWS))
+    return _but_the_longest_ns(timeline, window, COMPILED)
+
+
+def merged(timeline: Timeline) -> Ints:
+    """Rows of the device's table that a compiler can merge into the longest of their row of kernels."""
+    rows, took, starts = _rows_of_kernels(timeline, None, COMPILED, ())
+    if not len(rows):
+        return rows
+    of_row = np.repeat(np.arange(len(starts)), np.diff([*starts, len(rows)]))
+    longest = np.lexsort((-took, of_row))[starts]
+    others = took > 0
+    others[longest] = False
+    return rows[others]
 
 
 def _but_the_longest_ns(
     timeline: Timeline, window: tuple[int, int], in_rows: tuple[str, ...], passed_over: tuple[str, ...] = ()
 ) -> int:
     """Nanoseconds that rows of kernels of these classes take in the window, but for the longest of each row."""
+    rows, took, starts = _rows_of_kernels(timeline, window, in_rows, passed_over)
+    return int((np.add.reduceat(took, starts) - np.maximum.reduceat(took, starts)).sum()) if len(rows) else 0
+
+
+def _rows_of_kernels(
+    timeline: Timeline, window: tuple[int, int] | None, in_rows: tuple[str, ...], passed_over: tuple[str, ...]
+) -> tuple[Ints, Ints, Ints]:
+    """Kernels in order of their streams; what each takes of the window, 0 of other classes; where each row begins."""
     device, names = timeline.device, timeline.names
     rows = np.flatnonzero(device.kind == DeviceKind.KERNEL)
     classes = classes_of(timeline)[rows]
@@ -50,14 +72,12 @@ def _but_the_longest_ns(
     rows, classes = rows[kept], classes[kept]
     order = np.lexsort((device.start_ns[rows], device.stream[rows], device.device[rows]))
     rows, classes = rows[order], classes[order]
-    if not len(rows):
-        return 0
     fusable = np.isin(classes, [CLASSES.index(name) for name in in_rows])
     sums = told_by_name(names, device.name[rows], lambda name: bool(_STATISTICS.search(name)))
     breaks = np.ones(len(rows), dtype=np.bool_)
     breaks[1:] = ~fusable[1:] | ~fusable[:-1] | sums[:-1]
     breaks[1:] |= (np.diff(device.stream[rows]) != 0) | (np.diff(device.device[rows]) != 0)
-    inside = np.clip(device.end_ns[rows], *window) - np.clip(device.start_ns[rows], *window)
-    took = np.where(fusable, inside, 0)
-    starts = np.flatnonzero(breaks)
-    return int((np.add.reduceat(took, starts) - np.maximum.reduceat(took, starts)).sum())
+    begin, end = device.start_ns[rows], device.end_ns[rows]
+    if window is not None:
+        begin, end = np.clip(begin, *window), np.clip(end, *window)
+    return rows, np.where(fusable, end - begin, 0), np.flatnonzero(breaks)

@@ -134,6 +134,14 @@ _NO_TENSOR_CORES = re.compile(
     r"|wgrad_alg|dgrad_engine|grouped_direct|fmha_cutlass"
 )
 
+_FP32_MATMUL = re.compile(r"sgemm|gemm_f32f32|f32f32_f32f32|ffma", re.IGNORECASE)
+_HALF = re.compile(r"half|bfloat|bf16|f16|fp16|hgemm|h884|h1688|h16816", re.IGNORECASE)
+# CUTLASS names the elements that a kernel loads at once: 8 of half types and 4 of TF32 where sizes and addresses allow;
+# with 1 or 2 tensor cores wait for memory.
+_MISALIGNED = re.compile(r"align[12](?!\d)")
+# A product with a vector, a dot product, a depthwise convolution and a Fourier transform are no work for tensor cores.
+_NO_MATRICES = re.compile(r"gemv|dot_kernel|gemmk1|depthwise|fft|dgemm|im2col|col2im", re.IGNORECASE)
+
 _COMPILED = tuple((CLASSES.index(name), re.compile(pattern)) for name, pattern in _RULES)
 _OTHER = CLASSES.index("other")
 _BRACKETS = re.compile(r"[()]")
@@ -181,3 +189,25 @@ def tensor_cores_of(name: str) -> int:
     if _TENSOR_CORES.search(name):
         return 1
     return 0 if _NO_TENSOR_CORES.search(name) else UNKNOWN
+
+
+def is_fp32_matmul(name: str) -> bool:
+    """Whether it says that it multiplies matrices of float32 without tensor cores."""
+    return bool(_FP32_MATMUL.search(name))
+
+
+def is_of_half(name: str) -> bool:
+    """Whether its name tells of half types."""
+    return bool(_HALF.search(name))
+
+
+def is_slow_product(name: str) -> bool:
+    """Whether a kernel of this name multiplies matrices without tensor cores, or loads them by one or two elements."""
+    if _NO_MATRICES.search(name):
+        return False
+    return tensor_cores_of(name) == 0 or is_misaligned(name)
+
+
+def is_misaligned(name: str) -> bool:
+    """Whether tensor cores wait for it: without them, kernels load single elements of whatever sizes."""
+    return tensor_cores_of(name) == 1 and bool(_MISALIGNED.search(name))

@@ -4,5 +4,6 @@ A prediction is checked by a comparison, never here.
 """
 
 from dynotune.trace.what_if.engine import DEVICE, HOST, retimed, savings
+from dynotune.trace.what_if.settings import predictions
 
-__all__ = ["DEVICE", "HOST", "retimed", "savings"]
+__all__ = ["DEVICE", "HOST", "predictions", "retimed", "savings"]

@@ -48,6 +48,26 @@ _LAUNCH, _WAIT, _LOADER = 0, 1, 2
 _PINS = re.compile(r"aten::(_pin_memory|pin_memory)$")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """What is otherwise when the timeline is run again.
+
+    Args:
+        without: one of `WITHOUT`, `DEVICE` or `HOST`.
+        lengths: of each row of the device's table, by how much its length is multiplied; None for 1.
+        host: spans in which the host's own time is multiplied by the second value; disjoint.
+        loader: waits for the loader are multiplied by it.
+    """
+
+    without: str = ""
+    lengths: NDArray[np.float64] | None = None
+    host: tuple[tuple[intervals.Set, float], ...] = ()
+    loader: float = 1.0
+
+
+NOTHING = Change()
+
+
 @dataclass(slots=True)
 class _Anchor:
     """A moment of the host that is tied to the device or to the loader; between them its own time passes.
@@ -97,15 +117,15 @@ def retimed(timeline: Timeline, step_s: float, wait_s: float | None) -> tuple[Ti
     found = steps.find(timeline)
     if len(found) < 2 or launching_thread(timeline) == UNKNOWN:
         return timeline, 1.0
-    replay = _Replay(timeline, found, wait_s)
-    wanted_ns = max(step_s * 1e9, replay.step_ns(MOST_SLOWED) * PLATEAU)
-    if replay.step_ns(1.0) <= wanted_ns:
-        return replay.timeline(1.0), 1.0
+    again = Replay(timeline, found, wait_s)
+    wanted_ns = max(step_s * 1e9, again.step_ns(MOST_SLOWED) * PLATEAU)
+    if again.step_ns(1.0) <= wanted_ns:
+        return again.timeline(1.0), 1.0
     low, high = 1.0, MOST_SLOWED
     for _ in range(NUM_HALVINGS):
         middle = (low * high) ** 0.5
-        low, high = (middle, high) if replay.step_ns(middle) > wanted_ns else (low, middle)
-    return replay.timeline(high), high
+        low, high = (middle, high) if again.step_ns(middle) > wanted_ns else (low, middle)
+    return again.timeline(high), high
 
 
 def savings(timeline: Timeline, wait_s: float | None, faster: float) -> dict[str, float]:
@@ -117,21 +137,35 @@ def savings(timeline: Timeline, wait_s: float | None, faster: float) -> dict[str
     Args:
         wait_s, faster: as for `retimed`, and as it tells.
     """
-    found = steps.find(timeline)
-    if len(found) < 2 or launching_thread(timeline) == UNKNOWN:
+    if (again := replay(timeline, wait_s, faster)) is None:
         return {}
-    replay = _Replay(timeline, found, wait_s)
-    with_it = replay.step_ns(faster)
-    causes = [*(cause for cause in WITHOUT if replay.has(cause)), DEVICE, HOST]
-    saved = {cause: 1 - replay.step_ns(faster, without=cause) / with_it for cause in causes}
+    causes = [*(cause for cause in WITHOUT if again.has(cause)), DEVICE, HOST]
+    saved = {cause: again.saved(Change(without=cause)) for cause in causes}
     return {cause: share for cause, share in saved.items() if share > 0}
 
 
-class _Replay:
-    """The host's anchors and the device's items, to be run again at any speed of the host."""
+def replay(timeline: Timeline, wait_s: float | None, faster: float) -> Replay | None:
+    """The timeline, to be run again under changes; None where it has no steps or no launches.
 
-    def __init__(self, timeline: Timeline, found: steps.Steps, wait_s: float | None) -> None:
-        self._timeline, self._steps = timeline, found
+    Args:
+        wait_s, faster: as for `retimed`, and as it tells.
+    """
+    found = steps.find(timeline)
+    if len(found) < 2 or launching_thread(timeline) == UNKNOWN:
+        return None
+    return Replay(timeline, found, wait_s, faster)
+
+
+class Replay:
+    """The host's anchors and the device's items, to be run again at any speed of the host.
+
+    Args:
+        faster: the host's speed where no other is given.
+    """
+
+    def __init__(self, timeline: Timeline, found: steps.Steps, wait_s: float | None, faster: float = 1.0) -> None:
+        self._timeline, self._steps, self._faster = timeline, found, faster
+        self._step_ns: float | None = None
         self._begin_ns = int(found.start_ns.min())
         by_end = np.argsort(timeline.device.end_ns, kind="stable")
         self._by_end: list[int] = by_end.tolist()
@@ -148,14 +182,29 @@ class _Replay:
         self._own_work = {"pin-in-hot-loop": self._spans(self._pinning()), MADE: self._spans(self._made)}
         recorded_s = self._loader_ns / 1e9 / len(found)
         self._loader_scale = wait_s / recorded_s if wait_s is not None and recorded_s else 1.0
+        self._gaps = self._gaps_before_anchors()
 
     def has(self, cause: str) -> bool:
         """Whether there is anything of this cause."""
         return len(self._own_work.get(cause, ())) > 0 or any(anchor.cause == cause for anchor in self._anchors)
 
-    def step_ns(self, faster: float, without: str = "") -> float:
+    def saved(self, change: Change, faster: float | None = None) -> float:
+        """The share of a step that is saved under a change; below 0 where it takes longer.
+
+        Args:
+            faster: the host's speed under it, if another than the timeline's own.
+        """
+        if self._step_ns is None:
+            self._step_ns = self.step_ns(self._faster)
+        return 1 - self.step_ns(faster or self._faster, change) / self._step_ns
+
+    def is_paced_by_device(self, faster: float) -> bool:
+        """Whether a host as fast as that would change nothing: then a step does not tell how fast it is."""
+        return self.saved(NOTHING, max(faster, self._faster)) < PLATEAU - 1
+
+    def step_ns(self, faster: float, change: Change = NOTHING) -> float:
         """What a step takes at that speed, once host and device are in their stride."""
-        old, new, _, end = self._run(faster, without)
+        old, new, _, end = self._run(faster, change)
         host = np.interp(self._steps.end_ns, old, new)
         num = len(host) - 1
         last: dict[int, float] = {}
@@ -167,7 +216,7 @@ class _Replay:
 
     def timeline(self, faster: float) -> Timeline:
         """All of it at that speed."""
-        old, new, start, end = self._run(faster)
+        old, new, start, end = self._run(faster, NOTHING)
         host, device = self._timeline.host, self._timeline.device
         begin, ended = (np.rint(_at(times, old, new)).astype(np.int64) for times in (host.start_ns, host.end_ns))
         of_host = in_order(begin, ended)
@@ -199,44 +248,71 @@ class _Replay:
             ),
         )
 
-    def _run(self, faster: float, without: str = "") -> tuple[Ints, NDArray[np.float64], list[float], list[float]]:
+    def _gaps_before_anchors(self) -> tuple[Ints, Ints]:
+        """Of each anchor, from when to when the host's own time passes before it; none before one within another."""
+        was, starts, ends = self._begin_ns, [], []
+        for anchor in self._anchors:
+            begin = was if anchor.end_ns < was else max(anchor.start_ns, was)
+            starts.append(was)
+            ends.append(begin)
+            was = max(was, anchor.end_ns)
+        starts.append(was)
+        ends.append(int(max(self._timeline.host.end_ns.max(), was)) + 1)
+        return np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64)
+
+    def _own_ns(self, faster: float, change: Change) -> list[float]:
+        """The host's own time before each anchor, and after the last."""
+        start, end = self._gaps
+        if change.without == HOST:
+            return [0.0] * len(start)
+        own = (end - start).astype(np.float64)
+        needless = self._own_work.get(change.without)
+        for spans, factor in (*change.host, *([] if needless is None else [(needless, 0.0)])):
+            own -= (1 - factor) * intervals.covered(spans, start, end)
+        return (own / faster).tolist()  # type: ignore[no-any-return]
+
+    def _lengths_ns(self, change: Change, spared: frozenset[int]) -> list[float]:
+        lengths = np.array([item.length_ns for item in self._items], dtype=np.float64)
+        if change.lengths is not None:
+            lengths *= change.lengths
+        if change.without == DEVICE:
+            lengths[:] = 0.0
+        lengths[list(spared)] = 0.0
+        return lengths.tolist()  # type: ignore[no-any-return]
+
+    def _run(self, faster: float, change: Change) -> tuple[Ints, NDArray[np.float64], list[float], list[float]]:
         """Moments of the host in the recording and now, and when each item starts and ends now."""
-        scale = self._loader_scale
-        left_out = self._own_work.get(without)
+        without, scale = change.without, self._loader_scale * change.loader
         spared = self._copies_of_made() if without == MADE else frozenset[int]()
-        if without == DEVICE:
-            spared = frozenset(range(len(self._items)))
-        own = 0.0 if without == HOST else 1 / faster
+        lengths, own_ns = self._lengths_ns(change, spared), self._own_ns(faster, change)
+        after = 0.0 if without == HOST else 1 / faster
         # What was queued before the first step stays where it is.
         start, end = (times.astype(np.float64).tolist() for times in self._recorded)
         was, now = self._begin_ns, float(self._begin_ns)
         old, new = [was], [now]
-        for anchor in self._anchors:
+        for anchor, own in zip(self._anchors, own_ns, strict=False):
             if anchor.end_ns < was:
-                self._queue(anchor.items, now, start, end, spared)
+                self._queue(anchor.items, now, start, end, lengths)
                 continue
             begin = max(anchor.start_ns, was)
-            now += _own(was, begin, left_out) * own
+            now += own
             old.append(begin)
             new.append(now)
-            self._queue(anchor.items, now, start, end, spared)
+            self._queue(anchor.items, now, start, end, lengths)
             needless = without == MADE and anchor.awaited in spared
             if anchor.kind == _WAIT and anchor.cause != without and not needless:
                 free = end[anchor.awaited] if anchor.awaited != UNKNOWN else 0.0
-                now = max(now, free + min(anchor.after_ns, 0)) + max(anchor.after_ns, 0) * own
+                now = max(now, free + min(anchor.after_ns, 0)) + max(anchor.after_ns, 0) * after
             elif anchor.kind == _LOADER and anchor.cause != without:
                 now += (anchor.end_ns - begin) * scale
             was = anchor.end_ns
             old.append(was)
             new.append(now)
-        last = int(max(self._timeline.host.end_ns.max(), was)) + 1
-        old.append(last)
-        new.append(now + (last - was) * own)
+        old.append(int(self._gaps[1][-1]))
+        new.append(now + own_ns[-1])
         return np.array(old, dtype=np.int64), np.maximum.accumulate(np.array(new)), start, end
 
-    def _queue(
-        self, items: list[int], now: float, start: list[float], end: list[float], spared: frozenset[int]
-    ) -> None:
+    def _queue(self, items: list[int], now: float, start: list[float], end: list[float], lengths: list[float]) -> None:
         for index in items:
             item = self._items[index]
             ready = now + (LATENCY_NS if item.held_by != UNKNOWN else item.lag_ns)
@@ -244,7 +320,7 @@ class _Replay:
                 ready = max(ready, end[item.before])
             if item.held_by != UNKNOWN:
                 ready = max(ready, end[item.held_by] + item.lag_ns)
-            start[index], end[index] = ready, ready + (0 if index in spared else item.length_ns)
+            start[index], end[index] = ready, ready + lengths[index]
 
     def _items_of(self, device: DeviceSpans) -> list[_Item]:
         """All that the device ran, with what each piece waited for."""
@@ -350,14 +426,6 @@ def _copies_to_device(timeline: Timeline) -> list[bool]:
     device = timeline.device
     found: list[bool] = ((device.kind == DeviceKind.COPY) & to_device[device.name]).tolist()
     return found
-
-
-def _own(start: int, end: int, left_out: intervals.Set | None) -> int:
-    """The host's own time between two moments."""
-    if left_out is None or not len(left_out) or end <= start:
-        return end - start
-    span = (np.array([time], dtype=np.int64) for time in (start, end))
-    return end - start - int(intervals.covered(left_out, *span)[0])
 
 
 def _synchronous(timeline: Timeline) -> set[int]:

@@ -1,0 +1,211 @@
+"""What a setting would save of a step, as a range: the timeline run again with what the setting changes.
+
+A setting changes how long some of the device's work takes and how much of the host's own time is left. Both are ranges:
+the most is what hardware and compiler allow, the least what small or memory-bound work shows of it. Where the host sets
+the pace, faster kernels save nothing, and the other way round; that is what running it again tells.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dynotune.schema.observation import Predicted
+from dynotune.trace.facts import intervals
+from dynotune.trace.facts.copies import kind_of
+from dynotune.trace.facts.fusion import COMPILED, merged
+from dynotune.trace.facts.idle import loader_spans
+from dynotune.trace.facts.kernel_names import is_of_half, is_slow_product, tensor_cores_of
+from dynotune.trace.facts.kernels import CLASSES, classes_of
+from dynotune.trace.facts.steps import named, updates
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Timeline, told_by_name
+from dynotune.trace.what_if.engine import Change, Replay, replay
+
+Factors = NDArray[np.float64]
+
+
+class Range(NamedTuple):
+    """By how much a time is multiplied: where the setting helps most, and least."""
+
+    most: float
+    least: float
+
+
+# Peaks of Hopper's data sheet are 1 : 7 : 15 for float32, TF32 and half types without sparsity; what a product of a few
+# hundred rows reaches is bound by memory, half types then halve the bytes.
+TF32_OF_FP32 = Range(0.17, 0.5)
+HALF_OF_FP32 = Range(0.09, 0.35)
+HALF_OF_TF32 = Range(0.45, 0.8)
+HALF_OF_POINTWISE = Range(0.55, 1.1)
+"""Autocast keeps sums and norms in float32, and adds conversions."""
+LAYOUT = Range(0.0, 0.3)
+NHWC_CONVOLUTION = Range(0.6, 1.0)
+MERGED = Range(0.0, 0.5)
+"""Of kernels that a compiler can merge into their neighbours."""
+COMPILED_HOST = Range(0.2, 0.7)
+GRAPH_HOST = Range(0.02, 0.15)
+"""Of the host's own time in the model: compiled code still launches kernels one by one, a graph launches itself."""
+FUSED_OPTIMIZER_HOST = Range(0.05, 0.35)
+FUSED_OPTIMIZER = Range(0.3, 0.85)
+PINNED_COPY = Range(0.25, 0.6)
+"""Pageable copies go through a staging buffer of the driver."""
+WAIT = Range(0.0, 0.5)
+"""Of the wait for a loader that gets as many workers as keep up, if each is as fast as those it has."""
+RECORDED = Range(2.8, 1.7)
+"""By which a host is faster without the recorder and its stacks, where the program does not tell: the quarter-points of
+21 unseen programs that the recorder slowed by more than half."""
+
+_PRODUCTS = tuple(CLASSES.index(name) for name in ("matmul", "convolution"))
+_POINTWISE = tuple(CLASSES.index(name) for name in COMPILED)
+_LAYOUT, _CONVOLUTION = CLASSES.index("layout"), CLASSES.index("convolution")
+_HALF_NAMES = re.compile(r"nvjet_[ht][a-z]{2}_", re.IGNORECASE)
+"""cuBLAS's own names for half (h) and bfloat16 (t)."""
+_MODULE = re.compile(r"nn\.Module: ")
+_BACKWARD = re.compile(r"autograd::engine::evaluate_function")
+
+
+def predictions(timeline: Timeline, wait_s: float | None, faster: float) -> dict[str, Predicted]:
+    """What settings would save, by setting as it is written, or by its knob if any value of it that suffices would;
+    those that change nothing of this timeline are left out.
+
+    Whether the program has a setting already, or stands it, is not asked here.
+
+    Args:
+        wait_s, faster: as for `engine.retimed`, and as it tells.
+    """
+    again = replay(timeline, wait_s, faster)
+    if again is None:
+        return {}
+    parts, found = _Parts(timeline), {}
+    unseen = faster < RECORDED.most and again.is_paced_by_device(RECORDED.most)
+    for setting, change in _CHANGES.items():
+        if (changes := change(parts)) is not None:
+            found[setting] = _predicted(again, *changes, unseen)
+    return found
+
+
+def _predicted(again: Replay, most: Change, least: Change, unseen: bool) -> Predicted:
+    speeds = RECORDED if unseen else (None, None)
+    saved = [again.saved(change, faster) for change, faster in zip((most, least), speeds, strict=True)]
+    return Predicted(low=min(saved), high=max(saved))
+
+
+class _Parts:
+    """What settings change of a timeline, as rows of the device's table and spans of the host."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
+        device = timeline.device
+        self._classes = classes_of(timeline)
+        product = np.isin(self._classes, _PRODUCTS)
+        half = self._told(is_of_half) | self._told(_HALF_NAMES.search)
+        self.fp32_products = product & self._told(is_slow_product) & ~half
+        self.tf32_products = product & self._told(lambda name: tensor_cores_of(name) == 1) & ~half
+        calls, begins = updates(timeline)
+        self.optimizer = intervals.union(begins, timeline.host.end_ns[calls])
+        launched = timeline.host.start_ns[device.launch]
+        known = device.launch != UNKNOWN
+        self.of_optimizer = known & (intervals.covered(self.optimizer, launched, launched + 1) > 0)
+        self.pointwise = np.isin(self._classes, _POINTWISE) & ~half & ~self.of_optimizer
+        self.layout, self.convolution = self._classes == _LAYOUT, self._classes == _CONVOLUTION
+        copies = device.kind == DeviceKind.COPY
+        self.uploads = copies & self._told(lambda name: kind_of(name)[0] == "HtoD")
+        self.pageable = copies & self._told(lambda name: kind_of(name) == ("HtoD", True))
+        self.loads = len(loader_spans(timeline)) > 0
+
+    def _told(self, tell: Callable[[str], object]) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = told_by_name(
+            self.timeline.names, self.timeline.device.name, lambda name: bool(tell(name))
+        )
+        return found
+
+    def model(self) -> intervals.Set:
+        """Where a model's own code runs, forwards and backwards, on any thread; but for where an optimizer updates."""
+        host = self.timeline.host
+        rows = np.concatenate(
+            (named(self.timeline, _MODULE, HostKind.PYTHON), named(self.timeline, _BACKWARD, HostKind.OPERATOR))
+        )
+        if not len(rows):
+            rows = np.flatnonzero(host.kind == HostKind.OPERATOR)
+        return intervals.difference(intervals.union(host.start_ns[rows], host.end_ns[rows]), self.optimizer)
+
+    def merged(self) -> NDArray[np.bool_]:
+        """Kernels of the model that a compiler can merge into others."""
+        found = np.zeros(len(self.timeline.device), dtype=np.bool_)
+        found[merged(self.timeline)] = True
+        found &= ~self.of_optimizer
+        return found
+
+    def factors(self, *parts: tuple[NDArray[np.bool_], float]) -> Factors:
+        found = np.ones(len(self.timeline.device), dtype=np.float64)
+        for rows, factor in parts:
+            found[rows] *= factor
+        return found
+
+
+Changes = tuple[Change, Change] | None
+
+
+def _both(
+    parts: _Parts,
+    *of_device: tuple[NDArray[np.bool_], Range],
+    host: tuple[intervals.Set, Range] | None = None,
+    without: str = "",
+) -> Changes:
+    """The change where it helps most, and least; None where nothing of it is in the timeline."""
+    if not any(rows.any() for rows, _ in of_device) and host is None and not without:
+        return None
+
+    def change(at: int) -> Change:
+        lengths = parts.factors(*((rows, factor[at]) for rows, factor in of_device))
+        return Change(without=without, lengths=lengths, host=() if host is None else ((host[0], host[1][at]),))
+
+    return change(0), change(1)
+
+
+def _tf32(parts: _Parts) -> Changes:
+    return _both(parts, (parts.fp32_products, TF32_OF_FP32))
+
+
+def _autocast(parts: _Parts) -> Changes:
+    if not parts.fp32_products.any() and not parts.tf32_products.any():
+        return None
+    products = (parts.fp32_products, HALF_OF_FP32), (parts.tf32_products, HALF_OF_TF32)
+    return _both(parts, *products, (parts.pointwise, HALF_OF_POINTWISE))
+
+
+def _channels_last(parts: _Parts) -> Changes:
+    if not parts.convolution.any():
+        return None
+    return _both(parts, (parts.layout, LAYOUT), (parts.convolution, NHWC_CONVOLUTION))
+
+
+def _compiled(host: Range) -> Callable[[_Parts], Changes]:
+    return lambda parts: _both(parts, (parts.merged(), MERGED), host=(parts.model(), host))
+
+
+def _fused(parts: _Parts) -> Changes:
+    if not len(parts.optimizer):
+        return None
+    return _both(parts, (parts.of_optimizer, FUSED_OPTIMIZER), host=(parts.optimizer, FUSED_OPTIMIZER_HOST))
+
+
+def _pinned(parts: _Parts) -> Changes:
+    return _both(parts, (parts.pageable, PINNED_COPY))
+
+
+_CHANGES: dict[str, Callable[[_Parts], Changes]] = {
+    "matmul.fp32_precision=high": _tf32,
+    "precision.autocast=bf16": _autocast,
+    "layout.channels_last=true": _channels_last,
+    "compile.mode=default": _compiled(COMPILED_HOST),
+    "compile.mode=reduce-overhead": _compiled(GRAPH_HOST),
+    "optimizer.fused=true": _fused,
+    "loader.pin_memory=true": _pinned,
+    "transfer.non_blocking=true": lambda parts: _both(parts, without="h2d-blocking") if parts.uploads.any() else None,
+    "loader.num_workers": lambda parts: (Change(loader=WAIT.most), Change(loader=WAIT.least)) if parts.loads else None,
+}

@@ -97,7 +97,13 @@ class CheckResults(_At, frozen=True, kw_only=True, tag="check-results"):
     nudge: float = 0.0
 
 
-Task = TimeWindow | RecordTrace | IsolateLoader | SwitchArms | CheckResults
+class NoteAllocations(_At, frozen=True, kw_only=True, tag="note-allocations"):
+    """Let `num_steps` steps pass on a pretended device, and write what was allocated on it since the start."""
+
+    num_steps: int
+
+
+Task = TimeWindow | RecordTrace | IsolateLoader | SwitchArms | CheckResults | NoteAllocations
 
 
 class TaskFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -212,4 +212,8 @@ def _class_of(kind: str) -> Any:
         from .check_results import CheckResults
 
         return CheckResults
+    if kind == "note-allocations":
+        from .note_allocations import NoteAllocations
+
+        return NoteAllocations
     raise ValueError("%r" % kind)

@@ -1,8 +1,8 @@
 """Lets torch's autograd work with tensors that say they are on CUDA, in a process that has no such device.
 
 A CUDA build of torch has a guard for this case (`torch._C._ensureCUDADeviceGuardSet`), which FakeTensorMode uses. It
-takes the place of a guard that counts no devices, and a build for the CPU has none at all. So one is put there first,
-and the build says that it has an accelerator, which backward asks for the stream of a gradient.
+takes the place of a guard that counts no devices, and a build for the CPU has none at all. So one is put there first.
+Backward asks for the accelerator, and whether the device has a context: the build says that it has one and it has not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 _CUDA = 1
 _IS_BUILT, _HAS_PRIMARY_CONTEXT = 2, 4  # in the table of at::AcceleratorHooksInterface, after its two destructors
 _TABLE_ENTRIES = 120
-_kept: list[Any] = []  # what C++ holds pointers to
 
 
 class CannotPretend(RuntimeError):
@@ -33,8 +32,7 @@ def install(torch: Any) -> None:
     if not hasattr(torch._C, "_ensureCUDADeviceGuardSet"):
         raise CannotPretend("torch %s has no guard for a device that is not there; 2.9 has" % torch.__version__)
     try:
-        if torch.version.cuda is None:
-            _for_a_cpu_build(torch)
+        _replace_tables(torch)
         torch._C._ensureCUDADeviceGuardSet()
         found = torch._C._accelerator_getAccelerator()
     except (OSError, ValueError, AttributeError, RuntimeError) as error:
@@ -43,16 +41,10 @@ def install(torch: Any) -> None:
         raise CannotPretend("torch %s takes %s for its accelerator" % (torch.__version__, found))
 
 
-def _for_a_cpu_build(torch: Any) -> None:
+def _replace_tables(torch: Any) -> None:
     folder = os.path.join(os.path.dirname(torch.__file__), "lib")
     c10 = ctypes.CDLL(os.path.join(folder, "libc10.so"))
     guards = (ctypes.c_void_p * (_CUDA + 1)).in_dll(c10, "_ZN3c104impl26device_guard_impl_registryE")
-    no, yes = (_answer(value) for value in (0, 1))
-    if guards[_CUDA] is None:
-        table = (ctypes.c_void_p * 64)(*[no] * 64)  # whatever it is asked, it has no device
-        guard = (ctypes.c_void_p * 1)(ctypes.addressof(table))
-        _kept.extend((table, guard))
-        guards[_CUDA] = ctypes.addressof(guard)
     get = ctypes.CDLL(os.path.join(folder, "libtorch_cpu.so"))._ZN2at6detail12getCUDAHooksEv
     get.restype = ctypes.c_void_p
     pointer = ctypes.c_void_p.from_address(get())
@@ -61,12 +53,20 @@ def _for_a_cpu_build(torch: Any) -> None:
     head = 2 * ctypes.sizeof(ctypes.c_void_p)  # offset and type information, before the first function
     hooks = (ctypes.c_void_p * _TABLE_ENTRIES)()
     ctypes.memmove(hooks, pointer.value - head, ctypes.sizeof(hooks))
-    hooks[2 + _IS_BUILT], hooks[2 + _HAS_PRIMARY_CONTEXT] = yes, no
-    _kept.append(hooks)
+    # Functions of C that return 0 or 1 whatever they are given, for the tables are used until the process is gone.
+    no = ctypes.cast(ctypes.CDLL(None).sched_yield, ctypes.c_void_p).value
+    hooks[2 + _IS_BUILT] = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p).value
+    hooks[2 + _HAS_PRIMARY_CONTEXT] = no
+    _keep(hooks)
+    if guards[_CUDA] is None:
+        table = (ctypes.c_void_p * 64)(*[no] * 64)  # whatever it is asked, it has no device
+        guard = (ctypes.c_void_p * 1)(ctypes.addressof(table))
+        _keep(table)
+        _keep(guard)
+        guards[_CUDA] = ctypes.addressof(guard)
     pointer.value = ctypes.addressof(hooks) + head
 
 
-def _answer(value: int) -> int | None:
-    function = ctypes.CFUNCTYPE(ctypes.c_uint8, ctypes.c_void_p)(lambda this: value)
-    _kept.append(function)
-    return ctypes.cast(function, ctypes.c_void_p).value
+def _keep(memory: Any) -> None:
+    """C++ holds a pointer to it, and outlives Python."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))

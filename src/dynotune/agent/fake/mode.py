@@ -44,7 +44,11 @@ def make(torch: Any, recorder: Recorder) -> Any:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     fake_class = fake_tensor.FakeTensor
-    fakes = fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
+
+    class Fakes(fake_tensor.FakeTensorMode):  # type: ignore[misc, name-defined]
+        avoid_device_init = True  # whatever torch.cuda says, there is none
+
+    fakes = Fakes(allow_non_fake_inputs=True)
     needs_values = (
         fake_tensor.DynamicOutputShapeException,
         fake_tensor.DataDependentOutputException,

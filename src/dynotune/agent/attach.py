@@ -345,7 +345,7 @@ class Agent:
         self._guard("steps", self._steps.work_off_at_exit)
         self._guard("tasks", self._tasks.at_exit)
         if self._program.allocations is not None:
-            self._guard("allocations", self._program.allocations.write)
+            self._guard("allocations", lambda: self._program.allocations.write(at_exit=True))
         if self._program.torch is not None:
             self._before_result()
         self._event({"event": "exit", "num_events": self._steps.num_events})

@@ -126,15 +126,16 @@ def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
     torch.backends.cuda.is_built = lambda: True
     torch.backends.cudnn.is_available = lambda: True
 
-    def no_graph(*args: Any, **kwargs: Any) -> None:
-        raise mode.Refused(recorder.refuse("it captures CUDA graphs, whose private pools are not modelled"))
+    class NoGraph:
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            raise mode.Refused(recorder.refuse("it captures CUDA graphs, whose private pools are not modelled"))
 
     def no_group(*args: Any, **kwargs: Any) -> None:
         raise mode.Refused(recorder.refuse("it is distributed: only programs of one process are modelled"))
 
     if torch.distributed.is_available():
         torch.distributed.init_process_group = no_group
-    cuda.CUDAGraph = cuda.graph = cuda.make_graphed_callables = no_graph
+    cuda.CUDAGraph = cuda.graph = cuda.make_graphed_callables = NoGraph
 
 
 def _values(torch: Any, device: Any) -> None:

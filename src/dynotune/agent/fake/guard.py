@@ -34,6 +34,7 @@ def install(torch: Any) -> None:
     try:
         _replace_tables(torch)
         torch._C._ensureCUDADeviceGuardSet()
+        torch._C._set_only_lift_cpu_tensors(True)  # `torch.tensor(…, device="cuda")` makes them here and moves them
         found = torch._C._accelerator_getAccelerator()
     except (OSError, ValueError, AttributeError, RuntimeError) as error:
         raise CannotPretend("torch %s does not let itself be changed: %s" % (torch.__version__, error)) from error

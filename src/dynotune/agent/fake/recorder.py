@@ -57,7 +57,7 @@ class Recorder:
         self.write(reason)
         return reason
 
-    def write(self, reason: str = "") -> None:
+    def write(self, reason: str = "", *, at_exit: bool = False) -> None:
         """Write what was noted, or why it cannot be, once; the record names the file."""
         if self._written:
             return
@@ -77,7 +77,7 @@ class Recorder:
         name = "allocations-%d.json" % os.getpid()
         with open(os.path.join(self._folder, name), "w", encoding="utf-8") as file:
             json.dump(found, file)
-        self._event({"event": "allocations", "name": name, "reason": reason})
+        self._event({"event": "allocations", "name": name, "reason": reason, "at_exit": at_exit})
 
     # What happens
 

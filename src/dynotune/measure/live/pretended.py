@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -11,7 +12,7 @@ from dynotune import memory
 from dynotune.memory import Allocations
 from dynotune.measure.live.launch_plan import launch_plan
 from dynotune.measure.live.live_run import LiveRun
-from dynotune.measure.live.outcome import refuse_failed
+from dynotune.measure.live.outcome import Outcome, refuse_failed
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Facts
 from dynotune.schema.memory_prediction import GpuModel
@@ -58,11 +59,11 @@ def allocations(
     launch = replace(launch, plan=replace(launch.plan, pretend=plan))
     with LiveRun(launch, folder=folder, limit_s=limit_s) as live:
         live.until_said("allocations")
+        if any(event.get("at_exit") for event in _said(live.outcome())):
+            live.until(lambda _: False)  # it ends by itself, and how says whether this is all
         outcome = live.end()
     found = [
-        memory.read(folder / str(event["name"]))
-        for record in outcome.all_records
-        if (event := record.last("allocations")) is not None
+        memory.read(folder / str(event["name"])) for event in _said(outcome)
     ]
     if not found:
         refuse_failed(outcome, launch, limit_s)
@@ -74,3 +75,8 @@ def allocations(
         refuse_failed(outcome, launch, limit_s)
     text = next((launch.env[name] for name in _ALLOCATOR if launch.env.get(name)), "")
     return most, memory.AllocatorSettings.parse(text)
+
+
+def _said(outcome: Outcome) -> list[dict[str, Any]]:
+    found = (record.last("allocations") for record in outcome.all_records)
+    return [event for event in found if event is not None]

@@ -138,7 +138,7 @@ def largest_batch(
     ends = [result for result in at if isinstance(result, MemoryPrediction)]
     slope = (ends[1].peak_bytes - ends[0].peak_bytes) / (large - small)
     if slope <= 0:
-        why = Unknown("the batch argument does not change the memory")
+        why = Unknown(f"the peak is the same with {small} and {large}: the argument does not change it, or they are too small")
         return LargestBatch(batches=batches, fits=why, may_fit=why, bytes_per_sample=why)
     same = _shape(first) == _shape(second)
 

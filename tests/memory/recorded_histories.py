@@ -5,6 +5,7 @@ What was reserved and allocated before the first recorded event is reckoned back
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -115,9 +116,7 @@ def _begin_with(model: CachingAllocator, events: list[dict[str, Any]], final: li
         _adopt(model, address, size, stream, inside)
 
 
-def _adopt(
-    model: CachingAllocator, address: int, size: int, stream: int, live: list[tuple[int, int, int]]
-) -> None:
+def _adopt(model: CachingAllocator, address: int, size: int, stream: int, live: list[tuple[int, int, int]]) -> None:
     small = size == 2 * MIB
     pool = model._pools.setdefault((small, stream), allocator._Pool(small, stream))
     segment = allocator._Segment(pool, address, size)
@@ -139,7 +138,7 @@ def _adopt(
         at = start + block_size
     if at < address + size:
         chain.append(allocator._Block(segment, at, address + size - at))
-    for left, right in zip(chain, chain[1:], strict=False):
+    for left, right in itertools.pairwise(chain):
         left.after, right.before = right, left
     for block in chain:
         if block.free:

@@ -1,5 +1,7 @@
 """The model of torch's allocator: its arithmetic, what must hold for any sequence, and what torch itself recorded."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -121,7 +123,7 @@ def test_whatever_is_asked_the_sums_agree_and_all_can_be_given_back(steps, setti
         assert sum(size for _, size in model.segments()) == model.reserved_bytes
         assert model.requested_bytes == sum(live.values()) <= model.allocated_bytes <= model.reserved_bytes
         blocks = sorted((block.address, block.size) for block in model._blocks())
-        assert all(a + size <= b for (a, size), (b, _) in zip(blocks, blocks[1:], strict=False))
+        assert all(a + size <= b for (a, size), (b, _) in itertools.pairwise(blocks))
     for name in live:
         model.release(name)
     model.empty_cache()

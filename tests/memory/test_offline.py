@@ -24,9 +24,7 @@ def made(activation_mib, *, weight_mib=100, extra=(), **fields):
         [2, 1],
         *extra,
     ]
-    return Allocations(
-        torch="2.13.0", events=events, words=WORDS, roles={"0": "parameter", "3": "gradient"}, **fields
-    )
+    return Allocations(torch="2.13.0", events=events, words=WORDS, roles={"0": "parameter", "3": "gradient"}, **fields)
 
 
 def test_terms_add_up_to_the_peak_and_bounds_enclose_it():
@@ -41,9 +39,7 @@ def test_terms_add_up_to_the_peak_and_bounds_enclose_it():
     assert [(part.module, part.num_bytes) for part in found.modules] == [("layer", 50 * MIB)]
 
 
-@pytest.mark.parametrize(
-    ("weight_mib", "verdict"), [(200, "fits"), (3850, "too close"), (6000, "does not fit")]
-)
+@pytest.mark.parametrize(("weight_mib", "verdict"), [(200, "fits"), (3850, "too close"), (6000, "does not fit")])
 def test_the_verdict_is_of_the_interval(weight_mib, verdict):
     found = memory.predict(made(10, weight_mib=weight_mib), memory.gpu("8GiB"))
     assert isinstance(found, MemoryPrediction)

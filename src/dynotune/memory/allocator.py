@@ -8,6 +8,7 @@ to the device before an allocation would fail.
 
 from __future__ import annotations
 
+import itertools
 import re
 from bisect import bisect_left, insort
 from collections.abc import Mapping
@@ -87,7 +88,7 @@ def _divisions(text: str) -> dict[int, int]:
 
 @dataclass(eq=False)
 class _Block:
-    """Part of a segment. `mapped` bytes of it have memory behind them; the last block of an expandable segment has none."""
+    """Part of a segment. One that is not `mapped`, such as the end of an expandable segment, has no memory behind it."""
 
     segment: _Segment
     address: int
@@ -378,7 +379,7 @@ class CachingAllocator:
             _Block(block.segment, last, block.address + block.size - last),
         ]
         chain = [block.before, *(part for part in parts if part.size), block.after]
-        for left, right in zip(chain, chain[1:], strict=False):
+        for left, right in itertools.pairwise(chain):
             if left is not None:
                 left.after = right
             if right is not None:

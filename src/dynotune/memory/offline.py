@@ -50,7 +50,7 @@ class Allocations(msgspec.Struct, frozen=True):
     roles: dict[str, str] = {}
     reads: dict[str, int] = {}
     notes: list[str] = []
-    step_ends: list[int] = []
+    num_steps: int = 0
     reason: str = ""
 
 
@@ -74,9 +74,7 @@ def read(path: Path) -> Allocations:
     return found
 
 
-def predict(
-    found: Allocations, gpu: GpuModel, settings: AllocatorSettings | None = None
-) -> MemoryPrediction | Unknown:
+def predict(found: Allocations, gpu: GpuModel, settings: AllocatorSettings | None = None) -> MemoryPrediction | Unknown:
     """What the process would have of the GPU's memory at its peak; Unknown where that cannot be said.
 
     Args:
@@ -104,7 +102,7 @@ def predict(
     return MemoryPrediction(
         gpu=gpu,
         torch=found.torch,
-        num_steps=len(found.step_ends),
+        num_steps=found.num_steps,
         peak_bytes=peak,
         low_bytes=low,
         high_bytes=high,
@@ -138,7 +136,9 @@ def largest_batch(
     ends = [result for result in at if isinstance(result, MemoryPrediction)]
     slope = (ends[1].peak_bytes - ends[0].peak_bytes) / (large - small)
     if slope <= 0:
-        why = Unknown(f"the peak is the same with {small} and {large}: the argument does not change it, or they are too small")
+        why = Unknown(
+            f"the peak is the same with {small} and {large}: the argument does not change it, or they are too small"
+        )
         return LargestBatch(batches=batches, fits=why, may_fit=why, bytes_per_sample=why)
     same = _shape(first) == _shape(second)
 

@@ -126,7 +126,8 @@ import torch, lightning
 class Net(lightning.LightningModule):
     def __init__(self):
         super().__init__()
-        self.net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(768, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+        layers = torch.nn.Linear(768, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)
+        self.net = torch.nn.Sequential(torch.nn.Flatten(), *layers)
     def training_step(self, batch, index):
         loss = torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1])
         self.log("loss", loss, prog_bar=True)
@@ -186,7 +187,7 @@ def test_a_plain_loop_has_its_terms_to_the_byte_and_batches_share_their_allocati
 
 
 def test_a_shape_that_depends_on_values_is_refused_with_its_place(run):
-    found, prediction = run(BOXES)
+    _found, prediction = run(BOXES)
     assert isinstance(prediction, Unknown)
     assert "program.py(6)" in prediction.reason and "nonzero" in prediction.reason
 
@@ -198,7 +199,7 @@ def test_values_that_the_program_brought_there_are_known(run):
 
 
 def test_attention_is_the_kind_that_the_gpu_would_run(run):
-    found, prediction = run(ATTENTION)
+    found, _prediction = run(ATTENTION)
     operators = {found.words[event[4]] for event in found.events if len(event) == 5}
     assert "_scaled_dot_product_flash_attention" in operators
     assert max(event[1] for event in found.events if len(event) == 5) < 2 * 4 * 4 * 2048 * 2048

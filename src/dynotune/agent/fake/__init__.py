@@ -1,1 +1,1 @@
-"""A CUDA device that is not there: the program runs on it without memory and without work, and its allocations are noted."""
+"""A CUDA device that is not there: programs run on it without memory and work, and what they allocate is noted."""

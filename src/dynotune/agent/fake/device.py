@@ -66,7 +66,7 @@ def pretend(torch: Any, gpu: dict[str, Any], program: Program) -> None:
         guard.install(torch)
     except guard.CannotPretend as error:
         recorder.refuse(str(error))
-        return
+        return None
     device = mode.make(torch, recorder)
     _answer(torch, gpu, recorder)
     _values(torch, device)
@@ -76,14 +76,18 @@ def pretend(torch: Any, gpu: dict[str, Any], program: Program) -> None:
     return recorder
 
 
+def nothing(*args: Any, **kwargs: Any) -> None:
+    """Stand in for what would reach a driver."""
+
+
 def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
     """Questions about the device, and orders to it."""
-    cuda, nothing = torch.cuda, (lambda *args, **kwargs: None)
+    cuda = torch.cuda
     major, minor = gpu["compute_capability"]
     total = gpu["total_bytes"]
     properties = SimpleNamespace(
-        name=gpu["name"], major=major, minor=minor, total_memory=total, multi_processor_count=gpu["num_multiprocessors"],
-        warp_size=32, is_integrated=0, is_multi_gpu_board=0, max_threads_per_multi_processor=2048,
+        name=gpu["name"], major=major, minor=minor, total_memory=total, warp_size=32,
+        multi_processor_count=gpu["num_multiprocessors"], is_integrated=0, is_multi_gpu_board=0, max_threads_per_multi_processor=2048,
         regs_per_multiprocessor=65536, shared_memory_per_block_optin=232448, L2_cache_size=50 << 20, gcnArchName="",
     )  # fmt: skip
     always = {

@@ -1,4 +1,4 @@
-"""What CUDA's kernels do that torch's rules for shapes do not tell: which attention runs, and what kernels take for a while."""
+"""What torch's rules for shapes do not tell of CUDA's kernels: which attention runs, and what they take for a while."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-_MULTIPLIES = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addmv", "aten::mv", "aten::_addmm_activation")
+_MULTIPLIES = {
+    "aten::" + name for name in ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "_addmm_activation")
+}  # fmt: skip
 _FLASH_MOST_HEAD = 256
 
 
@@ -37,12 +39,12 @@ def temporary_bytes(name: str, args: Any) -> int:
     if name in ("aten::_index_put_impl_", "aten::index_put_", "aten::index_put") and len(args) > 3 and args[3]:
         return 32 * max((int(index.numel()) for index in args[1] if index is not None), default=0)
     if name in ("aten::sort", "aten::sort.stable"):
-        return int(args[0].numel()) * (args[0].element_size() + 8)
+        return int(args[0].numel() * (args[0].element_size() + 8))
     return 0
 
 
 def attention(torch: Any, is_on_device: Callable[[Any], bool], original: Any) -> Any:
-    """`scaled_dot_product_attention` as it chooses on CUDA; torch would take the slow way for a device it has no code for."""
+    """`scaled_dot_product_attention` as it chooses on CUDA; without code for CUDA, torch takes the slow way."""
     ops = torch.ops.aten
 
     def scaled_dot_product_attention(
@@ -83,7 +85,6 @@ def attention(torch: Any, is_on_device: Callable[[Any], bool], original: Any) ->
         )[0]
 
     return scaled_dot_product_attention
-
 
 
 def _up(number: int, step: int) -> int:

@@ -27,7 +27,19 @@ _COMPARISONS = {
     "aten::" + name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
 }  # fmt: skip
 # Booleans that such results go through, as if there were one element.
-_PASSES = ("mul", "bitwise_and", "logical_and", "all", "any", "view", "clone", "_to_copy", "detach", "select", "squeeze")
+_PASSES = (
+    "mul",
+    "bitwise_and",
+    "logical_and",
+    "all",
+    "any",
+    "view",
+    "clone",
+    "_to_copy",
+    "detach",
+    "select",
+    "squeeze",
+)
 _PASS = {"aten::" + name for name in _PASSES}
 _NEGATIONS = {"aten::logical_not", "aten::bitwise_not"}
 # What they write is as good as unchanged while gradients are finite.
@@ -45,7 +57,7 @@ def make(torch: Any, recorder: Recorder) -> Any:
 
     fake_class = fake_tensor.FakeTensor
 
-    class Fakes(fake_tensor.FakeTensorMode):  # type: ignore[misc, name-defined]
+    class Fakes(fake_tensor.FakeTensorMode):  # type: ignore[misc]
         avoid_device_init = True  # whatever torch.cuda says, there is none
 
     fakes = Fakes(allow_non_fake_inputs=True)
@@ -112,7 +124,7 @@ def make(torch: Any, recorder: Recorder) -> Any:
     def argument(func: Any, number: int, args: Any, kwargs: Any) -> Any:
         return args[number] if number < len(args) else kwargs.get(func._schema.arguments[number].name)
 
-    class PretendedDevice(TorchDispatchMode):  # type: ignore[misc, name-defined]
+    class PretendedDevice(TorchDispatchMode):  # type: ignore[misc]
         active = True
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -132,7 +144,9 @@ def make(torch: Any, recorder: Recorder) -> Any:
                 recorder.read()  # into the host's memory
                 return targets[0] if func._schema.returns else None
             from_device = any(on_device(tensor) for tensor in given)
-            computable = not draws and (bool(given) or not name.startswith("aten::empty")) and knows((*args, *kwargs.values()))
+            computable = (
+                not draws and (bool(given) or not name.startswith("aten::empty")) and knows((*args, *kwargs.values()))
+            )
             out = self._run(func, args, kwargs, targets, computable)
             self._follow(func, args, kwargs, out, computable, (written, viewed, name))
             if from_device or here:
@@ -150,7 +164,7 @@ def make(torch: Any, recorder: Recorder) -> Any:
                     return targets[0] if func._schema.returns else None  # it only writes: shapes stay as they are
                 unknown = isinstance(error, fake_tensor.DynamicOutputShapeException)
                 why = "gives as many elements as values on the device say" if unknown else "needs values on the device"
-                reason = "%s: %s %s" % (source_location.place() or "?", func, why)
+                reason = "%s %s: %s" % (func, why, source_location.places() or "?")
             raise Refused(recorder.refuse(reason))
 
         def _follow(self, func: Any, args: Any, kwargs: Any, out: Any, computable: bool, facts: Any) -> None:

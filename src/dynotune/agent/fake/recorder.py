@@ -28,7 +28,7 @@ class Recorder:
     Attributes:
         events: `[number, bytes, phase, module, what]` of an allocation, `[number, phase]` of a release; phases, modules
             and `what` are indexes of `words`. `number` counts allocations.
-        step_ends: numbers of events before each end of a step, of those that were seen.
+        num_steps: of the program, so far as they were counted.
         roles: of allocations that turned out to be a parameter, a buffer, a gradient or an optimizer's state.
         reads: how often the program read a value that nobody knows, by place.
     """
@@ -42,7 +42,7 @@ class Recorder:
         self.reads: dict[str, int] = {}
         self.notes: dict[str, None] = {}
         self.live_bytes = self.peak_bytes = self.num_allocations = 0
-        self.step_ends: list[int] = []
+        self.num_steps = 0
         self._live: dict[int, tuple[int, int, Any]] = {}  # by storage; the last keeps its end in sight
         self._modules: dict[int, list[Any]] = {}  # being called, by thread
         self._roots: Any = weakref.WeakSet()
@@ -53,7 +53,7 @@ class Recorder:
         self._lock = threading.RLock()
 
     def refuse(self, reason: str) -> str:
-        """Say why there is no answer, before the exception with this reason goes into the program; the first is kept."""
+        """Say why there is no answer, before an exception with this reason goes into the program."""
         self.write(reason)
         return reason
 
@@ -71,7 +71,7 @@ class Recorder:
             "roles": {str(number): role for number, role in self.roles.items()},
             "reads": self.reads,
             "notes": list(self.notes),
-            "step_ends": self.step_ends,
+            "num_steps": self.num_steps,
             "reason": reason,
         }
         name = "allocations-%d.json" % os.getpid()
@@ -163,9 +163,9 @@ class Recorder:
         self._inside_optimizer = max(0, self._inside_optimizer - 1)
         self._give_roles()
 
-    def step_ended(self) -> None:
+    def step_ended(self, num_steps: int) -> None:
         self._give_roles()
-        self.step_ends.append(len(self.events))
+        self.num_steps = num_steps
 
     def _give_roles(self) -> None:
         """What lives now: gradients are there between backward and the next `zero_grad`."""

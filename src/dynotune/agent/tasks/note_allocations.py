@@ -19,7 +19,7 @@ class NoteAllocations(Task):
         if allocations is None:
             self.give_up("no device was pretended")
             return num_steps
-        allocations.step_ended()
+        allocations.step_ended(num_steps)
         if num_steps < int(self.order["num_steps"]):
             return num_steps + 1
         allocations.write()

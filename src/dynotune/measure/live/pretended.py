@@ -9,10 +9,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from dynotune import memory
-from dynotune.memory import Allocations
 from dynotune.measure.live.launch_plan import launch_plan
 from dynotune.measure.live.live_run import LiveRun
 from dynotune.measure.live.outcome import Outcome, refuse_failed
+from dynotune.memory import Allocations
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Facts
 from dynotune.schema.memory_prediction import GpuModel
@@ -62,9 +62,7 @@ def allocations(
         if any(event.get("at_exit") for event in _said(live.outcome())):
             live.until(lambda _: False)  # it ends by itself, and how says whether this is all
         outcome = live.end()
-    found = [
-        memory.read(folder / str(event["name"])) for event in _said(outcome)
-    ]
+    found = [memory.read(folder / str(event["name"])) for event in _said(outcome)]
     if not found:
         refuse_failed(outcome, launch, limit_s)
         raise CannotRunHere(

@@ -88,7 +88,7 @@ def _divisions(text: str) -> dict[int, int]:
 
 @dataclass(eq=False)
 class _Block:
-    """Part of a segment. One that is not `mapped`, such as the end of an expandable segment, has no memory behind it."""
+    """Part of a segment. Where it is not `mapped`, as at the end of an expandable one, it has no memory."""
 
     segment: _Segment
     address: int

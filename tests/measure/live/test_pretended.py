@@ -217,6 +217,16 @@ def test_an_error_of_the_program_is_the_commands_own(run):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [("torch.cuda.CUDAGraph()", "CUDA graphs"), ("torch.distributed.init_process_group('nccl')", "distributed")],
+)
+def test_what_is_not_modelled_is_refused(run, line, reason):
+    _found, prediction = run(f"import torch\ntorch.ones(9, device='cuda')\n{line}")
+    assert isinstance(prediction, Unknown) and reason in prediction.reason
+
+
+@pytest.mark.long
 def test_two_networks_that_train_against_each_other_are_followed(run):
     assert terms(run(ADVERSARIES)[1])["optimizer states"] > 0
 

@@ -149,6 +149,8 @@ class Recorder:
         if not stack:
             self._roots.add(module)
         stack.append(module)
+        if isinstance(module, self._torch.nn.RNNBase):
+            self.note("recurrent layers run step by step here: what cuDNN keeps for backward is another amount")
 
     def _leaves(self, module: Any, args: Any, output: Any) -> None:
         stack = self._modules.get(threading.get_ident())

@@ -41,12 +41,14 @@ if part == "cudnn":
         with torch.autocast("cuda", dtype=torch.bfloat16, enabled=enabled):
             net(torch.randn(16, 3, 224, 224, device="cuda")).sum().backward()
 torch.cuda.synchronize()
-free, total = torch.cuda.mem_get_info()
+import pynvml
+pynvml.nvmlInit()
+memory = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0))
 ask = getattr(torch.backends.cuda, "cublas_workspace_size", None)
 cublas = ask() if ask is not None and part == "matmul" else None
 print(json.dumps({
-    "used_bytes": total - free, "reserved_bytes": torch.cuda.memory_reserved(),
-    "most_reserved_bytes": torch.cuda.max_memory_reserved(), "total_bytes": total, "cublas_bytes": cublas,
+    "used_bytes": memory.used, "reserved_bytes": torch.cuda.memory_reserved(),
+    "most_reserved_bytes": torch.cuda.max_memory_reserved(), "total_bytes": memory.total, "cublas_bytes": cublas,
     "capability": "%d.%d" % torch.cuda.get_device_capability(), "torch": torch.__version__,
     "gpu": torch.cuda.get_device_name(), "multiprocessors": torch.cuda.get_device_properties(0).multi_processor_count,
 }))

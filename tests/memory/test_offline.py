@@ -39,7 +39,7 @@ def test_terms_add_up_to_the_peak_and_bounds_enclose_it():
     assert [(part.module, part.num_bytes) for part in found.modules] == [("layer", 50 * MIB)]
 
 
-@pytest.mark.parametrize(("weight_mib", "verdict"), [(200, "fits"), (3850, "too close"), (6000, "does not fit")])
+@pytest.mark.parametrize(("weight_mib", "verdict"), [(200, "fits"), (3600, "too close"), (6000, "does not fit")])
 def test_the_verdict_is_of_the_interval(weight_mib, verdict):
     found = memory.predict(made(10, weight_mib=weight_mib), memory.gpu("8GiB"))
     assert isinstance(found, MemoryPrediction)

@@ -41,7 +41,7 @@ def gpu(text: str) -> GpuModel:
         return GpuModel(
             name=found["name"],
             total_bytes=found["total_bytes"],
-            reserved_bytes=found.get("reserved_bytes", 0),
+            reserved_bytes=found.get("reserved_bytes", _most_reserved()),
             compute_capability=(int(major), int(minor)),
             num_multiprocessors=found["num_multiprocessors"],
             source=found["source"],
@@ -53,7 +53,12 @@ def gpu(text: str) -> GpuModel:
             hint=f"Give one of {', '.join(row['name'] for row in _table()['gpu'])}, or its memory, such as 24GiB.",
         )
     total = int(float(size[1]) * _UNITS[size[2].casefold()])
-    return GpuModel(name=text.strip(), total_bytes=total, source="the size given")
+    return GpuModel(name=text.strip(), total_bytes=total, reserved_bytes=_most_reserved(), source="the size given")
+
+
+def _most_reserved() -> int:
+    """What a GPU keeps for itself where that was not measured: as much as the one that keeps most."""
+    return max(int(row.get("reserved_bytes", 0)) for row in _table()["gpu"])
 
 
 def constant(kind: str, name: str, model: GpuModel, torch: str, *, times: int = 1) -> MemoryTerm:

@@ -87,7 +87,8 @@ def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
     properties = SimpleNamespace(
         name=gpu["name"], major=major, minor=minor, total_memory=total, warp_size=32,
         multi_processor_count=gpu["num_multiprocessors"], is_integrated=0, is_multi_gpu_board=0,
-        max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536, shared_memory_per_block_optin=232448, L2_cache_size=50 << 20, gcnArchName="",
+        max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536,
+        shared_memory_per_block_optin=232448, L2_cache_size=50 << 20, gcnArchName="",
     )  # fmt: skip
     always = {
         "is_available": True, "device_count": 1, "current_device": 0, "is_initialized": True,

@@ -140,6 +140,8 @@ class Agent:
     def _torch_is_here(self, torch: Any) -> None:
         program, state = self._program, self._state
         program.torch = torch
+        if self._plan.get("pretend"):
+            self._guard("pretended device", self._pretend, torch)
         self._steps.grad_enabled = torch.is_grad_enabled
         if self._tasks.takes_traces or state is not None:
             self._guard("profiler", self._watch_profiler, torch)
@@ -166,6 +168,11 @@ class Agent:
         self._guard("graphs", event_hooks.cover_graph_replay, torch, self._replayed, self.log)
         if self._startup is not None:
             self._startup.torch_is_here(torch)
+
+    def _pretend(self, torch: Any) -> None:
+        from .fake.device import pretend
+
+        pretend(torch, self._plan["pretend"], self._program)
 
     def _watch_profiler(self, torch: Any) -> None:
         from .core.profiler_session import ProgramsProfiler
@@ -232,6 +239,7 @@ class Agent:
         """This process works for a loader: what it calls, transforms for instance, are no steps of the program."""
         self._tasks.ignore()
         self._steps.ignore()
+        self._program.allocations = None
         if self._program.roots is not None:
             self._program.roots.watch_only(set())
         if self._state is not None:
@@ -336,6 +344,8 @@ class Agent:
     def _finish(self) -> None:
         self._guard("steps", self._steps.work_off_at_exit)
         self._guard("tasks", self._tasks.at_exit)
+        if self._program.allocations is not None:
+            self._guard("allocations", lambda: self._program.allocations.write(at_exit=True))
         if self._program.torch is not None:
             self._before_result()
         self._event({"event": "exit", "num_events": self._steps.num_events})

@@ -73,6 +73,15 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, env=now.env, base=now.base, lock=now.lock)
 
 
+class PretendedGpu(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU that the program is to find, without memory and without work behind it."""
+
+    name: str
+    total_bytes: int
+    compute_capability: tuple[int, int]
+    num_multiprocessors: int
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent is to do; `plan.json` in the run folder.
 
@@ -86,6 +95,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         observe: look at the state of the process, and write it with its window (event `state`).
         sync_steps: wait for the device at the end of each step, for the time of single ones.
         startup: note what the start is made of (events `span`).
+        pretend: the GPU that the program finds in place of those of the machine.
         secret_hints, secret_patterns: what the record leaves out, as `schema.redaction` has it.
     """
 
@@ -100,6 +110,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     observe: bool = False
     sync_steps: bool = False
     startup: bool = False
+    pretend: PretendedGpu | None = None
     secret_hints: tuple[str, ...] = redaction.HINTS
     secret_patterns: tuple[str, ...] = redaction.PATTERNS
 

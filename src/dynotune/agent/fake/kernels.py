@@ -1,0 +1,91 @@
+"""What torch's rules for shapes do not tell of CUDA's kernels: which attention runs, and what they take for a while."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_MULTIPLIES = {
+    "aten::" + name for name in ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "_addmm_activation")
+}  # fmt: skip
+_FLASH_MOST_HEAD = 256
+
+
+def multiplies(name: str) -> bool:
+    """Whether cuBLAS carries out the operator."""
+    return name in _MULTIPLIES
+
+
+def temporary_bytes(name: str, args: Any) -> int:
+    """Bytes that the operator's kernel takes for itself and gives back, as far as they grow with its arguments.
+
+    Source: torch's `aten/src/ATen/native/transformers/cuda`, `Embedding.cu`, `Indexing.cu`, `Sort.cu`.
+    """
+    if name.endswith("flash_attention_backward"):
+        # Gradients of the queries are added up in float32, over rows and head rounded up; and a sum for each row.
+        batch, heads, rows, head = args[1].shape
+        rows, head = _up(rows, 128), _up(head, 32 if head <= 128 else 64)
+        return 4 * int(batch * heads * rows * (head + 1))
+    if name.endswith("efficient_attention_backward"):
+        batch, heads, rows, head = args[1].shape
+        wide = 0 if args[1].element_size() == 4 else head
+        return 4 * int(batch * heads * _up(rows, 64) * (wide + 1))
+    if name == "aten::embedding_dense_backward":
+        # Indices sorted and where they were, each twice for the sort.
+        number = int(args[1].numel())
+        return 32 * number if number > 3072 else 0
+    if name in ("aten::_index_put_impl_", "aten::index_put_", "aten::index_put") and len(args) > 3 and args[3]:
+        return 32 * max((int(index.numel()) for index in args[1] if index is not None), default=0)
+    if name in ("aten::sort", "aten::sort.stable"):
+        return int(args[0].numel() * (args[0].element_size() + 8))
+    return 0
+
+
+def attention(torch: Any, is_on_device: Callable[[Any], bool], original: Any) -> Any:
+    """`scaled_dot_product_attention` as it chooses on CUDA; without code for CUDA, torch takes the slow way."""
+    ops = torch.ops.aten
+
+    def scaled_dot_product_attention(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+        *, scale: Any = None, enable_gqa: bool = False,
+    ) -> Any:  # fmt: skip
+        usual = {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal, "scale": scale}
+        if not is_on_device(query) or query.dim() != 4:
+            return original(query, key, value, **usual, enable_gqa=enable_gqa)
+        if torch.is_autocast_enabled("cuda"):
+            dtype = torch.get_autocast_dtype("cuda")
+            query, key, value = (tensor.to(dtype) for tensor in (query, key, value))
+            if attn_mask is not None and attn_mask.dtype != torch.bool:
+                attn_mask = attn_mask.to(dtype)
+        usual["attn_mask"] = attn_mask
+        backends, head = torch.backends.cuda, query.shape[-1]
+        is_half = query.dtype in (torch.float16, torch.bfloat16)
+        if is_half and attn_mask is None and backends.flash_sdp_enabled() and head <= _FLASH_MOST_HEAD:
+            padding = -head % 8
+            if padding:
+                pad = torch.nn.functional.pad
+                scale = head**-0.5 if scale is None else scale
+                query, key, value = (pad(tensor, [0, padding]) for tensor in (query, key, value))
+            found = ops._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)
+            return found[0][..., :head] if padding else found[0]
+        if not backends.mem_efficient_sdp_enabled() or not (is_half or query.dtype == torch.float32):
+            return original(query, key, value, **usual, enable_gqa=enable_gqa)
+        if enable_gqa:
+            groups = query.shape[-3] // key.shape[-3]
+            key, value = (tensor.repeat_interleave(groups, -3) for tensor in (key, value))
+        if attn_mask is not None:
+            if attn_mask.dtype == torch.bool:
+                attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(attn_mask.logical_not(), -1e9)
+            attn_mask = attn_mask.expand(*query.shape[:3], key.shape[-2])
+        needs_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
+        return ops._scaled_dot_product_efficient_attention(
+            query, key, value, attn_mask, needs_grad, dropout_p, is_causal, scale=scale
+        )[0]
+
+    return scaled_dot_product_attention
+
+
+def _up(number: int, step: int) -> int:
+    return -(-number // step) * step

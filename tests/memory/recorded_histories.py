@@ -118,9 +118,8 @@ def _begin_with(model: CachingAllocator, events: list[dict[str, Any]], final: li
 
 def _adopt(model: CachingAllocator, address: int, size: int, stream: int, live: list[tuple[int, int, int]]) -> None:
     small = size == 2 * MIB
-    pool = model._pools.setdefault((small, stream), allocator._Pool(small, stream))
-    segment = allocator._Segment(pool, address, size)
-    pool.segments[address] = segment
+    pool = model._pools.setdefault((small, stream), allocator._Pool(small))
+    segment = allocator._Segment(pool, address)
     model.reserved_bytes += size
     chain: list[allocator._Block] = []
     at = address

@@ -239,7 +239,7 @@ class Agent:
         """This process works for a loader: what it calls, transforms for instance, are no steps of the program."""
         self._tasks.ignore()
         self._steps.ignore()
-        self._program.allocations = None
+        self._program.pretended = None
         if self._program.roots is not None:
             self._program.roots.watch_only(set())
         if self._state is not None:
@@ -344,8 +344,6 @@ class Agent:
     def _finish(self) -> None:
         self._guard("steps", self._steps.work_off_at_exit)
         self._guard("tasks", self._tasks.at_exit)
-        if self._program.allocations is not None:
-            self._guard("allocations", lambda: self._program.allocations.write(at_exit=True))
         if self._program.torch is not None:
             self._before_result()
         self._event({"event": "exit", "num_events": self._steps.num_events})

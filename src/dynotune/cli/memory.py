@@ -40,7 +40,7 @@ def memory(
     file: Annotated[Path | None, typer.Argument(metavar="FILE", readable=False, help="A snapshot of torch.")] = None,
     values: Annotated[str | None, typer.Option(metavar="arg.NAME=A,B", help="Run each, and predict others.")] = None,
     slice_: Annotated[bool, typer.Option("--slice", help="Predict others from half of each batch.")] = False,
-    gpu: Annotated[str | None, typer.Option(metavar="CARD", help="What fits on another: H100-80GB, 24GiB.")] = None,
+    gpu: Annotated[str | None, typer.Option(metavar="CARD", help="On another, or none here: H100-80GB, 24GiB.")] = None,
     fill: Annotated[bool, typer.Option("--fill", help="Run the largest batch for 100 steps, and the next.")] = False,
     processes: Annotated[bool, typer.Option("--processes", help="How many of the command one GPU carries.")] = False,
     rate: Annotated[float | None, typer.Option(metavar="N", min=0.001, help="At N samples a second each.")] = None,
@@ -67,9 +67,8 @@ def memory(
         raise UsageError("--fill runs other batches, and none is named.", hint="Add --values arg.batch=8,16.")
     if slice_ and batches:
         raise UsageError("--slice and --values exclude each other.", hint="Give one of them.")
-    for option, value in (("--gpu", gpu), ("--predict", predict)):
-        if value is not None and not (batches or slice_):
-            raise UsageError(f"{option} is about what fits: that takes two batches.", hint="Add --values or --slice.")
+    if predict is not None and not (batches or slice_):
+        raise UsageError("--predict tells of other batches: that takes two.", hint="Add --values or --slice.")
     options.check_run(context, run, batches[:1])
     from dynotune.diagnose import MemoryRequest, live_memory
     from dynotune.report import Progress, console

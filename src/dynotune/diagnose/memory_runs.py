@@ -1,4 +1,7 @@
-"""Where a command's device memory goes and what fits: live runs with the allocator recorded, at one or more batches."""
+"""Where a command's device memory goes and what fits: live runs with the allocator recorded, at one or more batches.
+
+Without a GPU the runs are on one that is pretended, and what they would hold there takes the place of what they held.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from dynotune.doctor import ObservationView, examine
 from dynotune.launch.records import Record
 from dynotune.measure.live import (
     ROOM_STEPS,
+    Outcome,
     TaskRunner,
     Watcher,
     earliest,
@@ -29,12 +33,12 @@ from dynotune.measure.live import (
     refuse_rejected,
 )
 from dynotune.schema import document
-from dynotune.schema.errors import CannotRunHere, CommandFailed, from_elsewhere
+from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError, from_elsewhere
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import Capacity, Moment, Owners, Proof, RankMemory
+from dynotune.schema.memory import Capacity, DeviceOwners, Moment, Owners, Proof, RankMemory
 from dynotune.schema.memory_account import MemoryAccount
 from dynotune.schema.observation import Observation
-from dynotune.schema.run import RunSpec
+from dynotune.schema.run import PretendedGpu, RunSpec
 from dynotune.schema.setting import Setting
 from dynotune.schema.task import RecordMemory, TimeWindow
 from dynotune.trace.snapshot import Lives, load_snapshot
@@ -47,6 +51,10 @@ RATE_S = 5.0
 BESIDE_LIMIT_S = 60.0
 """Of a diagnosis, whose subject is time."""
 MAX_SNAPSHOT_BYTES = 1 << 30
+PRETENDED_WARMUP_STEPS = 2
+"""The first makes the optimizer's states."""
+KERNELS_SPREAD = 0.03
+"""Of activations and temporary buffers: what kernels take for themselves is known in part only."""
 Recorded = tuple[RankMemory, Lives | None]
 """What one rank held on one device, and the blocks that this is told by."""
 Used = Mapping[int, int | Unknown]
@@ -76,29 +84,41 @@ class MemoryRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def live_memory(request: MemoryRequest, watcher: Watcher) -> tuple[MemoryAccount, Path]:
-    """Run the command, once or with each batch, and account for its memory.
+    """Run the command, once or with each batch, and account for its memory; without a GPU on one that is pretended.
 
     Returns:
         The answer, and the run folder of the first run, where it is kept as `memory.json`.
 
     Raises:
-        UsageError: there is no such card.
+        UsageError: there is no such card, or what was asked takes a GPU and there is none.
         CommandFailed: the command ended with an error, as of memory that ran out.
         CannotRunHere: no memory could be recorded, for the reason that is said.
     """
-    card = memory.card_bytes(request.card) if request.card is not None else None
-    with machine_lock(request.run, watcher):
-        runs = _Runs(request.run, watcher)
+    card = memory.gpu(request.card) if request.card is not None else None
+    run = request.run
+    if card is not None and not _has_gpu(run):
+        if request.fill or request.processes:
+            raise UsageError(
+                "--fill, --processes and --rate run the command on a GPU, and there is none here.",
+                hint="Leave them out: memory alone is predicted.",
+            )
+        run = msgspec.structs.replace(run, pretend=card, warmup_steps=PRETENDED_WARMUP_STEPS)
+    with machine_lock(run, watcher):
+        runs = _Runs(run, watcher)
         recorded = [one for setting in request.batches for one in runs.recorded([setting])]
         recorded = recorded or runs.recorded(shares=request.shares)
         ranks = [rank for rank, _ in recorded[0]]
-        others = 0 if isinstance(ranks[0].others_bytes, Unknown) else ranks[0].others_bytes
-        limit = card or (ranks[0].total_bytes or 0) - others
+        limit = _limit_bytes(ranks[0], card)
         capacity = _filled(runs, request, _capacity(recorded, request, limit))
-        view = ObservationView(Observation(command=request.run.command, memory=ranks))
+        view = ObservationView(Observation(command=run.command, memory=ranks))
         findings = [one for one in examine(view, "program")[0] if one.id.startswith("memory-")]
         account = MemoryAccount(
-            command=request.run.command, ranks=ranks, capacity=capacity, findings=findings, notes=runs.notes
+            command=run.command,
+            pretended="" if run.pretend is None else run.pretend.name,
+            ranks=ranks,
+            capacity=capacity,
+            findings=findings,
+            notes=runs.notes,
         )
         if request.processes:
             peak, settings = ranks[0].peak, request.batches[:1]
@@ -130,21 +150,36 @@ def recorded_memory(
         step = past_epoch_begin(records[0], earliest(records), NUM_STEPS)
         return RecordMemory(at_step=step, num_steps=NUM_STEPS, batch_share=share)
 
-    if again or runner.live is None:
+    if run.pretend is not None and share is None:
+        # What it does is the same from the second step on, and each takes long.
+        runner.start([RecordMemory(at_step=PRETENDED_WARMUP_STEPS, num_steps=NUM_STEPS)])
+        answer = runner.planned()
+    elif again or runner.live is None:
         answer = runner.do(now, lambda record: _within(record, share), what="recorded")
     else:
         answer = runner.live.do(now(runner.live.records()), limit_s=BESIDE_LIMIT_S)
     outcome = runner.outcome()
     if not answer.events:
+        _refuse_not_modelled(outcome)
         assert runner.launch is not None
         refuse_failed(outcome, runner.launch, runner.limit_s)
         raise CannotRunHere(
             f"No memory was recorded: {answer.reason or 'the command ended before'}.",
-            hint=f"The run is in {outcome.folder}. dynotune memory FILE explains a snapshot that the program writes.",
+            hint="Without a GPU, --gpu H100-80GB predicts what it would hold there. dynotune memory FILE explains a "
+            f"snapshot that the program writes. The run is in {outcome.folder}.",
         )
     steps = {record.pid: record.step_s for record in outcome.records}
     with from_elsewhere(outcome.folder):
         return [rank for event in answer.events for rank in _ranks(event, outcome.folder, run, used_before, steps)]
+
+
+def _refuse_not_modelled(outcome: Outcome) -> None:
+    for record in outcome.all_records:
+        if (event := record.last("not_modelled")) is not None:
+            raise CannotRunHere(
+                f"The memory cannot be predicted without a GPU: {event['reason']}.",
+                hint="Run dynotune memory where there is one.",
+            )
 
 
 def _ranks(
@@ -155,13 +190,17 @@ def _ranks(
     snapshot = load_snapshot(folder / Path(str(event["file"])).name, limit_bytes=MAX_SNAPSHOT_BYTES)
     pid, first = int(event["pid"]), int(event["first_step"])
     before = steps.get(pid, [])[max(0, first - NUM_BEFORE) : first]
-    found = []
+    found: list[Recorded] = []
     for device in owners.devices:
+        lives = snapshot.get(device.device)
+        if run.pretend is not None and lives is not None:
+            found.append((_pretended(device, owners, lives, run, run.pretend), lives))
+            continue
         own, notes = _process_bytes(run, device.device, pid, used_before.get(device.device), device.reserved_bytes)
         rank = memory.account(
             device,
             owners,
-            lives := snapshot.get(device.device),
+            lives,
             process_bytes=own,
             others_bytes=own if isinstance(own, Unknown) else max(0, device.total_bytes - device.free_bytes - own),
             pid=pid,
@@ -171,6 +210,54 @@ def _ranks(
         )
         found.append((rank, lives))
     return found
+
+
+def _pretended(device: DeviceOwners, owners: Owners, lives: Lives, run: RunSpec, gpu: PretendedGpu) -> RankMemory:
+    """What the process would hold on the GPU, with the allocator's blocks where they would lie."""
+    settings = _allocator(run)
+    if settings.backend != "native":
+        raise CannotRunHere(f"The allocator's backend is {settings.backend}: only torch's own is modelled.")
+    limit = _share_of(device.total_bytes, owners.facts)
+    device, lives = memory.placed(device, lives, settings, limit_bytes=limit)
+    facts = owners.facts
+    outside = memory.outside(gpu, str(facts.get("torch", "")), convolves=bool(facts.get("convolves")))
+    rank = memory.account(
+        device,
+        owners,
+        lives,
+        process_bytes=device.reserved_bytes + outside.num_bytes,
+        others_bytes=0,
+        notes=[*owners.notes, *outside.notes],
+    )
+    spread = outside.high_bytes - outside.num_bytes
+    if isinstance(rank.peak, Moment):
+        spread += round(KERNELS_SPREAD * (rank.peak.of("activations") + rank.peak.of("temporary")))
+    # How long a step takes is of this machine.
+    return msgspec.structs.replace(rank, spread_bytes=spread, step_s=None)
+
+
+def _allocator(run: RunSpec) -> memory.AllocatorSettings:
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    return memory.AllocatorSettings.parse(next((run.env[name] for name in names if run.env.get(name)), ""))
+
+
+def _limit_bytes(rank: RankMemory, card: PretendedGpu | None) -> int:
+    """What the command can have of the device, or of another card, less what others hold or it leaves itself."""
+    others = 0 if isinstance(rank.others_bytes, Unknown) else rank.others_bytes
+    total = (rank.total_bytes or 0) if card is None else card.total_bytes
+    free = total - others if card is None else total
+    return min(free, _share_of(total, rank.facts) or free)
+
+
+def _share_of(total_bytes: int, facts: Mapping[str, Any]) -> int | None:
+    """The limit that the program set itself; None without one."""
+    share = facts.get("memory_fraction")
+    return int(share * total_bytes) if isinstance(share, int | float) and 0 < share < 1 else None
+
+
+def _has_gpu(run: RunSpec) -> bool:
+    visible = probe.nvml.visible_gpus(run.env)
+    return not isinstance(visible, Unknown) and len(visible) > 0
 
 
 def _process_bytes(
@@ -287,10 +374,11 @@ def _within(record: Record, share: float | None) -> RecordMemory:
 
 def _capacity(recorded: Sequence[Sequence[Recorded]], request: MemoryRequest, limit_bytes: int) -> Capacity | Unknown:
     """What fits, by each run's rank that holds most."""
-    if len(recorded) < 2:
+    if len(recorded) < 2 and request.card is None:
         return Unknown("one batch was run; --values arg.batch=8,16 or --slice predicts others")
     measured: dict[int, Moment] = {}
     histories: dict[int, Lives] = {}
+    spread = 0
     for at, ranks in enumerate(recorded):
         known = [(rank.peak, rank, lives) for rank, lives in ranks if lives and isinstance(rank.peak, Moment)]
         if not known:
@@ -301,9 +389,19 @@ def _capacity(recorded: Sequence[Sequence[Recorded]], request: MemoryRequest, li
             return Unknown("the number of samples of a step is not known: name the batch with --values")
         if isinstance(peak.process_bytes, Unknown):
             return Unknown("the driver does not say what the process holds, so no total can be predicted")
+        if batch in measured:
+            return Unknown(f"every run had a batch of {batch}: the argument does not change the batch")
         measured[batch], histories[batch] = peak, lives
-    card = request.card or f"GPU {recorded[0][0][0].device}"
-    return memory.capacity(measured, card=card, limit_bytes=limit_bytes, histories=histories, asked=request.predict)
+        spread = max(spread, rank.spread_bytes)
+    return memory.capacity(
+        measured,
+        card=request.card or f"GPU {recorded[0][0][0].device}",
+        limit_bytes=limit_bytes,
+        spread_bytes=spread,
+        histories=histories,
+        settings=_allocator(request.run),
+        asked=request.predict,
+    )
 
 
 def _filled(runs: _Runs, request: MemoryRequest, capacity: Capacity | Unknown) -> Capacity | Unknown:

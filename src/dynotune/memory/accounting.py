@@ -149,7 +149,7 @@ def _with_buckets(blocks: Blocks, lives: Lives) -> Blocks:
 
 def _unowned(life: Life, marks: _Marks, trains: bool) -> TermName:
     """By when it was allocated: no tensor that Python holds between steps is in it."""
-    if life.born < 0:
+    if life.born < marks.begin:
         return "unknown"
     phase = marks.phase(life.born)
     if phase == "update":

@@ -104,18 +104,15 @@ class _Block:
 class _Segment:
     pool: _Pool
     address: int
-    size: int
     expandable: bool = False
 
 
 @dataclass(eq=False)
 class _Pool:
-    """Free blocks of one stream and kind, by size and address."""
+    """Free blocks of one stream and kind, by size and address; what has no memory yet, by address."""
 
     small: bool
-    stream: int
     free: list[tuple[int, int, _Block]] = field(default_factory=list)
-    segments: dict[int, _Segment] = field(default_factory=dict)
     unmapped: list[_Block] = field(default_factory=list)
 
     def add(self, block: _Block) -> None:
@@ -133,7 +130,8 @@ class CachingAllocator:
         limited_by_program: the program set the limit itself, with `set_per_process_memory_fraction`.
 
     Attributes:
-        reserved_bytes, allocated_bytes, requested_bytes: now; and `peak_…`: the highest each was.
+        reserved_bytes, allocated_bytes, requested_bytes: now; and `peak_…`: the highest it was.
+        changes: of what is reserved: (1 or -1, address, bytes) of each part that came or went.
     """
 
     def __init__(
@@ -151,18 +149,19 @@ class CachingAllocator:
         self._next_address = 1 << 40
         self._num_calls = 0
         self.reserved_bytes = self.allocated_bytes = self.requested_bytes = 0
-        self.peak_reserved_bytes = self.peak_allocated_bytes = self.peak_requested_bytes = 0
+        self.peak_reserved_bytes = 0
         self.num_retries = 0
+        self.changes: list[tuple[int, int, int]] = []
 
-    def allocate(self, name: int, num_bytes: int, stream: int = 0) -> None:
-        """Give the allocation `name` a block.
+    def allocate(self, name: int, num_bytes: int, stream: int = 0) -> int:
+        """Give the allocation `name` a block, whose address is returned.
 
         Raises:
             OutOfMemory: the limit does not allow it.
         """
         size = self.rounded(num_bytes)
         small = size <= _SMALL
-        pool = self._pools.setdefault((small, stream), _Pool(small, stream))
+        pool = self._pools.setdefault((small, stream), _Pool(small))
         self._num_calls += 1
         block = self._found(pool, size) or self._fresh(pool, size)
         self._split(pool, block, size)
@@ -170,8 +169,7 @@ class CachingAllocator:
         self._live[name] = block, num_bytes
         self.allocated_bytes += block.size
         self.requested_bytes += num_bytes
-        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
-        self.peak_requested_bytes = max(self.peak_requested_bytes, self.requested_bytes)
+        return block.address
 
     def release(self, name: int) -> None:
         block, num_bytes = self._live.pop(name)
@@ -187,12 +185,16 @@ class CachingAllocator:
         pool.add(block)
 
     def segments(self) -> list[tuple[int, int]]:
-        """Address and mapped bytes of each segment, for comparison with a snapshot."""
-        sizes: dict[int, int] = {}
-        for block in self._blocks():
-            if block.mapped:
-                sizes[block.segment.address] = sizes.get(block.segment.address, 0) + block.size
-        return sorted(sizes.items())
+        """Address and bytes of each stretch that is reserved, as a snapshot has them."""
+        found: list[tuple[int, int]] = []
+        last = None
+        for block in sorted(self._blocks(), key=lambda block: block.address):
+            if last is not None and block.before is last:
+                found[-1] = found[-1][0], found[-1][1] + block.size
+            else:
+                found.append((block.address, block.size))
+            last = block
+        return found
 
     def empty_cache(self) -> int:
         """Give back what is wholly free. Gives the bytes."""
@@ -248,9 +250,8 @@ class CachingAllocator:
             self._release_oversized(pool, size)
             if self.reserved_bytes + segment_size > self._limit:
                 self.empty_cache()
-        self._reserve(segment_size, size)
-        segment = _Segment(pool, self._addresses(segment_size), segment_size)
-        pool.segments[segment.address] = segment
+        segment = _Segment(pool, self._addresses(segment_size))
+        self._reserve(segment.address, segment_size, size)
         return _Block(segment, segment.address, segment_size)
 
     def _release_oversized(self, pool: _Pool, size: int) -> None:
@@ -286,11 +287,15 @@ class CachingAllocator:
                 target -= block.size
                 self._give_back(pool, block)
 
-    def _reserve(self, num_bytes: int, asked: int) -> None:
+    def _reserve(self, address: int, num_bytes: int, asked: int) -> None:
         if self.reserved_bytes + num_bytes > self._limit:
             raise OutOfMemory(asked)
-        self.reserved_bytes += num_bytes
+        self._change(1, address, num_bytes)
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
+
+    def _change(self, sign: int, address: int, num_bytes: int) -> None:
+        self.reserved_bytes += sign * num_bytes
+        self.changes.append((sign, address, num_bytes))
 
     def _addresses(self, num_bytes: int) -> int:
         address = self._next_address
@@ -299,8 +304,7 @@ class CachingAllocator:
 
     def _give_back(self, pool: _Pool, block: _Block) -> None:
         pool.remove(block)
-        del pool.segments[block.segment.address]
-        self.reserved_bytes -= block.size
+        self._change(-1, block.address, block.size)
 
     def _split(self, pool: _Pool, block: _Block, size: int) -> None:
         rest = block.size - size
@@ -309,11 +313,9 @@ class CachingAllocator:
         else:
             splits = size < self.settings.max_split_bytes and rest > _SMALL
         if splits:
-            other = _Block(block.segment, block.address + size, rest, before=block, after=block.after)
-            other.released_at = block.released_at
-            if block.after is not None:
-                block.after.before = other
-            block.after, block.size = other, size
+            other = _Block(block.segment, block.address + size, rest, released_at=block.released_at)
+            _link(block, other, block.after)
+            block.size = size
             pool.add(other)
 
     # Expandable segments: one range of addresses a pool, of which only what is needed has memory
@@ -322,11 +324,10 @@ class CachingAllocator:
         end = next((block for block in pool.unmapped if _room(block, size)), None)
         if end is None:
             room = 1 << 50
-            segment = _Segment(pool, self._next_address, room, expandable=True)
+            segment = _Segment(pool, self._next_address, expandable=True)
             self._next_address += room
             end = _Block(segment, segment.address, room, mapped=False)
             pool.unmapped.append(end)
-            pool.segments[segment.address] = segment
         block = end.before if end.before is not None and end.before.free else None
         if block is not None and block.size >= size:
             pool.remove(block)
@@ -342,20 +343,17 @@ class CachingAllocator:
                 if not self.empty_cache():
                     raise OutOfMemory(size)
                 return self._expanded(pool, size)
-            self._reserve(grown, size)
+            self._reserve(end.address, grown, size)
             block = self._mapped(pool, end, grown)
         return block
 
     def _mapped(self, pool: _Pool, end: _Block, num_bytes: int) -> _Block:
         """Put memory behind the first bytes of `end`; joined with the free block before."""
-        fresh = _Block(end.segment, end.address, num_bytes, before=end.before, after=end)
-        if end.before is not None:
-            end.before.after = fresh
-        end.address, end.size, end.before = end.address + num_bytes, end.size - num_bytes, fresh
+        fresh = _Block(end.segment, end.address, num_bytes)
+        _link(end.before, fresh, end)
+        end.address, end.size = end.address + num_bytes, end.size - num_bytes
         if not end.size:
-            fresh.after = end.after
-            if end.after is not None:
-                end.after.before = fresh
+            _link(fresh, end.after)
             pool.unmapped.remove(end)
         for other in (fresh.before, fresh.after):
             if other is not None and other.free and other.mapped:
@@ -378,12 +376,7 @@ class CachingAllocator:
             gap,
             _Block(block.segment, last, block.address + block.size - last),
         ]
-        chain = [block.before, *(part for part in parts if part.size), block.after]
-        for left, right in itertools.pairwise(chain):
-            if left is not None:
-                left.after = right
-            if right is not None:
-                right.before = left
+        _link(block.before, *(part for part in parts if part.size), block.after)
         for part in parts:
             if part.size and part.mapped:
                 pool.add(part)
@@ -393,7 +386,7 @@ class CachingAllocator:
                 gap = _joined(gap, other)
         pool.unmapped.append(gap)
         pool.unmapped.sort(key=lambda block: block.address)
-        self.reserved_bytes -= last - first
+        self._change(-1, first, last - first)
 
     def _blocks(self) -> list[_Block]:
         live = [block for block, _ in self._live.values()]
@@ -423,8 +416,15 @@ def _joined(block: _Block, other: _Block) -> _Block:
     """The two neighbours as one, which is the first of them."""
     first, second = (other, block) if block.before is other else (block, other)
     first.size += second.size
-    first.after = second.after
-    if second.after is not None:
-        second.after.before = first
     first.free = True
+    _link(first, second.after)
     return first
+
+
+def _link(*blocks: _Block | None) -> None:
+    """Make neighbours of these; None stands for the end of a segment."""
+    for left, right in itertools.pairwise(blocks):
+        if left is not None:
+            left.after = right
+        if right is not None:
+            right.before = left

@@ -9,74 +9,75 @@ from importlib.resources import files
 from typing import Any
 
 from dynotune.schema.errors import UsageError
-from dynotune.schema.memory_prediction import GpuModel, MemoryTerm
+from dynotune.schema.memory import Outside
+from dynotune.schema.run import PretendedGpu
+from dynotune.text import words
 
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(GiB|GB|MiB|MB)", re.IGNORECASE)
-_UNITS = {"gib": 1 << 30, "gb": 1 << 30, "mib": 1 << 20, "mb": 1 << 20}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)(gib|gb|g|mib|mb|m)")
+_UNITS = {"gib": 1 << 30, "gb": 10**9, "g": 1 << 30, "mib": 1 << 20, "mb": 10**6, "m": 1 << 20}
 _WIDER = 0.5
 """How much wider an interval is that was measured on another generation or version."""
+# For a size alone: what most programs ask for is there from this generation on.
+_ANY_CAPABILITY, _ANY_MULTIPROCESSORS = (8, 0), 100
 
 
 @cache
-def _table() -> dict[str, list[dict[str, Any]]]:
+def _table() -> dict[str, Any]:
     return tomllib.loads(files("dynotune.memory").joinpath("constants.toml").read_text("utf-8"))
 
 
-def gpu(text: str) -> GpuModel:
-    """The GPU that `--gpu` names: a name of the table, or a size such as `24GiB`.
+def gpu(text: str) -> PretendedGpu:
+    """The GPU that `--gpu` names: one of the table (`H100-80GB`, `NVIDIA H100 80GB`), or a size such as `24GiB`.
 
     Raises:
         UsageError: neither.
     """
-    wanted = re.sub(r"[\s_-]", "", text).casefold()
-    for prefix in ("nvidia", "geforce"):
-        wanted = wanted.removeprefix(prefix)
-    names = {re.sub(r"-", "", row["name"]).casefold(): row for row in _table()["gpu"]}
-    found = names.get(wanted)
-    if found is None:
-        started = [row for name, row in names.items() if name.startswith(wanted)] if wanted else []
-        found = started[0] if len(started) == 1 else None
-    if found is not None:
-        major, minor = found["capability"].split(".")
-        return GpuModel(
-            name=found["name"],
-            total_bytes=found["total_bytes"],
-            reserved_bytes=found.get("reserved_bytes", _most_reserved()),
-            compute_capability=(int(major), int(minor)),
-            num_multiprocessors=found["num_multiprocessors"],
-            source=found["source"],
+    wanted = re.sub(r"[\s_-]|nvidia|geforce|tesla", "", text.casefold())
+    names = {re.sub(r"-", "", name).casefold(): name for name in _table()["gpu"]}
+    found = [name for key, name in names.items() if wanted and key.startswith(wanted)]
+    if wanted in names or len(found) == 1:
+        name = names.get(wanted) or found[0]
+        row = _table()["gpu"][name]
+        major, minor = map(int, row["capability"].split("."))
+        return PretendedGpu(
+            name=name,
+            total_bytes=int(row["gib"] * 2**30),
+            compute_capability=(major, minor),
+            num_multiprocessors=row["multiprocessors"],
         )
-    size = _SIZE.fullmatch(text.strip())
+    size = _SIZE.fullmatch(wanted)
     if size is None or float(size[1]) <= 0:
         raise UsageError(
-            f"--gpu {text} is neither a GPU that is known here nor a size.",
-            hint=f"Give one of {', '.join(row['name'] for row in _table()['gpu'])}, or its memory, such as 24GiB.",
+            f"--gpu {text} is no GPU that dynotune knows, and no size.",
+            hint=f"Give its memory: --gpu 24GiB. Known: {', '.join(_table()['gpu'])}.",
         )
-    total = int(float(size[1]) * _UNITS[size[2].casefold()])
-    return GpuModel(name=text.strip(), total_bytes=total, reserved_bytes=_most_reserved(), source="the size given")
+    return PretendedGpu(
+        name=text.strip(),
+        total_bytes=int(float(size[1]) * _UNITS[size[2]]),
+        compute_capability=_ANY_CAPABILITY,
+        num_multiprocessors=_ANY_MULTIPROCESSORS,
+    )
 
 
-def _most_reserved() -> int:
-    """What a GPU keeps for itself where that was not measured: as much as the one that keeps most."""
-    return max(int(row.get("reserved_bytes", 0)) for row in _table()["gpu"])
+def outside(model: PretendedGpu, torch: str, *, convolves: bool) -> Outside:
+    """What a process has of the GPU besides torch's allocator, by the rows for this generation and version.
 
+    Args:
+        convolves: it uses cuDNN.
+    """
+    capability = "{}.{}".format(*model.compute_capability)
+    low, middle, high, notes = 0, 0, 0, []
+    for kind, name in (("context", "the CUDA context with its modules"), ("cudnn", "cuDNN"))[: 1 + convolves]:
 
-def constant(kind: str, name: str, model: GpuModel, torch: str, *, times: int = 1) -> MemoryTerm:
-    """The row of `kind` for this generation and version as a term; the nearest one, wider, where there is none."""
-    rows = _table()[kind]
-    capability = "" if model.compute_capability is None else "{}.{}".format(*model.compute_capability)
+        def fit(row: dict[str, Any]) -> tuple[bool, int]:
+            fits = capability.startswith(row["capability"]) and torch.startswith(row["torch"])
+            return fits, len(row["capability"]) + len(row["torch"])
 
-    def fit(row: dict[str, Any]) -> tuple[bool, int, int]:
-        fits = capability.startswith(row["capability"]) and torch.startswith(row["torch"])
-        return fits, len(row["capability"]) if capability.startswith(row["capability"]) else -1, len(row["torch"])
-
-    row = max(rows, key=fit)
-    low, middle, high = (row.get(field, row["num_bytes"]) for field in ("low_bytes", "num_bytes", "high_bytes"))
-    is_exact, why = fit(row)[0], row["source"]
-    if not capability and len(rows) > 1:
-        low, high = (pick(other["num_bytes"] for other in rows) for pick in (min, max))
-        why = f"the GPU's generation is unknown; {why}"
-    elif not is_exact:
-        why = f"not measured for compute capability {capability or 'unknown'} and torch {torch}; the nearest is: {why}"
-        low, high = int(low * (1 - _WIDER)), int(high * (1 + _WIDER))
-    return MemoryTerm(name=name, num_bytes=middle * times, low_bytes=low * times, high_bytes=high * times, why=why)
+        row = max(_table()[kind], key=fit)
+        wider = 0.0 if fit(row)[0] else _WIDER
+        low += int(row["low_bytes"] * (1 - wider))
+        middle += row["num_bytes"]
+        high += int(row["high_bytes"] * (1 + wider))
+        unlike = "" if fit(row)[0] else f", not measured for compute capability {capability} and torch {torch}"
+        notes.append(f"{name} is taken to hold {words.num_bytes(row['num_bytes'])}{unlike} ({row['source']})")
+    return Outside(low_bytes=low, num_bytes=middle, high_bytes=high, notes=notes)

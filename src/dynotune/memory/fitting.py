@@ -9,14 +9,15 @@ N r / (1 + a (N - 1)). With a = 0 they do not meet; with a = 1 more of them make
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from dynotune.memory.sequence import Sequence as Allocations
-from dynotune.schema.errors import UsageError
+from dynotune.memory.allocator import AllocatorSettings, OutOfMemory
+from dynotune.memory.sequence import Allocations
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import VERDICTS, Capacity, Fit, Moment, Processes, TermName
 from dynotune.trace.snapshot import Lives
@@ -30,32 +31,6 @@ LEAST_GROWTH = 0.001
 LEAST_GAIN = 0.05
 """Of what all make together: one process more that adds less is not worth its memory."""
 MOST_PROCESSES = 1000
-# fmt: off
-USABLE_GIB = {
-    "T4": 14.56, "V100-16GB": 15.77, "V100-32GB": 31.73, "RTX3090": 23.57, "RTX4090": 23.52, "A10": 22.06, "L4": 21.95,
-    "L40S": 44.39, "A6000": 47.41, "A100-40GB": 39.38, "A100-80GB": 79.14, "H100-80GB": 79.10, "H200-141GB": 139.71,
-    "RTX5090": 31.36,
-}
-# fmt: on
-"""Memory of cards as CUDA reports it with ECC as they are delivered, the lowest seen in torch's messages."""
-
-
-def card_bytes(text: str) -> int:
-    """Memory of a card that is named (`H100-80GB`) or told by its size (`24GiB`).
-
-    Raises:
-        UsageError: no such card, and no size.
-    """
-    known = {name.lower(): size for name, size in USABLE_GIB.items()}
-    name = text.lower().replace(" ", "").replace("_", "-")
-    if name in known:
-        return int(known[name] * 2**30)
-    if match := re.fullmatch(r"(\d+(?:\.\d+)?)g(i?)b?", name):
-        return int(float(match[1]) * (2**30 if match[2] or name.endswith("g") else 10**9))
-    raise UsageError(
-        f"--gpu {text} is no card that dynotune knows, and no size.",
-        hint=f"Give its memory: --gpu 24GiB. Known cards: {', '.join(USABLE_GIB)}.",
-    )
 
 
 def capacity(
@@ -63,69 +38,117 @@ def capacity(
     *,
     card: str,
     limit_bytes: int,
+    spread_bytes: int = 0,
     histories: Mapping[int, Lives] | None = None,
+    settings: AllocatorSettings | None = None,
     asked: Sequence[int] = (),
 ) -> Capacity | Unknown:
-    """What fits within `limit_bytes`, by at least two batches that were run.
+    """What fits within `limit_bytes`: the batches that were run, and by two of them any other.
 
     Args:
         measured: peaks by batch.
         limit_bytes: of the card, less what other processes hold.
+        spread_bytes: by which the peaks themselves are uncertain.
         histories: allocations of each batch; where those of two runs do not match, the totals alone predict.
+        settings: of the allocator.
         asked: further batches to predict.
     """
     measured = dict(sorted(measured.items()))
     batches = list(measured)
-    if len(batches) < 2:
-        return Unknown(f"every run had a batch of {batches[0]}: the argument does not change the batch")
-    low, high = batches[0], batches[-1]
-    first, last = measured[low].requested_bytes, measured[high].requested_bytes
-    if last - first <= LEAST_GROWTH * first:  # reserved memory comes in large pieces
-        return Unknown(f"a batch of {high} takes no more memory than one of {low}: something else sets the peak")
-    model = _model(measured, Allocations.of(histories[low], histories[high], (low, high)) if histories else None)
+    model = _Model(measured, histories or {}, settings or AllocatorSettings())
     known = {batch: peak.total_bytes for batch, peak in measured.items()}
-    residual = max(abs(model(batch) - total) / total for batch, total in known.items())
+    residual, largest = 0.0, 0
+    if len(batches) > 1:
+        first, last = (measured[batch].requested_bytes for batch in model.ends)
+        if last - first <= LEAST_GROWTH * first:  # reserved memory comes in large pieces
+            return Unknown(
+                f"a batch of {batches[-1]} takes no more memory than one of {batches[0]}: something else sets the peak"
+            )
+        residual = max(abs(model.bytes(batch) - total) / total for batch, total in known.items())
     # A model that misses what it was made from is that much less sure of the rest.
-    margin = int(max(MARGIN_SHARE, residual) * limit_bytes)
-    # No more than twice what fits by requested bytes alone, which are the least of what is held.
-    most = 2 * int(limit_bytes * (high - low) / (last - first)) + 2
-    largest = bisect_right(range(1, most), limit_bytes - margin, key=model)
+    spread = max(spread_bytes, int(residual * limit_bytes))
+    margin = max(int(MARGIN_SHARE * limit_bytes), spread)
+    if len(batches) > 1:
+        # No more than twice what fits by requested bytes alone, which are the least of what is held.
+        most = 2 * int(limit_bytes * (batches[-1] - batches[0]) / (last - first)) + 2
+        largest = bisect_right(range(1, most), limit_bytes - margin, key=model.bytes)
 
     def fit(batch: int) -> Fit:
-        needed = known.get(batch, predicted := model(batch))
+        needed = known[batch] if batch in known else model.bytes(batch)
+        fails = needed - spread > limit_bytes and not model.fits_without_cache(batch, limit_bytes)
         return Fit(
             batch=batch,
-            num_bytes=predicted,
+            num_bytes=model.bytes(batch) if len(batches) > 1 else needed,
             measured_bytes=known.get(batch, Unknown("it was not run")),
-            verdict=VERDICTS[(needed > limit_bytes) + (needed + margin > limit_bytes)],
+            verdict=VERDICTS[fails + (needed + margin > limit_bytes)],
         )
 
+    wanted = {*batches, *asked, *([largest, largest + 1] if largest else [])} if len(batches) > 1 else batches
+    one = "one batch was run; --values arg.batch=8,16 or --slice predicts others"
     return Capacity(
         card=card,
         limit_bytes=limit_bytes,
         margin_bytes=margin,
         measured=measured,
         residual=residual,
-        largest=largest or Unknown("not even a batch of 1 fits"),
-        fits=[fit(batch) for batch in sorted({*batches, *asked, *([largest, largest + 1] if largest else [])})],
+        largest=largest or Unknown("not even a batch of 1 fits" if len(batches) > 1 else one),
+        fits=[fit(batch) for batch in sorted(wanted)],
     )
 
 
-def _model(measured: Mapping[int, Moment], sequence: Allocations | None) -> Callable[[int], int]:
-    """Bytes of the process for a batch.
+@dataclass(frozen=True)
+class _Model:
+    """Bytes of the process for a batch."""
 
-    The sequence tells what the allocator reserves for the recorded steps. What it had reserved besides, say for the
-    warm-up, is taken to stay: as much as it was at most in the runs.
-    """
-    peaks = measured.values()
-    context = max(peak.of("context") for peak in peaks)
-    if sequence is not None:
-        besides = max(peak.reserved_bytes - sequence.reserved_bytes(batch) for batch, peak in measured.items())
-        return lambda batch: context + besides + sequence.reserved_bytes(batch)
-    constant = context + sum(max(peak.of(name) for peak in peaks) for name in CONSTANT)
-    varying = [peak.reserved_bytes - sum(peak.of(name) for name in CONSTANT) for peak in peaks]
-    slope, begin = np.polyfit(list(measured), varying, 1)
-    return lambda batch: constant + -(-max(0, round(float(begin + slope * batch))) // SEGMENT_BYTES) * SEGMENT_BYTES
+    measured: Mapping[int, Moment]
+    histories: Mapping[int, Lives]
+    settings: AllocatorSettings
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        return min(self.measured), max(self.measured)
+
+    @cached_property
+    def _sequence(self) -> Allocations | None:
+        low, high = self.ends
+        if low == high or not {low, high} <= self.histories.keys():
+            return None
+        return Allocations.of(self.histories[low], self.histories[high], self.ends, self.settings)
+
+    @cached_property
+    def _constant(self) -> int:
+        """What does not grow: with the allocations known, what they do not tell.
+
+        The sequence tells what the allocator reserves for the recorded steps. What it had reserved besides, say for
+        the warm-up, is taken to stay: as much as it was at most in the runs.
+        """
+        peaks, sequence = self.measured.values(), self._sequence
+        context = max(peak.of("context") for peak in peaks)
+        if sequence is None:
+            return context + sum(max(peak.of(name) for peak in peaks) for name in CONSTANT)
+        return context + max(peak.reserved_bytes - sequence.reserved_bytes(at) for at, peak in self.measured.items())
+
+    @cached_property
+    def _line(self) -> tuple[float, float]:
+        varying = [peak.reserved_bytes - sum(peak.of(name) for name in CONSTANT) for peak in self.measured.values()]
+        slope, begin = np.polyfit(list(self.measured), varying, 1)
+        return float(slope), float(begin)
+
+    def bytes(self, batch: int) -> int:
+        if self._sequence is not None:
+            return self._constant + self._sequence.reserved_bytes(batch)
+        slope, begin = self._line
+        return self._constant + -(-max(0, round(begin + slope * batch)) // SEGMENT_BYTES) * SEGMENT_BYTES
+
+    def fits_without_cache(self, batch: int, limit_bytes: int) -> bool:
+        """Whether the batch runs once the allocator gives back what it holds for later, which takes time."""
+        if self._sequence is None:
+            return False
+        try:
+            self._sequence.reserved_bytes(batch, limit_bytes - self._constant)
+        except OutOfMemory:
+            return False
+        return True
 
 
 def processes(

@@ -1,4 +1,4 @@
-"""The allocations of the recorded steps at any batch, run through the model of the allocator.
+"""The allocations of recorded steps, run through the model of the allocator: as they were, or at any other batch.
 
 Two runs with different batches allocate and release in the same order where nothing depends on data. Each allocation is
 then a constant and so much a sample, and the segments that another batch needs follow, with their rounding and holes.
@@ -6,31 +6,39 @@ then a constant and so much a sample, and the segments that another batch needs 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from dynotune.memory.allocator import AllocatorSettings, CachingAllocator
-from dynotune.trace.snapshot import Life, Lives
+import msgspec
+
+from dynotune.memory.allocator import AllocatorSettings, CachingAllocator, OutOfMemory
+from dynotune.schema.memory import DeviceOwners
+from dynotune.trace.snapshot import Life, Lives, Range
 
 MOST_EVENTS = 100_000
 """To replay more takes seconds for each batch that is looked at."""
 SMALL_SEGMENT_BYTES = 2 << 20
+Block = tuple[int, int, int]
+"""Born, died and size of one allocation; born is -1 for those that are older than the history."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence:
-    """Blocks of two runs, matched.
+class Allocations:
+    """Those of two runs, matched.
 
     Args:
-        blocks: (born, died, size in the first run, size in the second), born -1 for those older than the history.
+        blocks: (born, died, size in the first run, size in the second).
+        emptied: before which events the allocator's cache was given back.
     """
 
     batches: tuple[int, int]
     num_events: int
     blocks: list[tuple[int, int, int, int]]
-    is_expandable: bool
+    emptied: list[int]
+    settings: AllocatorSettings
 
     @staticmethod
-    def of(first: Lives, second: Lives, batches: tuple[int, int]) -> Sequence | None:
+    def of(first: Lives, second: Lives, batches: tuple[int, int], settings: AllocatorSettings) -> Allocations | None:
         """Match the blocks of two runs; None where they differ in more than sizes, or are too many."""
         one, other = _ordered(first), _ordered(second)
         same = [(life.born, life.died) for life in one] == [(life.born, life.died) for life in other]
@@ -40,27 +48,79 @@ class Sequence:
         pairs = sorted(zip(one, other, strict=True), key=lambda pair: (pair[0].born, pair[0].address))
         blocks = [(a.born, a.died, a.size, b.size) for a, b in pairs]
         is_expandable = any(segment.is_split and segment.size > SMALL_SEGMENT_BYTES for segment in first.segments)
-        return Sequence(batches, first.num_events, blocks, is_expandable)
+        settings = replace(settings, expandable_segments=settings.expandable_segments or is_expandable)
+        return Allocations(batches, first.num_events, blocks, _emptied(first), settings)
 
-    def reserved_bytes(self, batch: int) -> int:
-        """What the allocator would have reserved at most."""
-        allocator = CachingAllocator(AllocatorSettings(expandable_segments=self.is_expandable))
+    def reserved_bytes(self, batch: int, limit_bytes: int | None = None) -> int:
+        """What the allocator would have reserved at most, if need be by giving back its cache.
+
+        Raises:
+            OutOfMemory: that is more than the limit.
+        """
+        model = CachingAllocator(self.settings, limit_bytes=limit_bytes)
         share = (batch - self.batches[0]) / (self.batches[1] - self.batches[0])
-        begins: dict[int, tuple[int, int]] = {}
-        ends: dict[int, int] = {}
-        for name, (born, died, first, second) in enumerate(self.blocks):
-            size = max(1, round(first + share * (second - first)))
-            ends[died] = name
-            if born < 0:
-                allocator.allocate(name, size)
-            else:
-                begins[born] = name, size
-        for event in range(self.num_events):
-            if event in begins:
-                allocator.allocate(*begins[event])
-            elif event in ends:
-                allocator.release(ends[event])
-        return allocator.peak_reserved_bytes
+        sized = ((born, died, max(1, round(low + share * (high - low)))) for born, died, low, high in self.blocks)
+        _run(model, sized, self.num_events, self.emptied)
+        return model.peak_reserved_bytes
+
+
+def placed(
+    device: DeviceOwners, lives: Lives, settings: AllocatorSettings, *, limit_bytes: int | None
+) -> tuple[DeviceOwners, Lives]:
+    """The same where the allocator would have put the blocks that a pretended GPU gave addresses of their own.
+
+    Args:
+        limit_bytes: that the program set itself.
+    """
+    model = CachingAllocator(settings, limit_bytes=limit_bytes, limited_by_program=limit_bytes is not None)
+    blocks = [(life.born, life.died, life.size) for life in lives.lives]
+    try:
+        addresses, changes = _run(model, blocks, lives.num_events, _emptied(lives))
+    except OutOfMemory:  # what it would take is still to be told
+        return placed(device, lives, settings, limit_bytes=None)
+    moved = {life.address: address for life, address in zip(lives.lives, addresses, strict=True)}
+    owners = [(term, moved.get(address, address), position) for term, address, position in device.owners]
+
+    def reserved(address: int, size: int) -> Range:
+        return Range(address, size, is_split=settings.expandable_segments or size <= SMALL_SEGMENT_BYTES)
+
+    return msgspec.structs.replace(device, owners=owners), replace(
+        lives,
+        lives=[replace(life, address=address) for life, address in zip(lives.lives, addresses, strict=True)],
+        segments=[reserved(address, size) for address, size in model.segments()],
+        segment_events=[(event, sign, reserved(address, size)) for event, sign, address, size in changes],
+    )
+
+
+def _run(
+    model: CachingAllocator, blocks: Iterable[Block], num_events: int, emptied: Sequence[int]
+) -> tuple[list[int], list[tuple[int, int, int, int]]]:
+    """Allocate and release in order: the address of each block, and changes of what is reserved, by event."""
+    begins: dict[int, tuple[int, int]] = {}
+    ends: dict[int, int] = {}
+    addresses: list[int] = []
+    for name, (born, died, size) in enumerate(blocks):
+        ends[died] = name
+        addresses.append(model.allocate(name, size) if born < 0 else 0)
+        if born >= 0:
+            begins[born] = name, size
+    changes = []
+    given_back = set(emptied)
+    for event in range(num_events):
+        if event in given_back:
+            model.empty_cache()
+        if event in begins:
+            name, size = begins[event]
+            addresses[name] = model.allocate(name, size)
+        elif event in ends:
+            model.release(ends[event])
+        changes += [(event, *change) for change in model.changes]
+        model.changes.clear()
+    return addresses, changes
+
+
+def _emptied(lives: Lives) -> list[int]:
+    return sorted({number for number, sign, _ in lives.segment_events if sign < 0})
 
 
 def _ordered(lives: Lives) -> list[Life]:

@@ -81,6 +81,7 @@ class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
         trains: an optimizer stepped, or gradients were there.
         num_samples: of the largest recorded step.
         step_s: median of the recorded steps; `before_s`: of those before, so that recording's cost is seen.
+        spread_bytes: by which the peak is uncertain, where it is of a pretended GPU.
         facts: that the `memory-…` findings ask for; docs/guides/memory.md defines each.
     """
 
@@ -96,6 +97,7 @@ class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
     num_samples: int | None = None
     step_s: float | None = None
     before_s: float | None = None
+    spread_bytes: int = 0
     facts: dict[str, bool | int | float | str | None] = {}
     notes: list[str] = []
 
@@ -130,6 +132,15 @@ class Owners(msgspec.Struct, frozen=True, kw_only=True):
     num_samples: int | None
     step_s: list[float]
     facts: dict[str, bool | int | float | str | None]
+    notes: list[str]
+
+
+class Outside(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process has on a GPU besides torch's allocator, as far as it is known; `notes`: where that is from."""
+
+    low_bytes: int
+    num_bytes: int
+    high_bytes: int
     notes: list[str]
 
 

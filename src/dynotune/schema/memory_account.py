@@ -13,13 +13,14 @@ class MemoryAccount(msgspec.Struct, frozen=True, kw_only=True):
     """Where the memory of a command goes, what fits, and what would save memory.
 
     Args:
-        command: `file` where a snapshot was read instead.
+        command: `file` where a snapshot was read instead; `pretended`: the GPU that was not there.
         ranks: of the first run, in the order of ranks; of a snapshot, its devices.
     """
 
     schema: str = "dynotune.memory/1"
     command: list[str] = []
     file: str = ""
+    pretended: str = ""
     ranks: list[RankMemory]
     capacity: Capacity | Unknown = Unknown("it takes two batches: --values arg.batch=8,16, or --slice")
     processes: Processes | Unknown = Unknown("it takes runs of one and of two at once: --processes")

@@ -19,6 +19,19 @@ Caches = Literal["warm", "cold"]
 EndedBy = Literal["command", "window", "timeout", "user"]
 
 
+class PretendedGpu(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU that the program is to find, without memory and without work behind it.
+
+    Args:
+        total_bytes: as CUDA reports it.
+    """
+
+    name: str
+    total_bytes: int
+    compute_capability: tuple[int, int]
+    num_multiprocessors: int
+
+
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How a command is run: the one description, which requests hold, documents store and `--resume` reads.
 
@@ -41,6 +54,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         nice: niceness that the command runs at, 0 to 19, where 19 gives way to everything else.
         timeout_s: most time for one run, seconds; None for a limit from what earlier runs took.
         lock: wait for another dynotune that measures on the same cores or GPU.
+        pretend: the GPU that the program finds in place of those of the machine.
     """
 
     command: list[str]
@@ -62,6 +76,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     run_to_end: bool = False
     timeout_s: float | None = None
     lock: bool = True
+    pretend: PretendedGpu | None = None
 
     @property
     def recorded(self) -> RunSpec:
@@ -71,15 +86,6 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     def resumed(self, now: RunSpec) -> RunSpec:
         """The stored spec, with what belongs to this call of dynotune (environment, folder, lock) taken from `now`."""
         return msgspec.structs.replace(self, env=now.env, base=now.base, lock=now.lock)
-
-
-class PretendedGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU that the program is to find, without memory and without work behind it."""
-
-    name: str
-    total_bytes: int
-    compute_capability: tuple[int, int]
-    num_multiprocessors: int
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +101,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         observe: look at the state of the process, and write it with its window (event `state`).
         sync_steps: wait for the device at the end of each step, for the time of single ones.
         startup: note what the start is made of (events `span`).
-        pretend: the GPU that the program finds in place of those of the machine.
+        pretend: as `RunSpec.pretend`.
         secret_hints, secret_patterns: what the record leaves out, as `schema.redaction` has it.
     """
 

@@ -108,13 +108,7 @@ class RecordMemory(_At, frozen=True, kw_only=True, tag="record-memory"):
     batch_share: float | None = None
 
 
-class NoteAllocations(_At, frozen=True, kw_only=True, tag="note-allocations"):
-    """Let `num_steps` steps pass on a pretended device, and write what was allocated on it since the start."""
-
-    num_steps: int
-
-
-Task = TimeWindow | RecordTrace | IsolateLoader | SwitchArms | CheckResults | RecordMemory | NoteAllocations
+Task = TimeWindow | RecordTrace | IsolateLoader | SwitchArms | CheckResults | RecordMemory
 
 
 class TaskFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 from importlib import import_module
 from types import SimpleNamespace
 
-from . import guard, kernels, mode
-from .recorder import Recorder
+from . import autocast, kernels, mode
+from .recorder import Recorder, on_device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,24 +56,24 @@ class Event(Stream):
 
 
 def pretend(torch: Any, gpu: dict[str, Any], program: Program) -> None:
-    """Give the process a CUDA device without memory and work; `program.allocations` notes what is allocated on it.
-
-    A torch that cannot be run so is the reason in the recorder's answer.
+    """Give the process a CUDA device without memory and work; `program.pretended` notes what is allocated on it.
 
     Args:
         gpu: `name`, `total_bytes`, `compute_capability` as `[major, minor]`, `num_multiprocessors`.
     """
-    recorder = program.allocations = Recorder(torch, program.folder, program.event)
-    try:
-        guard.install(torch)
-    except guard.CannotPretend as error:
-        recorder.refuse(str(error))
-        return
+    capability = gpu["compute_capability"]
+    version = tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2])
+    setting = os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
+    recorder = Recorder(torch, program, kernels.workspace_bytes(setting, capability, version))  # type: ignore[arg-type]
+    program.pretended = recorder
     device = mode.make(torch, recorder)
     _answer(torch, gpu, recorder)
-    _values(torch, device)
-    _choices(torch, device, recorder)
-    recorder.watch()
+    _refuse(torch, recorder)
+    _move(torch, device)
+    _show_values(torch, device)
+    _choose(torch, recorder)
+    _keep_parameters(torch, device, recorder)
+    autocast.install(torch)
     device.__enter__()  # for the life of the process
 
 
@@ -79,30 +81,32 @@ def nothing(*args: Any, **kwargs: Any) -> None:
     """Stand in for what would reach a driver."""
 
 
+def _always(owner: Any, answers: dict[str, Any]) -> None:
+    for name, answer in answers.items():
+        setattr(owner, name, lambda *args, _answer=answer, **kwargs: _answer)
+
+
 def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
-    """Questions about the device, and orders to it."""
-    cuda = torch.cuda
+    """Questions about the device and its allocator, and orders to it."""
+    cuda, total = torch.cuda, gpu["total_bytes"]
     major, minor = gpu["compute_capability"]
-    total = gpu["total_bytes"]
     properties = SimpleNamespace(
         name=gpu["name"], major=major, minor=minor, total_memory=total, warp_size=32,
         multi_processor_count=gpu["num_multiprocessors"], is_integrated=0, is_multi_gpu_board=0,
         max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536,
         shared_memory_per_block_optin=232448, L2_cache_size=50 << 20, gcnArchName="",
     )  # fmt: skip
-    always = {
+    _always(cuda, {
         "is_available": True, "device_count": 1, "current_device": 0, "is_initialized": True,
         "get_device_name": gpu["name"], "get_device_properties": properties, "get_device_capability": (major, minor),
         "is_bf16_supported": major >= 8, "get_arch_list": ["sm_%d%d" % (major, minor)], "current_blas_handle": 0,
         "is_current_stream_capturing": False, "get_rng_state_all": [], "memory_summary": "", "utilization": 0,
         "_is_in_bad_fork": False, "is_tf32_supported": major >= 8, "get_device_index": 0,
-    }  # fmt: skip
-    for name, answer in always.items():
-        setattr(cuda, name, lambda *args, _answer=answer, **kwargs: _answer)
+    })  # fmt: skip
     for name in (
-        "init", "_lazy_init", "set_device", "synchronize", "empty_cache", "ipc_collect", "manual_seed",
-        "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all", "reset_peak_memory_stats",
-        "reset_max_memory_allocated", "reset_max_memory_cached", "set_per_process_memory_fraction", "set_stream",
+        "init", "_lazy_init", "set_device", "synchronize", "ipc_collect", "manual_seed", "manual_seed_all", "seed",
+        "seed_all", "set_rng_state", "set_rng_state_all", "reset_peak_memory_stats", "reset_max_memory_allocated",
+        "reset_max_memory_cached", "set_stream",
     ):  # fmt: skip
         for owner in (cuda, cuda.memory, cuda.random):
             if hasattr(owner, name):
@@ -111,24 +115,34 @@ def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
     cuda.memory_allocated = cuda.memory_reserved = lambda *args: recorder.live_bytes
     cuda.max_memory_allocated = cuda.max_memory_reserved = lambda *args: recorder.peak_bytes
     cuda.mem_get_info = lambda *args: (total - recorder.live_bytes, total)
-    cuda.memory_stats = lambda *args: {"allocated_bytes.all.current": recorder.live_bytes, "num_alloc_retries": 0}
+    cuda.memory_stats, cuda.memory_snapshot, cuda.empty_cache = (
+        recorder.stats,
+        recorder.segments,
+        recorder.empties_cache,
+    )
+    cuda.memory._snapshot, cuda.memory._record_memory_history = recorder.snapshot, recorder.record
+    _always(cuda.memory, {"get_allocator_backend": "native"})
+    torch._C._cuda_isHistoryEnabled = lambda: recorder.is_recording
+    torch._C._cuda_clearCublasWorkspaces = recorder.clear_workspaces
+    cuda.set_per_process_memory_fraction = cuda.memory.set_per_process_memory_fraction = recorder.limit
+    cuda.get_per_process_memory_fraction = lambda *args: recorder.memory_fraction
     cuda.current_stream = cuda.default_stream = lambda *args: Stream()
     cuda.Stream, cuda.Event, cuda.stream, cuda.StreamContext = Stream, Event, Stream, Stream
     cuda.device = cuda.device_of = lambda *args: contextlib.nullcontext()
     cuda.nvtx = SimpleNamespace(range_push=nothing, range_pop=nothing, mark=nothing, range=contextlib.nullcontext)
-    accelerator = torch.accelerator
-    for name, answer in {
-        "is_available": True, "device_count": 1, "current_device_index": 0, "current_device_idx": 0,
-        "current_accelerator": torch.device("cuda"),
-    }.items():  # fmt: skip
-        setattr(accelerator, name, lambda *args, _answer=answer, **kwargs: _answer)
-    for name in ("synchronize", "set_device_index", "set_device_idx", "set_stream"):
-        setattr(accelerator, name, nothing)
-    accelerator.current_stream = lambda *args: Stream()
+    if hasattr(torch, "accelerator"):
+        _always(torch.accelerator, {
+            "is_available": True, "device_count": 1, "current_device_index": 0, "current_device_idx": 0,
+            "current_accelerator": torch.device("cuda"), "current_stream": Stream(), "synchronize": None,
+            "set_device_index": None, "set_device_idx": None, "set_stream": None,
+        })  # fmt: skip
     if torch.version.cuda is None:
         torch.version.cuda = "13.0"
-    torch.backends.cuda.is_built = lambda: True
-    torch.backends.cudnn.is_available = lambda: True
+    torch.backends.cuda.is_built = torch.backends.cudnn.is_available = lambda: True
+
+
+def _refuse(torch: Any, recorder: Recorder) -> None:
+    """What is not modelled."""
 
     class NoGraph:
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -139,50 +153,95 @@ def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
 
     if torch.distributed.is_available():
         torch.distributed.init_process_group = no_group
-    cuda.CUDAGraph = cuda.graph = cuda.make_graphed_callables = NoGraph
+    torch.cuda.CUDAGraph = torch.cuda.graph = torch.cuda.make_graphed_callables = NoGraph
 
 
-def _values(torch: Any, device: Any) -> None:
+def _move(torch: Any, device: Any) -> None:
+    """Moves between host and device: C++ asks the driver which one `cuda` without a number is."""
+    tensor, make, wrap, load, generator = torch.Tensor, torch.tensor, torch.as_tensor, torch.load, torch.Generator
+    cuda, inside, plain = torch.device("cuda", 0), torch.device(mode.INSIDE, 0), tensor.to
+
+    def to(self: Any, *args: Any, copy: bool = False, memory_format: Any = torch.preserve_format, **kwargs: Any) -> Any:
+        wanted, dtype, non_blocking, layout = torch._C._nn._parse_to(*args, **kwargs)
+        where = cuda if wanted is not None and (wanted.type == "cuda" or wanted == inside) else wanted
+        if where is None or (where == cuda and on_device(self)):
+            return plain(self, dtype or self.dtype, non_blocking, copy, memory_format=layout or memory_format)
+        return plain(self, where, dtype or self.dtype, non_blocking, copy, memory_format=layout or memory_format)
+
+    def made(function: Any) -> Any:
+        def made(*args: Any, device: Any = None, **kwargs: Any) -> Any:
+            where = torch.empty(0).device if device is None and not on_device(args[0]) else device
+            if where is None or torch.device(where).type != "cuda":
+                return function(*args, device=where, **kwargs)
+            wants_grad = kwargs.pop("requires_grad", False)
+            own = {"device": "cpu"} if not on_device(args[0]) else {}
+            found = function(*args, **own, **kwargs).to(cuda)
+            return found.requires_grad_() if wants_grad else found
+
+        return made
+
+    class Generator(generator):  # type: ignore[misc, valid-type]
+        def __new__(cls, device: Any = "cpu") -> Any:
+            return super().__new__(cls, "cpu")
+
+    tensor.to = to
+    tensor.cuda = lambda self, device=None, **kwargs: self.to(cuda, **kwargs)
+    tensor.pin_memory = lambda self, *args, **kwargs: self
+    tensor.is_pinned = lambda self, *args, **kwargs: False
+    tensor.record_stream = lambda self, stream: None
+    torch.tensor, torch.as_tensor, torch.Generator = made(make), made(wrap), Generator
+    torch.load = lambda *args, **kwargs: load(*args, **{**kwargs, "map_location": "cpu"})
+
+
+def _show_values(torch: Any, device: Any) -> None:
     """Methods of a tensor that would look at its data."""
-    tensor, fake_class = torch.Tensor, device.fake_class
+    tensor = torch.Tensor
     numpy, describe = tensor.numpy, tensor.__format__
 
-    def with_data(self: Any) -> Any:
-        return device.on_host(self) if isinstance(self, fake_class) else self
-
     def to_numpy(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if device.is_on_device(self):
+        if on_device(self):
             raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first.")
-        return numpy(with_data(self.detach() if isinstance(self, fake_class) else self), *args, **kwargs)
+        is_fake = hasattr(self, "fake_device")
+        return numpy(device.on_host(self.detach()) if is_fake else self, *args, **kwargs)
 
     def to_text(self: Any, specification: str) -> str:
-        if isinstance(self, fake_class) and self.dim() == 0:
+        if hasattr(self, "fake_device") and self.dim() == 0:
             return format(self.item(), specification)
         return str(describe(self, specification))
 
     tensor.numpy, tensor.__format__ = to_numpy, to_text
-    tensor.pin_memory = lambda self, *args, **kwargs: self
-    tensor.is_pinned = lambda self, *args, **kwargs: False
-    tensor.record_stream = lambda self, stream: None
 
 
-def _choices(torch: Any, device: Any, recorder: Recorder) -> None:
+def _choose(torch: Any, recorder: Recorder) -> None:
     """What torch chooses by the kind of tensor or device."""
-    functional = torch.nn.functional
-    attend = kernels.attention(torch, device.is_on_device, functional.scaled_dot_product_attention)
+    functional, fake_class = torch.nn.functional, import_module("torch._subclasses.fake_tensor").FakeTensor
+    attend = kernels.attention(torch, functional.scaled_dot_product_attention)
     functional.scaled_dot_product_attention = torch._C._nn.scaled_dot_product_attention = attend
+    torch.dropout = torch._VF.dropout = kernels.dropout(torch, torch.dropout)
     torch.backends.mha.set_fastpath_enabled(False)
     for name in ("torch.optim.optimizer", "torch.utils._foreach_utils"):
         kinds = getattr(import_module(name), "_foreach_supported_types", None)
-        if kinds is not None and device.fake_class not in kinds:
-            kinds.append(device.fake_class)
+        if kinds is not None and fake_class not in kinds:
+            kinds.append(fake_class)
+    group = torch._C._group_tensors_by_device_and_dtype
+
+    def by_device(*args: Any, **kwargs: Any) -> Any:
+        found = group(*args, **kwargs)
+        cuda, inside = torch.device("cuda", 0), torch.device(mode.INSIDE, 0)
+        return {(cuda if device == inside else device, dtype): held for (device, dtype), held in found.items()}
+
+    torch._C._group_tensors_by_device_and_dtype = by_device
 
     def compile(model: Any = None, **kwargs: Any) -> Any:
-        recorder.note("torch.compile is left out: its graphs need less for activations and more for compiling")
+        recorder.notes["torch.compile is left out: its graphs need less for activations and more to compile"] = None
         return model if model is not None else (lambda function: function)
 
     torch.compile = compile
     torch.nn.Module.compile = lambda self, *args, **kwargs: compile()
+
+
+def _keep_parameters(torch: Any, device: Any, recorder: Recorder) -> None:
+    """Parameters lose their data as they are registered, and stay the same ones as they move."""
 
     def apply(self: Any, function: Any, recurse: bool = True) -> Any:
         # torch swaps tensors without data, which fails where a weak reference points to one.
@@ -202,6 +261,8 @@ def _choices(torch: Any, device: Any, recorder: Recorder) -> None:
     torch.nn.Module._apply = apply
 
     def register(module: Any, name: str, parameter: Any) -> Any:
+        if isinstance(module, torch.nn.RNNBase):
+            recorder.notes["recurrent layers run step by step: cuDNN keeps another amount for backward"] = None
         is_plain = type(parameter) is torch.nn.Parameter and parameter.device.type == "cpu"
         return device.parameter(parameter) if is_plain else None
 

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import re
+
+from .recorder import on_device
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
-_MULTIPLIES = {
-    "aten::" + name for name in ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "_addmm_activation")
-}  # fmt: skip
+MULTIPLIES = {"aten::" + name for name in ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "_addmm_activation")}
+"""Operators that cuBLAS carries out."""
+CONVOLVES = {"aten::" + name for name in ("convolution", "cudnn_batch_norm", "native_batch_norm")}
+"""Operators of cuDNN."""
 _FLASH_MOST_HEAD = 256
 
 
-def multiplies(name: str) -> bool:
-    """Whether cuBLAS carries out the operator."""
-    return name in _MULTIPLIES
+def workspace_bytes(setting: str, capability: tuple[int, int], version: tuple[int, int]) -> int:
+    """What cuBLAS takes for each handle.
+
+    Args:
+        setting: `CUBLAS_WORKSPACE_CONFIG`; "" where it is not set.
+        version: of torch.
+
+    Source: torch's `parseChosenWorkspaceSize`; 32 MiB as read from the wheels of 2.11 to 2.13.
+    """
+    if sizes := re.findall(r":(\d+):(\d+)", setting):
+        return sum(int(kib) * int(number) for kib, number in sizes) << 10
+    is_large = capability[0] == 9 or (capability[0] >= 10 and version >= (2, 12))
+    return 32 << 20 if is_large else (4096 * 2 + 16 * 8) << 10
 
 
 def temporary_bytes(name: str, args: Any) -> int:
@@ -43,7 +57,7 @@ def temporary_bytes(name: str, args: Any) -> int:
     return 0
 
 
-def attention(torch: Any, is_on_device: Callable[[Any], bool], original: Any) -> Any:
+def attention(torch: Any, original: Any) -> Any:
     """`scaled_dot_product_attention` as it chooses on CUDA; without code for CUDA, torch takes the slow way."""
     ops = torch.ops.aten
 
@@ -52,7 +66,7 @@ def attention(torch: Any, is_on_device: Callable[[Any], bool], original: Any) ->
         *, scale: Any = None, enable_gqa: bool = False,
     ) -> Any:  # fmt: skip
         usual = {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal, "scale": scale}
-        if not is_on_device(query) or query.dim() != 4:
+        if not on_device(query) or query.dim() != 4:
             return original(query, key, value, **usual, enable_gqa=enable_gqa)
         if torch.is_autocast_enabled("cuda"):
             dtype = torch.get_autocast_dtype("cuda")
@@ -85,6 +99,17 @@ def attention(torch: Any, is_on_device: Callable[[Any], bool], original: Any) ->
         )[0]
 
     return scaled_dot_product_attention
+
+
+def dropout(torch: Any, original: Any) -> Any:
+    """`dropout` by the kernel of CUDA, which keeps a mask of a byte an element."""
+
+    def dropout(input: Any, p: float, train: bool) -> Any:
+        if train and 0 < p < 1 and on_device(input):
+            return torch.native_dropout(input, p, True)[0]
+        return original(input, p, train)
+
+    return dropout
 
 
 def _up(number: int, step: int) -> int:

@@ -1,8 +1,12 @@
 """Runs operators of tensors on the pretended device without memory and without work, and all others as they are.
 
-A tensor on the device is a FakeTensor of torch: shape, type and strides without data. Small values that the program
-brought there itself, such as token numbers, lengths and masks, are known, so they are computed beside it; what depends
-on any other value is answered with a constant and counted, or refused where a shape depends on it.
+A tensor on the device is a FakeTensor of torch: shape, type and strides without data. Python is told that it is on
+`cuda:0`; torch's C++ is told `meta:0`, which nobody else uses, and for which it needs no driver: autograd runs such a
+backward pass in the thread that asks for it. Dispatch goes by the keys of CUDA, as for autocast.
+
+Small values that the program brought there itself, such as token numbers, lengths and masks, are known, so they are
+computed beside it; what depends on any other value is answered with a constant and noted, or refused where a shape
+depends on it.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import operator
 
 from ..core import source_location
 from . import kernels
+from .recorder import on_device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,28 +24,16 @@ if TYPE_CHECKING:
 
     from .recorder import Recorder
 
+INSIDE = "meta"
+"""Type of the device that C++ is told of, with the number 0."""
 MOST_KNOWN = 1 << 16
 """Elements of a tensor whose values are followed."""
 MOST_COPIED_BYTES = 64 << 20
 """Copies to the host that are larger stay without data."""
-_COMPARISONS = {
-    "aten::" + name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
-}  # fmt: skip
+_COMPARISONS = {"aten::" + name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 # Booleans that such results go through, as if there were one element.
-_PASSES = (
-    "mul",
-    "bitwise_and",
-    "logical_and",
-    "all",
-    "any",
-    "view",
-    "clone",
-    "_to_copy",
-    "detach",
-    "select",
-    "squeeze",
-)
-_PASS = {"aten::" + name for name in _PASSES}
+_PASSES = "mul bitwise_and logical_and all any view clone _to_copy detach select squeeze"
+_PASS = {"aten::" + name for name in _PASSES.split()}
 _NEGATIONS = {"aten::logical_not", "aten::bitwise_not"}
 # What they write is as good as unchanged while gradients are finite.
 _KEEP_VALUES = {"aten::_amp_foreach_non_finite_check_and_unscale_"}
@@ -56,9 +49,26 @@ def make(torch: Any, recorder: Recorder) -> Any:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     fake_class = fake_tensor.FakeTensor
+    cuda, inside = torch.device("cuda", 0), torch.device(INSIDE, 0)
+    ask_device = torch.ops.prim.device.default  # as C++ asks a FakeTensor
+    fake_class.is_cuda = property(on_device)
+
+    def inner_device(func: Any, args: Any) -> Any:
+        """What C++ is told that asks for the device of a tensor on the pretended one; None where it asks nothing."""
+        if func is not ask_device or not on_device(args[0]):
+            return None
+        return torch.device("meta") if args[0].fake_mode.in_kernel_invocation else inside
+
+    def placed(kwargs: Any) -> Any:
+        """The arguments, where C++ makes a tensor beside one of the device."""
+        kwargs = kwargs or {}
+        return {**kwargs, "device": cuda} if kwargs.get("device") == inside else kwargs
 
     class Fakes(fake_tensor.FakeTensorMode):  # type: ignore[misc]
         avoid_device_init = True  # whatever torch.cuda says, there is none
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return inner_device(func, args) or super().__torch_dispatch__(func, types, args, placed(kwargs))
 
     fakes = Fakes(allow_non_fake_inputs=True)
     needs_values = (
@@ -78,9 +88,6 @@ def make(torch: Any, recorder: Recorder) -> Any:
                 yield value
             elif isinstance(value, (list, tuple)):
                 yield from tensors(value)
-
-    def on_device(value: Any) -> bool:
-        return isinstance(value, fake_class) and value.fake_device.type == "cuda"
 
     def known(value: Any) -> Any:
         """The values of a tensor without data; None where nobody knows them."""
@@ -106,7 +113,7 @@ def make(torch: Any, recorder: Recorder) -> Any:
         """The same on the device, for results whose shape needed their values."""
         if isinstance(values, tensor_class):
             with fakes:
-                made = torch.empty_strided(values.shape, values.stride(), dtype=values.dtype, device="cuda")
+                made = torch.empty_strided(values.shape, values.stride(), dtype=values.dtype, device=cuda)
             made._dynotune_known = values, [True]
             return made
         return type(values)(with_values(value) for value in values) if isinstance(values, (list, tuple)) else values
@@ -125,16 +132,16 @@ def make(torch: Any, recorder: Recorder) -> Any:
         return args[number] if number < len(args) else kwargs.get(func._schema.arguments[number].name)
 
     class PretendedDevice(TorchDispatchMode):  # type: ignore[misc]
-        active = True
-
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            kwargs = kwargs or {}
+            if (device := inner_device(func, args)) is not None:
+                return device
+            kwargs = placed(kwargs)
             if kwargs.get("pin_memory"):
                 kwargs = {**kwargs, "pin_memory": False}
             given = [tensor for tensor in tensors((*args, *kwargs.values())) if isinstance(tensor, fake_class)]
             device = kwargs.get("device")
             here = device is not None and device.type == "cuda"
-            if not (given or here) or not self.active:
+            if not (given or here):
                 return func(*args, **kwargs)
             if func is read_scalar:
                 return self._read(args[0])
@@ -150,7 +157,7 @@ def make(torch: Any, recorder: Recorder) -> Any:
             out = self._run(func, args, kwargs, targets, computable)
             self._follow(func, args, kwargs, out, computable, (written, viewed, name))
             if from_device or here:
-                out = self._note(name, args, out, from_device)
+                out = self._noted(name, args, out, from_device)
             return out
 
         def _run(self, func: Any, args: Any, kwargs: Any, targets: Any, computable: bool) -> Any:
@@ -175,7 +182,10 @@ def make(torch: Any, recorder: Recorder) -> Any:
             if computable and small:
                 if results and all("_dynotune_known" in tensor.__dict__ for tensor in results) and not written:
                     return
-                values = func(*real(args), **{name: real(value) for name, value in kwargs.items()})
+                try:
+                    values = func(*real(args), **{name: real(value) for name, value in kwargs.items()})
+                except RuntimeError:  # the CPU has no such operator
+                    return
                 cell = [True]
                 for number in viewed:
                     base = argument(func, number, args, kwargs)
@@ -221,16 +231,16 @@ def make(torch: Any, recorder: Recorder) -> Any:
             recorder.read()
             return self._stand_in(tensor)
 
-        def _note(self, name: str, args: Any, out: Any, from_device: bool) -> Any:
+        def _noted(self, name: str, args: Any, out: Any, from_device: bool) -> Any:
             """Note what was allocated; give what went to the host as a real tensor."""
-            if kernels.multiplies(name):
+            if name in kernels.MULTIPLIES:
                 recorder.multiplies()
-            what = name.partition("::")[2] if from_device else "from host"
-            results = list(tensors((out,)))
-            for tensor in results:
+            elif name in kernels.CONVOLVES:
+                recorder.facts["convolves"] = True
+            for tensor in tensors((out,)):
                 if on_device(tensor):
-                    recorder.born(tensor, what)
-            recorder.temporary(kernels.temporary_bytes(name, args), what)
+                    recorder.born(tensor)
+            recorder.temporary(kernels.temporary_bytes(name, args))
             if from_device and isinstance(out, fake_class) and out.fake_device.type == "cpu":
                 return self.on_host(out)
             return out
@@ -265,6 +275,4 @@ def make(torch: Any, recorder: Recorder) -> Any:
                 parameter._dynotune_fake = made
             return made
 
-    mode = PretendedDevice()
-    mode.fake_class, mode.is_on_device = fake_class, on_device
-    return mode
+    return PretendedDevice()

@@ -1,209 +1,178 @@
-"""Notes when storages on the device are born and die, in what phase of the program, and what they are for."""
+"""The history of a pretended GPU's allocator, as torch keeps that of a real one. No address is given twice."""
 
 from __future__ import annotations
 
-import json
 import os
+import sys
 import threading
 import weakref
-from importlib import import_module
 
 from ..core import source_location
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
-    Event = Callable[[dict[str, Any]], None]
+    from ..core.program import Program
 
-FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
-MOST_READS = 20
-SCHEMA = "dynotune.allocations/1"
+MOST_READS = 5
+_GRANULE = 512
+_OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+def on_device(value: Any) -> bool:
+    """Whether it is a tensor of the pretended device."""
+    device = getattr(value, "fake_device", None)
+    return device is not None and device.type == "cuda"
 
 
 class Recorder:
-    """The sequence of allocations and releases of one process.
+    """Allocations and releases since the program's start.
+
+    Args:
+        workspace_bytes: that cuBLAS takes for each handle.
 
     Attributes:
-        events: `[number, bytes, phase, module, what]` of an allocation, `[number, phase]` of a release; phases, modules
-            and `what` are indexes of `words`. `number` counts allocations.
-        num_steps: of the program, so far as they were counted.
-        roles: of allocations that turned out to be a parameter, a buffer, a gradient or an optimizer's state.
-        reads: how often the program read a value that nobody knows, by place.
+        live_bytes, peak_bytes: as the program asked for them.
+        notes: what makes the prediction uncertain; `facts`: that it needs.
+        memory_fraction: of the device, that the program leaves itself.
     """
 
-    def __init__(self, torch: Any, folder: str, event: Event) -> None:
-        self._torch, self._folder, self._event = torch, folder, event
-        self._written = False
-        self.events: list[list[int]] = []
-        self.words: dict[str, int] = {}
-        self.roles: dict[int, str] = {}
-        self.reads: dict[str, int] = {}
+    def __init__(self, torch: Any, program: Program, workspace_bytes: int) -> None:
+        self._torch, self._program, self._workspace_bytes = torch, program, workspace_bytes
+        self.live_bytes = self.peak_bytes = 0
         self.notes: dict[str, None] = {}
-        self.live_bytes = self.peak_bytes = self.num_allocations = 0
-        self.num_steps = 0
-        self._live: dict[int, tuple[int, int, Any]] = {}  # by storage; the last keeps its end in sight
-        self._modules: dict[int, list[Any]] = {}  # being called, by thread
-        self._roots: Any = weakref.WeakSet()
-        self._optimizers: Any = weakref.WeakSet()
-        self._names: dict[int, str] = {}
-        self._inside_optimizer = 0
-        self._workspaces: set[int] = set()
+        self.facts: dict[str, Any] = {"torch": str(torch.__version__), "convolves": False}
+        self.memory_fraction = 1.0
+        self.is_recording = False
+        self._trace: list[dict[str, Any]] = []
+        self._next, self._num_released = 1 << 40, 0
+        self._live: dict[int, int] = {}  # bytes by address
+        self._storages: dict[int, tuple[int, Any]] = {}  # address; the other keeps its end in sight
+        self._workspaces: dict[int, int] = {}  # by thread
+        self._frames: dict[tuple[Any, int], dict[str, Any]] = {}
+        self._stacks: dict[tuple[tuple[Any, int], ...], list[dict[str, Any]]] = {}
+        self._reads: set[str] = set()
         self._lock = threading.RLock()
 
     def refuse(self, reason: str) -> str:
         """Say why there is no answer, before an exception with this reason goes into the program."""
-        self.write(reason)
+        self._program.event({"event": "not_modelled", "reason": reason})
         return reason
-
-    def write(self, reason: str = "", *, at_exit: bool = False) -> None:
-        """Write what was noted, or why it cannot be, once; the record names the file."""
-        if self._written:
-            return
-        self._written = True
-        self._give_roles()
-        found = {
-            "schema": SCHEMA,
-            "torch": str(self._torch.__version__),
-            "events": self.events,
-            "words": list(self.words),
-            "roles": {str(number): role for number, role in self.roles.items()},
-            "reads": self.reads,
-            "notes": list(self.notes),
-            "num_steps": self.num_steps,
-            "reason": reason,
-        }
-        name = "allocations-%d.json" % os.getpid()
-        with open(os.path.join(self._folder, name), "w", encoding="utf-8") as file:
-            json.dump(found, file)
-        self._event({"event": "allocations", "name": name, "reason": reason, "at_exit": at_exit})
-
-    # What happens
-
-    def born(self, tensor: Any, what: str) -> None:
-        """An operator gave `tensor`; its storage may be new."""
-        storage = tensor.untyped_storage()
-        key, num_bytes = storage._cdata, storage.nbytes()
-        if num_bytes and key not in self._live:
-            number = self.allocated(num_bytes, what)
-            self._live[key] = number, num_bytes, weakref.ref(storage, lambda _: self._died(key))
-
-    def holds(self, tensor: Any) -> bool:
-        return tensor.untyped_storage()._cdata in self._live
-
-    def allocated(self, num_bytes: int, what: str) -> int:
-        with self._lock:
-            number = self.num_allocations
-            self.num_allocations += 1
-            self.live_bytes += num_bytes
-            self.peak_bytes = max(self.peak_bytes, self.live_bytes)
-            stack = self._modules.get(threading.get_ident())
-            module = self._name(stack[-1]) if stack else ""
-            self.events.append([number, num_bytes, self._word(self._phase()), self._word(module), self._word(what)])
-            return number
-
-    def released(self, number: int, num_bytes: int) -> None:
-        with self._lock:
-            self.live_bytes -= num_bytes
-            self.events.append([number, self._word(self._phase())])
-
-    def temporary(self, num_bytes: int, what: str) -> None:
-        """A kernel takes memory of its own and gives it back."""
-        if num_bytes > 0:
-            self.released(self.allocated(num_bytes, what), num_bytes)
-
-    def multiplies(self) -> None:
-        """cuBLAS is asked: each thread that asks it has a handle, and so a workspace, of its own."""
-        thread = threading.get_ident()
-        if thread not in self._workspaces:
-            self._workspaces.add(thread)
-            self.allocated(0, "cublas workspace")
 
     def read(self) -> None:
         """The program reads a value that nobody knows."""
         place = source_location.place() or "?"
-        if place in self.reads or len(self.reads) < MOST_READS:
-            self.reads[place] = self.reads.get(place, 0) + 1
+        if place not in self._reads and len(self._reads) < MOST_READS:
+            self._reads.add(place)
+            note = "a value that only the GPU would know was answered with a constant: %s"
+            self.notes[note % place] = None
 
-    def note(self, text: str) -> None:
-        self.notes[text] = None
+    # What happens
+
+    def born(self, tensor: Any) -> None:
+        """An operator gave `tensor`; its storage may be new."""
+        storage = tensor.untyped_storage()
+        key, num_bytes = storage._cdata, storage.nbytes()
+        if num_bytes and key not in self._storages:
+            self._storages[key] = self._allocated(num_bytes), weakref.ref(storage, lambda _: self._died(key))
+
+    def temporary(self, num_bytes: int) -> None:
+        """A kernel takes memory of its own and gives it back."""
+        if num_bytes > 0:
+            self._released(self._allocated(num_bytes))
+
+    def multiplies(self) -> None:
+        """cuBLAS is asked: each thread has a handle, and so a workspace, of its own; backward has its own thread."""
+        handle = int(self._in_backward())
+        if handle not in self._workspaces:
+            self._workspaces[handle] = self._allocated(self._workspace_bytes)
+
+    def empties_cache(self, *_: Any) -> None:
+        with self._lock:
+            self._trace.append({"action": "segment_free"})
+
+    def _in_backward(self) -> bool:
+        return bool(self._torch._C._current_graph_task_id() != -1)
 
     def _died(self, key: int) -> None:
-        found = self._live.pop(key, None)
-        if found is not None:
-            self.released(found[0], found[1])
+        if (found := self._storages.pop(key, None)) is not None:
+            self._released(found[0])
 
-    # Who uses it
+    def _allocated(self, num_bytes: int) -> int:
+        with self._lock:
+            address = self._next
+            self._next += -(-num_bytes // _GRANULE) * _GRANULE
+            self._live[address] = num_bytes
+            self.live_bytes += num_bytes
+            self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+            frames = self._stack() if self.is_recording else []
+            self._trace.append({"action": "alloc", "addr": address, "size": num_bytes, "frames": frames})
+            return address
 
-    def watch(self) -> None:
-        """Follow calls of modules and steps of optimizers."""
-        module, optimizer = (import_module(name) for name in ("torch.nn.modules.module", "torch.optim.optimizer"))
-        module.register_module_forward_pre_hook(self._enters)
-        module.register_module_forward_hook(self._leaves, always_call=True)
-        optimizer.register_optimizer_step_pre_hook(self._optimizer_begins)
-        optimizer.register_optimizer_step_post_hook(self._optimizer_ends)
+    def _released(self, address: int) -> None:
+        with self._lock:
+            num_bytes = self._live.pop(address)
+            self.live_bytes -= num_bytes
+            self._num_released += 1
+            self._trace.append({"action": "free_completed", "addr": address, "size": num_bytes})
 
-    def _enters(self, module: Any, args: Any) -> None:
-        stack = self._modules.setdefault(threading.get_ident(), [])
-        if not stack:
-            self._roots.add(module)
-        stack.append(module)
-        if isinstance(module, self._torch.nn.RNNBase):
-            self.note("recurrent layers run step by step here: what cuDNN keeps for backward is another amount")
+    def _stack(self) -> list[dict[str, Any]]:
+        """Python's frames; of backward those of functions that it calls, for on a GPU it has a thread of its own."""
+        found, frame = [], sys._getframe(2)
+        # Between an operator's caller and here lies torch's machinery for dispatch.
+        hidden = (_OWN, os.path.join(os.path.dirname(self._torch.__file__), "_"))
+        while frame is not None and frame.f_code.co_name != "_engine_run_backward":
+            if not frame.f_code.co_filename.startswith(hidden):
+                found.append((frame.f_code, frame.f_lineno))
+            frame = frame.f_back  # type: ignore[assignment]
+        key = tuple(found)
+        if key not in self._stacks:
+            self._stacks[key] = [self._frame(*one) for one in found]
+        return self._stacks[key]
 
-    def _leaves(self, module: Any, args: Any, output: Any) -> None:
-        stack = self._modules.get(threading.get_ident())
-        if stack:
-            stack.pop()
+    def _frame(self, code: Any, line: int) -> dict[str, Any]:
+        known = {"filename": code.co_filename, "line": line, "name": code.co_name}
+        return self._frames.setdefault((code, line), known)
 
-    def _optimizer_begins(self, optimizer: Any, *_: Any) -> None:
-        self._inside_optimizer += 1
-        self._optimizers.add(optimizer)
+    # What torch's allocator tells
 
-    def _optimizer_ends(self, optimizer: Any, *_: Any) -> None:
-        self._inside_optimizer = max(0, self._inside_optimizer - 1)
-        self._give_roles()
+    def address(self, tensor: Any) -> tuple[int, int]:
+        """Device and address of the tensor's storage; (-1, 0) where it is not on the device."""
+        found = self._storages.get(tensor.untyped_storage()._cdata)
+        return (-1, 0) if found is None else (0, found[0])
 
-    def step_ended(self, num_steps: int) -> None:
-        self._give_roles()
-        self.num_steps = num_steps
+    def record(self, enabled: Any = "all", **_: Any) -> None:
+        """Keep stacks from here on."""
+        self.is_recording = enabled is not None
 
-    def _give_roles(self) -> None:
-        """What lives now: gradients are there between backward and the next `zero_grad`."""
-        for root in list(self._roots):
-            for parameter in root.parameters():
-                self._role(parameter, "parameter")
-                self._role(parameter.grad, "gradient")
-            for buffer in root.buffers():
-                self._role(buffer, "buffer")
-        for optimizer in list(self._optimizers):
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    self._role(parameter, "parameter")
-                    self._role(parameter.grad, "gradient")
-            for state in list(optimizer.state.values()):
-                for value in state.values() if isinstance(state, dict) else ():
-                    self._role(value, "optimizer state")
+    def stats(self, *_: Any) -> dict[str, int]:
+        held = self.live_bytes
+        return {
+            "active.all.allocated": self._num_released + len(self._live),
+            "active.all.freed": self._num_released,
+            "allocated_bytes.all.current": held,
+            "reserved_bytes.all.current": held,
+            "num_alloc_retries": 0,
+        }
 
-    def _role(self, value: Any, role: str) -> None:
-        if isinstance(value, self._torch.Tensor):
-            found = self._live.get(value.untyped_storage()._cdata)
-            if found is not None:
-                self.roles.setdefault(found[0], role)
+    def segments(self) -> list[dict[str, Any]]:
+        """One for each live block."""
+        return [
+            {"device": 0, "address": at, "total_size": size, "blocks": [_block(at, size)]}
+            for at, size in sorted(self._live.items())
+        ]
 
-    def _name(self, module: Any) -> str:
-        """The name by which a root has the module; its class until that is known."""
-        if id(module) not in self._names:
-            for root in list(self._roots):
-                for name, inner in root.named_modules():
-                    self._names[id(inner)] = "%s (%s)" % (name or "model", type(inner).__name__)
-        return self._names.get(id(module), type(module).__name__)
+    def snapshot(self, *_: Any) -> dict[str, Any]:
+        return {"segments": self.segments(), "device_traces": [list(self._trace)]}
 
-    def _phase(self) -> str:
-        if self._torch._C._current_graph_task_id() != -1:
-            return BACKWARD
-        return OPTIMIZER if self._inside_optimizer else FORWARD
+    def limit(self, fraction: float, *_: Any) -> None:
+        self.memory_fraction = fraction
 
-    def _word(self, text: str) -> int:
-        return self.words.setdefault(text, len(self.words))
+    def clear_workspaces(self) -> None:
+        while self._workspaces:
+            self._released(self._workspaces.popitem()[1])
+
+
+def _block(address: int, size: int) -> dict[str, Any]:
+    return {"address": address, "size": size, "requested_size": size, "state": "active_allocated"}

@@ -216,8 +216,4 @@ def _class_of(kind: str) -> Any:
         from .record_memory import RecordMemory
 
         return RecordMemory
-    if kind == "note-allocations":
-        from .note_allocations import NoteAllocations
-
-        return NoteAllocations
     raise ValueError("%r" % kind)

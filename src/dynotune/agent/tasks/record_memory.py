@@ -170,7 +170,7 @@ class RecordMemory(Task):
         self._tell_workspaces()
         rank = self.program.ranks().get("rank", number("RANK"))
         stem = "memory-%s-task%d" % ("pid%d" % os.getpid() if rank is None else "rank%d" % rank, self.id)
-        fields = {
+        fields: dict[str, Any] = {
             "schema": "dynotune.memory_owners/1",
             "devices": list(self._devices.values()),
             "trains": self._trains,
@@ -179,6 +179,9 @@ class RecordMemory(Task):
             "facts": {**self._facts, **self._asked()},
             "notes": self._notes,
         }
+        if self.program.pretended is not None:
+            self._notes += self.program.pretended.notes
+            fields["facts"].update(self.program.pretended.facts)
         files = {"file": stem + ".pickle", "owners": stem + ".json"}
         for name, raw in zip(files.values(), (pickle.dumps(snapshot, protocol=4), json.dumps(fields).encode())):
             path = os.path.join(self.program.folder, name)
@@ -211,11 +214,15 @@ class RecordMemory(Task):
         at: dict[int, int] = {}
         with self.program.torch._C.DisableTorchFunction():
             for tensor in tensors:
-                index, address = _address(tensor)
+                index, address = self._address(tensor)
                 if index in self._devices and address:
                     if index not in at:
                         at[index] = _position(self.program.torch.cuda.memory_stats(index))
                     self._devices[index]["owners"].append([role, address, at[index]])
+
+    def _address(self, tensor: Any) -> tuple[int, int]:
+        pretended = self.program.pretended
+        return _address(tensor) if pretended is None else pretended.address(tensor)
 
     def _tell_workspaces(self) -> None:
         """What cuBLAS holds for its handles, known by its release; the next product gets it again."""
@@ -241,12 +248,14 @@ class RecordMemory(Task):
         updated = {id(w) for one in optimizers for group in one.param_groups for w in group["params"]}
         weights = [weight for root in roots for weight in root.parameters()]
         largest = max(weights, key=lambda weight: weight.numel(), default=None)
+        limit = getattr(self.program.torch.cuda, "get_per_process_memory_fraction", None)
         views = [root.gradient_as_bucket_view for root in roots if type(root).__name__ == "DistributedDataParallel"]
         return {
             "optimizer": class_name(optimizers[0]) if optimizers else None,
             "fused": (optimizers[0].param_groups or [{}])[0].get("fused") if optimizers else None,
             "dtype": None if largest is None else str(largest.dtype).replace("torch.", ""),
             "idle_gradient_bytes": _num_bytes(w.grad for w in weights if optimizers and id(w) not in updated),
+            "memory_fraction": None if limit is None else limit(),
             "bucket_view": views[0] if views else None,
             "bitsandbytes": importlib.import_module("importlib.util").find_spec("bitsandbytes") is not None,
         }
@@ -295,12 +304,12 @@ class RecordMemory(Task):
         facts["autocast"] = bool(facts["autocast"] or torch.is_autocast_enabled("cuda"))
         found = [t for t in tensors_in(torch, (args, kwargs)) if t.grad_fn is None and not t.requires_grad]
         # What a module made is no input, though the next one (a loss) is given it.
-        self._tell("inputs", [t for t in found if _address(t)[1] not in self._outputs])
+        self._tell("inputs", [t for t in found if self._address(t)[1] not in self._outputs])
 
     def _after_root(self, output: Any) -> None:
         self._mark("forward_end")
         outputs = list(tensors_in(self.program.torch, output))
-        self._outputs.update(_address(tensor)[1] for tensor in outputs)
+        self._outputs.update(self._address(tensor)[1] for tensor in outputs)
         num_bytes = _num_bytes(tensor for tensor in outputs if tensor.dtype == self.program.torch.float32)
         self._facts["float32_output_bytes"] = max(self._facts["float32_output_bytes"], num_bytes)
 

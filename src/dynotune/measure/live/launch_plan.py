@@ -18,6 +18,9 @@ from dynotune.schema.run import Plan, Purpose, RunSpec
 from dynotune.schema.setting import Setting
 from dynotune.schema.task import Task, TimeWindow
 
+# A GPU that is there would be found by torch's own code.
+PRETENDED_ENV = {"CUDA_VISIBLE_DEVICES": "", "OMP_WAIT_POLICY": "PASSIVE"}
+
 
 class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A run to be launched.
@@ -99,7 +102,7 @@ def launch_plan(
         UsageError, CannotRunHere: as `launch.process.environment.build`.
     """
     command, inherited = variants.variant(run.command, run.env, settings, run.cwd)
-    env = inherited | (more_env or {})
+    env = inherited | (more_env or {}) | (PRETENDED_ENV if run.pretend is not None else {})
     kept = list(keep)
     if cache_folder is not None:
         env |= contents.environment(cache_folder)
@@ -130,6 +133,7 @@ def launch_plan(
             observe=observe,
             sync_steps=sync_steps,
             startup=startup,
+            pretend=run.pretend,
         ),
         sandbox=run.sandbox,
         nice=run.nice,

@@ -130,15 +130,7 @@ class LiveRun:
 
     def compiles(self) -> bool:
         """Whether the program has begun to compile; before its first step it does nothing else then."""
-        return self.has_said("compiles")
-
-    def until_said(self, event: str) -> bool:
-        """Wait until a process has written such an event, be it one that makes steps or not; False if none did."""
-        return self.until(lambda _: self.has_said(event))
-
-    def has_said(self, event: str) -> bool:
-        """Whether a process of the program has written such an event, be it one that makes steps or not."""
-        return any(record.last(event) for record in self._all_records.update())
+        return any(record.last("compiles") for record in self._all_records.update())
 
     def sample(self) -> None:
         """Watch the machine from here on."""

@@ -3,7 +3,7 @@
 The files are pickles from elsewhere; `plain_pickle` reads them without running anything of them.
 """
 
-from dynotune.trace.snapshot.lives import Life, Lives
+from dynotune.trace.snapshot.lives import Life, Lives, Range
 from dynotune.trace.snapshot.reading import load_snapshot
 
-__all__ = ["Life", "Lives", "load_snapshot"]
+__all__ = ["Life", "Lives", "Range", "load_snapshot"]

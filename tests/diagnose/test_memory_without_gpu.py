@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 batch = int(sys.argv[1])
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-assert device.type == "cuda" and "H100" in torch.cuda.get_device_name()
+assert device.type == "cuda" and sys.argv[2] in torch.cuda.get_device_name()
 model = nn.Sequential(nn.Linear(256, 4096), nn.GELU(), nn.Dropout(0.1), nn.Linear(4096, 10))
 optimizer = torch.optim.AdamW(model.parameters())
 model.to(device)  # after the optimizer was made, which keeps its parameters
@@ -198,7 +198,7 @@ def peak(account):
 
 def test_a_plain_loop_has_its_terms_to_the_byte_and_two_batches_tell_what_fits(run):
     batches = [knobs.parse(f"arg.batch={batch}") for batch in (4096, 8192)]
-    account = run(LOOP, "{batch}", batches=batches, card="2GiB", predict=[6000])
+    account = run(LOOP, "{batch}", "2GiB", batches=batches, card="2GiB", predict=[6000])
     weights = 4 * (256 * 4096 + 4096 + 4096 * 10 + 10)
     held = peak(account)
     assert held.of("weights") == held.of("gradients") == weights
@@ -219,7 +219,7 @@ def test_a_plain_loop_has_its_terms_to_the_byte_and_two_batches_tell_what_fits(r
 
 
 def test_a_slice_of_the_batch_predicts_others_without_a_gpu_too(run):
-    account = run(LOOP.replace("8 * batch", "30 * batch"), "2048", shares=[0.5])
+    account = run(LOOP.replace("8 * batch", "30 * batch"), "2048", "H100", shares=[0.5])
     assert isinstance(account.capacity, Capacity), account.capacity
     assert list(account.capacity.measured) == [1024, 2048]
 

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from dynotune import memory
 from dynotune.memory.fitting import SEGMENT_BYTES
-from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Moment, Term
 
@@ -73,7 +72,6 @@ def test_a_model_too_large_for_the_card_has_no_batch():
 def test_an_argument_that_does_not_change_memory_is_told():
     same = measured(8, weights=2 * GIB) | measured(16, weights=2 * GIB)
     assert "takes no more memory" in memory.capacity(same, card="GPU 0", limit_bytes=80 * GIB).reason
-    assert "does not change the batch" in memory.capacity(trained(8), card="GPU 0", limit_bytes=80 * GIB).reason
 
 
 def test_what_the_model_misses_widens_the_margin():
@@ -90,21 +88,17 @@ def test_workspaces_and_context_do_not_grow():
     assert predicted(found, 32) == 520 * MIB + 2 * GIB + 3200 * MIB + 32 * MIB
 
 
+def test_of_one_batch_it_is_said_whether_it_fits_and_nothing_of_others():
+    found = memory.capacity(trained(8), card="GPU 0", limit_bytes=80 * GIB, asked=[16])
+    assert [(fit.batch, fit.verdict) for fit in found.fits] == [(8, "fits")]
+    assert isinstance(found.largest, Unknown)
+
+
 @pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("24GiB", 24 * GIB),
-        ("24G", 24 * GIB),
-        ("24GB", 24 * 10**9),
-        ("H100-80GB", int(79.10 * GIB)),
-        ("t4", int(14.56 * GIB)),
-    ],
+    ("batch", "verdict"), [(180, "fits"), (200, "too-close"), (240, "too-close"), (280, "does-not-fit")]
 )
-def test_a_card_is_named_or_told_by_its_size(text, size):
-    assert memory.card_bytes(text) == size
-
-
-def test_an_unknown_card_is_refused_with_those_that_are_known():
-    with pytest.raises(UsageError) as caught:
-        memory.card_bytes("Voodoo2")
-    assert "H100-80GB" in caught.value.hint
+def test_what_is_uncertain_is_too_close_to_either_side_of_the_limit(batch, verdict):
+    runs = trained(8) | trained(16)
+    found = memory.capacity(runs, card="GPU 0", limit_bytes=24 * GIB, spread_bytes=3 * GIB, asked=[batch])
+    assert {fit.batch: fit.verdict for fit in found.fits}[batch] == verdict
+    assert found.margin_bytes == 3 * GIB

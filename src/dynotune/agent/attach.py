@@ -339,6 +339,11 @@ class Agent:
     def _remember_memory(self) -> None:
         self._event({"event": "memory", **observe.memory(self._program.torch)})
 
+    def _say_out_of_memory(self) -> None:
+        found = observe.out_of_memory(self._program.torch, list(self._steps.optimizers))
+        if found is not None:
+            self._event({"event": "out_of_memory", **found})
+
     # The end of the process, and its children
 
     def _finish(self) -> None:
@@ -346,6 +351,7 @@ class Agent:
         self._guard("tasks", self._tasks.at_exit)
         if self._program.torch is not None:
             self._before_result()
+            self._guard("out of memory", self._say_out_of_memory)
         self._event({"event": "exit", "num_events": self._steps.num_events})
 
     def _forked(self) -> None:

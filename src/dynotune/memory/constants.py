@@ -45,7 +45,7 @@ def gpu(text: str) -> PretendedGpu:
             compute_capability=(major, minor),
             num_multiprocessors=row["multiprocessors"],
         )
-    size = _SIZE.fullmatch(wanted)
+    size = _SIZE.fullmatch(text.casefold().replace(" ", ""))
     if size is None or float(size[1]) <= 0:
         raise UsageError(
             f"--gpu {text} is no GPU that dynotune knows, and no size.",

@@ -22,11 +22,12 @@ _FIELDS = {
 }
 
 
-def explained(lines: Iterable[str], *, batch: int | None = None) -> str:
+def explained(lines: Iterable[str], *, batch: int | None = None, held: Mapping[str, int] | None = None) -> str:
     """The last failure that a program's output tells of, in sentences; "" where it tells of none.
 
     Args:
         batch: samples of the step that failed; None where it is not known.
+        held: bytes of live tensors by use, as far as that is known.
     """
     line = next((line for line in reversed(list(lines)) if _ASKED.search(line)), "")
     if not line:
@@ -39,15 +40,19 @@ def explained(lines: Iterable[str], *, batch: int | None = None) -> str:
         told[0] += f", and of {size(found['total'])} only {size(found['free'])} was free"
     if {"process", "allocated", "split"} <= found.keys():
         found["outside"] = max(0, found["process"] - found["allocated"] - found["split"])
-    held = {
+    holders = {
         "allocated": "in live tensors",
         "pools": "of these in CUDA graphs' pools",
         "split": "reserved but free only in pieces or pools that this could not use",
         "outside": "by the CUDA context and libraries",
         "others": "by other processes",
     }
-    parts = [f"{size(found[name])} {what}" for name, what in held.items() if found.get(name)]
+    parts = [f"{size(found[name])} {what}" for name, what in holders.items() if found.get(name)]
     told += [f"Held: {', '.join(parts)}"] if parts else []
+    if by_use := [f"{size(num_bytes)} {use}" for use, num_bytes in (held or {}).items() if num_bytes]:
+        rest = found.get("allocated", 0) - sum((held or {}).values())
+        by_use += [f"{size(rest)} activations and all else"] if rest > 0 else []
+        told.append(f"Live tensors: {', '.join(by_use)}")
     if "allowed" in found:
         told.append(f"The program allows itself {size(found['allowed'])}")
     if found.get("split", -1) >= asked:

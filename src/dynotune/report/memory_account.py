@@ -39,12 +39,14 @@ LOOKS: dict[TermName, tuple[str, str]] = {
 
 def memory_report(account: MemoryAccount) -> RenderableType:
     """The whole answer."""
-    about = ("snapshot", account.file) if account.file else ("command", words.command(account.command))
-    head = Text(about[0], style="dim"), Text(words.plain(about[1]))
-    parts: list[RenderableType] = [rows_of([("", "left"), ("", "place")], [head])]
+    about = [("snapshot", account.file) if account.file else ("command", words.command(account.command))]
+    if account.pretended:
+        about.append(("GPU", f"{account.pretended}, which is not here: all is predicted"))
+    head = [(Text(what, style="dim"), Text(words.plain(text))) for what, text in about]
+    parts: list[RenderableType] = [rows_of([("", "left"), ("", "place")], head)]
     parts += map(_rank, account.ranks)
     if not account.file:
-        parts.append(_capacity(account.capacity))
+        parts.append(_capacity(account.capacity, "run without a GPU" if account.pretended else "measured"))
     if isinstance(account.processes, Processes):
         parts.append(_processes(account.processes))
     if account.findings:
@@ -92,6 +94,8 @@ def _said(rank: RankMemory, peak: Moment) -> str:
     whole = "reserved, without the context" if isinstance(peak.process_bytes, Unknown) else "of the process"
     told = f"{kind}{batch}: " if kind else ""
     told += f"{words.num_bytes(peak.total_bytes)} {whole} at the peak"
+    if rank.spread_bytes:
+        told += f" (± {words.num_bytes(rank.spread_bytes)})"
     if rank.total_bytes is not None:
         told += f", of {words.num_bytes(rank.total_bytes)}"
     if not isinstance(rank.others_bytes, Unknown) and rank.others_bytes >= NOTABLE_BYTES:
@@ -129,14 +133,14 @@ class _Bar:
         yield bar
 
 
-def _capacity(found: Capacity | Unknown) -> RenderableType:
+def _capacity(found: Capacity | Unknown, run: str) -> RenderableType:
     if isinstance(found, Unknown):
         return Text(f"What fits is not known: {words.plain(found.reason)}.", style="dim")
     rows = [
         (
             f"batch {fit.batch}",
             words.num_bytes(fit.num_bytes if isinstance(fit.measured_bytes, Unknown) else fit.measured_bytes),
-            "predicted" if isinstance(fit.measured_bytes, Unknown) else "measured",
+            "predicted" if isinstance(fit.measured_bytes, Unknown) else run,
             {"fits": "fits", "too-close": "too close", "does-not-fit": "does not fit"}[fit.verdict],
         )
         for fit in found.fits

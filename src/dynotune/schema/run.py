@@ -218,6 +218,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
         time_to_first_step_s: from the launch to the end of its first step.
         peak_rss_bytes: as the kernel counted it when the process last wrote.
         peak_device_bytes: allocator peak over all devices; None without CUDA.
+        out_of_memory: what held the device's memory when an allocation failed, and ended it; "" without that.
         errors: mistakes of the agent's own; the program never saw them.
     """
 
@@ -239,6 +240,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     peak_device_bytes: int | None = None
     readback: list[Readback] = []
     environment_changes: list[EnvironmentChange] = []
+    out_of_memory: str = ""
     errors: list[str] = []
 
     @property

@@ -37,6 +37,7 @@ class FakeCuda:
             "memory_stats": lambda *_: self.stats(),
             "mem_get_info": lambda *_: (TOTAL_BYTES - self.reserved() - (100 << 20), TOTAL_BYTES),
             "memory_snapshot": lambda: self.made.data()["segments"],
+            "get_per_process_memory_fraction": lambda *_: 1.0,
             "empty_cache": self._empty_cache,
             "memory.get_allocator_backend": lambda: backend,
             "memory._record_memory_history": self._record,

@@ -48,6 +48,22 @@ def memory(torch: Any) -> dict[str, int]:
     return peaks
 
 
+def out_of_memory(torch: Any, optimizers: list[Any]) -> dict[str, Any] | None:
+    """The failed allocation that ends this process, and bytes on devices by use; None where something else ends it."""
+    error = getattr(sys, "last_value", None)
+    kind = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
+    if not isinstance(error, kind):
+        return None
+    weights = [weight for one in optimizers for group in one.param_groups for weight in group["params"]]
+    states = [value for one in optimizers for state in one.state.values() for value in state.values()]
+    held = {"weights": weights, "gradients": [weight.grad for weight in weights], "optimizer states": states}
+    sizes = {
+        use: sum(t.numel() * t.element_size() for t in found if isinstance(t, torch.Tensor) and t.device.type == "cuda")
+        for use, found in held.items()
+    }
+    return {"message": str(error), "held": sizes}
+
+
 class EnvironmentWatch:
     """Records changes of watched variables: name, value, and the place in the program that made them.
 

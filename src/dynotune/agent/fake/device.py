@@ -164,9 +164,10 @@ def _move(torch: Any, device: Any) -> None:
     def to(self: Any, *args: Any, copy: bool = False, memory_format: Any = torch.preserve_format, **kwargs: Any) -> Any:
         wanted, dtype, non_blocking, layout = torch._C._nn._parse_to(*args, **kwargs)
         where = cuda if wanted is not None and (wanted.type == "cuda" or wanted == inside) else wanted
-        if where is None or (where == cuda and on_device(self)):
-            return plain(self, dtype or self.dtype, non_blocking, copy, memory_format=layout or memory_format)
-        return plain(self, where, dtype or self.dtype, non_blocking, copy, memory_format=layout or memory_format)
+        stays = where is None or (where == cuda and on_device(self))
+        to_where = () if stays else (where,)
+        how = {"non_blocking": non_blocking, "copy": copy, "memory_format": layout or memory_format}
+        return plain(self, *to_where, dtype or self.dtype, **how)
 
     def made(function: Any) -> Any:
         def made(*args: Any, device: Any = None, **kwargs: Any) -> Any:

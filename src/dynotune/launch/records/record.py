@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from dynotune import knobs
+from dynotune import knobs, memory
 from dynotune.schema import document
 from dynotune.schema.errors import CONTRADICTIONS, RecordError
 from dynotune.schema.facts import Unknown
@@ -280,7 +280,8 @@ def summarise(record: Record, launched_s: float) -> Process:
 def _summary(record: Record, launched_s: float) -> Process:
     process = record.last("process") or {}
     torch = record.last("torch")
-    memory = record.last("memory") or {}
+    peaks = record.last("memory") or {}
+    failed = record.last("out_of_memory") or {}
     window = record.last("window")
     samples = [step.num_samples for step in record.steps]
     counted = [num for num in samples if num is not None]
@@ -299,10 +300,13 @@ def _summary(record: Record, launched_s: float) -> Process:
         median_step_s=statistics.median(record.step_s) if record.step_s else None,
         windows=[_window(event) for event in record.events.get("window", [])],
         traces=[_trace(event, record.step_s) for event in record.results.values() if _is_of_trace(event)],
-        peak_rss_bytes=memory.get("peak_rss_bytes"),
-        peak_device_bytes=memory.get("peak_device_bytes"),
+        peak_rss_bytes=peaks.get("peak_rss_bytes"),
+        peak_device_bytes=peaks.get("peak_device_bytes"),
         readback=[_readback(entry) for entry in (record.last("readback") or {}).get("settings", [])],
         environment_changes=[_change(event) for event in record.events.get("environment", [])],
+        out_of_memory=memory.explained([failed["message"]], batch=samples[-1] if samples else None, held=failed["held"])
+        if failed
+        else "",
         errors=[f"{event['where']}: {event['error']}" for event in record.events.get("error", [])],
     )
 

@@ -102,7 +102,8 @@ def live_memory(request: MemoryRequest, watcher: Watcher) -> tuple[MemoryAccount
                 "--fill, --processes and --rate run the command on a GPU, and there is none here.",
                 hint="Leave them out: memory alone is predicted.",
             )
-        run = msgspec.structs.replace(run, pretend=card, warmup_steps=PRETENDED_WARMUP_STEPS)
+        # No time is taken, so whatever else runs here does not matter.
+        run = msgspec.structs.replace(run, pretend=card, warmup_steps=PRETENDED_WARMUP_STEPS, lock=False)
     with machine_lock(run, watcher):
         runs = _Runs(run, watcher)
         recorded = [one for setting in request.batches for one in runs.recorded([setting])]

@@ -21,38 +21,17 @@ if TYPE_CHECKING:
 class Stream:
     """A stream or an event: work is done at once, so there is nothing to wait for."""
 
-    stream_id = device_index = device_type = cuda_stream = 0
-    priority = 0
+    stream_id = device_index = device_type = cuda_stream = priority = 0
+    query, is_capturing, elapsed_time = (lambda *_: True), (lambda *_: False), lambda *_: 1.0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
 
-    def __enter__(self) -> Stream:
+    def __enter__(self, *args: Any) -> Stream:
         return self
 
-    def __exit__(self, *args: Any) -> None:
-        pass
-
-    def query(self) -> bool:
-        return True
-
-    def is_capturing(self) -> bool:
-        return False
-
-    def elapsed_time(self, other: Any) -> float:
-        return 1.0
-
-    def record_event(self, event: Any = None) -> Any:
-        return event or Event()
-
-    def record(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    wait = wait_event = wait_stream = synchronize = record
-
-
-class Event(Stream):
-    """An event that has happened."""
+    __exit__ = wait = wait_event = wait_stream = synchronize = record = __init__
+    record_event = __enter__
 
 
 def pretend(torch: Any, gpu: dict[str, Any], program: Program) -> None:
@@ -127,7 +106,7 @@ def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
     cuda.set_per_process_memory_fraction = cuda.memory.set_per_process_memory_fraction = recorder.limit
     cuda.get_per_process_memory_fraction = lambda *args: recorder.memory_fraction
     cuda.current_stream = cuda.default_stream = lambda *args: Stream()
-    cuda.Stream, cuda.Event, cuda.stream, cuda.StreamContext = Stream, Event, Stream, Stream
+    cuda.Stream = cuda.Event = cuda.stream = cuda.StreamContext = Stream
     cuda.device = cuda.device_of = lambda *args: contextlib.nullcontext()
     cuda.nvtx = SimpleNamespace(range_push=nothing, range_pop=nothing, mark=nothing, range=contextlib.nullcontext)
     if hasattr(torch, "accelerator"):

@@ -1,13 +1,14 @@
 """The terms of real programs on a GPU, against torch's statistics and what NVML counts."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from dynotune import knobs
-from dynotune.diagnose import MemoryRequest, live_memory
+from dynotune.diagnose import MemoryRequest, live_memory, memory_runs
 from dynotune.measure.live.request import Silent
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Unknown
@@ -35,12 +36,30 @@ while True:
 """
 
 
+MIXED = """
+import sys, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+layer = nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.1, batch_first=True)
+net = nn.Sequential(nn.Linear(64, 512), layer, nn.LayerNorm(512), nn.Linear(512, 1000)).cuda()
+optimizer = torch.optim.AdamW(net.parameters())
+data = TensorDataset(torch.randn(4096, 128, 64), torch.randint(0, 1000, (4096, 128)))
+while True:
+    for x, y in DataLoader(data, int(sys.argv[1])):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = nn.functional.cross_entropy(net(x.cuda()).flatten(0, 1), y.cuda().flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
 @pytest.fixture
 def answer(tmp_path):
     """`answer(*words, before="", env={}, **asked)`: of the training with these arguments."""
 
-    def run(*words, before="pass", env=None, **asked):
-        (tmp_path / "train.py").write_text(TRAINS.replace("BEFORE", before))
+    def run(*words, before="pass", env=None, program=TRAINS, **asked):
+        (tmp_path / "train.py").write_text(program.replace("BEFORE", before))
         spec = RunSpec(
             command=[sys.executable, "train.py", *words],
             cwd=tmp_path,
@@ -109,3 +128,38 @@ def test_a_program_that_cannot_be_recorded_is_left_alone(answer, before, env, re
     with pytest.raises(CannotRunHere) as caught:
         answer("256", before=before, env=env)
     assert reason in caught.value.message
+
+
+@pytest.mark.parametrize("program", [TRAINS, MIXED], ids=["float32", "autocast"])
+def test_what_is_predicted_without_the_gpu_is_what_is_held_on_it(answer, monkeypatch, program):
+    live, _ = answer("64", program=program)
+    monkeypatch.setattr(memory_runs, "_has_gpu", lambda run: False)
+    pretended, _ = answer("64", program=program, card="H100-80GB")
+    held, predicted = (account.ranks[0].peak for account in (live, pretended))
+    for term in ("weights", "gradients", "optimizer", "inputs"):
+        assert predicted.of(term) == pytest.approx(held.of(term), rel=0.001, abs=1 << 20), term
+    assert predicted.of("activations") == pytest.approx(held.of("activations"), rel=0.03, abs=1 << 20)
+    assert predicted.requested_bytes == pytest.approx(held.requested_bytes, rel=0.04)
+    assert predicted.reserved_bytes == pytest.approx(held.reserved_bytes, rel=0.04, abs=40 << 20)
+
+
+def test_a_program_that_limits_itself_has_no_more_than_that(answer):
+    limited = "torch.cuda.set_per_process_memory_fraction(0.25)"
+    account, _ = answer("{batch}", before=limited, batches=[knobs.parse(f"arg.batch={batch}") for batch in (128, 256)])
+    total = account.ranks[0].total_bytes
+    assert account.capacity.limit_bytes <= 0.25 * total
+
+
+def test_a_run_that_is_not_watched_says_why_its_memory_ran_out(tmp_path):
+    lines = [
+        "import torch",
+        "net = torch.nn.Linear(4096, 4096).cuda()",
+        "optimizer = torch.optim.Adam(net.parameters())",
+        "torch.empty(1 << 42, device='cuda')",
+    ]
+    (tmp_path / "fails.py").write_text("\n".join(lines))
+    words = [sys.executable, "-m", "dynotune", "run", "--run-dir", str(tmp_path), "--", sys.executable, "fails.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1
+    assert "dynotune: The device's memory is full: 4096.00 GiB more was asked for" in done.stderr
+    assert "MiB weights" in done.stderr

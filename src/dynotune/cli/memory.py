@@ -24,11 +24,14 @@ HELP = """Say where device memory goes, and what fits.
 
 Of a command, the allocator is recorded in two steady steps: the terms
 add up to what nvidia-smi shows for it. Two batches predict every other
-one. Of a file, a memory snapshot of torch is explained. For example:
+one. Without a GPU, all is predicted for the one that --gpu names. Of a
+file, a memory snapshot of torch is explained. For example:
 
 dynotune memory -- python train.py
 
 dynotune memory --values arg.batch=8,16 -- python train.py --batch {batch}
+
+dynotune memory --gpu H100-80GB -- python train.py
 
 dynotune memory snapshot.pickle
 """

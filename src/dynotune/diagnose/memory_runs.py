@@ -51,8 +51,8 @@ RATE_S = 5.0
 BESIDE_LIMIT_S = 60.0
 """Of a diagnosis, whose subject is time."""
 MAX_SNAPSHOT_BYTES = 1 << 30
-PRETENDED_WARMUP_STEPS = 2
-"""The first makes the optimizer's states."""
+PRETENDED_WARMUP_STEPS = 1
+"""It makes the optimizer's states."""
 KERNELS_SPREAD = 0.03
 """Of activations and temporary buffers: what kernels take for themselves is known in part only."""
 Recorded = tuple[RankMemory, Lives | None]

@@ -198,7 +198,7 @@ def test_the_output_is_the_commands(user):
 def test_why_memory_ran_out_is_said_after_the_commands_own_error(run):
     pytest.importorskip("torch")
     message = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB"
-    done = run(program=f"import torch\nraise torch.OutOfMemoryError({message!r})")
+    done = run(program=f"import sys, torch\nsys.tracebacklimit = 0\nraise torch.OutOfMemoryError({message!r})")
     assert done.returncode == 1
     assert message in done.stderr
     assert "dynotune: The device's memory is full: 2.00 GiB more was asked for." in done.stderr

@@ -59,4 +59,4 @@ def test_no_batch_is_named_where_pieces_are_why():
 def test_live_tensors_are_told_by_use_where_that_is_known():
     held = {"weights": 10 << 30, "gradients": 10 << 30, "optimizer states": 0}
     said = memory.explained([FULL], held=held)
-    assert "Live tensors: 10.0 GiB weights, 10.0 GiB gradients, 50.0 GiB activations and all else" in said
+    assert "Live tensors: 10.00 GiB weights, 10.00 GiB gradients, 50.00 GiB activations and all else" in said

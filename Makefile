@@ -3,7 +3,7 @@ PYTHON ?= python3
 TORCH  ?= torch==2.13.0
 BIN    := .venv/bin
 # Tests run side by side, as many as this at once: of those that start programs, one waits while another computes.
-WORKERS ?= 3
+WORKERS ?= 4
 # pip runs only when what it would install changed.
 STAMP  := .venv/.installed-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
 

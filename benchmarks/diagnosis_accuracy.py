@@ -1,7 +1,8 @@
 """How often `dynotune diagnose` is right: programs with a planted fault, in several doses, and programs with none.
 
     python benchmarks/diagnosis_accuracy.py [--gpu | --device cuda-x2] [--only ID]… [--doses 10,30,60 | --draw SEED]
-        [--lanes 1] [--gpus 1] [--programs FOLDER] [--keep FOLDER] [--replay FOLDER [--record FOLDER]] [--out FILE]
+        [--lanes 1] [--gpus 1] [--programs FOLDER | --sources FOLDER] [--keep FOLDER]
+        [--replay FOLDER [--record FOLDER]] [--out FILE]
 
 Each program of tests/faults is diagnosed as a user would, in processes of their own. The programs and what they plant
 were written without knowledge of the rules. Of each:
@@ -14,6 +15,7 @@ were written without knowledge of the rules. Of each:
 `program` (a file beside it, run without arguments), `plants` and `implies` (ids), and, where wanted, `args`, `env` and
 `stdin`, a text. Where that hand has words of its own, a words.json beside it gives for each the ids that mean it.
 `--fixed` runs them with `--fixed`, as programs that plant nothing.
+`--sources` takes the published programs of public.py, in which nobody planted anything: their findings are for readers.
 `--draw` takes one dose of each program by lot, in an order by lot. `cuda-x2` is for the programs that need two GPUs.
 `--lanes` runs several at once, each on cores of its own (which `cpu-affinity-narrow` rightly notes: it does not
 count then); `--gpus` gives each lane one of so many GPUs. Lanes that share a GPU spoil each other's figures.
@@ -46,6 +48,8 @@ from typing import Any
 
 import msgspec
 from hardware import RESULTS, describe, without_places
+from public_programs import public
+from tuning_programs import folder_of
 
 from dynotune.diagnose.attributed import attributed
 from dynotune.diagnose.conclusions import conclude
@@ -67,16 +71,22 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """One program in one dose on one device. `plants` is empty for a clean one; each may be ids, `one/other`."""
+    """One program in one dose on one device.
+
+    Args:
+        plants: empty for a clean one; each may be ids, `one/other`. None where nobody knows.
+        cwd: that it needs to be started in.
+    """
 
     name: str
     device: str
     dose: int | None
-    plants: tuple[str, ...]
+    plants: tuple[str, ...] | None
     implies: tuple[str, ...]
     command: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = ()
     stdin: str | None = None
+    cwd: Path | None = None
 
     @property
     def key(self) -> str:
@@ -132,6 +142,15 @@ def of_another_hand(folder: Path, device: str, only: Sequence[str], fixed: bool)
             )
 
 
+def of_publishers(sources: Path, device: str, only: Sequence[str]) -> Iterator[Case]:
+    """Those whose packages and sources are there, each in a folder of its own with what it reads."""
+    work = Path(tempfile.gettempdir(), "dynotune-published")
+    for program in public(sources, device):
+        if (not only or program.name in only) and not program.missing():
+            env, command = tuple(program.environment().items()), tuple(program.command(device))
+            yield Case(program.name, device, None, None, (), command, env, cwd=folder_of(program, work))
+
+
 def drawn(every: Iterable[Case], seed: int) -> list[Case]:
     """Of each program one dose, in an order by lot."""
     lot = random.Random(seed)
@@ -160,7 +179,9 @@ def diagnosed(case: Case, cores: Sequence[int], gpu: int | None, keep: Path | No
         typed.write_text(case.stdin or "")
         try:
             with typed.open() as stdin:
-                ran = subprocess.run(words, env=env, cwd=folder, stdin=stdin, capture_output=True, timeout=DEADLINE_S)
+                ran = subprocess.run(
+                    words, env=env, cwd=case.cwd or folder, stdin=stdin, capture_output=True, timeout=DEADLINE_S
+                )
         except subprocess.TimeoutExpired:
             return {"failed": f"took longer than {DEADLINE_S} s"}
         found = sorted(Path(folder).rglob("observation.json"))
@@ -225,7 +246,7 @@ def judged(case: Case, row: Row, own_doing: set[str]) -> Row:
     Args:
         own_doing: ids of what this benchmark does to the programs.
     """
-    if "failed" in row:
+    if "failed" in row or case.plants is None:
         return row
     findings = [finding for finding in row["findings"] if finding["id"] not in own_doing]
     named = {finding["id"]: finding for finding in findings}
@@ -247,14 +268,14 @@ def judged(case: Case, row: Row, own_doing: set[str]) -> Row:
 
 def summary(rows: dict[str, Row]) -> Row:
     """Recall over planted faults, how often the first finding is one, precision over findings of medium and above."""
-    ran = [row for row in rows.values() if "failed" not in row]
+    ran = [row for row in rows.values() if "planted" in row]
     planted = [row for row in ran if row["planted"]]
     num_planted = sum(len(row["planted"]) for row in planted)
     num_found = sum(len(row["found"]) for row in planted)
     num_right, num_false = (sum(len(row[name]) for row in ran) for name in ("right", "false"))
     return {
         "num_programs": len(rows),
-        "num_failed": len(rows) - len(ran),
+        "num_failed": sum("failed" in row for row in rows.values()),
         "num_planted": num_planted,
         "num_found": num_found,
         "recall": num_found / num_planted if num_planted else None,
@@ -283,9 +304,9 @@ def show(rows: dict[str, Row]) -> None:
             print(f"{key:42} FAILED {last[:100]}")
             continue
         listed = [f"{f['id']} {'?' if f['share'] is None else format(f['share'], '.0%')}" for f in row["findings"][:3]]
-        marks = "first " if row["first"] else "found " if row["found"] else "MISSED" if row["planted"] else "      "
-        false = f"  FALSE {', '.join(row['false'])}" if row["false"] else ""
-        print(f"{key:42} {marks} {', '.join(listed)}{false}")
+        marks = next((name for name in ("first", "found", "planted") if row.get(name)), "").replace("planted", "MISSED")
+        false = f"  FALSE {', '.join(row['false'])}" if row.get("false") else ""
+        print(f"{key:42} {marks:6} {', '.join(listed)}{false}")
     total = summary(rows)
     percent = {name: "-" if total[name] is None else f"{total[name]:.1%}" for name in ("recall", "first", "precision")}
     print(
@@ -305,6 +326,7 @@ def main() -> None:
     parser.add_argument("--lanes", type=int, default=1)
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--programs", type=Path, metavar="FOLDER")
+    parser.add_argument("--sources", type=Path, metavar="FOLDER")
     parser.add_argument("--fixed", action="store_true")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--replay", type=Path)
@@ -321,6 +343,8 @@ def main() -> None:
     own_doing |= {"gpu-shared"} if shared else set()
     if given.programs:
         wanted = list(of_another_hand(given.programs, given.device, given.only, given.fixed))
+    elif given.sources:
+        wanted = list(of_publishers(given.sources, given.device, given.only))
     else:
         wanted = list(cases(given.device, given.doses, given.only))
     wanted = wanted if given.draw is None else drawn(wanted, given.draw)

@@ -84,7 +84,7 @@ class Clock:
 
 
 class Runs:
-    """Stands for `run_arm`: no process, times as they are given.
+    """Stands for `run_settings`: no process, times as they are given.
 
     Args:
         step_s: of each arm's steps; a function is asked for each run's, by its folder's name.
@@ -103,11 +103,13 @@ class Runs:
         self.seen: list[int] = []
         self.__dict__.update(fields)
 
-    def __call__(self, request, arm, *, folder, purpose, limit_s, warmup_steps=None, window_steps=None, **_) -> Outcome:
+    def __call__(
+        self, run_of, settings, *, label, folder, purpose, limit_s, warmup_steps=None, window_steps=None, **_
+    ) -> Outcome:
         self.names.append(folder.name)
         self.asked.append(SimpleNamespace(limit_s=limit_s, warmup_steps=warmup_steps, window_steps=window_steps))
         self.seen.append(len(_pairs_on_disk(folder.parent)))
-        given = self.step_s[arm]
+        given = self.step_s[label.removeprefix("a run of the ")]
         step_s = given(folder.name) if callable(given) else given
         num_steps = self.num_steps or 200
         self.clock.now_s += START_S + step_s * (window_steps or num_steps)

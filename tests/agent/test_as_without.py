@@ -58,7 +58,7 @@ def test_a_profiler_of_the_programs_own_asks_for_modules_with_stacks(script, for
     ("net", "late"),
     [
         ("Net()", True),
-        ("nn.Sequential(Net(), nn.ReLU(), Net())", True),
+        pytest.param("nn.Sequential(Net(), nn.ReLU(), Net())", True, marks=pytest.mark.long),
         pytest.param("Net()", False, marks=pytest.mark.long),
         pytest.param("nn.Sequential(Net(), nn.ReLU(), Net())", False, marks=pytest.mark.long),
     ],

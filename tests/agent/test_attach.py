@@ -198,7 +198,9 @@ for x in DataLoader(Data(), batch_size=2, num_workers=2, multiprocessing_context
     assert len({record.pid for record in ran.records}) == 3
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "context", ["fork", *(pytest.param(each, marks=pytest.mark.long) for each in ("spawn", "forkserver"))]
+)
 def test_loader_workers_of_every_start_method_run(context, script, run_under_agent):
     ran = run_under_agent(
         [

@@ -195,7 +195,7 @@ def _links_planted(random: randoms.Random, folder: Path) -> None:
     state = me.state / "dynotune"
     state.mkdir(mode=0o700, parents=True)
     names = [me.project / f"{name}.partial" for name in ("answer.json", "recipe.toml", "shown.html", "report.html")]
-    names += [state / f"{boot}.{kind}.lock" for kind in ("cpus", "gpus")]
+    names.append(state / f"{boot}.lock")
     names += [state / f"origin.key.{pid}" for pid in range(os.getpid(), os.getpid() + 400)]
     for path in names:
         path.symlink_to(precious)

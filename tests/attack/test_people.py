@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from . import people
 from .people import CASES, Person, attack, leaks, open_to_others
 
 
-def test_nothing_shared_gives_anybody_what_is_not_theirs():
-    counts = attack(len(set(CASES)), seed=41)
+@pytest.mark.parametrize("number", [3, pytest.param(len(CASES), marks=pytest.mark.long)])
+def test_nothing_shared_gives_anybody_what_is_not_theirs(number):
+    counts = attack(number, seed=41)
     assert counts.failures == []
-    assert counts.tried.total() == counts.held.total() == len(set(CASES)) - len(counts.skipped)
+    assert counts.tried.total() == counts.held.total() >= number - len(counts.skipped)
 
 
 def test_what_is_open_to_others_is_seen(tmp_path):

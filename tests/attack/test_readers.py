@@ -84,9 +84,11 @@ def test_what_happens_to_a_file_is_told_from_outside(monkeypatch):
 
 def hostile(path):
     """Put the payload into every string of the document at `path` that may be any text; give what a report reads."""
-    reader = reports.READERS[reports.noun_of(path)]
+    noun = reports.noun_of(path)
     plain = document.parse(path.read_bytes())
-    type_ = Observation if plain["schema"].startswith("dynotune.observation/") else type(reader(path)[0])
+    type_ = (
+        Observation if plain["schema"].startswith("dynotune.observation/") else type(reports.rendering(noun, path)[0])
+    )
     for box, key in list(mutations.places(plain)):
         if isinstance(was := box[key], str):
             box[key] = PAYLOAD + was
@@ -96,7 +98,7 @@ def hostile(path):
                 box[key] = was
     plain["schema"] = document.parse(path.read_bytes(), document.Head).schema
     path.write_bytes(document.encode(plain))
-    return reader(path)[0]
+    return reports.rendering(noun, path)[0]
 
 
 def test_no_text_of_a_document_acts_on_a_terminal_or_a_page(tmp_path, monkeypatch):

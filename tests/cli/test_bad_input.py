@@ -328,6 +328,7 @@ def test_the_folder_of_the_command_is_as_it_was(user):
 # Output
 
 
+@pytest.mark.long
 def test_json_on_standard_output_is_the_comparison_and_nothing_else(compared):
     user, done = compared
     said(done, 0, "pair  1", "Each run", "The window is")

@@ -98,6 +98,7 @@ def test_a_program_without_torch_gets_what_its_marked_steps_say_and_no_mistake_o
     assert not any("mistake" in note or "Could not be looked at" in note for note in found["notes"])
 
 
+@pytest.mark.long
 def test_a_program_that_trains_briefly_is_diagnosed_in_what_it_does_afterwards(user):
     program = STEPS + (
         "for _ in range(8):\n    step()\nnet.eval()\nwith torch.no_grad():\n    for _ in range(300):\n"

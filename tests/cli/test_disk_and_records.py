@@ -78,7 +78,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(params=RECORDLESS)
+@pytest.fixture(params=["full", *(pytest.param(each, marks=pytest.mark.long) for each in ("read-only", "a file"))])
 def no_room(request, user, small_disk):
     """A folder for runs that takes none."""
     subprocess.run(["sh", "-c", RECORDLESS[request.param].format(runs=user.runs)], check=False)

@@ -41,6 +41,7 @@ def mark(user):
     return user.env["DYNOTUNE_TEST_MARK"]
 
 
+@pytest.mark.long
 def test_an_interrupted_comparison_leaves_no_process_and_goes_on_with_its_finished_pairs(user, mark):
     user.write("train.py", HANGS_LATER)
     (user.cwd / "hang").touch()

@@ -64,6 +64,7 @@ def test_the_last_lines_of_a_command_that_failed_hold_no_secrets(user):
     assert leaks(user) == {}
 
 
+@pytest.mark.long
 def test_a_comparison_with_secrets_is_shown_and_kept_without_them(user):
     user.write("show.py", CALL)
     words = ("compare", f"env.HF_TOKEN={VARIABLE}", "--run-dir", str(user.runs), *QUICK, "--in-process", "never")

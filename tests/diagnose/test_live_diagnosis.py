@@ -6,12 +6,12 @@ import sys
 
 from dynotune.diagnose.live_diagnosis import _fresh_caches, gather
 from dynotune.launch.records.record import Records
-from dynotune.measure.live.request import Silent
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import FRESH_CACHES, ProcessState
 from dynotune.schema.run import EnvironmentChange, RunSpec
 
 from ..doctor.observations import observed, timing
+from ..search.simulated import Silent
 
 NAMES_CACHES = """
 import os, tempfile, time, torch

@@ -9,7 +9,6 @@ import pytest
 from dynotune.diagnose import profiled as module
 from dynotune.diagnose.profiled import RecordedSteps, profiled
 from dynotune.measure.live.recording import Recording
-from dynotune.measure.live.request import Silent
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Run, RunSpec
@@ -17,6 +16,7 @@ from dynotune.schema.trace_summary import Cause, DeviceTime, Place, TraceSummary
 from dynotune.trace.timeline import Timeline
 
 from ..report.summaries import device, summary
+from ..search.simulated import Silent
 
 LOOP = Place(function="train.py(31): tally")
 SPEC = RunSpec(command=["python", "train.py"], cwd=Path(), base=Path())

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from dynotune.diagnose.peaks import Peaks, peaks
 from dynotune.diagnose.roofline import find_roofline, in_types, judged
-from dynotune.measure.live.request import Silent
 from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema.diagnosis import Roofline
 from dynotune.schema.facts import Unknown
@@ -21,6 +20,7 @@ from dynotune.schema.run import RunSpec
 from dynotune.trace.facts.flops import Work
 
 from ..doctor.observations import timing
+from ..search.simulated import Silent
 
 TRAINS = """
 import time, torch

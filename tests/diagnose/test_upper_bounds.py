@@ -19,12 +19,12 @@ from dynotune.diagnose.upper_bounds import (
     find_upper_bounds,
     rows,
 )
-from dynotune.measure.live.request import Silent
 from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import RunSpec
 
 from ..doctor.observations import timing
+from ..search.simulated import Silent
 
 PROGRAMS = Path(__file__).parents[1] / "agent" / "programs"
 ITEM_S, STEP_S = 0.02, 0.01
@@ -180,7 +180,7 @@ def test_a_cold_page_cache_is_declared_or_it_is_said_why_not(reached):
 
 @pytest.mark.parametrize(
     ("program", "reason"),
-    [(WITHOUT, "draw from no DataLoader"), (IN_A_THREAD, "draw from no DataLoader|in another thread")],
+    [(WITHOUT, "draw from no DataLoader"), LONG(IN_A_THREAD, "draw from no DataLoader|in another thread")],
 )
 def test_steps_without_a_loader_of_their_own_have_no_ceilings(program, reason, reached):
     found = reached(program)
@@ -194,7 +194,7 @@ def test_a_command_that_fails_is_no_failure_of_the_diagnosis(reached):
     assert "no data here" in found.reason
 
 
-@pytest.mark.parametrize("name", ["hf_trainer.py", *map(LONG, ["gan.py", "accumulation.py", "draws_ahead.py"])])
+@pytest.mark.parametrize("name", [*map(LONG, ["hf_trainer.py", "gan.py", "accumulation.py", "draws_ahead.py"])])
 def test_programs_of_others_are_drained_and_replayed(name, reached):
     found = reached((PROGRAMS / name).read_text(), warmup_steps=8, window_steps=6)
     assert found["loader"].step_s > 0

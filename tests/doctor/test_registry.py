@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from dynotune.doctor import Missing, ObservationView, Rule, all_rules, examine, registry, rule, rules
-from dynotune.schema.diagnosis import Finding, NotKnown
+from dynotune.doctor import Missing, ObservationView, all_rules, examine, registry, rule, rules
+from dynotune.doctor.declaration import Judgement
+from dynotune.schema.diagnosis import NotKnown
 from dynotune.schema.facts import Unknown
+from dynotune.schema.setting import Setting
 
 from .observations import observed
 
@@ -29,9 +31,9 @@ def made(monkeypatch):
         def judge(view):
             if missing:
                 raise Missing(missing, "nobody knows")
-            yield Finding(id=name, severity=severity, claim="", share=Unknown("none") if share is None else share)
+            yield Judgement(claim="", severity=severity, share=Unknown("none") if share is None else share)
 
-        rules[name] = rule(name, scope, explains=explains, **TEXTS)(judge)
+        rules[name] = rule(id=name, scope=scope, explains=explains, **TEXTS)(judge)
 
     return make
 
@@ -92,6 +94,31 @@ def test_a_rule_that_lacks_a_fact_is_unknown_and_the_others_are_asked_all_the_sa
     assert unknown == [NotKnown("a", "gpu.name", "nobody knows")]
 
 
+def judged_once(judgement, **declared):
+    """The findings of a rule that concludes this."""
+    return list(rule(id="a", **TEXTS, **declared)(lambda view: [judgement])(ObservationView(observed())))
+
+
+def test_the_severity_is_that_of_the_share_and_a_cost_too_small_to_tell_is_no_finding():
+    (finding,) = judged_once(Judgement(claim="", share=0.2))
+    assert (finding.id, finding.severity) == ("a", "high")
+    assert judged_once(Judgement(claim="", share=0.005)) == []
+    assert judged_once(Judgement(claim="", share=0.005, severity="medium"))[0].severity == "medium"
+
+
+def test_a_judgement_that_says_what_an_unknown_share_means_stands_however_small_its_share_is():
+    assert judged_once(Judgement(claim="", share=Unknown("not measured"), otherwise="medium"))[0].severity == "medium"
+    assert judged_once(Judgement(claim="", share=0.0, otherwise="medium"))[0].severity == "low"
+
+
+def test_a_finding_offers_the_declared_settings_unless_it_names_others():
+    offered = [Setting("compile.mode", "default"), "loader.num_workers"]
+    other = Setting("loader.num_workers", 2)
+    assert judged_once(Judgement(claim="", share=0.2), candidates=offered)[0].candidates == offered[:1]
+    assert judged_once(Judgement(claim="", share=0.2, candidates=[other]), candidates=offered)[0].candidates == [other]
+    assert judged_once(Judgement(claim="", share=0.2, candidates=[]), candidates=offered)[0].candidates == []
+
+
 def test_rules_of_the_other_scope_are_not_asked(made):
     made("a", 0.2, scope="machine")
     made("b", 0.2)
@@ -99,13 +126,15 @@ def test_rules_of_the_other_scope_are_not_asked(made):
 
 
 def test_every_rule_of_a_family_is_listed_once():
-    for family in vars(rules).values():
-        if isinstance(family, ModuleType):
-            defined = [each for each in vars(family).values() if isinstance(each, Rule)]
-            assert [each.id for each in family.RULES] == [each.id for each in defined]
-            assert all(each.family == family.__name__.rpartition(".")[2] for each in family.RULES)
-            assert all(all_rules()[each.id] is each for each in family.RULES)
     assert len(rules.RULES) == len(all_rules())
+    assert all(all_rules()[each.id] is each for each in rules.RULES)
+    assert [each.family for each in rules.RULES] == sorted(each.family for each in rules.RULES)
+
+
+def test_every_function_that_is_declared_a_rule_is_listed():
+    for path in Path(rules.__file__).parent.glob("*.py"):
+        names = re.findall(r"^@(?:rule|cuda_rule|machine_rule)\(\n(?:.*\n)*?\)\ndef (\w+)", path.read_text(), re.M)
+        assert {name.replace("_", "-") for name in names} <= all_rules().keys()
 
 
 def test_every_family_is_listed():
@@ -122,10 +151,10 @@ def test_every_rule_tells_what_it_sees_costs_and_when_it_is_wrong():
 def test_every_setting_that_stands_in_a_rule_is_declared_by_it():
     for each in all_rules().values():
         for call in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(each.judge)))):
-            if isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("Setting", "unset"):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in ("Setting", "machine.unset", "unset"):
                 first = call.args[0]
                 if isinstance(first, ast.Constant):
-                    name = first.value if call.func.id == "Setting" else f"env.{first.value}"
+                    name = first.value if ast.unparse(call.func) == "Setting" else f"env.{first.value}"
                     assert any(text.partition("=")[0] == name for text in each.candidates), (each.id, name)
 
 

@@ -1,16 +1,14 @@
 """The catalogue, and text becoming settings."""
 
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import dynotune
 from dynotune import knobs
+from dynotune.doctor import all_rules
 from dynotune.knobs.catalogue import LARGEST
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Unknown
@@ -267,10 +265,7 @@ def test_what_a_recipe_may_set_depends_on_the_variable_and_its_value(setting, ty
 
 def test_what_the_doctor_offers_a_recipe_may_set():
     """Else a recipe that tune writes by itself could not be applied."""
-    source = Path(dynotune.__file__).parent / "doctor"
-    text = "".join(path.read_text() for path in source.rglob("*.py")).replace('unset("NAME")', "")
-    literal = re.findall(r'Setting\("env\.([A-Z0-9_]+)", (?:"(\w+)"|str)', text)
-    taken_away = [name for names in re.findall(r"unset\(([^)*]+)\)", text) for name in re.findall(r'"(\w+)"', names)]
-    assert len(literal) > 2 and len(taken_away) > 10
-    assert not [name for name, value in literal if knobs.must_be_typed(Setting(f"env.{name}", value or "1"))]
-    assert not [name for name in taken_away if knobs.must_be_typed(Setting(f"env.{name}", "@unset"))]
+    offered = [text.partition("=") for rule in all_rules().values() for text in rule.candidates]
+    variables = [Setting(knob, value or "1") for knob, _, value in offered if knob.startswith("env.")]
+    assert len(variables) > 20
+    assert not [setting for setting in variables if knobs.must_be_typed(setting)]

@@ -31,7 +31,6 @@ def port_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # In `make test`: the rest start ranks, or more than one training each.
 FIRST = (
-    "Lightning, BoringModel with its sanity check and a validation after each epoch",
     "torchrun, two ranks with DistributedDataParallel",
     "dynotune.step() in an environment without dynotune",
 )

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from dynotune.report.bars import OF_A_STEP, Bar
 from dynotune.report.diagnosis import diagnosis_report
-from dynotune.report.step_parts import PARTS, Bar
 from dynotune.schema.diagnosis import Diagnosis, Finding, NotKnown, Roofline, UpperBound
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Shares, SlowStep, Timing
@@ -68,17 +68,17 @@ def test_it_begins_with_the_command_the_bottleneck_and_the_verdict():
 
 
 def test_parts_of_the_bar_are_told_apart_without_colour():
-    for glyphs in ([part.glyph for part in PARTS], [part.ascii_glyph for part in PARTS]):
-        assert len(set(glyphs)) == len(PARTS)
-    assert {part.field for part in PARTS} == set(Shares.__struct_fields__)
+    for glyphs in ([part.glyph for part in OF_A_STEP], [part.ascii_glyph for part in OF_A_STEP]):
+        assert len(set(glyphs)) == len(OF_A_STEP)
+    assert {part.field for part in OF_A_STEP} == set(Shares.__struct_fields__)
 
 
 @given(st.lists(st.floats(0, 1), min_size=6, max_size=6).filter(lambda parts: sum(parts) > 0), st.integers(1, 200))
 def test_the_bar_is_full_and_no_part_is_off_by_a_column(parts, width):
-    shares = Shares(**{p.field: share / sum(parts) for p, share in zip(PARTS, parts, strict=True)})
-    cells = Bar(shares).cells(width)
+    shares = Shares(**{p.field: share / sum(parts) for p, share in zip(OF_A_STEP, parts, strict=True)})
+    cells = Bar(OF_A_STEP, shares).cells(width)
     assert sum(cells) == width
-    for part, drawn in zip(PARTS, cells, strict=True):
+    for part, drawn in zip(OF_A_STEP, cells, strict=True):
         assert abs(drawn - width * part.of(shares)) < 1.0001
 
 

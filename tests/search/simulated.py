@@ -229,7 +229,7 @@ class SimulatedBench:
         self.tested.append(arm.key)
         if (ended := self.table.end(arm)) not in ("measured", "wrong-results"):
             blamed = tuple(one.knob for one in arm.settings if self.table.end(Arm((one,))) == ended)
-            return Tested(reason="a call failed with it", blamed=blamed, ended_program=not blamed)
+            return Tested(reason="a call failed with it", blamed=blamed)
         block_s, pairs = self.table.window_s / SWITCH_BLOCKS, list[Pair]()
         cold_s = self._cold_s.get(arm.key, 0.0)
         if cold_s + block_s > min(first_s, limit_s):

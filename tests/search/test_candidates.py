@@ -18,7 +18,7 @@ from dynotune.schema.setting import UNSET, Setting
 from dynotune.search import asked, values
 from dynotune.search.bounds import worth_trying
 from dynotune.search.candidates import Machine, candidates, refuse_unfit
-from dynotune.search.present import has, present
+from dynotune.search.values import has, present
 
 from .simulated import study_of
 

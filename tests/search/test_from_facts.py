@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dynotune.doctor import policy
 from dynotune.report.page.records import not_offered
@@ -23,7 +24,8 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import DeviceTime, Kernels, TraceSummary
 from dynotune.search import asked
 from dynotune.search.bounds import worth_trying
-from dynotune.search.offering import nothing_to_try, offered
+from dynotune.search.candidates import offered
+from dynotune.search.words import nothing_to_try
 
 from ..fakes import changed, spec
 from .simulated import study_of
@@ -94,7 +96,8 @@ RUN = spec(command=["python", "train.py"])
 
 def offer(observation, *findings, words=None, base=(), run=RUN, **of_study):
     said = asked.parse(**({"allow": ["numerics"]} | (words or {})))
-    return offered(run, study(**of_study), said, observation, diagnosis(*findings), list(base))
+    run = replace(run, settings=[*run.settings, *base])
+    return offered(run, study(**of_study), said, observation, diagnosis(*findings))
 
 
 def ids(found):
@@ -183,7 +186,7 @@ def test_what_the_user_leaves_out_is_left_out(excluded):
 
 
 def test_what_cannot_be_applied_here_is_not_offered_and_says_why(monkeypatch):
-    monkeypatch.setattr("dynotune.search.offering.refusal", lambda *_: lambda setting: "the module is not found")
+    monkeypatch.setattr("dynotune.search.candidates.refusal", lambda *_: lambda setting: "the module is not found")
     found, (row,) = offer(observed())
     assert found == [] and row.reason == "the module is not found"
 

@@ -14,8 +14,7 @@ from dynotune.report.study.rows import saved, tried
 from dynotune.schema.recipe import read, text, write
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Study, without
-from dynotune.search.bench import Arm
-from dynotune.search.needs import complete, dependants, needed_first
+from dynotune.search.bench import Arm, complete, dependants, needed_first
 from dynotune.search.study import search
 
 from .simulated import Noise, Silent, SimulatedBench, Table, candidate, study_of
@@ -126,7 +125,7 @@ def test_a_report_tells_it_beside_what_it_needs_and_gives_a_command_that_can_be_
     study = tuned(gains(workers=0.2, prefetch=0.1))
     row = next(row for row in tried(study) if row.candidate.id == PREFETCH)
     assert row.worth is not None and row.worth.speedup == pytest.approx(math.exp(0.1), rel=0.03)
-    made = {command.what: command.line for command in compares(study)}
+    made = {command.what: " ".join(command.words) for command in compares(study)}
     assert not any(one.candidate.needs for one in saved(study))
     (line,) = [line for what, line in made.items() if what.startswith(f"{PREFETCH} beside")]
     assert " loader.prefetch_factor=4 loader.num_workers=" in line and " --baseline loader.num_workers=" in line

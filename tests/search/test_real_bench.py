@@ -45,7 +45,7 @@ class Made(Runs):
         self.launched.append((key, more["warmup_steps"], more["window_steps"], cache_folder, more["limit_s"]))
         if folder.name in self.printed:
             (folder / "stderr").write_text(self.printed[folder.name])
-        return super().__call__(request, key, folder=folder, **more)
+        return super().__call__(request, settings, label=key, folder=folder, **more)
 
 
 @pytest.fixture
@@ -372,7 +372,8 @@ def _then(fail, exit_code):
 def test_a_process_that_the_kernel_killed_ran_out_of_memory(bench, runs, monkeypatch, kills, ended):
     pilots(bench, FAST)
     counted = iter(kills)
-    monkeypatch.setattr(failures, "num_oom_kills", lambda: next(counted))
+    for module in (real_bench, failures):
+        monkeypatch.setattr(module, "num_oom_kills", lambda: next(counted))
     runs.instead["0003-prune"] = _then(fails(-9), -9)
     assert bench.run(FAST, "prune", 1).ended == ended
 

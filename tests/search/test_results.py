@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 
-from dynotune.search.results import RECIPE, REPORT, write_results
+from dynotune.search.tune import RECIPE, REPORT, write_results
 
 from ..fakes import Watcher
 from ..report import studies

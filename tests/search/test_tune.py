@@ -20,7 +20,6 @@ from dynotune.schema.recipe import SCHEMA, Header, Recipe
 from dynotune.schema.recipe import read as read_recipe
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Attempt, BaseRecipe, Study, Trial
-from dynotune.search import results
 from dynotune.search import tune as studies
 from dynotune.search.tune import TuneRequest
 
@@ -110,9 +109,9 @@ def test_a_study_ends_with_a_recipe_a_report_and_a_diagnosis_with_it(world, tmp_
     world.search = proves
     folder, study = begin(tmp_path)
     assert study.finished and study == on_disk(tmp_path)
-    assert read_recipe(folder / results.RECIPE).settings == {"loader.num_workers": 4}
-    page = html.unescape((folder / results.REPORT).read_text())
-    assert (folder / results.RECIPE).read_text().strip() in page
+    assert read_recipe(folder / studies.RECIPE).settings == {"loader.num_workers": 4}
+    page = html.unescape((folder / studies.REPORT).read_text())
+    assert (folder / studies.RECIPE).read_text().strip() in page
     assert world.diagnosed == [[], [FOUR]]
     assert isinstance(study.diagnosis_with_recipe, Diagnosis)
     assert [sitting.ended_by for sitting in study.attempts] == ["done"]
@@ -144,7 +143,7 @@ def test_where_nothing_is_to_be_tried_it_ends_and_says_what_would_widen_it(world
     world.search = lambda study, save: pytest.fail("there is nothing to search")
     folder, study = begin(tmp_path)
     assert study.finished and "--allow numerics" in study.verdict
-    assert not (folder / results.RECIPE).exists()
+    assert not (folder / studies.RECIPE).exists()
     world.findings = []
     (tmp_path / "again").mkdir()
     assert "--try" in begin(tmp_path / "again")[1].verdict
@@ -225,10 +224,10 @@ def test_a_finished_study_is_only_read(world, tmp_path):
 def test_one_that_was_stopped_before_its_results_were_written_gets_them(world, tmp_path):
     world.search = proves
     folder, _ = begin(tmp_path)
-    for name in (results.RECIPE, results.REPORT):
+    for name in (studies.RECIPE, studies.REPORT):
         (folder / name).unlink()
     go_on(tmp_path)
-    assert (folder / results.RECIPE).exists() and (folder / results.REPORT).exists()
+    assert (folder / studies.RECIPE).exists() and (folder / studies.REPORT).exists()
 
 
 def test_another_budget_holds_for_all_sittings_together(world, tmp_path):
@@ -290,12 +289,12 @@ def test_the_time_of_sittings_counts_and_the_pauses_do_not():
 def test_a_report_that_cannot_be_written_is_a_warning_and_the_recipe_stays(world, tmp_path):
     world.search = proves
     folder, study = begin(tmp_path)
-    (folder / results.REPORT).unlink()
-    (folder / results.REPORT).mkdir()
+    (folder / studies.REPORT).unlink()
+    (folder / studies.REPORT).mkdir()
     watcher = Watcher()
-    results.write_results(folder, study, watcher)
+    studies.write_results(folder, study, watcher)
     assert "could not be written" in watcher.warned[0]
-    assert (folder / results.RECIPE).exists()
+    assert (folder / studies.RECIPE).exists()
 
 
 def test_runs_that_do_not_count_are_counted_over_all_sittings():

@@ -12,8 +12,9 @@ from time import perf_counter
 
 from .apply.settings import Settings
 from .core import dynamo_skip, observe
+from .core.covers import covers, on_compilations
 from .core.device import device_allocations, is_capturing, synchronise
-from .core.errors import ErrorLog
+from .core.errors import ErrorLog, guarded
 from .core.hooks import AfterImport
 from .core.program import Program
 from .core.writer import ALLOCATED, COMPILED, Writer
@@ -24,7 +25,6 @@ from .tasks.queue import TaskQueue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from .facts.models import Around
@@ -50,10 +50,21 @@ class Agent:
     def __init__(self, writer: Writer, plan: dict[str, Any], folder: str) -> None:
         self._writer, self._plan = writer, plan
         self.log = ErrorLog(self._event)
+        self._guard = functools.partial(guarded, self.log)
         self._hooks = AfterImport(self.log)
         self._settings = Settings(plan["settings"], self._event, self.log)
-        self._state = self._observed_state() if plan.get("observe") else None
-        self._startup = self._startup_spans() if plan.get("startup") else None
+        self._state: State | None = None
+        if plan.get("observe"):
+            from .facts.state import State
+
+            self._state = State(self.log)
+        self._startup: StartupSpans | None = None
+        if plan.get("startup"):
+            from .tasks.startup_spans import StartupSpans
+
+            # The bootstrap knows when this process came to its first line.
+            package = sys.modules.get(__name__.rpartition(".")[0])
+            self._startup = StartupSpans(getattr(package, "begun_s", perf_counter()), self._event, self.log)
         self._compiled: list[bool] = []
         self._needed: set[type] = set()
         self._events_before: tuple[int, int | None, float] = 0, None, 0.0
@@ -63,7 +74,7 @@ class Agent:
         program.say_state, program.watch_calls = self._say_state, self._watch_calls
         self._tasks = TaskQueue(program, plan.get("tasks") or [], live=bool(plan.get("live")))
         self._steps = program.steps = Steps(
-            grad_enabled=self._grad_enabled,
+            grad_enabled=lambda: bool(program.torch.is_grad_enabled()),
             record=writer.step,
             # In a measured run nobody asks what a step allocated: that costs more than the step's own record.
             flags_now=self._new_events if plan.get("note_events") or self._state is not None else None,
@@ -75,18 +86,6 @@ class Agent:
             phase=plan.get("phase"),
             wait=self._wait_for_device if plan.get("sync_steps") else None,
         )
-
-    def _observed_state(self) -> State:
-        from .facts.state import State
-
-        return State(self.log)
-
-    def _startup_spans(self) -> StartupSpans:
-        from .tasks.startup_spans import StartupSpans
-
-        # The bootstrap knows when this process came to its first line.
-        package = sys.modules.get(__name__.rpartition(".")[0])
-        return StartupSpans(getattr(package, "begun_s", perf_counter()), self._event, self.log)
 
     def _attach(self) -> None:
         self._writer.event(event="process", **observe.process())
@@ -100,7 +99,9 @@ class Agent:
             hooks.call("numpy.random", lambda module: module.seed(plan["seed"] % 2**32))
         hooks.call("torch", self._torch_is_here)
         if self._state is not None:
-            self._watch_fetching(hooks)
+            from .facts.workers import Fetching
+
+            Fetching(self._event, self.log).install(hooks)
         if plan.get("step_function") and plan["step_function"] != "dynotune.step":
             marker.wrap_function(plan["step_function"], hooks, self.mark_step, self.log)
         hooks.offer_stub("dynotune", {"step": self.mark_step})
@@ -110,27 +111,17 @@ class Agent:
         if self._startup is not None:
             self._startup.install(hooks)
 
-    def _watch_fetching(self, hooks: AfterImport) -> None:
-        from .facts.workers import Fetching
-
-        Fetching(self._event, self.log).install(hooks)
-
     def _cover_exit(self) -> None:
         """`os._exit` asks nobody, and is how children of multiprocessing end."""
         original = os._exit
 
-        @functools.wraps(original)
+        @covers(os, "_exit")
         def _exit(*args: Any, **kwargs: Any) -> Any:
             self._guard("exit", self._steps.work_off_at_exit)
             return original(*args, **kwargs)
 
-        os._exit = _exit
-
     def mark_step(self) -> None:
-        try:
-            self._steps.marked()
-        except Exception as error:
-            self.log("step", error)
+        self._guard("step", self._steps.marked)
 
     def _event(self, fields: dict[str, Any]) -> None:
         self._writer.event(**fields)
@@ -141,18 +132,16 @@ class Agent:
         program, state = self._program, self._state
         program.torch = torch
         if self._plan.get("pretend"):
-            self._guard("pretended device", self._pretend, torch)
+            from .fake.device import pretend
+
+            self._guard("pretended device", pretend, torch, self._plan["pretend"], program)
         self._steps.grad_enabled = torch.is_grad_enabled
         if self._tasks.takes_traces or state is not None:
-            self._guard("profiler", self._watch_profiler, torch)
-        self._event(
-            {
-                "event": "torch",
-                "version": str(torch.__version__),
-                "cuda": getattr(torch.version, "cuda", None),
-                "time_s": perf_counter(),
-            }
-        )
+            from .core.profiler_session import ProgramsProfiler
+
+            program.profiler = self._guard("profiler", ProgramsProfiler, torch, self.log)
+        cuda = getattr(torch.version, "cuda", None)
+        self._event({"event": "torch", "version": str(torch.__version__), "cuda": cuda, "time_s": perf_counter()})
         if state is not None:
             self._guard("state", state.torch_is_here, torch, program.profiler)
         self._guard("settings", self._settings.after_torch, torch)
@@ -160,7 +149,8 @@ class Agent:
             torch.manual_seed(self._plan["seed"])
         self._guard("tasks", self._tasks.torch_is_here)
         self._guard("modules", self._cover_roots, torch)
-        self._guard("loaders", self._cover_loaders, torch)
+        hooks = event_hooks.LoaderHooks
+        program.loaders = self._guard("loaders", hooks, torch, self._steps, self._loader_begun, self.log)
         self._guard("workers", event_hooks.cover_loader_workers, torch, self._worker_begun, self.log)
         self._guard("optimizers", event_hooks.cover_optimizers, torch, self._steps, self._compiled, self.log)
         if self._plan.get("step_function"):
@@ -168,19 +158,6 @@ class Agent:
         self._guard("graphs", event_hooks.cover_graph_replay, torch, self._replayed, self.log)
         if self._startup is not None:
             self._startup.torch_is_here(torch)
-
-    def _pretend(self, torch: Any) -> None:
-        from .fake.device import pretend
-
-        pretend(torch, self._plan["pretend"], self._program)
-
-    def _watch_profiler(self, torch: Any) -> None:
-        from .core.profiler_session import ProgramsProfiler
-
-        self._program.profiler = ProgramsProfiler(torch, self.log)
-
-    def _cover_loaders(self, torch: Any) -> None:
-        self._program.loaders = event_hooks.LoaderHooks(torch, self._steps, self._loader_begun, self.log)
 
     def _cover_roots(self, torch: Any) -> None:
         around: Around | None = self._settings.around_root if self._settings.wants_around else None
@@ -209,16 +186,7 @@ class Agent:
                 self._state.compilation_begins(*args)
             self._guard("compilation", roots.compilation_begins)
 
-        handler = callback.callback_handler
-        forget = type(handler).clear
-
-        def clear(self: Any) -> None:
-            # torch._dynamo.reset() clears the callbacks, ours too.
-            forget(self)
-            self.register_start_callback(begins)
-
-        handler.register_start_callback(begins)
-        type(handler).clear = clear
+        on_compilations(callback, lambda handler: handler.register_start_callback(begins))
 
     def _root_met(self, module: Any) -> None:
         if self._startup is not None:
@@ -244,9 +212,6 @@ class Agent:
             self._program.roots.watch_only(set())
         if self._state is not None:
             self._state.leave()
-
-    def _grad_enabled(self) -> bool:
-        return bool(self._program.torch.is_grad_enabled())
 
     def _wait_for_device(self) -> None:
         """At the end of a step that is timed by itself."""
@@ -291,7 +256,7 @@ class Agent:
         roots = self._program.roots
         if roots is None:
             return
-        if roots.calls_around:
+        if roots.around is not None:
             roots.watch_only(self._needed | set(roots.known_classes()))
         else:
             roots.watch_only(self._needed, self._steps.cover_of_anchor)
@@ -325,7 +290,7 @@ class Agent:
             self._guard("modules", roots.call_plainly, self._needed)
 
     def _before_result(self) -> None:
-        self._guard("memory", self._remember_memory)
+        self._guard("memory", lambda: self._event({"event": "memory", **observe.memory(self._program.torch)}))
         self._guard("readback", self._read_back)
 
     def _say_state(self) -> None:
@@ -335,9 +300,6 @@ class Agent:
 
     def _read_back(self) -> None:
         self._event({"event": "readback", "settings": self._settings.readback()})
-
-    def _remember_memory(self) -> None:
-        self._event({"event": "memory", **observe.memory(self._program.torch)})
 
     def _say_out_of_memory(self) -> None:
         found = observe.out_of_memory(self._program.torch, list(self._steps.optimizers))
@@ -368,9 +330,3 @@ class Agent:
         if self._steps.num_steps or self._steps.num_events:
             self._tasks.ignore()
         atexit.unregister(self._finish)
-
-    def _guard(self, where: str, function: Callable[..., object], *args: Any) -> None:
-        try:
-            function(*args)
-        except Exception as error:
-            self.log(where, error)

@@ -11,16 +11,13 @@ import msgspec
 import typer
 
 from dynotune.cli import options
-from dynotune.cli.options import Json, one_of, runs_a_command
+from dynotune.cli.options import FailOnSeverity, Json, runs_a_command
 from dynotune.schema.errors import DynotuneError, TooFewSteps, UsageError, from_elsewhere
 from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
     from dynotune.measure.live import Watcher
-    from dynotune.schema.diagnosis import Diagnosis
     from dynotune.schema.observation import Observation
-
-SEVERITIES = ("high", "medium", "low")
 
 HELP = """Say why your command is slow.
 
@@ -42,14 +39,7 @@ def diagnose(
     roofline: Annotated[
         bool, typer.Option("--roofline", help="Also measure how far a step is from what the device can do.")
     ] = False,
-    fail_on: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SEVERITY",
-            callback=one_of(*SEVERITIES),
-            help="Exit with 1 if a finding is that severe: high, medium or low.",
-        ),
-    ] = None,
+    fail_on: FailOnSeverity = None,
     replay: Annotated[
         Path | None,
         typer.Option(metavar="OBSERVATION.json", help="Explain an earlier observation; give no command with it."),
@@ -64,7 +54,10 @@ def diagnose(
     beside: dict[str, Any] = {}
     if replay is not None:
         _refuse_watching(context)
-        observation = _recorded(replay)
+        from dynotune.diagnose import replayed
+
+        with from_elsewhere(replay):
+            observation = replayed(replay)
     else:
         options.check_run(context, run)
         observation, beside = _watch(run, isolate_loader=isolate_loader, roofline=roofline)
@@ -74,8 +67,7 @@ def diagnose(
     with from_elsewhere(replay) if replay is not None else contextlib.nullcontext():
         diagnosis = conclude(observation, **beside)
         options.show(diagnosis_report, diagnosis, json)
-    if fail_on is not None and _is_there(diagnosis, fail_on):
-        raise typer.Exit(1)
+    options.exit_if_severe(diagnosis.findings, fail_on)
 
 
 def _refuse_watching(context: typer.Context) -> None:
@@ -86,23 +78,12 @@ def _refuse_watching(context: typer.Context) -> None:
         raise UsageError(f"{foreign[0]} is about running a command, and --replay runs none.", hint="Leave it out.")
 
 
-def _recorded(path: Path) -> Observation:
-    from dynotune.diagnose import replayed
-
-    with from_elsewhere(path):
-        return replayed(path)
-
-
 def _watch(run: RunSpec, *, isolate_loader: bool, roofline: bool) -> tuple[Observation, dict[str, Any]]:
     """Watch the command with the progress on stderr; what was asked for besides, as `conclude` takes it."""
-    from rich.text import Text
-
     from dynotune.diagnose import LiveDiagnosis
     from dynotune.report import Progress, console
-    from dynotune.text import words
 
-    screen = console(stderr=True)
-    with Progress(screen) as progress:
+    with Progress(console(stderr=True)) as progress:
         watcher: Watcher = progress
         beside: dict[str, Any] = {}
 
@@ -122,7 +103,7 @@ def _watch(run: RunSpec, *, isolate_loader: bool, roofline: bool) -> tuple[Obser
             if run.phase is not None or run.step_function is not None:
                 raise
             observation, path = _other_phase(run, observe, watcher, error)
-    screen.print(Text(words.plain(f"Observed: {path}"), style="dim"), soft_wrap=True)
+    options.say(f"Observed: {path}")
     return observation, beside
 
 
@@ -135,8 +116,3 @@ def _other_phase(
         return observe(msgspec.structs.replace(run, phase="inference"))
     except DynotuneError:
         raise error from None
-
-
-def _is_there(diagnosis: Diagnosis, severity: str) -> bool:
-    """Whether a finding is of this severity or worse."""
-    return any(SEVERITIES.index(finding.severity) <= SEVERITIES.index(severity) for finding in diagnosis.findings)

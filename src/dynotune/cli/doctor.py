@@ -10,8 +10,8 @@ import typer
 
 from dynotune.cli import options
 from dynotune.cli.explain import show
-from dynotune.cli.options import Json, check_json, environment, one_of
-from dynotune.schema.diagnosis import Difference, Examination, Severity
+from dynotune.cli.options import FailOnSeverity, Json, Python, check_json, environment
+from dynotune.schema.diagnosis import Difference, Examination
 from dynotune.schema.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from dynotune.schema.facts import Facts, Unknown
 
-SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low")
 DEADLINE_S = 1.9
 """For the facts; importing and drawing take the rest of three seconds."""
 LARGEST_EXAMINATION_BYTES = 16 << 20
@@ -45,23 +44,13 @@ dynotune doctor --about vm.dirty_ratio
 
 def doctor(
     context: typer.Context,
-    python: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="The interpreter to ask; that of the command, or `python`, without."),
-    ] = None,
+    python: Python = None,
     baseline: Annotated[
         Path | None,
         typer.Option(metavar="OTHER.json", help="Compare this machine with another machine's saved --json."),
     ] = None,
     about: Annotated[str | None, typer.Option(metavar="WORD", help="Ask about one finding or popular remedy.")] = None,
-    fail_on: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SEVERITY",
-            callback=one_of(*SEVERITIES),
-            help="Exit with 1 if a finding is that severe: high, medium or low.",
-        ),
-    ] = None,
+    fail_on: FailOnSeverity = None,
     json: Json = None,
 ) -> None:
     check_json(json)
@@ -70,10 +59,8 @@ def doctor(
         return
     other = None if baseline is None else _read(baseline)
     examination = _examine(_facts(python, context.find_root().obj), other)
-    options.show(_report, examination, json)
-    worse = SEVERITIES[: SEVERITIES.index(fail_on) + 1] if fail_on is not None else ()
-    if any(each.severity in worse for each in examination.findings):
-        raise typer.Exit(1)
+    options.show(examination_report, examination, json)
+    options.exit_if_severe(examination.findings, fail_on)
 
 
 def _read(path: Path) -> Facts:
@@ -150,9 +137,9 @@ def _examine(facts: Facts, other: Facts | None) -> Examination:
     return Examination(findings=findings, unknown=unknown, facts=facts, differences=differing, folklore=folklore)
 
 
-def _report(examination: Examination) -> RenderableType:
+def examination_report(examination: Examination) -> RenderableType:
+    """What `report.examination_report` makes of it, with the costs that the rules name."""
+    from dynotune import report
     from dynotune.doctor import all_rules
-    from dynotune.report import examination_report
 
-    costs = {rule.id: rule.costs for rule in all_rules().values()}
-    return examination_report(examination, costs=costs)
+    return report.examination_report(examination, costs={rule.id: rule.costs for rule in all_rules().values()})

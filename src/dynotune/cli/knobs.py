@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
 from dynotune import knobs as catalogue
 from dynotune.cli.options import Json, write_json
-
-if TYPE_CHECKING:
-    from dynotune.schema.knob import Knob
 
 
 class Catalogue(msgspec.Struct, frozen=True):
@@ -30,14 +27,11 @@ def knobs(
 ) -> None:
     chosen = tuple(catalogue.all_knobs()) if id is None else (catalogue.get(id),)
     if json is not None:
-        write_json(Catalogue(knobs=[_fields(knob) for knob in chosen]), json)
+        names = [name for name in chosen[0].__struct_fields__ if name != "applies"]
+        fields = [{name: msgspec.to_builtins(getattr(knob, name)) for name in names} for knob in chosen]
+        write_json(Catalogue(knobs=fields), json)
         return
     from dynotune.report import catalogue as tables
     from dynotune.report import console
 
     console().print(tables.table(chosen) if id is None else tables.explanation(chosen[0]))
-
-
-def _fields(knob: Knob) -> dict[str, Any]:
-    fields = {name: getattr(knob, name) for name in knob.__struct_fields__ if name != "applies"}
-    return {name: msgspec.to_builtins(value) for name, value in fields.items()}

@@ -51,7 +51,6 @@ def refuse_little_memory() -> None:
 
 
 def of_the_machine(error: Exception) -> DynotuneError | None:
-    """The same in plain words, if it is the machine that refused; None if it is a mistake."""
     match error:
         case FileNotFoundError() if _is_gone():
             return CannotRunHere(

@@ -21,6 +21,7 @@ import typer
 from dynotune.cli import command_of
 from dynotune.schema import private, redaction
 from dynotune.schema.comparison import MOST_PAIRS
+from dynotune.schema.diagnosis import Severity
 from dynotune.schema.errors import CONTRADICTIONS, UsageError
 from dynotune.schema.run import Caches, Objective, Phase, RunSpec
 from dynotune.schema.task import PageCache
@@ -28,12 +29,14 @@ from dynotune.schema.task import PageCache
 if TYPE_CHECKING:
     import msgspec
 
+    from dynotune.schema.diagnosis import Finding
     from dynotune.schema.setting import Setting
 
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 D = TypeVar("D", bound="msgspec.Struct")
 RUN_PANEL = "How the command is run"
-MOST_STEPS = 10**12
+_STEPS: dict[str, Any] = {"metavar": "N", "min": 1, "max": 10**12}
+_WARM_OR_COLD: dict[str, Any] = {"metavar": "warm|cold", "among": ("warm", "cold")}
 _UNITS_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _UNITS_S = {"s": 1, "min": 60, "m": 60, "h": 3600}
 
@@ -97,97 +100,77 @@ Precision = Annotated[
 Resume = Annotated[
     str | None, typer.Option(metavar="NAME|DIR", help="Continue what was interrupted; give no command with it.")
 ]
+Python = Annotated[
+    str | None,
+    typer.Option(metavar="PATH", help="The interpreter to ask; that of the command, or `python`, without."),
+]
+SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low")
+FailOnSeverity = Annotated[
+    str | None,
+    typer.Option(
+        "--fail-on",
+        metavar="SEVERITY",
+        callback=one_of(*SEVERITIES),
+        help="Exit with 1 if a finding is that severe: high, medium or low.",
+    ),
+]
 Json = Annotated[
     str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON; - is standard output.")
 ]
 
 RunDir = Annotated[Path | None, _of_a_run("--run-dir", metavar="DIR", help="Folder for the records.")]
-StepFunction = Annotated[
-    str | None,
-    _of_a_run(
-        "--step-function",
-        metavar="MODULE:FUNCTION",
-        help="The function whose return ends a step. Default: detected automatically.",
-    ),
-]
+_STEP_HELP = "The function whose return ends a step. Default: detected automatically."
+StepFunction = Annotated[str | None, _of_a_run("--step-function", metavar="MODULE:FUNCTION", help=_STEP_HELP)]
 Settings = Annotated[
     list[str] | None, _of_a_run("--set", metavar="SETTING", help="Apply a setting, knob=value; repeat for more.")
 ]
-_WARM_OR_COLD: dict[str, Any] = {"metavar": "warm|cold", "parser": str, "callback": one_of("warm", "cold")}
+
+
+def _run_option(kind: Any, flag: str, help: str, *, among: Sequence[str] = (), **about: Any) -> Any:
+    """An option of a run; `among`: the words that it takes."""
+    words = {"parser": str, "callback": one_of(*among)} if among else {}
+    return Annotated[kind, _of_a_run(flag, help=help, **words, **about)]
+
+
 RUN_OPTIONS: dict[str, Any] = {
     "settings": Settings,
-    "objective": Annotated[
-        Objective,
-        _of_a_run(
-            "--objective",
-            metavar="NAME",
-            parser=str,
-            callback=one_of(*OBJECTIVES),
-            help=f"What is compared: {', '.join(OBJECTIVES)}.",
-        ),
-    ],
-    "warmup_steps": Annotated[
-        int | None,
-        _of_a_run(
-            "--warmup",
-            metavar="N",
-            min=1,
-            max=MOST_STEPS,
-            help="Warm-up steps before timing starts. Default: detected automatically.",
-        ),
-    ],
-    "window_steps": Annotated[
-        int | None,
-        _of_a_run(
-            "--steps",
-            metavar="N",
-            min=1,
-            max=MOST_STEPS,
-            help="Number of timed steps. Default: chosen from the measured noise.",
-        ),
-    ],
+    "objective": _run_option(
+        Objective, "--objective", f"What is compared: {', '.join(OBJECTIVES)}.", metavar="NAME", among=OBJECTIVES
+    ),
+    "warmup_steps": _run_option(
+        int | None, "--warmup", "Warm-up steps before timing starts. Default: detected automatically.", **_STEPS
+    ),
+    "window_steps": _run_option(
+        int | None, "--steps", "Number of timed steps. Default: chosen from the measured noise.", **_STEPS
+    ),
     "step_function": StepFunction,
-    "phase": Annotated[
+    "phase": _run_option(
         Phase | None,
-        _of_a_run(
-            "--phase",
-            metavar="NAME",
-            parser=str,
-            callback=one_of("training", "inference"),
-            help="The phase whose steps count: training or inference. Default: training, if there is any.",
-        ),
-    ],
-    "ready_pattern": Annotated[
+        "--phase",
+        "The phase whose steps count: training or inference. Default: training, if there is any.",
+        metavar="NAME",
+        among=("training", "inference"),
+    ),
+    "ready_pattern": _run_option(
         str | None,
-        _of_a_run(
-            "--ready-pattern",
-            metavar="REGEX",
-            help="The program is ready when a line of its output matches; no steps needed.",
-        ),
-    ],
-    "timeout_s": Annotated[
-        float | None,
-        _of_a_run("--timeout", metavar="TIME", parser=str, callback=seconds_of, help="Most time for one run."),
-    ],
-    "seed": Annotated[
-        int | None,
-        _of_a_run("--seed", metavar="N", min=0, max=2**32 - 1, help="Seed for the runs and for the order of pairs."),
-    ],
-    "caches": Annotated[
-        Caches,
-        _of_a_run(
-            "--caches", help="Compile caches: kept between an arm's runs, or emptied before each.", **_WARM_OR_COLD
-        ),
-    ],
-    "page_cache": Annotated[
-        PageCache, _of_a_run("--page-cache", help="Page cache when the loader is timed alone.", **_WARM_OR_COLD)
-    ],
-    "run_to_end": Annotated[bool, _of_a_run("--run-to-end", help="Let each run continue to the end of the program.")],
-    "sandbox": Annotated[bool, _of_a_run("--sandbox/--no-sandbox", help="Run in a copy-on-write view of this folder.")],
-    "nice": Annotated[int, _of_a_run("--nice", metavar="N", min=0, max=19, help="Niceness that the command runs at.")],
-    "lock": Annotated[
-        bool, _of_a_run("--lock/--no-lock", help="Wait for another dynotune that measures on the same cores or GPU.")
-    ],
+        "--ready-pattern",
+        "The program is ready when a line of its output matches; no steps needed.",
+        metavar="REGEX",
+    ),
+    "timeout_s": _run_option(
+        float | None, "--timeout", "Most time for one run.", metavar="TIME", parser=str, callback=seconds_of
+    ),
+    "seed": _run_option(
+        int | None, "--seed", "Seed for the runs and for the order of pairs.", metavar="N", min=0, max=2**32 - 1
+    ),
+    "caches": _run_option(
+        Caches, "--caches", "Compile caches: kept between an arm's runs, or emptied before each.", **_WARM_OR_COLD
+    ),
+    "page_cache": _run_option(PageCache, "--page-cache", "Page cache when the loader is timed alone.", **_WARM_OR_COLD),
+    "run_to_end": _run_option(bool, "--run-to-end", "Let each run continue to the end of the program."),
+    "sandbox": _run_option(bool, "--sandbox/--no-sandbox", "Run in a copy-on-write view of this folder."),
+    "nice": _run_option(int, "--nice", "Niceness that the command runs at.", metavar="N", min=0, max=19),
+    "lock": _run_option(bool, "--lock/--no-lock", "Wait for another dynotune that measures on the same cores or GPU."),
     "base": RunDir,
 }
 """By field of RunSpec, in the order of the help."""
@@ -205,7 +188,9 @@ def runs_a_command(*names: str, **defaults: Any) -> Callable[[Callable[..., None
         names: fields of RunSpec whose options the subcommand has besides those of every run.
         defaults: of these fields, where they are not the spec's own.
     """
-    own = {field.name: field.default for field in _fields()} | _OWN_DEFAULTS | defaults
+    import msgspec
+
+    own = {field.name: field.default for field in msgspec.structs.fields(RunSpec)} | _OWN_DEFAULTS | defaults
     chosen = [name for name in RUN_OPTIONS if name in (*OF_EVERY_RUN, *names)]
     options = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=own[name], annotation=RUN_OPTIONS[name])
@@ -228,12 +213,6 @@ def runs_a_command(*names: str, **defaults: Any) -> Callable[[Callable[..., None
         return command
 
     return with_options
-
-
-def _fields() -> Sequence[Any]:
-    import msgspec
-
-    return msgspec.structs.fields(RunSpec)
 
 
 def run_of(
@@ -277,7 +256,6 @@ def typed_settings(texts: Sequence[str] | None) -> list[Setting]:
 
 
 def given(context: typer.Context, *, but: Collection[str] = ()) -> list[str]:
-    """Name the options and arguments that stand on the command line, except for the parameters `but`."""
     return [
         param.opts[0]
         for param in context.command.params
@@ -287,7 +265,6 @@ def given(context: typer.Context, *, but: Collection[str] = ()) -> list[str]:
 
 
 def runs_folder(run_dir: Path | None) -> Path:
-    """`--run-dir`, or the user's state folder."""
     if run_dir is not None:
         return run_dir.expanduser().absolute()
     return private.state_folder() / "runs"
@@ -489,6 +466,23 @@ def write_json(document: object, target: str) -> None:
         atomic.write(Path(target), raw)
     except OSError as error:
         raise UsageError(f"Cannot write {target}: {error.strerror}.", hint="Name another file with --json.") from error
+
+
+def exit_if_severe(findings: Iterable[Finding], fail_on: str | None) -> None:
+    """Exit with 1 if a finding is as severe as `--fail-on` says, or more."""
+    failing = SEVERITIES[: SEVERITIES.index(fail_on) + 1] if fail_on is not None else ()
+    if any(finding.severity in failing for finding in findings):
+        raise typer.Exit(1)
+
+
+def say(text: str) -> None:
+    """Write a line on stderr, beside the answer."""
+    from rich.text import Text
+
+    from dynotune.report import console
+    from dynotune.text import words
+
+    console(stderr=True).print(Text(words.plain(text), style="dim"), soft_wrap=True)
 
 
 def write_bytes(raw: bytes) -> None:

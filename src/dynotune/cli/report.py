@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
-from dynotune.cli.options import Json, check_json, show
+from dynotune.cli.options import Json, check_json, say, show
 from dynotune.schema import atomic
 from dynotune.schema.document import Head, parse, read
 from dynotune.schema.errors import UsageError, from_elsewhere
@@ -17,13 +17,15 @@ from dynotune.schema.errors import UsageError, from_elsewhere
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from dynotune.schema.diagnosis import Diagnosis
     from dynotune.schema.study import Study
 
-T = TypeVar("T", bound=msgspec.Struct)
 Rendering = tuple[msgspec.Struct, Callable[[Any], "RenderableType"]]
 """The document, and what makes its report."""
 
+NOUNS = (
+    *("study", "comparison", "observation", "diagnosis", "trace", "trace_difference"),
+    *("memory", "examination", "startup"),
+)
 # What a folder may hold, the first that is there.
 IN_A_FOLDER = ("study.json", "comparison.json", "observation.json", "startup.json", "memory.json")
 RECIPE, PAGE = "recipe.toml", "report.html"
@@ -54,7 +56,7 @@ def report(
     if html is not None and noun != "study":
         raise UsageError(f"--html is of a study, and {file} is {_article(noun)}.", hint="Leave it out.")
     with from_elsewhere(file):
-        document, told = READERS[noun](file)
+        document, told = rendering(noun, file)
         show(told, document, json)
         if noun == "study":
             _write_page(file, document, html)
@@ -81,7 +83,7 @@ def _file_of(path: Path) -> Path:
 
 
 def noun_of(file: Path) -> str:
-    """What document of `READERS` the file is: `study` of `dynotune.study/2`.
+    """What document of `NOUNS` the file is: `study` of `dynotune.study/2`.
 
     Raises:
         UsageError: it cannot be read, or has no report.
@@ -95,107 +97,52 @@ def noun_of(file: Path) -> str:
             f"{file} is not a JSON document: {error}.", hint="Was it cut short, or is it of another program?"
         ) from error
     noun = schema.removeprefix("dynotune.").partition("/")[0] if schema.startswith("dynotune.") else ""
-    if noun not in READERS:
-        known = ", ".join(READERS)
-        raise UsageError(f"{file} holds no report{_named(noun)}.", hint=f"It is made of one of these: {known}.")
+    if noun not in NOUNS:
+        found = f": it is {_article(noun)}" if noun else ""
+        raise UsageError(f"{file} holds no report{found}.", hint=f"It is made of one of these: {', '.join(NOUNS)}.")
     return noun
-
-
-def _named(noun: str) -> str:
-    return f": it is {_article(noun)}" if noun else ""
 
 
 def _article(noun: str) -> str:
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun.replace('_', ' ')}"
 
 
-def _study(file: Path) -> Rendering:
-    from dynotune.report.study import study_report
-    from dynotune.schema.study import Study
-
-    found = read(file, Study)
-    return found, study_report
-
-
-def _comparison(file: Path) -> Rendering:
-    from dynotune.report import comparison_table
-    from dynotune.schema.comparison import Comparison
-
-    found = read(file, Comparison)
-    return found, comparison_table
-
-
-def _observation(file: Path) -> Rendering:
-    from dynotune.diagnose import conclude, replayed
-
-    return _of_diagnosis(conclude(replayed(file)))
-
-
-def _diagnosis(file: Path) -> Rendering:
-    from dynotune.schema.diagnosis import Diagnosis
-
-    return _of_diagnosis(read(file, Diagnosis))
-
-
-def _of_diagnosis(found: Diagnosis) -> Rendering:
-    from dynotune.report import diagnosis_report
-
-    return found, diagnosis_report
-
-
-def _trace(file: Path) -> Rendering:
-    from dynotune.report.trace import trace_report
-    from dynotune.schema.trace_summary import TraceSummary
-
-    found = read(file, TraceSummary)
-    return found, trace_report
-
-
-def _trace_difference(file: Path) -> Rendering:
-    from dynotune.report.trace import difference_report
-    from dynotune.schema.trace_summary import TraceDifference
-
-    found = read(file, TraceDifference)
-    return found, difference_report
-
-
-def _memory(file: Path) -> Rendering:
-    from dynotune.report import memory_report
-    from dynotune.schema.memory_account import MemoryAccount
-
-    found = read(file, MemoryAccount)
-    return found, memory_report
-
-
-def _examination(file: Path) -> Rendering:
-    from dynotune.doctor import all_rules
-    from dynotune.report import examination_report
-    from dynotune.schema.diagnosis import Examination
-
-    found = read(file, Examination)
-    costs = {rule.id: rule.costs for rule in all_rules().values()}
-    return found, lambda kept: examination_report(kept, costs=costs)
-
-
-def _startup(file: Path) -> Rendering:
+def rendering(noun: str, file: Path) -> Rendering:
+    """The document of one of `NOUNS`, and what makes its report."""
+    from dynotune.report import comparison_table, diagnosis_report, memory_report
     from dynotune.report.startup import startup_report
+    from dynotune.report.study import study_report
+    from dynotune.report.trace import difference_report, trace_report
+    from dynotune.schema.comparison import Comparison
+    from dynotune.schema.diagnosis import Diagnosis, Examination
+    from dynotune.schema.memory_account import MemoryAccount
     from dynotune.schema.startup import Startup
+    from dynotune.schema.study import Study
+    from dynotune.schema.trace_summary import TraceDifference, TraceSummary
 
-    found = read(file, Startup)
-    return found, startup_report
+    match noun:
+        case "study":
+            return read(file, Study), study_report
+        case "comparison":
+            return read(file, Comparison), comparison_table
+        case "observation":
+            from dynotune.diagnose import conclude, replayed
 
+            return conclude(replayed(file)), diagnosis_report
+        case "diagnosis":
+            return read(file, Diagnosis), diagnosis_report
+        case "trace":
+            return read(file, TraceSummary), trace_report
+        case "trace_difference":
+            return read(file, TraceDifference), difference_report
+        case "memory":
+            return read(file, MemoryAccount), memory_report
+        case "startup":
+            return read(file, Startup), startup_report
+        case _:
+            from dynotune.cli.doctor import examination_report
 
-READERS: dict[str, Callable[[Path], Rendering]] = {
-    "study": _study,
-    "comparison": _comparison,
-    "observation": _observation,
-    "diagnosis": _diagnosis,
-    "trace": _trace,
-    "trace_difference": _trace_difference,
-    "memory": _memory,
-    "examination": _examination,
-    "startup": _startup,
-}
+            return read(file, Examination), examination_report
 
 
 def _write_page(file: Path, document: msgspec.Struct, html: Path | None) -> None:
@@ -206,11 +153,11 @@ def _write_page(file: Path, document: msgspec.Struct, html: Path | None) -> None
     assert isinstance(document, Study)
     target = html or file.with_name(PAGE)
     html_page.write(target, document, recipe=_recipe_beside(file, document), own_name=html is None)
-    _say(f"Report: {target}")
+    say(f"Report: {target}")
 
 
 def _recipe_beside(file: Path, study: Study) -> str:
-    """Text of the recipe that the study wrote; what is not there is not shown."""
+    """The text of the recipe that the study wrote; "" where there is none to be read."""
     path = file.with_name(RECIPE)
     if not study.recipe or not path.is_file():
         return ""
@@ -218,14 +165,5 @@ def _recipe_beside(file: Path, study: Study) -> str:
         with path.open("rb") as opened:
             return opened.read(LONGEST_RECIPE_BYTES).decode(errors="replace")
     except OSError as error:
-        _say(f"{path} cannot be read: {error.strerror}. The page goes without it.")
+        say(f"{path} cannot be read: {error.strerror}. The page goes without it.")
         return ""
-
-
-def _say(text: str) -> None:
-    from rich.text import Text
-
-    from dynotune.report import console
-    from dynotune.text import words
-
-    console(stderr=True).print(Text(words.plain(text), style="dim"), soft_wrap=True)

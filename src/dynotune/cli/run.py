@@ -55,7 +55,11 @@ def run(
     check_json(json)
     if strict and recipe is None:
         raise UsageError("--strict is about a recipe, and there is none.", hint="Add --recipe FILE.")
-    proved = None if recipe is None else _read(recipe)
+    proved = None
+    if recipe is not None:
+        from dynotune.schema import recipe as recipes
+
+        proved = recipes.read(recipe)
     chosen = _settings(settings or [], proved, recipe, strict=strict)
     if any(setting.knob == "git.ref" for setting in chosen):
         raise UsageError(
@@ -117,7 +121,6 @@ def _folder(base: Path, settings: list[Setting]) -> Iterator[Path | None]:
 
 
 def _say(text: str) -> None:
-    """A line beside the command's own on stderr, without secrets."""
     from dynotune.text import words
 
     print(f"dynotune: {words.plain(redaction.redacted(text), longest=4000)}", file=sys.stderr)
@@ -139,12 +142,6 @@ def _end_as(exit_: Exit) -> NoReturn:
         die_by(exit_.signal)
         raise typer.Exit(128 + exit_.signal)
     raise typer.Exit(exit_.status)
-
-
-def _read(path: Path) -> Recipe:
-    from dynotune.schema import recipe as recipes
-
-    return recipes.read(path)
 
 
 def _settings(texts: list[str], recipe: Recipe | None, path: Path | None, *, strict: bool) -> list[Setting]:

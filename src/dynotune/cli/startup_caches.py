@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ import typer
 
 from dynotune.cli import options
 from dynotune.cli.doctor import interpreter_asked
-from dynotune.cli.options import Json, check_json, environment, num_bytes, runs_a_command
+from dynotune.cli.options import Json, Python, check_json, environment, num_bytes, runs_a_command
 from dynotune.schema.caches import TITLES, CacheName
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.run import RunSpec
@@ -20,10 +19,6 @@ from dynotune.schema.run import RunSpec
 if TYPE_CHECKING:
     from dynotune.schema.cache_pack import Difference
 
-Python = Annotated[
-    str | None,
-    typer.Option(metavar="PATH", help="The interpreter to ask; that of the command, or `python`, without."),
-]
 Caches = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="All caches below this folder, in place of those the environment names."),
@@ -57,10 +52,11 @@ def warm(
 
     check_json(json)
     options.check_run(context, run)
-    folder = None if caches is None else caches.expanduser().absolute()
-    variables = {} if folder is None else places.own_environment(folder, run.env)
-    run = msgspec.structs.replace(run, env={**run.env, **variables})
-    if folder is not None:
+    variables: dict[str, str] = {}
+    if caches is not None:
+        folder = caches.expanduser().absolute()
+        variables = places.own_environment(folder, run.env)
+        run = msgspec.structs.replace(run, env={**run.env, **variables})
         places.write_variables(folder, variables)
     with Progress(console(stderr=True)) as progress:
         warmed = fill(WarmRequest(run=run, max_runs=max_runs, variables=variables), progress)
@@ -161,21 +157,20 @@ def unpack(
         now = cache_conditions.here(env, interpreter_asked(python, context.find_root().obj, env), Path.cwd())
         differences = cache_conditions.differences(manifest, now)
         _refuse(differences, str(file), force)
-        variables: dict[str, str] = {}
-        if caches is not None:
-            variables = places.environment(caches.expanduser().absolute())
+        folder = None if caches is None else caches.expanduser().absolute()
+        variables = {} if folder is None else places.environment(folder)
         with _busy("Unpacking"):
             unpacked = cache_unpack.unpack(
                 stream,
                 str(file),
                 places.places({**env, **variables}, Path.cwd()),
                 most_bytes=most_bytes or cache_unpack.MOST_BYTES,
-                below="" if caches is None else str(caches.expanduser().absolute()),
+                below=str(folder or ""),
                 variables=variables,
                 differences=differences,
             )
-    if caches is not None:
-        places.write_variables(caches.expanduser().absolute(), unpacked.variables)
+    if folder is not None:
+        places.write_variables(folder, unpacked.variables)
     trusted_by = "--trust" if sha256 is None else f"--sha256 {sha256}"
     options.show(lambda kept: unpacked_report(kept, trusted_by=trusted_by), unpacked, json, soft_wrap=True)
 
@@ -211,22 +206,14 @@ def _existing(caches: Path) -> Path:
 
 
 def _names(without: list[str] | None) -> set[CacheName]:
-    names: set[CacheName] = set()
     for text in without or []:
-        known = [name for name in TITLES if name == text]
-        if not known:
+        if text not in TITLES:
             raise UsageError(f"There is no cache {text}.", hint=f"--without takes {', '.join(TITLES)}.")
-        names.update(known)
-    return names
+    return {name for name in TITLES if name in (without or [])}
 
 
-@contextmanager
-def _busy(what: str) -> Iterator[None]:
+def _busy(what: str) -> AbstractContextManager[object]:
     from dynotune.report import console
 
     screen = console(stderr=True)
-    if not screen.is_terminal:
-        yield
-        return
-    with screen.status(f"{what} …"):
-        yield
+    return screen.status(f"{what} …") if screen.is_terminal else nullcontext()

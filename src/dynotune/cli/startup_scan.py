@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -68,7 +68,8 @@ def scan(
         )
     found = _scan(_places(paths or [], python, context.find_root().obj), gpus, timeout)
     options.show(lambda kept: device_code_report(kept, every=every), found, json)
-    if fail_on is not None and _fails(found, fail_on):
+    bad = GATES[GATES.index(fail_on) :] if fail_on is not None else ()
+    if any(verdict.verdict in bad for library in found.libraries for verdict in library.verdicts):
         raise typer.Exit(1)
 
 
@@ -127,8 +128,3 @@ def _scan(places: code_places.Places, gpus: list[Gpu] | Unknown, deadline_s: flo
             deadline_s=device_code.DEADLINE_S if deadline_s is None else deadline_s,
             tell=lambda num: status.update(f"Reading … {num:,} files") if num % 100 == 0 else None,
         )
-
-
-def _fails(found: DeviceCode, gate: Literal["partial", "jit", "cannot"] | str) -> bool:
-    bad = GATES[GATES.index(gate) :]
-    return any(verdict.verdict in bad for library in found.libraries for verdict in library.verdicts)

@@ -21,7 +21,7 @@ from dynotune.schema.run import RunSpec
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from dynotune.measure.live import Recording, RecordRequest, Watcher
+    from dynotune.measure.live import RecordRequest, Watcher
     from dynotune.trace import Timeline
 
 Answer = tuple[msgspec.Struct, Callable[[Any], "RenderableType"]]
@@ -94,7 +94,6 @@ def trace(
 
 
 def _check(context: typer.Context, files: Sequence[Path], command: Sequence[str] | None) -> None:
-    """Refuse what does not go together."""
     files_given = options.given(context, but=[name for name in context.params if name not in OF_FILES])
     if command is not None and not command:
         raise UsageError("There is no command after --.", hint="For example: dynotune trace -- python train.py")
@@ -131,19 +130,15 @@ def _explained(files: Sequence[Path], asked: Question, limit_bytes: int | None, 
 
 def _recorded(request: RecordRequest, limit_bytes: int | None, top: int) -> Answer:
     """Record it with its progress on stderr, and explain what was recorded."""
-    recording = _record(request)
-    several = len(recording.traces) > 1
-    _say(f"Recorded into {recording.folder}" if several else f"Recorded: {recording.traces[0]}")
-    return _answer(_read([recording.traces], limit_bytes), "ranks", top, notes=recording.notes)
-
-
-def _record(request: RecordRequest) -> Recording:
     from dynotune.measure.live import record
     from dynotune.report import Progress, console
 
     with Progress(console(stderr=True)) as progress:
         watcher: Watcher = progress
-        return record(request, watcher)
+        recording = record(request, watcher)
+    several = len(recording.traces) > 1
+    options.say(f"Recorded into {recording.folder}" if several else f"Recorded: {recording.traces[0]}")
+    return _answer(_read([recording.traces], limit_bytes), "ranks", top, notes=recording.notes)
 
 
 def _answer(arguments: Sequence[Sequence[Timeline]], asked: Question, top: int, *, notes: Sequence[str] = ()) -> Answer:
@@ -156,7 +151,7 @@ def _answer(arguments: Sequence[Sequence[Timeline]], asked: Question, top: int, 
 
     arrangement = arrange(arguments, asked)
     if arrangement.why:
-        _say(arrangement.why)
+        options.say(arrangement.why)
     summaries = [summarise(timelines) for timelines in arrangement.traces]
     if len(summaries) == 1:
         from dynotune.report.trace import trace_report
@@ -202,12 +197,3 @@ def _bar(paths: Sequence[Path]) -> Iterator[Callable[[int, int | None], None] | 
             bar.update(task, completed=done_bytes, total=size_bytes)
 
         yield advance
-
-
-def _say(text: str) -> None:
-    from rich.text import Text
-
-    from dynotune.report import console
-    from dynotune.text import words
-
-    console(stderr=True).print(Text(words.plain(text), style="dim"), soft_wrap=True)

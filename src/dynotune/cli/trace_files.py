@@ -64,7 +64,11 @@ def arrange(arguments: Sequence[Sequence[Timeline]], asked: Question) -> Arrange
     if asked == "compare":
         return Arrangement(_two(arguments))
     if asked == "ranks":
-        return Arrangement((_numbered(every),), _renumbering(every))
+        if len(every) == 1 or _are_ranks(every):
+            return Arrangement((every,))
+        numbered = [replace(timeline, rank=rank, world_size=None) for rank, timeline in enumerate(every)]
+        why = f"The files do not tell {len(every)} different ranks: they are numbered from 0 in the order given."
+        return Arrangement((numbered,), why)
     if len({timeline.source for timeline in every}) == 1:
         return Arrangement((every,))
     if _are_ranks(every):
@@ -72,9 +76,8 @@ def arrange(arguments: Sequence[Sequence[Timeline]], asked: Question) -> Arrange
         return Arrangement((every,), f"Read as one trace: these are ranks {ranks} of one job. --compare compares two.")
     if len(arguments) == 2 or len(every) == 2:
         before, after = _two(arguments)
-        return Arrangement(
-            (before, after), f"Compared, {_sources(before)} before and {_sources(after)} after: {_why(every)}"
-        )
+        why = f"Compared, {_sources(before)} before and {_sources(after)} after: {_why(every)}"
+        return Arrangement((before, after), why)
     raise UsageError(
         f"These {len(every)} traces are not the ranks of one job: {_clash(every)}.",
         hint="Give one file of each rank, or two files to compare; --ranks numbers the files in the order given.",
@@ -180,18 +183,6 @@ def _two(arguments: Sequence[Sequence[Timeline]]) -> tuple[list[Timeline], list[
     return sides[0], sides[1]
 
 
-def _numbered(timelines: Sequence[Timeline]) -> list[Timeline]:
-    if len(timelines) == 1 or _are_ranks(timelines):
-        return list(timelines)
-    return [replace(timeline, rank=rank, world_size=None) for rank, timeline in enumerate(timelines)]
-
-
-def _renumbering(timelines: Sequence[Timeline]) -> str:
-    if len(timelines) == 1 or _are_ranks(timelines):
-        return ""
-    return f"The files do not tell {len(timelines)} different ranks: they are numbered from 0 in the order given."
-
-
 def _why(timelines: Sequence[Timeline]) -> str:
     ranks = {timeline.rank for timeline in timelines}
     if ranks == {None}:
@@ -206,7 +197,6 @@ def _why(timelines: Sequence[Timeline]) -> str:
 
 
 def _clash(timelines: Sequence[Timeline]) -> str:
-    """What keeps them from being ranks of one job."""
     first: dict[int, Timeline] = {}
     for timeline in timelines:
         if timeline.rank is None:

@@ -16,8 +16,6 @@ from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from dynotune.measure.live import Watcher
     from dynotune.schema.setting import Setting
     from dynotune.schema.study import BaseRecipe, Study
@@ -125,7 +123,7 @@ def _base_recipe(file: Path, typed: list[Setting]) -> tuple[BaseRecipe, list[Set
     name = str(file.absolute())
     chosen, left_out = checking.settings(recipe, name, typed)
     for line in checking.not_applied(left_out, file.name):
-        _say(line)
+        options.say(line)
     if not chosen:
         what = "has no settings" if not left_out else "has no setting that is applied,"
         raise UsageError(f"{file} {what} to begin from.", hint="Leave --recipe out.")
@@ -144,30 +142,24 @@ def studied(request: TuneRequest, budget_s: float) -> tuple[Path, Study]:
 
 
 def _watched(work: Callable[[Watcher], T]) -> T:
-    """With its progress on stderr.
-
-    Raises:
-        Interrupted: after saying how to go on.
-    """
+    """Do the work with its progress on stderr; Interrupted is raised after saying how to go on."""
     from dynotune.measure.comparison import Interrupted
-    from dynotune.report import Progress
+    from dynotune.report import Progress, console
     from dynotune.report.study import study_report
     from dynotune.schema import document
     from dynotune.schema.study import Study
     from dynotune.search import tune as studies
 
-    console = _console()
-    with Progress(console) as progress:
+    screen = console(stderr=True)
+    with Progress(screen) as progress:
         try:
             return work(progress)
         except Interrupted as stopped:
             which = options.resume_with(stopped.folder)
             study = document.read(stopped.folder / studies.FILE, Study)
             if study.trials or study.estimates:
-                console.print(study_report(study))
-            console.print(
-                f"Stopped. What was measured is kept: dynotune tune --resume {which}", soft_wrap=True, markup=False
-            )
+                screen.print(study_report(study))
+            screen.print(f"Stopped. What was measured is kept: dynotune tune --resume {which}", soft_wrap=True)
             raise
 
 
@@ -183,21 +175,17 @@ def _hand_over(folder: Path, study: Study, *, output: Path | None, report: Path 
     target = output or Path(RECIPE)
     if study.recipe and (folder / KEPT).exists():
         if output is None and target.exists() and target.read_bytes() != (folder / KEPT).read_bytes():
-            _say(f"{target} was here before and is left as it is; --output {target} replaces it.")
+            options.say(f"{target} was here before and is left as it is; --output {target} replaces it.")
             target = folder / KEPT
-            _say(f"Recipe: {target}")
+            options.say(f"Recipe: {target}")
         else:
-            _say(f"Recipe: {target}{', in place of the one that was there' if target.exists() else ''}")
+            options.say(f"Recipe: {target}{', in place of the one that was there' if target.exists() else ''}")
             _copy(folder / KEPT, target, "--output")
     if (folder / REPORT).exists():
         if report is not None:
             _copy(folder / REPORT, report, "--report")
-        _say(f"Report: {report or folder / REPORT}")
+        options.say(f"Report: {report or folder / REPORT}")
     return target
-
-
-def _say(text: str) -> None:
-    _console().print(text, style="dim", soft_wrap=True, markup=False)
 
 
 def _copy(source: Path, target: Path, option: str) -> None:
@@ -217,9 +205,3 @@ def show(study: Study, json: str | None, *, recipe: Path) -> None:
 
     if json != "-":
         options.show(lambda kept: study_report(kept, recipe=str(recipe)), study, None)
-
-
-def _console() -> Console:
-    from dynotune.report import console
-
-    return console(stderr=True)

@@ -207,7 +207,7 @@ def _without_device(
         other=plain.unseen,
     )
     losses = [
-        _as_recorded(cause) if cause.id in AS_RECORDED else _loss(cause, seen, plain, recorded, step_s)
+        _lost(cause, cause.share) if cause.id in AS_RECORDED else _loss(cause, seen, plain, recorded, step_s)
         for cause in trace.causes
     ]
     notes = [_slower(slowed)] if slowed > 1 + NOTED_SLOWER else _unseen(timing, plain)
@@ -243,8 +243,13 @@ def _loss(cause: Cause, seen: Parts, plain: Parts, recorded: _Recorded, step_s: 
         idle_s, work_s = 0.0, lost_s
     fits = plain.compute / seen.compute if seen.compute else 0.0
     worked_s = min(plain.compute + plain.copy, work_s * fits) if work_s else 0.0
-    share = min(1.0, (idle_s + worked_s) / step_s)
-    return LostTime(id=cause.id, share=share, claim=cause.claim, where=cause.where, evidence=list(cause.evidence))
+    return _lost(cause, (idle_s + worked_s) / step_s)
+
+
+def _lost(cause: Cause, share: float) -> LostTime:
+    """The cause, at this share of a step, which is at most all of it."""
+    evidence = list(cause.evidence)
+    return LostTime(id=cause.id, share=min(1.0, share), claim=cause.claim, where=cause.where, evidence=evidence)
 
 
 def _of_another_rank(cause: Cause, trace: TraceSummary, recorded: _Recorded, step_s: float) -> LostTime:
@@ -253,15 +258,7 @@ def _of_another_rank(cause: Cause, trace: TraceSummary, recorded: _Recorded, ste
     """
     exposed_s = max((row.exposed_s for row in trace.communication), default=0.0)
     lost_s = min(cause.lost_s, exposed_s) / recorded.num_steps
-    share = min(1.0, lost_s / max(step_s, recorded.step_s))
-    return LostTime(id=cause.id, share=share, claim=cause.claim, where=cause.where, evidence=list(cause.evidence))
-
-
-def _as_recorded(cause: Cause) -> LostTime:
-    """The cause in shares of the recorded step."""
-    return LostTime(
-        id=cause.id, share=min(1.0, cause.share), claim=cause.claim, where=cause.where, evidence=list(cause.evidence)
-    )
+    return _lost(cause, lost_s / max(step_s, recorded.step_s))
 
 
 def _part(parts: Parts, name: str) -> float:

@@ -211,20 +211,18 @@ def _where(attribution: Attribution, found: Bottleneck) -> Place:
     """The place of the largest loss of it."""
     for loss in attribution.lost_time:
         part = PART_OF.get(loss.id)
-        mine = loss.id in ALLOCATOR if found == "memory" else part is not None and BOTTLENECK_OF[part] == found
-        if mine:
+        if loss.id in ALLOCATOR if found == "memory" else part is not None and BOTTLENECK_OF[part] == found:
             return loss.where
-    return Place()
+    return NOWHERE
 
 
 def _of_loader(observation: Observation) -> Place:
     """Where the first loader is drawn from."""
     processes = [] if isinstance(observation.processes, Unknown) else observation.processes
-    return next((loader.place for process in processes for loader in process.loaders), Place())
+    return next((loader.place for process in processes for loader in process.loaders), NOWHERE)
 
 
 def _said(attribution: Attribution, found: Bottleneck) -> str:
-    """What of the step is lost to it, in words."""
     has_device = attribution.busy_share is not None
     if found == "device" or found == "none":
         if not has_device:
@@ -266,7 +264,6 @@ def _notes(observation: Observation) -> list[str]:
 
 
 def _at(where: Place) -> str:
-    """` (train.py:31)`; nothing where the function is not known."""
     match = FUNCTION.match(where.function)
     return f" ({match['file'].replace(chr(92), '/').rpartition('/')[2]}:{match['line']})" if match else ""
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -13,11 +12,11 @@ import msgspec
 from dynotune import probe
 from dynotune.diagnose.attributed import attributed
 from dynotune.diagnose.memory_runs import recorded_memory
-from dynotune.diagnose.observe import PlainRun, PlainWindow, check, exact_window
+from dynotune.diagnose.observe import PlainRun, PlainWindow, exact_window
 from dynotune.diagnose.profiled import profiled
 from dynotune.diagnose.roofline import find_roofline
 from dynotune.diagnose.upper_bounds import find_upper_bounds
-from dynotune.measure.live import TaskRunner, Watcher, machine_lock
+from dynotune.measure.live import TaskRunner, Watcher, checked_facts, machine_lock
 from dynotune.schema import document
 from dynotune.schema.diagnosis import Roofline, UpperBound
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError
@@ -50,7 +49,7 @@ class LiveDiagnosis:
     def __init__(self, run: RunSpec, watcher: Watcher, *, limit_s: float | None = None) -> None:
         self.run, self._watcher = run, watcher
         self._leave = ExitStack()
-        facts = check(run, watcher)
+        facts = checked_facts(run, run.window_steps, watcher)
         self.runner = TaskRunner(run, watcher, facts=facts, label="the observed run", limit_s=limit_s, observe=True)
         self._processes: Sequence[ProcessState] = []
 
@@ -75,7 +74,7 @@ class LiveDiagnosis:
         python = probe.interpreter(run.command, run.env, run.cwd)
         self.runner.start(exact_window(run))
         # The target imports its torch for this while the program imports its own.
-        facts = _Background(lambda: probe.machine(run.env, python=python, cwd=run.cwd, deadline_s=MACHINE_S)).result()
+        facts = probe.machine(run.env, python=python, cwd=run.cwd, deadline_s=MACHINE_S)
         refuse_torch(facts)
         try:
             plain = PlainWindow(run, self.runner).seen()
@@ -111,20 +110,18 @@ class LiveDiagnosis:
             return Unknown(error.message)
 
     def isolate_loader(self) -> list[UpperBound] | Unknown:
-        """As `find_upper_bounds`, for the process that was observed."""
         if not self._processes:
             return Unknown("no process of the command made steps")
         timing = self._processes[0].timing
-        return (
-            timing if isinstance(timing, Unknown) else find_upper_bounds(self.runner, self.run, self._watcher, timing)
-        )
+        if isinstance(timing, Unknown):
+            return timing
+        return find_upper_bounds(self.runner, self.run, self._watcher, timing)
 
     def roofline(self) -> Roofline | Unknown:
         """As `find_roofline`, for the processes that were observed. The live run ends with it."""
         return find_roofline(self.runner, self.run, self._watcher, self._processes)
 
     def end(self) -> None:
-        """End the command, and write the record of its run."""
         self.runner.end()
 
 
@@ -134,30 +131,6 @@ def gather(run: RunSpec, watcher: Watcher) -> tuple[Observation, Path]:
         found = live.observe()
         live.end()
     return found
-
-
-class _Background:
-    """Calls a function in a thread of its own."""
-
-    def __init__(self, function: Callable[[], Facts]) -> None:
-        self._function = function
-        self._facts: Facts = {}
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._facts = self._function()
-        except BaseException as error:
-            self._error = error
-
-    def result(self) -> Facts:
-        """What it returned, or raises what it raised."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._facts
 
 
 def refuse_torch(facts: Facts) -> None:

@@ -20,15 +20,13 @@ from dynotune import knobs, memory, probe
 from dynotune.doctor import ObservationView, examine
 from dynotune.launch.records import Record
 from dynotune.measure.live import (
-    ROOM_STEPS,
     Outcome,
     TaskRunner,
     Watcher,
-    earliest,
     facts_of,
     machine_lock,
-    num_steps_to_find,
-    past_epoch_begin,
+    pilot,
+    placement,
     refuse_failed,
     refuse_rejected,
 )
@@ -148,7 +146,7 @@ def recorded_memory(
     """
 
     def now(records: Sequence[Record]) -> RecordMemory:
-        step = past_epoch_begin(records[0], earliest(records), NUM_STEPS)
+        step = placement.past_epoch_begin(records[0], placement.earliest(records), NUM_STEPS)
         return RecordMemory(at_step=step, num_steps=NUM_STEPS, batch_share=share)
 
     if run.pretend is not None and share is None:
@@ -336,10 +334,10 @@ class _Runs:
         def window(records: Sequence[Record]) -> TimeWindow:
             with contextlib.suppress(threading.BrokenBarrierError):
                 ready.wait(BESIDE_LIMIT_S)
-            return TimeWindow(at_step=earliest(records), num_steps=num_steps(records[0]))
+            return TimeWindow(at_step=placement.earliest(records), num_steps=num_steps(records[0]))
 
         def within(record: Record) -> TimeWindow:
-            return TimeWindow(at_step=num_steps_to_find(record) + ROOM_STEPS, num_steps=num_steps(record))
+            return TimeWindow(at_step=pilot.num_steps_to_find(record) + pilot.ROOM_STEPS, num_steps=num_steps(record))
 
         with contextlib.ExitStack() as stack, ThreadPoolExecutor(num) as pool:
             runners = [stack.enter_context(self._runner(settings)) for _ in range(num)]
@@ -363,7 +361,7 @@ class _Runs:
 
 def _within(record: Record, share: float | None) -> RecordMemory:
     """The task for a command that makes no more steps than are in `record`."""
-    num, first = len(record.steps), num_steps_to_find(record) + ROOM_STEPS
+    num, first = len(record.steps), pilot.num_steps_to_find(record) + pilot.ROOM_STEPS
     needed = NUM_STEPS + (SETTLE_STEPS if share is not None else 0)
     if num - first - 1 < needed:
         raise CannotRunHere(

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from dynotune import knobs, probe
+from dynotune import probe
 from dynotune.diagnose.window import restlessness, window_from_now, window_within
 from dynotune.launch.records import Record, failed_parts, state_of_process, with_loading
-from dynotune.measure.live import TaskRunner, Watcher, cautions, facts_of, refuse_failed, refuse_rejected
-from dynotune.schema.errors import CannotRunHere, UsageError
+from dynotune.measure.live import TaskRunner, cautions, refuse_failed, refuse_rejected
+from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Facts
 from dynotune.schema.observation import ProcessState
 from dynotune.schema.run import Run, RunSpec
@@ -39,24 +39,6 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True):
     outside: probe.Interference | None = None
     facts: Facts = {}
     notes: list[str] = []
-
-
-def check(run: RunSpec, watcher: Watcher) -> Facts:
-    """Refuse what cannot be observed before anything runs; facts of the target, where settings ask for them.
-
-    Raises:
-        UsageError: the settings or numbers asked for do not exist or fit together.
-    """
-    for name, value in (("--steps", run.window_steps), ("--warmup", run.warmup_steps)):
-        if value is not None and value < 1:
-            raise UsageError(f"{name} {value} is not a number of steps.", hint=f"For example {name} 50.")
-    # The target takes seconds to import its torch.
-    facts = facts_of(run) if run.settings else {}
-    for setting in run.settings:
-        knobs.check_applies(setting, facts)
-        if caution := knobs.caution(setting, facts):
-            watcher.warn(caution)
-    return facts
 
 
 def exact_window(run: RunSpec) -> list[TimeWindow]:
@@ -103,7 +85,6 @@ class PlainWindow:
         return sorted(records, key=lambda record: record.among_ranks("rank") or 0)
 
     def _refuse(self) -> None:
-        """Say why nothing was timed."""
         assert self._runner.launch is not None
         refuse_failed(self.outcome, self._runner.launch, self._runner.limit_s)
         asked, before = self._asked, "they were steady"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -102,7 +101,10 @@ def _said(runner: TaskRunner, run: RunSpec) -> LoaderIsolation | Unknown:
 
     answer = runner.do(place, fit, what="replayed without the loader")
     if answer.events:
-        return _decoded(answer.events[0])
+        try:
+            return document.convert(answer.events[0], LoaderIsolation)
+        except ValueError as error:
+            return Unknown(f"the agent's answer is damaged: {error}")
     assert runner.launch is not None
     refuse_failed(runner.outcome(), runner.launch, runner.limit_s)
     return Unknown(answer.reason)
@@ -169,10 +171,3 @@ def _page_cache(dropped: PageCacheDrop | None, asked: PageCache) -> tuple[str, l
     if not dropped.probed_bytes:
         notes.append("whether they left the cache could not be seen")
     return "cold", notes
-
-
-def _decoded(event: dict[str, Any]) -> LoaderIsolation | Unknown:
-    try:
-        return document.convert(event, LoaderIsolation)
-    except ValueError as error:
-        return Unknown(f"the agent's answer is damaged: {error}")

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from dynotune.launch.records import ALLOCATED, COMPILED, EPOCH, Record
-from dynotune.measure.live import ROOM_STEPS, earliest, epoch_steps, num_steps_to_find, past_epoch_begin, steady_steps
+from dynotune.measure.live import pilot, placement
 from dynotune.schema.errors import TooFewSteps
 from dynotune.schema.run import RunSpec
 from dynotune.schema.task import TimeWindow
@@ -27,8 +27,8 @@ def window_from_now(records: Sequence[Record], request: RunSpec) -> TimeWindow:
     """
     record = records[0]
     num_steps = request.window_steps or window_steps(record)
-    step = earliest(records)
-    return TimeWindow(at_step=past_epoch_begin(record, step, num_steps), num_steps=num_steps)
+    step = placement.earliest(records)
+    return TimeWindow(at_step=placement.past_epoch_begin(record, step, num_steps), num_steps=num_steps)
 
 
 def window_within(record: Record, request: RunSpec) -> TimeWindow:
@@ -37,10 +37,10 @@ def window_within(record: Record, request: RunSpec) -> TimeWindow:
     Raises:
         TooFewSteps: there is no room for it.
     """
-    num, first = len(record.steps), num_steps_to_find(record) + ROOM_STEPS
+    num, first = len(record.steps), pilot.num_steps_to_find(record) + pilot.ROOM_STEPS
     # One is left over: two runs may differ by one.
     room = num - first - 1
-    wanted = max(first, request.warmup_steps or steady_steps(record) or num // 2)
+    wanted = max(first, request.warmup_steps or pilot.steady_steps(record) or num // 2)
     num_steps = request.window_steps or max(FEWEST_STEPS, min(window_steps(record), num - wanted - 1))
     if room < num_steps:
         raise TooFewSteps(
@@ -52,7 +52,7 @@ def window_within(record: Record, request: RunSpec) -> TimeWindow:
 
 def window_steps(record: Record) -> int:
     """How many steps, from those made so far."""
-    length = epoch_steps([record])
+    length = pilot.epoch_steps([record])
     step_s = _mean_step_s(record, length)
     num = max(USUAL_STEPS, math.ceil(SHORTEST_S / step_s))
     if num < ENOUGH_STEPS and ENOUGH_STEPS * step_s <= ENOUGH_S:
@@ -75,12 +75,11 @@ def _mean_step_s(record: Record, length: int | None) -> float:
         recent = made[-max(RECENT_STEPS, length) :]
         recent = recent[-(len(recent) // length * length) :]
     else:
-        recent = made[steady_steps(record) or 0 :][-RECENT_STEPS:]
+        recent = made[pilot.steady_steps(record) or 0 :][-RECENT_STEPS:]
     return max(statistics.fmean(recent), 1e-6)
 
 
 def restlessness(record: Record, step: int) -> str:
-    """What was seen of steps that had not become steady before `step`, in a sentence."""
     recent = record.step_s[max(0, step - RECENT_STEPS) : step]
     flags = [row.flags for row in record.steps[max(0, step - RECENT_STEPS) : step]]
     seen = [

@@ -9,7 +9,7 @@ How facts come about is not here: `probe` asks the machine, `diagnose` watches a
 """
 
 from dynotune.doctor.bounds import bound_of_compiling
-from dynotune.doctor.declaration import Rule, rule
+from dynotune.doctor.declaration import Judgement, Rule, rule
 from dynotune.doctor.explanations import explain, explained
 from dynotune.doctor.folklore import seen_here
 from dynotune.doctor.machine_differences import differences
@@ -17,6 +17,7 @@ from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.registry import all_rules, examine
 
 __all__ = [
+    "Judgement",
     "Missing",
     "ObservationView",
     "Rule",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from dynotune.doctor import policy
-from dynotune.doctor.machine import fact_or_none, number_or_none
+from dynotune.doctor.machine import version
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
@@ -61,8 +61,8 @@ def idle_in_doubt(view: ObservationView) -> float:
     A recorded step takes longer and leaves the device idle for longer, so its kernels may have run at a higher clock.
     0 if that is not known.
     """
-    attribution, reasons = view.observation.attribution, fact_or_none(view, "window.clock_reasons")
-    highest, clock = (number_or_none(view, name) for name in ("gpu.max_sm_clock_mhz", "window.sm_clock_mhz"))
+    attribution, reasons = view.observation.attribution, view.fact_or_none("window.clock_reasons")
+    highest, clock = (view.number_or_none(name) for name in ("gpu.max_sm_clock_mhz", "window.sm_clock_mhz"))
     lowered = isinstance(reasons, list) and any(_LOWERS_CLOCK.search(str(reason)) for reason in reasons)
     if isinstance(attribution, Unknown) or attribution.busy_share is None or not highest or not clock or not lowered:
         return 0.0
@@ -91,11 +91,6 @@ def bound_of_compiling(view: ObservationView) -> float:
     # Pauses before kernels that were queued late are in the host's share; the other pauses are in no other share.
     pauses = min(view.lost("launch-latency"), shares.other)
     return min(1.0, shares.host + pauses + fused)
-
-
-def lost_elsewhere(losses: Iterable[LostTime], *operators: str) -> float:
-    """Return the sum of the losses whose operator has none of these words in its name."""
-    return sum(loss.share for loss in losses if not is_at(loss.where, *operators))
 
 
 def is_at(where: Place, *words: str) -> bool:
@@ -229,7 +224,7 @@ def goes_backward(view: ObservationView) -> bool:
 
 def capability(view: ObservationView) -> tuple[int, int]:
     """Return the compute capability of the device in use, (9, 0)."""
-    value = fact_or_none(view, "live.compute_capability") or view.text("gpu.compute_capability")
+    value = view.fact_or_none("live.compute_capability") or view.text("gpu.compute_capability")
     return version(str(value))
 
 
@@ -241,19 +236,6 @@ def bytes_per_s(view: ObservationView) -> float:
         return policy.DEVICE_BYTES_PER_S.get(capability(view), policy.SLOWEST_DEVICE_BYTES_PER_S)
     except Missing:
         return policy.SLOWEST_DEVICE_BYTES_PER_S
-
-
-def version(text: str) -> tuple[int, int]:
-    """Return major and minor version: `2.11.0+cu130` is (2, 11).
-
-    Raises:
-        Missing: it is no version.
-    """
-    parts = text.split("+")[0].split(".")
-    try:
-        return int(parts[0]), int(parts[1])
-    except (ValueError, IndexError):
-        raise Missing("a version", f"{text!r} is none") from None
 
 
 def main_model(view: ObservationView) -> Model | None:

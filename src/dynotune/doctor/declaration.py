@@ -1,17 +1,69 @@
-"""A rule: what it declares about itself, and the function that judges."""
+"""A rule: what it declares about itself, the function that judges, and findings made of its judgements."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from dynotune.doctor.observation_view import ObservationView
-from dynotune.schema.diagnosis import Finding
+from dynotune.doctor import policy
+from dynotune.doctor.bounds import place_of
+from dynotune.doctor.machine import NOT_MEASURED, severity_on_gpu, unset
+from dynotune.doctor.observation_view import ObservationView, evidence_of
+from dynotune.schema.diagnosis import Finding, Kind, Severity
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import LostTime, Model
 from dynotune.schema.setting import Setting
+from dynotune.schema.trace_summary import Place
 
 Scope = Literal["machine", "program"]
-Judge = Callable[[ObservationView], Iterable[Finding]]
+COST_OF_KIND: dict[Kind, float | Unknown] = {
+    "speed": NOT_MEASURED,
+    "start": 0.0,
+    "jitter": 0.0,
+    "measurement": 0.0,
+    "memory": Unknown("it costs memory"),
+    "correctness": Unknown("it costs right results, not time"),
+}
+"""The share of a step for a judgement that names none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What a rule concludes. `Rule` makes a finding of it.
+
+    Args:
+        claim: as in `Finding`; the rule's title if it is empty.
+        evidence, where, remedy, commands, kind: as in `Finding`.
+        share: as in `Finding`; None for the usual cost of the kind.
+        severity: that of the share if None.
+        otherwise: severity if the share is unknown; low for a rule on the machine where there is no GPU. Without it and
+            `severity`, a share below `policy.LEAST_SHARE` makes no finding.
+        candidates: None for the settings that the rule declares with a value.
+        losses: causes in the trace. They stand first in the evidence, and the largest gives the place.
+        model: whose call is the place unless the losses give one.
+        variables: of the environment. They stand first in the evidence with who set them, which gives the place; to
+            unset them is the candidate unless there are others.
+    """
+
+    claim: str = ""
+    share: float | Unknown | None = None
+    severity: Severity | None = None
+    otherwise: Severity | None = None
+    kind: Kind = "speed"
+    evidence: Sequence[str] = ()
+    where: Place | None = None
+    candidates: Sequence[Setting] | None = None
+    remedy: str = ""
+    commands: Sequence[str] = ()
+    losses: Sequence[LostTime] = ()
+    model: Model | None = None
+    variables: Sequence[str] = ()
+
+
+Judgements = Iterator[Judgement]
+Judge = Callable[[ObservationView], Iterable[Judgement]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +73,9 @@ class Rule:
     Args:
         scope: `machine` needs facts alone; `program` needs a command that was watched.
         sees, costs, wrong_when: prose for readers: what the rule looks at, what the finding costs, when it is wrong.
-        candidates: settings that the rule may offer: `knob=value`, or `knob` alone if the rule computes the value.
+        settings: candidates of a finding that names no others. `knobs`: of candidates whose value a finding computes.
         explains: ids of more general findings of which this one is the reason.
+        on_cuda: the rule finds nothing in a program that uses no CUDA device.
     """
 
     id: str
@@ -31,8 +84,10 @@ class Rule:
     sees: str
     costs: str
     wrong_when: str
-    candidates: tuple[str, ...]
+    settings: tuple[Setting, ...]
+    knobs: tuple[str, ...]
     explains: tuple[str, ...]
+    on_cuda: bool
     judge: Judge
 
     @property
@@ -40,22 +95,58 @@ class Rule:
         """The name of the module that defines the rule."""
         return self.judge.__module__.rpartition(".")[2]
 
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """Settings that the rule may offer: `knob=value`, or `knob` alone if the rule computes the value."""
+        return (*map(str, self.settings), *self.knobs)
+
     def declares(self, setting: Setting) -> bool:
         """Tell whether `setting` is among the declared candidates."""
-        return setting.knob in self.candidates or str(setting) in self.candidates
+        return setting.knob in self.knobs or setting in self.settings
 
-    def __call__(self, view: ObservationView) -> Iterable[Finding]:
+    def __call__(self, view: ObservationView) -> Iterator[Finding]:
         """Judge.
 
         Raises:
             Missing: a fact that the rule needs is not known.
         """
-        return self.judge(view)
+        if not self.on_cuda or view.uses_cuda:
+            yield from filter(None, (self._finding(view, each) for each in self.judge(view)))
+
+    def _finding(self, view: ObservationView, judged: Judgement) -> Finding | None:
+        """Return the finding, or None if it costs too little to be one."""
+        share = COST_OF_KIND[judged.kind] if judged.share is None else judged.share
+        severity = judged.severity
+        if severity is None and isinstance(share, Unknown):
+            assert judged.otherwise is not None, f"{self.id} says nothing of the severity of an unknown share"
+            severity = severity_on_gpu(view, judged.otherwise) if self.scope == "machine" else judged.otherwise
+        elif severity is None and not isinstance(share, Unknown):
+            if judged.otherwise is None and share < policy.LEAST_SHARE:
+                return None
+            severity = policy.severity(share)
+        assert severity is not None
+        where, candidates = judged.where, judged.candidates
+        if where is None:
+            where = (
+                view.place_of_variable(*judged.variables) if judged.variables else place_of(judged.losses, judged.model)
+            )
+        if candidates is None:
+            candidates = unset(*judged.variables) if judged.variables else self.settings
+        return Finding(
+            id=self.id,
+            severity=severity,
+            kind=judged.kind,
+            claim=judged.claim or self.title,
+            share=share,
+            evidence=[*view.variable_evidence(*judged.variables), *evidence_of(judged.losses), *judged.evidence],
+            where=where,
+            candidates=list(candidates),
+            remedy=judged.remedy,
+            commands=list(judged.commands),
+        )
 
 
 def rule(
-    id: str,
-    scope: Scope,
     *,
     title: str,
     sees: str,
@@ -63,8 +154,33 @@ def rule(
     wrong_when: str,
     candidates: Iterable[Setting | str] = (),
     explains: Iterable[str] = (),
+    scope: Scope = "program",
+    on_cuda: bool = False,
+    id: str = "",
 ) -> Callable[[Judge], Rule]:
-    """Make a `Rule` of the function below. Its module lists the rule in `RULES`."""
+    """Make a `Rule` of the function below.
+
+    Args:
+        candidates: settings, and knobs alone whose values the rule computes.
+        id: of a rule made from a row of a table; otherwise it is the function's name, with dashes.
+    """
+    offered = tuple(candidates)
+    settings = tuple(each for each in offered if isinstance(each, Setting))
+    knobs = tuple(each for each in offered if isinstance(each, str))
     return lambda judge: Rule(
-        id, scope, title, sees, costs, wrong_when, tuple(map(str, candidates)), tuple(explains), judge
+        id or judge.__name__.replace("_", "-"),
+        scope,
+        title,
+        sees,
+        costs,
+        wrong_when,
+        settings,
+        knobs,
+        tuple(explains),
+        on_cuda,
+        judge,
     )
+
+
+machine_rule = functools.partial(rule, scope="machine")
+cuda_rule = functools.partial(rule, on_cuda=True)

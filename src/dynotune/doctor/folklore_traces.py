@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dynotune.doctor.machine import fact_or_none, number_or_none
 from dynotune.doctor.observation_view import ObservationView
 from dynotune.schema.explanation import Folklore
 
@@ -28,7 +27,7 @@ def differs(fact: str, name: str, *defaults: float) -> Callable[[ObservationView
     """Make a trace of a kernel setting that is at none of its defaults."""
 
     def trace(view: ObservationView) -> str:
-        value = number_or_none(view, fact)
+        value = view.number_or_none(fact)
         if value is None or value in defaults:
             return ""
         return f"{name} is {value:.15g} (default {' or '.join(f'{each:.15g}' for each in defaults)})"
@@ -40,7 +39,7 @@ def variable(name: str, *values: str) -> Callable[[ObservationView], str]:
     """Make a trace of a variable that is set, to one of `values` if any are given."""
 
     def trace(view: ObservationView) -> str:
-        value = fact_or_none(view, f"env.{name}")
+        value = view.fact_or_none(f"env.{name}")
         if not isinstance(value, str) or (values and value.lower() not in values):
             return ""
         return f"{name}={value}"
@@ -55,14 +54,14 @@ def either(*traces: Callable[[ObservationView], str]) -> Callable[[ObservationVi
 
 def real_time(view: ObservationView) -> str:
     """Return the trace of a real-time kernel."""
-    return "the kernel is built with PREEMPT_RT" if fact_or_none(view, "host.preempt_rt") is True else ""
+    return "the kernel is built with PREEMPT_RT" if view.fact_or_none("host.preempt_rt") is True else ""
 
 
 def raised(fact: str, name: str, at: int, largest: int) -> Callable[[ObservationView], str]:
     """Make a trace of a number in a row, `tcp_rmem`, above its largest default. Below, it depends on memory."""
 
     def trace(view: ObservationView) -> str:
-        row = fact_or_none(view, fact)
+        row = view.fact_or_none(fact)
         value = row[at] if isinstance(row, list) and len(row) > at else None
         if not isinstance(value, int) or value <= largest:
             return ""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from dynotune.doctor.loaders import main_loader, steady_wait
-from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.observation_view import Missing, ObservationView, or_else
 from dynotune.doctor.phases import short_name
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Line, Thread
@@ -16,6 +16,7 @@ FEWEST = 20
 """Times that a thread was looked at: with fewer, one time more or less is a twentieth of a step."""
 ASLEEP = 0.25
 """Processor time over wall time of a thread at a line. Below it the line waits."""
+NOWHERE = Place()
 MOST_TOLD, LEAST_TOLD = 3, 0.005
 
 Seen = tuple[Line, float]
@@ -133,9 +134,8 @@ def of_thread(view: ObservationView, chosen: Callable[[Line], bool]) -> list[See
 
 def updating(view: ObservationView) -> float | None:
     """Return the part of the plain steps in which their thread was seen in torch's optimizers; None if it never was."""
-    try:
-        thread = steps_thread(view)
-    except Missing:
+    thread = or_else(lambda: steps_thread(view), None)
+    if thread is None:
         return None
     num = sum(line.num for line in thread.lines if "/torch/optim/" in f"{line.callee} {line.leaf}")
     return num / thread.num if num else None
@@ -143,13 +143,10 @@ def updating(view: ObservationView) -> float | None:
 
 def known(lines: Callable[[ObservationView], list[Seen]], view: ObservationView) -> list[Seen]:
     """Return these lines; none where nobody looked."""
-    try:
-        return lines(view)
-    except Missing:
-        return []
+    return or_else(lambda: lines(view), [])
 
 
-def place(lines: Iterable[Seen], otherwise: Place) -> Place:
+def place(lines: Iterable[Seen], otherwise: Place = NOWHERE) -> Place:
     """Return the place of the largest of these lines."""
     largest = max(lines, key=lambda pair: pair[1], default=None)
     return otherwise if largest is None else Place(function=largest[0].function)

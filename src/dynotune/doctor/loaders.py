@@ -6,8 +6,7 @@ import math
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
-from dynotune.doctor.machine import number_or_none
-from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.observation_view import Missing, ObservationView, required
 from dynotune.doctor.phases import sampling
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading
@@ -28,9 +27,7 @@ def loading_of(loader: Loader) -> Loading:
     Raises:
         Missing: the making of batches was not timed.
     """
-    if isinstance(loader.loading, Unknown):
-        raise Missing("what making batches takes", loader.loading.reason)
-    return loader.loading
+    return required(loader.loading, "what making batches takes")
 
 
 def steady_wait(view: ObservationView, loader: Loader | None) -> float:
@@ -107,7 +104,7 @@ def _kept_busy_by(view: ObservationView, loader: Loader, cores: int) -> int:
 
     If the cores are busy, a batch waits for them, and more workers make it wait longer.
     """
-    used = number_or_none(view, "window.tree_cpu_s_per_s")
+    used = view.number_or_none("window.tree_cpu_s_per_s")
     if isinstance(loader.loading, Unknown) or used is None or used > cores / 2 or loader.loading.cpu_s <= 0:
         return cores
     waits = loader.loading.fetch_s / loader.loading.cpu_s
@@ -116,7 +113,7 @@ def _kept_busy_by(view: ObservationView, loader: Loader, cores: int) -> int:
 
 def _fitting_in_shared_memory(view: ObservationView, loader: Loader) -> int:
     """Return how many workers can have their batches ready in half of the shared memory that is free."""
-    free = number_or_none(view, "host.shm_free_bytes")
+    free = view.number_or_none("host.shm_free_bytes")
     held = sum(tensor.num_bytes for tensor in loader.batch or ()) * (loader.prefetch_factor or 2)
     if free is None or not held:
         return MOST_WORKERS
@@ -142,7 +139,7 @@ def taken_by_workers(view: ObservationView, loader: Loader | None) -> float:
     if loader is None or not loader.num_workers or view.uses_cuda or isinstance(loader.loading, Unknown):
         return 0.0
     names = ("window.tree_cpu_s_per_s", "host.num_cores", "live.core_wait_s_per_s")
-    used, cores, waited = (number_or_none(view, name) for name in names)
+    used, cores, waited = (view.number_or_none(name) for name in names)
     made_per_s = _batches_per_s(view, loader)
     if used is None or cores is None or waited is None or made_per_s is None or used < policy.USED_UP * cores:
         return 0.0

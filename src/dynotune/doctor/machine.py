@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dynotune.doctor import policy
-from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.observation_view import Missing, ObservationView, or_else
 from dynotune.schema.diagnosis import Severity
-from dynotune.schema.facts import Unknown, Value
+from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Shares
 from dynotune.schema.setting import UNSET, Setting
-from dynotune.schema.trace_summary import Place
-from dynotune.text import words
 
 NOT_MEASURED = Unknown("the machine alone does not tell what a step loses; dynotune diagnose measures it")
 OFF = frozenset({"", "0", "false", "off", "no", "n"})
@@ -38,37 +36,12 @@ class Load:
     when: str
 
 
-def fact_or_none(view: ObservationView, name: str) -> Value:
-    """Return a fact that only adds to a judgement; None if it is not known."""
-    try:
-        return view.fact(name)
-    except Missing:
-        return None
-
-
-def number_or_none(view: ObservationView, name: str) -> float | None:
-    """Return a fact that is a number; None if it is none, or not known."""
-    value = fact_or_none(view, name)
-    return None if isinstance(value, bool) or not isinstance(value, int | float) else value
-
-
-def fact_evidence(view: ObservationView, *names: str) -> list[str]:
-    """Return a line of evidence for each of these facts that is known."""
-    return [f"{name}: {_value(name, value)}" for name in names if (value := fact_or_none(view, name)) is not None]
-
-
-def _value(name: str, value: Value) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return words.num_bytes(value) if name.endswith("_bytes") and isinstance(value, int | float) else str(value)
-
-
 # GPUs
 
 
 def no_gpu(view: ObservationView) -> bool:
     """Tell whether there certainly is none."""
-    return fact_or_none(view, "gpu.count") == 0
+    return view.fact_or_none("gpu.count") == 0
 
 
 def gpus(view: ObservationView) -> list[str]:
@@ -83,7 +56,7 @@ def gpus(view: ObservationView) -> list[str]:
 
 def gpu_in_words(view: ObservationView, gpu: str) -> str:
     """`the GPU`, or of several `GPU 3`, as CUDA counts them."""
-    return "the GPU" if fact_or_none(view, "gpu.count") == 1 else f"GPU {gpu.removeprefix('gpu') or 0}"
+    return "the GPU" if view.fact_or_none("gpu.count") == 1 else f"GPU {gpu.removeprefix('gpu') or 0}"
 
 
 def gpu_label(view: ObservationView, gpu: str) -> str:
@@ -98,7 +71,7 @@ def in_words(names: Sequence[str]) -> str:
 
 def gpu_option(view: ObservationView, gpu: str) -> str:
     """Return the option by which nvidia-smi takes only this GPU."""
-    index = number_or_none(view, f"{gpu}.index")
+    index = view.number_or_none(f"{gpu}.index")
     return "" if index is None else f" -i {index:g}"
 
 
@@ -156,26 +129,34 @@ def at_work(view: ObservationView, gpu: str, name: str) -> float:
 
 def shares(view: ObservationView) -> Shares | None:
     """Return the shares of a step; None if no command was watched."""
-    try:
-        return view.attribution.shares
-    except Missing:
-        return None
+    return or_else(lambda: view.attribution.shares, None)
+
+
+def without_cuda(view: ObservationView) -> bool:
+    """Tell whether torch is certainly built without CUDA."""
+    return "torch.cuda" in view.observation.facts and view.observation.facts["torch.cuda"] is None
 
 
 def severity_on_gpu(view: ObservationView, severity: Severity) -> Severity:
     """Return `severity`, or low without a GPU or with a torch that cannot use one: nothing is lost then."""
-    without_cuda = "torch.cuda" in view.observation.facts and view.observation.facts["torch.cuda"] is None
-    return "low" if no_gpu(view) or without_cuda else severity
+    return "low" if no_gpu(view) or without_cuda(view) else severity
 
 
-def share_and_severity(
-    view: ObservationView, share: float | None, otherwise: Severity
-) -> tuple[float | Unknown, Severity]:
-    """Return share and severity of a finding with this bound; `otherwise` if no command was watched."""
-    if share is None:
-        return NOT_MEASURED, severity_on_gpu(view, otherwise)
-    share = min(max(share, 0.0), 1.0)
-    return share, policy.severity(share)
+def measured(share: float | None) -> float | Unknown:
+    """Return the bound of a cost; Unknown if no command was watched."""
+    return NOT_MEASURED if share is None else min(max(share, 0.0), 1.0)
+
+
+def part_of_step(view: ObservationView, *names: str) -> float | Unknown:
+    """Return the sum of these shares of a step, `host`; Unknown if there are none, or no command was watched."""
+    parts = shares(view)
+    return measured(None if parts is None or not names else sum(getattr(parts, name) for name in names))
+
+
+def cores_in_use(view: ObservationView) -> float | None:
+    """Return how many cores all programs take; None if that is not known."""
+    own, by_others = (view.number_or_none(f"window.{whose}_cpu_s_per_s") for whose in ("tree", "others"))
+    return None if own is None else own + max(0.0, by_others or 0.0)
 
 
 # Variables
@@ -191,30 +172,17 @@ def unset(*names: str) -> list[Setting]:
     return [Setting(f"env.{name}", UNSET) for name in names]
 
 
-def variable_evidence(view: ObservationView, *names: str) -> list[str]:
-    """Return a line of evidence for each variable: its value, and who set it."""
-    lines = []
-    for name in names:
-        value, who = view.variable(name), view.who_set(name)
-        text = f"{name} is not set" if value is None else f"{name}={value}"
-        lines.append(f"{text}, {who}" if who else text)
-    return lines
+def version(text: str) -> tuple[int, int]:
+    """Return major and minor version: `2.11.0+cu130` is (2, 11).
 
-
-def place_of(view: ObservationView, *names: str) -> Place:
-    """Return where the program itself set the first of these variables; no place if it set none."""
-    for name in names:
-        for process in [] if isinstance(view.observation.processes, Unknown) else view.observation.processes:
-            for change in reversed(process.environment_changes):
-                if change.name == name and not change.kept:
-                    return Place(function=f"{change.file}({change.line}): {change.function}")
-    return Place()
-
-
-def version(text: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version: "2.13.0+cu130" is (2, 13, 0)."""
-    match = re.match(r"\d+(\.\d+)*", text)
-    return tuple(int(part) for part in match[0].split(".")) if match else ()
+    Raises:
+        Missing: it is no version.
+    """
+    parts = text.split("+")[0].split(".")
+    try:
+        return int(parts[0]), int(parts[1])
+    except (ValueError, IndexError):
+        raise Missing("a version", f"{text!r} is none") from None
 
 
 def whole_number(text: str | None) -> int | None:

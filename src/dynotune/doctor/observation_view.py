@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from dynotune.schema.facts import Unknown, Value
 from dynotune.schema.observation import (
@@ -17,7 +18,13 @@ from dynotune.schema.observation import (
     ProcessState,
     Timing,
 )
-from dynotune.schema.trace_summary import Kernels, TraceSummary
+from dynotune.schema.run import EnvironmentChange
+from dynotune.schema.trace_summary import Kernels, Place, TraceSummary
+from dynotune.text import words
+
+T = TypeVar("T")
+U = TypeVar("U")
+NOT_ASKED = Unknown("it was not asked for")
 
 
 class Missing(Exception):
@@ -26,6 +33,33 @@ class Missing(Exception):
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name}: {reason}")
         self.name, self.reason = name, reason
+
+
+def required(value: T | Unknown, name: str) -> T:
+    """Return the value.
+
+    Raises:
+        Missing: it is unknown.
+    """
+    if isinstance(value, Unknown):
+        raise Missing(name, value.reason)
+    return value
+
+
+def or_else(ask: Callable[[], T], otherwise: U) -> T | U:
+    """Return the answer; `otherwise` if a fact that it needs is not known."""
+    try:
+        return ask()
+    except Missing:
+        return otherwise
+
+
+def or_unknown(ask: Callable[[], float]) -> float | Unknown:
+    """Return a share; Unknown if a fact that it needs is not known."""
+    try:
+        return ask()
+    except Missing as missing:
+        return Unknown(str(missing))
 
 
 class ObservationView:
@@ -39,12 +73,7 @@ class ObservationView:
     def fact(self, name: str) -> Value:
         """Return a fact of the machine, `gpu.name`, or of the live process, `live.num_threads`."""
         facts = self.process.live if name.startswith("live.") else self.observation.facts
-        if name not in facts:
-            raise Missing(name, "it was not asked for")
-        value = facts[name]
-        if isinstance(value, Unknown):
-            raise Missing(name, value.reason)
-        return value
+        return required(facts.get(name, NOT_ASKED), name)
 
     def number(self, name: str) -> float:
         """Return a fact that is a number."""
@@ -55,24 +84,38 @@ class ObservationView:
 
     def text(self, name: str) -> str:
         """Return a fact that is text."""
-        value = self.fact(name)
-        if not isinstance(value, str):
-            raise Missing(name, f"{value!r} is no text")
-        return value
+        return self._typed(name, str, "no text")
 
     def truth(self, name: str) -> bool:
         """Return a fact that is true or false."""
-        value = self.fact(name)
-        if not isinstance(value, bool):
-            raise Missing(name, f"{value!r} is neither true nor false")
-        return value
+        return self._typed(name, bool, "neither true nor false")
 
     def words(self, name: str) -> list[str]:
         """Return a fact that is a list, as text."""
+        return list(map(str, self._typed(name, list, "no list")))
+
+    def _typed(self, name: str, type_: type[T], otherwise: str) -> T:
         value = self.fact(name)
-        if not isinstance(value, list):
-            raise Missing(name, f"{value!r} is no list")
-        return [str(word) for word in value]
+        if not isinstance(value, type_):
+            raise Missing(name, f"{value!r} is {otherwise}")
+        return value
+
+    def fact_or_none(self, name: str) -> Value:
+        """Return a fact that only adds to a judgement; None if it is not known."""
+        return or_else(lambda: self.fact(name), None)
+
+    def number_or_none(self, name: str) -> float | None:
+        """Return a fact that is a number; None if it is none, or not known."""
+        return or_else(lambda: self.number(name), None)
+
+    def fact_evidence(self, *names: str) -> list[str]:
+        """Return a line of evidence for each of these facts that is known."""
+        values = ((name, self.fact_or_none(name)) for name in names)
+        return [f"{name}: {_in_words(name, value)}" for name, value in values if value is not None]
+
+    def per_step(self, name: str) -> float | None:
+        """Return a count of the window for each step; None if it is not known."""
+        return or_else(lambda: self.number(name) / max(1, self.timing.num_steps), None)
 
     def mentions(self, name: str) -> str:
         """Return a line of evidence: the fact in words, or that it is unknown. No rule decides by it."""
@@ -80,15 +123,18 @@ class ObservationView:
         processes = self.observation.processes
         if name.startswith("live.") and not isinstance(processes, Unknown) and processes:
             facts = processes[0].live
-        value = facts.get(name, Unknown("it was not asked for"))
+        value = facts.get(name, NOT_ASKED)
         return f"{name} unknown: {value.reason}" if isinstance(value, Unknown) else f"{name}: {value}"
+
+    def _changes(self, name: str) -> list[EnvironmentChange]:
+        """Return how processes changed an environment variable, in order."""
+        changes = [change for process in self._known_processes() for change in process.environment_changes]
+        return [change for change in changes if change.name == name and not change.kept]
 
     def variable(self, name: str) -> str | None:
         """Return an environment variable as its process changed it last, else as the command gets it; None if unset."""
-        changes = [change for process in self._known_processes() for change in process.environment_changes]
-        changed = [change for change in changes if change.name == name and not change.kept]
-        if changed:
-            return changed[-1].value
+        if changes := self._changes(name):
+            return changes[-1].value
         if f"env.{name}" not in self.observation.facts:
             return None  # some variables are facts only if they are set
         value = self.fact(f"env.{name}")
@@ -96,12 +142,26 @@ class ObservationView:
 
     def who_set(self, name: str) -> str:
         """Return who set an environment variable, in words; "" if that is not known."""
-        for process in self._known_processes():
-            for change in reversed(process.environment_changes):
-                if change.name == name and not change.kept:
-                    return f"set by the program in {change.file}:{change.line} ({change.function})"
+        if changes := self._changes(name):
+            last = changes[-1]
+            return f"set by the program in {last.file}:{last.line} ({last.function})"
         origin = self.observation.facts.get(f"env_from.{name}")
         return origin if isinstance(origin, str) else ""
+
+    def variable_evidence(self, *names: str) -> list[str]:
+        """Return a line of evidence for each variable: its value, and who set it."""
+        lines = []
+        for name in names:
+            value, who = self.variable(name), self.who_set(name)
+            text = f"{name} is not set" if value is None else f"{name}={value}"
+            lines.append(f"{text}, {who}" if who else text)
+        return lines
+
+    def place_of_variable(self, *names: str) -> Place:
+        """Return where the program itself set the first of these variables; no place if it set none."""
+        changes = [self._changes(name) for name in names]
+        last = next((of_one[-1] for of_one in changes if of_one), None)
+        return Place() if last is None else Place(function=f"{last.file}({last.line}): {last.function}")
 
     # The program
 
@@ -117,9 +177,7 @@ class ObservationView:
     @property
     def processes(self) -> list[ProcessState]:
         """Return the processes that make steps, in the order of ranks; never empty."""
-        processes = self.observation.processes
-        if isinstance(processes, Unknown):
-            raise Missing("the running program", processes.reason)
+        processes = required(self.observation.processes, "the running program")
         if not processes:
             raise Missing("the running program", "no process of it made steps")
         return processes
@@ -131,10 +189,7 @@ class ObservationView:
 
     @property
     def timing(self) -> Timing:
-        timing = self.process.timing
-        if isinstance(timing, Unknown):
-            raise Missing("timing of the plain window", timing.reason)
-        return timing
+        return required(self.process.timing, "timing of the plain window")
 
     @property
     def loaders(self) -> list[Loader]:
@@ -154,10 +209,7 @@ class ObservationView:
 
     @property
     def compilation(self) -> Compilation:
-        compilation = self.process.compilation
-        if isinstance(compilation, Unknown):
-            raise Missing("what torch.compile did", compilation.reason)
-        return compilation
+        return required(self.process.compilation, "what torch.compile did")
 
     @property
     def is_training(self) -> bool:
@@ -175,10 +227,7 @@ class ObservationView:
 
     @property
     def trace(self) -> TraceSummary:
-        trace = self.observation.trace
-        if isinstance(trace, Unknown):
-            raise Missing("the trace", trace.reason)
-        return trace
+        return required(self.observation.trace, "the trace")
 
     @property
     def kernels(self) -> Kernels:
@@ -195,10 +244,7 @@ class ObservationView:
 
     @property
     def attribution(self) -> Attribution:
-        attribution = self.observation.attribution
-        if isinstance(attribution, Unknown):
-            raise Missing("where a step goes", attribution.reason)
-        return attribution
+        return required(self.observation.attribution, "where a step goes")
 
     def losses(self, *ids: str) -> list[LostTime]:
         """Return the causes of these ids in shares of a plain step, largest first."""
@@ -207,6 +253,12 @@ class ObservationView:
     def lost(self, *ids: str) -> float:
         """Return the sum of these causes. Causes of idle time do not overlap one another."""
         return sum(loss.share for loss in self.losses(*ids))
+
+
+def _in_words(name: str, value: Value) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return words.num_bytes(value) if name.endswith("_bytes") and isinstance(value, int | float) else str(value)
 
 
 def needs(condition: bool, name: str, reason: str) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
+from dynotune.doctor.declaration import Judgement
 from dynotune.doctor.observation_view import ObservationView, needs
-from dynotune.schema.diagnosis import Severity
 from dynotune.schema.observation import SlowStep, Why
+from dynotune.schema.setting import Setting
+from dynotune.schema.trace_summary import Place
 
 ORDER: tuple[Why, ...] = ("compilation", "work", "allocation", "garbage", "epoch", "loader")
 """If a step has several causes, the first of these counts: it is rarer, and delays the others."""
@@ -23,18 +26,26 @@ class SlowSteps:
     usual_s: float
     share: float
 
-    @property
-    def severity(self) -> Severity:
-        return policy.severity(self.share)
-
     def evidence(self) -> list[str]:
         longest = ", ".join(ms(step.step_s) for step in self.steps[:SHOWN])
         more = f" and {len(self.steps) - SHOWN} more" if len(self.steps) > SHOWN else ""
         return [f"{longest}{more}; a usual step takes {ms(self.usual_s)}"]
 
-    def claim(self, what: str) -> str:
+    def judgement(
+        self, did: str, remedy: str, *, where: Place | None = None, candidates: Sequence[Setting] | None = None
+    ) -> Judgement:
+        """Return what a rule concludes from steps that `did` this."""
         steps = "One of the slowest steps" if len(self.steps) == 1 else f"{len(self.steps)} of the slowest steps"
-        return f"{steps} {what}: up to {self.steps[0].step_s / self.usual_s:.1f} times as long as usual."
+        return Judgement(
+            claim=f"{steps} {did}: up to {self.steps[0].step_s / self.usual_s:.1f} times as long as usual.",
+            kind="jitter",
+            severity=policy.severity(self.share),
+            share=self.share,
+            evidence=self.evidence(),
+            where=where,
+            candidates=candidates,
+            remedy=remedy,
+        )
 
 
 def slow_steps(view: ObservationView, why: Why) -> SlowSteps | None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dynotune.knobs.conditions import NO_GPU, has_gpu
+from dynotune.knobs.conditions import ON_GPU
 from dynotune.schema.knob import AllocConf, Effect, Knob, Scalar
-
-__all__ = ["KNOBS"]
 
 
 def _key(
@@ -30,19 +28,17 @@ def _key(
         default=default,
         when="process",
         effect=effect,
-        needs=("gpu.count",),
-        applies=has_gpu,
-        unless=NO_GPU,
+        **ON_GPU,
         doc=doc,
         hurts=hurts,
-        source=("https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf"),
+        source="https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf",
     )
 
 
 _NEWER = "Known to newer versions of torch only; others stop at start and say so."
 _NATIVE = "Ignored with alloc.backend=cudaMallocAsync."
 
-_DEVICE = (
+KNOBS = (
     _key(
         "expandable_segments",
         "bool",
@@ -130,9 +126,7 @@ _DEVICE = (
         "The cache is not emptied for another try. " + _NEWER,
         effect="semantics",
     ),
-)
-
-_PINNED = (
+    # Pinned host memory.
     _key(
         "pinned_use_cuda_host_register",
         "bool",
@@ -186,5 +180,3 @@ _PINNED = (
         effect="semantics",
     ),
 )
-
-KNOBS = (*_DEVICE, *_PINNED)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dynotune.schema.knob import Env, Knob
 
-__all__ = ["KNOBS"]
-
 _CUDA = "https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html"
 _LAZY = "https://docs.nvidia.com/cuda/cuda-programming-guide/04-special-topics/lazy-loading.html"
 _COMPILE = "https://docs.pytorch.org/tutorials/recipes/torch_compile_caching_configuration_tutorial.html"

@@ -25,21 +25,7 @@ from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import AllocConf, Argument, Env, Knob, Scalar, is_of_launch
 from dynotune.schema.setting import UNSET, Setting
 
-__all__ = ["all_knobs", "caution", "check_applies", "get", "parse"]
-
-_FAMILIES = (
-    environment.KNOBS,
-    caches.KNOBS,
-    loader.KNOBS,
-    transfer.KNOBS,
-    precision.KNOBS,
-    kernels.KNOBS,
-    compile.KNOBS,
-    optimizer.KNOBS,
-    allocator.KNOBS,
-    host.KNOBS,
-    launching.KNOBS,
-)
+_FAMILIES = (environment, caches, loader, transfer, precision, kernels, compile, optimizer, allocator, host, launching)
 
 # What dynotune itself sets in order to reach the program.
 LARGEST = 2**63 - 1
@@ -51,7 +37,7 @@ _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 @functools.cache
 def all_knobs() -> tuple[Knob, ...]:
     """The catalogue in the order of its families; `env.NAME` and `arg.NAME` stand for any variable and placeholder."""
-    return tuple(knob for family in _FAMILIES for knob in family)
+    return tuple(knob for family in _FAMILIES for knob in family.KNOBS)
 
 
 def get(knob_id: str) -> Knob:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 from dynotune.schema.facts import Facts
 
-__all__ = ["NO_GPU", "compute_capability_from", "has_gpu", "torch_from", "version_of"]
-
-NO_GPU = "it acts on the GPU, and none was found here"
-
-
-def has_gpu(facts: Facts) -> bool:
-    """Whether there is a GPU at all (`gpu.count`)."""
-    return facts["gpu.count"] != 0
+ON_GPU: dict[str, Any] = {
+    "needs": ("gpu.count",),
+    "applies": lambda facts: facts["gpu.count"] != 0,
+    "unless": "it acts on the GPU, and none was found here",
+}
+"""What a knob asks that acts on the GPU alone."""
 
 
 def compute_capability_from(*least: int) -> Callable[[Facts], bool]:

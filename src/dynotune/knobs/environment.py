@@ -5,8 +5,6 @@ from __future__ import annotations
 from dynotune.knobs import caches
 from dynotune.schema.knob import Env, Knob
 
-__all__ = ["KNOBS", "for_variable"]
-
 
 def for_variable(name: str) -> Knob:
     """The knob `env.NAME`."""
@@ -18,11 +16,9 @@ def for_variable(name: str) -> Knob:
         default="as in the environment that dynotune was started from",
         when="process",
         effect="semantics",
-        doc=(
-            f"The environment variable {name}. `env.{name}=@unset` takes it away. The program cannot change "
-            "it afterwards: its own writes do not reach C code or child processes."
-        ),
-        hurts=("What a variable may change is up to whoever reads it; some are read once, when a library is loaded."),
+        doc=f"The environment variable {name}. `env.{name}=@unset` takes it away. The program cannot change "
+        "it afterwards: its own writes do not reach C code or child processes.",
+        hurts="What a variable may change is up to whoever reads it; some are read once, when a library is loaded.",
         source="https://docs.pytorch.org/docs/stable/torch_environment_variables.html",
     )
 

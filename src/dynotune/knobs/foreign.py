@@ -16,8 +16,6 @@ from dynotune.schema.redaction import MARK, redacted
 from dynotune.schema.setting import UNSET, Setting
 from dynotune.text import words
 
-__all__ = ["Checked", "check", "check_variables", "how_to_type", "must_be_typed"]
-
 _NUMBER = r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?"
 _SWITCH = r"(?i:0|1|true|false|yes|no|on|off)"
 _SIZE = r"[0-9]{1,18} ?[kKmMgGtT]?i?[bB]?"

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from dynotune.schema.knob import Call, Knob, Preload
 
-__all__ = ["KNOBS", "MALLOC_LIBRARIES"]
-
 MALLOC_LIBRARIES: dict[str, tuple[str, ...]] = {
     "jemalloc": ("libjemalloc.so.2", "libjemalloc.so.1", "libjemalloc.so"),
-    "tcmalloc": (
-        "libtcmalloc.so.4",
-        "libtcmalloc_minimal.so.4",
-        "libtcmalloc.so",
-        "libtcmalloc_minimal.so",
-    ),
+    "tcmalloc": ("libtcmalloc.so.4", "libtcmalloc_minimal.so.4", "libtcmalloc.so", "libtcmalloc_minimal.so"),
 }
 
 _THREADS = "https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inference.html"
@@ -29,10 +22,8 @@ KNOBS = (
         # Sums split over another number of threads round differently.
         effect="numerics",
         doc="Threads within one CPU operation of torch.",
-        hurts=(
-            "Ranks, workers and threads share the cores: more threads than cores slow all of them down. One "
-            "thread is right for many small operations, and too few for large ones."
-        ),
+        hurts="Ranks, workers and threads share the cores: more threads than cores slow all of them down. One thread "
+        "is right for many small operations, and too few for large ones.",
         source=_THREADS,
     ),
     Knob(
@@ -43,8 +34,8 @@ KNOBS = (
         default="the cores of the machine",
         when="before_cuda",
         effect="exact",
-        doc=("Threads that run independent CPU operations side by side (torch.jit.fork, some distributed work)."),
-        hurts=("Most programs start no such work, and see no difference. Torch lets it be set once in a process."),
+        doc="Threads that run independent CPU operations side by side (torch.jit.fork, some distributed work).",
+        hurts="Most programs start no such work, and see no difference. Torch lets it be set once in a process.",
         source=_THREADS,
     ),
     Knob(
@@ -58,10 +49,8 @@ KNOBS = (
         needs=("platform",),
         applies=lambda facts: str(facts["platform"]).lower().startswith("linux"),
         unless="preloading a library works on Linux only",
-        doc=("The allocator behind malloc in the command and its children, preloaded where the library is installed."),
-        hurts=(
-            "Keeps freed memory longer. Helps where CPU code allocates much, such as decoding; else nothing changes."
-        ),
+        doc="The allocator behind malloc in the command and its children, preloaded where the library is installed.",
+        hurts="Keeps freed memory longer. Helps where CPU code allocates much, such as decoding; else nothing changes.",
         source="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
     ),
 )

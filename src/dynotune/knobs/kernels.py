@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dynotune.knobs.conditions import NO_GPU, has_gpu
+from dynotune.knobs.conditions import ON_GPU
 from dynotune.schema.knob import Attr, Call, Knob, Module
-
-__all__ = ["KNOBS"]
 
 _RANDOMNESS = "https://docs.pytorch.org/docs/stable/notes/randomness.html"
 
@@ -17,14 +15,10 @@ KNOBS = (
         default="false",
         when="any",
         effect="numerics",
-        needs=("gpu.count",),
-        applies=has_gpu,
-        unless=NO_GPU,
+        **ON_GPU,
         doc="Lets cuDNN time several algorithms for each new convolution shape and keep the fastest.",
-        hurts=(
-            "Every new shape is timed anew, so inputs of many sizes get slower. The choice may differ from "
-            "run to run, and the results with it in their last digits; the algorithms may take more memory."
-        ),
+        hurts="Every new shape is timed anew, so inputs of many sizes get slower. The choice may differ from run to "
+        "run, and the results with it in their last digits; the algorithms may take more memory.",
         # cuDNN keeps a plan under its shape, type and layout, not under how it was found: Conv_v8.cpp.
         not_switched="cuDNN keeps the plan that it chose for a shape, by whichever way, and looks there first",
         source=_RANDOMNESS + "#cuda-convolution-benchmarking",
@@ -36,13 +30,9 @@ KNOBS = (
         default="false",
         when="any",
         effect="numerics",
-        needs=("gpu.count",),
-        applies=has_gpu,
-        unless=NO_GPU,
+        **ON_GPU,
         doc="Keeps cuDNN to convolution algorithms that give the same result every time.",
-        hurts=(
-            "Set to true, faster algorithms are passed over. Set to false, runs are no longer repeatable bit by bit."
-        ),
+        hurts="Set to true, faster algorithms are passed over. Set to false, runs are no longer repeatable bit by bit.",
         source=_RANDOMNESS + "#cuda-convolution-determinism",
     ),
     Knob(
@@ -52,15 +42,10 @@ KNOBS = (
         default="false",
         when="any",
         effect="numerics",
-        doc=(
-            "Makes torch use deterministic algorithms everywhere, and raise where there are none. It also "
-            "fills uninitialised memory, one more kernel for each empty tensor."
-        ),
-        hurts=(
-            "Set to true, operations without such an algorithm raise, and cuBLAS wants "
-            "CUBLAS_WORKSPACE_CONFIG set, which costs host time at each product before torch 2.13. Set to "
-            "false, runs are no longer repeatable."
-        ),
+        doc="Makes torch use deterministic algorithms everywhere, and raise where there are none. It also fills "
+        "uninitialised memory, one more kernel for each empty tensor.",
+        hurts="Set to true, operations without such an algorithm raise, and cuBLAS wants CUBLAS_WORKSPACE_CONFIG set, "
+        "which costs host time at each product before torch 2.13. Set to false, runs are no longer repeatable.",
         not_switched="an operation without a deterministic algorithm would end the program",
         source=_RANDOMNESS + "#avoiding-nondeterministic-algorithms",
     ),
@@ -71,15 +56,10 @@ KNOBS = (
         default="false",
         when="construct",
         effect="numerics",
-        doc=(
-            "Stores images and convolution weights with their channels last (NHWC), as tensor cores want "
-            "them: the outermost module's 4-D weights once, its 4-D inputs at each call. Shapes stay as "
-            "they are."
-        ),
-        hurts=(
-            "Operations without a channels-last kernel convert there and back. In float32 there is little "
-            "to gain; code that calls view() on activations may raise."
-        ),
+        doc="Stores images and convolution weights with their channels last (NHWC), as tensor cores want them: the "
+        "outermost module's 4-D weights once, its 4-D inputs at each call. Shapes stay as they are.",
+        hurts="Operations without a channels-last kernel convert there and back. In float32 there is little to gain; "
+        "code that calls view() on activations may raise.",
         source="https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
     ),
 )

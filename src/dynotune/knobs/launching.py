@@ -5,8 +5,6 @@ from __future__ import annotations
 from dynotune.schema.errors import UsageError
 from dynotune.schema.knob import Argument, Interpreter, Knob, Revision
 
-__all__ = ["KNOBS", "for_argument"]
-
 _SWITCHED_NEVER = "it is part of how the command is started"
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dynotune.knobs.conditions import compute_capability_from
 from dynotune.schema.knob import Call, Knob, Module
 
-__all__ = ["KNOBS"]
-
 KNOBS = (
     Knob(
         id="matmul.fp32_precision",
@@ -20,14 +18,11 @@ KNOBS = (
         needs=("gpu.compute_capability",),
         applies=compute_capability_from(8, 0),
         unless="TF32 needs a GPU of compute capability 8.0 (Ampere) or newer",
-        doc=(
-            "Arithmetic inside float32 matrix products: `high` allows TF32 with 10 bits of mantissa "
-            "(float32 has 23), `medium` bfloat16 where there is a kernel for it. Convolutions are not "
-            "meant: cuDNN uses TF32 for them already."
-        ),
-        hurts=(
-            "Errors of a product grow about a hundredfold. Does nothing where products are in half precision already."
-        ),
+        doc="Arithmetic inside float32 matrix products: `high` allows TF32 with 10 bits of mantissa (float32 has 23), "
+        "`medium` bfloat16 where there is a kernel for it. Convolutions are not meant: cuDNN uses TF32 for them "
+        "already.",
+        hurts="Errors of a product grow about a hundredfold. Does nothing where products are in half precision "
+        "already.",
         source="https://docs.pytorch.org/docs/stable/generated/torch.set_float32_matmul_precision.html",
     ),
     Knob(
@@ -38,17 +33,12 @@ KNOBS = (
         default="off, unless the program uses torch.autocast",
         when="any",
         effect="numerics",
-        doc=(
-            "Runs the outermost module under torch.autocast: matrix products and convolutions in half "
-            "precision, the rest in float32, the outputs back in float32. `off` switches the program's own "
-            "autocast off around that module; with the other values a program inside its own autocast keeps "
-            "it."
-        ),
-        hurts=(
-            "Small models that wait for kernel launches get slower: the casts are launches too. fp16 in "
-            "training is refused unless the program has a GradScaler, since small gradients would become "
-            "zero. On GPUs before compute capability 8.0 bf16 has no fast kernels."
-        ),
+        doc="Runs the outermost module under torch.autocast: matrix products and convolutions in half precision, the "
+        "rest in float32, the outputs back in float32. `off` switches the program's own autocast off around that "
+        "module; with the other values a program inside its own autocast keeps it.",
+        hurts="Small models that wait for kernel launches get slower: the casts are launches too. fp16 in training is "
+        "refused unless the program has a GradScaler, since small gradients would become zero. On GPUs before compute "
+        "capability 8.0 bf16 has no fast kernels.",
         source="https://docs.pytorch.org/docs/stable/amp.html",
     ),
 )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dynotune.knobs.conditions import NO_GPU, has_gpu
+from dynotune.knobs.conditions import ON_GPU
 from dynotune.schema.knob import Knob, Method
-
-__all__ = ["KNOBS"]
 
 KNOBS = (
     Knob(
@@ -16,18 +14,12 @@ KNOBS = (
         when="any",
         # Exact for batches from a loader; a pinned buffer of the program's own may be refilled too early.
         effect="semantics",
-        needs=("gpu.count",),
-        applies=has_gpu,
-        unless=NO_GPU,
-        doc=(
-            "Copies from pinned host memory to the GPU without waiting for them, so that the program goes "
-            "on launching work meanwhile. Other copies are left as they are: from unpinned memory it would "
-            "do nothing, and towards the host it would let the program read what has not arrived."
-        ),
-        hurts=(
-            "Does nothing without pinned memory (loader.pin_memory). A program that refills one pinned "
-            "buffer of its own right after the copy would overwrite what is still being sent."
-        ),
+        **ON_GPU,
+        doc="Copies from pinned host memory to the GPU without waiting for them, so that the program goes on launching "
+        "work meanwhile. Other copies are left as they are: from unpinned memory it would do nothing, and towards the "
+        "host it would let the program read what has not arrived.",
+        hurts="Does nothing without pinned memory (loader.pin_memory). A program that refills one pinned buffer of its "
+        "own right after the copy would overwrite what is still being sent.",
         source="https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
     ),
 )

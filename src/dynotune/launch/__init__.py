@@ -36,19 +36,14 @@ __all__ = [
     "sweep",
 ]
 
-__getattr__ = lazy_face(
-    __name__,
-    {
-        "Exit": "process.launcher",
-        "Launched": "process.launcher",
-        "Revision": "process.revision",
-        "Seed": "process.sandbox",
-        "die_by": "process.foreground",
-        "error_line": "process.run_folder",
-        "last_lines": "process.run_folder",
-        "measuring": "process.lock",
-        "new_run_folder": "process.run_folder",
-        "start": "process.launcher",
-        "sweep": "process.leases",
-    },
-)
+_HOMES = {
+    "process.launcher": "Exit Launched start",
+    "process.revision": "Revision",
+    "process.sandbox": "Seed",
+    "process.foreground": "die_by",
+    "process.run_folder": "error_line last_lines new_run_folder",
+    "process.lock": "measuring",
+    "process.leases": "sweep",
+}
+
+__getattr__ = lazy_face(__name__, {name: home for home, names in _HOMES.items() for name in names.split()})

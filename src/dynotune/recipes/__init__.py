@@ -19,11 +19,5 @@ if TYPE_CHECKING:
 __all__ = ["ON_WORKERS", "checking", "export_parts", "judge_recipe", "recipe_of"]
 
 __getattr__ = lazy_face(
-    __name__,
-    {
-        "ON_WORKERS": "export",
-        "export_parts": "export",
-        "judge_recipe": "verify",
-        "recipe_of": "writing",
-    },
+    __name__, {"ON_WORKERS": "export", "export_parts": "export", "judge_recipe": "verify", "recipe_of": "writing"}
 )

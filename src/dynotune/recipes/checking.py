@@ -19,18 +19,6 @@ from dynotune.schema.recipe import Recipe, proof_of
 from dynotune.schema.setting import Setting
 from dynotune.text import words
 
-__all__ = [
-    "Differs",
-    "baseline",
-    "command_differs",
-    "command_hash",
-    "differences",
-    "not_applied",
-    "problems",
-    "settings",
-    "unproved",
-]
-
 FACTS = {
     "gpu": "gpu.name",
     "gpu_count": "gpu.count",

@@ -13,8 +13,6 @@ from dynotune.schema.knob import AllocConf, Attr, Call, Constructor, Env, Knob, 
 from dynotune.schema.recipe import Recipe
 from dynotune.schema.setting import UNSET, Setting
 
-__all__ = ["export_parts"]
-
 LARGEST_SHM_BYTES = 16 << 30
 """What the doctor advises for a container; more has to be asked for."""
 _ROOT_MODULE: dict[str, dict[Scalar, str]] = {
@@ -103,7 +101,6 @@ def _variables(recipe: Recipe, chosen: Sequence[tuple[Setting, Knob]]) -> dict[s
         asked,
         {},
         run_dir=Path("/"),
-        agent_dir=environment.AGENT,
         facts={} if torch is None else {"torch.version": torch},
     )
     return {name: value for name, value in env.items() if name not in ("DYNOTUNE_RUN", "PYTHONPATH")}

@@ -6,8 +6,6 @@ from dynotune.schema.comparison import Comparison
 from dynotune.schema.recipe import Outcome, Recipe
 from dynotune.text import words
 
-__all__ = ["judge_recipe"]
-
 
 def judge_recipe(recipe: Recipe, comparison: Comparison, *, is_whole: bool = True) -> tuple[Outcome, str]:
     """`met`, `not-met` or `undecided`, and why.

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from dynotune.schema.comparison import Comparison
     from dynotune.schema.study import Study
 
-__all__ = ["facts_to_keep", "recipe_of"]
-
 MOST_LOG = 50.0
 
 

@@ -32,6 +32,9 @@ __all__ = [
     "export",
     "memory_report",
     "recipe_report",
+    "startup",
+    "study",
+    "trace",
     "verification_report",
 ]
 

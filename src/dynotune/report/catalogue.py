@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
+from dynotune.report import layout
 from dynotune.schema.knob import (
     AllocConf,
     Argument,
@@ -25,8 +25,6 @@ from dynotune.schema.knob import (
     Site,
 )
 
-__all__ = ["explanation", "table"]
-
 EFFECTS = {
     "exact": "the same results",
     "sampling": "the same samples in the same order, other random draws",
@@ -40,25 +38,17 @@ MOMENTS = {
     "construct": "when the object is made",
     "any": "at any time",
 }
-EFFECT_STYLES = {
-    "exact": "green",
-    "sampling": "green",
-    "numerics": "yellow",
-    "semantics": "red",
-    "system": "red",
-}
+EFFECT_STYLES = {"exact": "green", "sampling": "green", "numerics": "yellow", "semantics": "red", "system": "red"}
 
 
 def table(knobs: Sequence[Knob]) -> RenderableType:
     """All of `knobs`, a row each, with what the words in it mean below."""
-    rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    rows.add_column("Knob", no_wrap=True)
-    rows.add_column("What it does", overflow="fold")
+    rows = layout.table("Knob:whole", "What it does:text", style="bold")
     family = ""
     for knob in knobs:
-        if family and knob.id.partition(".")[0] != family:
+        before, family = family, knob.id.partition(".")[0]
+        if before not in ("", family):
             rows.add_row()
-        family = knob.id.partition(".")[0]
         rows.add_row(
             Text.assemble(
                 (knob.id, "bold"), "\n  ", (knob.effect, EFFECT_STYLES[knob.effect]), (f", {knob.when}", "dim")
@@ -80,28 +70,24 @@ def table(knobs: Sequence[Knob]) -> RenderableType:
 
 def explanation(knob: Knob) -> RenderableType:
     """One knob, with everything that is known of it."""
-    lines = Table.grid(padding=(0, 2))
-    lines.add_column(style="dim", no_wrap=True)
-    lines.add_column(overflow="fold")
-    lines.add_row("values", values(knob))
-    lines.add_row("default", knob.default)
-    lines.add_row("effect", f"{knob.effect}: {EFFECTS[knob.effect]}")
-    lines.add_row("latest", MOMENTS[knob.when])
-    lines.add_row("set at", place(knob.site))
-    if knob.needs:
-        lines.add_row("looks at", ", ".join(knob.needs))
-    if knob.unless:
-        lines.add_row("not where", knob.unless)
-    if knob.hurts:
-        lines.add_row("hurts", knob.hurts)
-    lines.add_row("in process", _in_process(knob))
-    lines.add_row("source", knob.source)
+    rows = [
+        ("values", values(knob)),
+        ("default", knob.default),
+        ("effect", f"{knob.effect}: {EFFECTS[knob.effect]}"),
+        ("latest", MOMENTS[knob.when]),
+        ("set at", place(knob.site)),
+        ("looks at", ", ".join(knob.needs)),
+        ("not where", knob.unless),
+        ("hurts", knob.hurts),
+        ("in process", _in_process(knob)),
+        ("source", knob.source),
+    ]
+    lines = layout.fields((name, text) for name, text in rows if text)
     example = Text(f"dynotune compare {knob.id}={_example(knob)} -- python train.py", style="bold")
     return Group(Text(knob.id, style="bold"), Text(knob.doc), Padding(lines, (1, 0)), example)
 
 
 def _in_process(knob: Knob) -> str:
-    """Whether `compare` can switch it on and off within one run of the command, in words."""
     if knob.not_switched:
         return f"not compared within one run: {knob.not_switched}"
     if knob.when in ("process", "before_cuda"):
@@ -110,7 +96,6 @@ def _in_process(knob: Knob) -> str:
 
 
 def values(knob: Knob) -> str:
-    """The values that a knob takes, in words."""
     if knob.values:
         return " | ".join(_spelled(value) for value in knob.values)
     if knob.type == "bool":
@@ -120,7 +105,6 @@ def values(knob: Knob) -> str:
 
 
 def place(site: Site) -> str:
-    """Where a knob is set, in words."""
     match site:
         case Env(name):
             return f"the environment variable {name}"

@@ -8,16 +8,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dynotune.report.bars import OF_A_STEP, Bar, Legend
+from dynotune.report.layout import fields
 from dynotune.report.shell_lines import ShellCommand
-from dynotune.report.step_parts import Bar, Legend
 from dynotune.report.trace_parts import place, prose, title
 from dynotune.report.upper_bounds import roofline_report, upper_bounds_report
 from dynotune.schema.diagnosis import Diagnosis, Finding, NotKnown, Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Timing
 from dynotune.text import words
-
-__all__ = ["diagnosis_report"]
 
 NUM_EVIDENCE, LONGEST_EVIDENCE = 4, 200
 NUM_UNKNOWN = 10
@@ -27,7 +26,6 @@ UPPER_BOUNDS = "each bound on its own: they overlap, and compare proves what is 
 
 
 def diagnosis_report(diagnosis: Diagnosis) -> RenderableType:
-    """The whole answer."""
     speed = [finding for finding in diagnosis.findings if finding.kind != "jitter"]
     jitter = [finding for finding in diagnosis.findings if finding.kind == "jitter"]
     parts: list[RenderableType] = [
@@ -38,22 +36,21 @@ def diagnosis_report(diagnosis: Diagnosis) -> RenderableType:
         *upper_bounds_report(diagnosis.upper_bounds),
         *roofline_report(diagnosis.roofline),
         *_not_known(diagnosis.unknown),
-        *_notes(diagnosis.notes),
     ]
+    if diagnosis.notes:
+        parts.append(Text("\n").join(Text.assemble(("note: ", "yellow"), prose(note)) for note in diagnosis.notes))
     # No Padding: it fills lines with blanks, and a blank behind a backslash ends the line for a shell.
     return Group(*(piece for part in parts for piece in (part, Text())))
 
 
 def _head(diagnosis: Diagnosis) -> RenderableType:
-    lines = Table.grid(padding=(0, 2, 0, 0))
-    lines.add_column(style="dim", no_wrap=True)
-    lines.add_column(overflow="fold")
-    lines.add_row("command", Text(words.plain(words.command(diagnosis.command))))
-    if isinstance(diagnosis.steps, Timing):
-        lines.add_row("steps", Text(_steps(diagnosis.steps)))
-    lines.add_row("bottleneck", Text(diagnosis.bottleneck, style="bold"))
-    lines.add_row("verdict", prose(diagnosis.verdict, style="bold"))
-    return lines
+    rows: list[tuple[str, str | Text]] = [
+        ("command", words.plain(words.command(diagnosis.command))),
+        *([("steps", _steps(diagnosis.steps))] if isinstance(diagnosis.steps, Timing) else []),
+        ("bottleneck", Text(diagnosis.bottleneck, style="bold")),
+        ("verdict", prose(diagnosis.verdict, style="bold")),
+    ]
+    return fields(rows)
 
 
 def _steps(timing: Timing) -> str:
@@ -75,7 +72,10 @@ def _shares(diagnosis: Diagnosis) -> list[RenderableType]:
         return []
     busy = diagnosis.busy_share
     detail = words.duration(timing.step_s) + ("" if busy is None else f", the device busy for {words.share(busy)}")
-    return [Group(title("A step", detail), Bar(shares), Legend(shares, timing.step_s, busy is not None))]
+    legend = Legend(
+        OF_A_STEP, shares, lambda share: words.duration(share * timing.step_s, column=True), busy is not None
+    )
+    return [Group(title("A step", detail), Bar(OF_A_STEP, shares), legend)]
 
 
 def _findings(heading: str, findings: Sequence[Finding], command: Sequence[str]) -> list[RenderableType]:
@@ -92,12 +92,11 @@ def _finding(finding: Finding, command: Sequence[str]) -> RenderableType:
     severity = Text(finding.severity, style=SEVERITY_STYLES[finding.severity])
     grid.add_row(severity, Text.assemble((words.plain(finding.id), "bold"), "  ", (_cost(finding), "dim")))
     grid.add_row("", Text("\n").join(_lines(finding)))
-    steps = [grid, *_commands(finding, command)]
-    return Group(*steps)
+    return Group(grid, *_commands(finding, command))
 
 
 def _cost(finding: Finding) -> str:
-    """What it costs at most; of what is no matter of speed, what it is a matter of."""
+    """Say what it costs at most, and what it is about if that is not speed."""
     kind = {"speed": "", "jitter": "", "start": "time to the first step"}.get(finding.kind, finding.kind)
     if isinstance(finding.share, Unknown):
         bound = "" if finding.kind not in ("speed", "jitter") else "how much is not known"
@@ -119,7 +118,6 @@ def _lines(finding: Finding) -> list[Text]:
 
 
 def _commands(finding: Finding, command: Sequence[str]) -> list[RenderableType]:
-    """Lines to be pasted."""
     lines: list[RenderableType] = []
     for setting, found in finding.predicted.items():
         lines.append(Text(f"  {words.plain(setting)}: {words.predicted(found)}", style="dim"))
@@ -161,8 +159,3 @@ def _not_known(unknown: Sequence[NotKnown]) -> list[RenderableType]:
 def _some(ids: Sequence[str], most: int = 3) -> str:
     more = f" and {len(ids) - most} more" if len(ids) > most else ""
     return words.plain(", ".join(ids[:most]) + more)
-
-
-def _notes(notes: Sequence[str]) -> list[RenderableType]:
-    lines = [Text.assemble(("note: ", "yellow"), prose(note)) for note in notes]
-    return [Text("\n").join(lines)] if lines else []

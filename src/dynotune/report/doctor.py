@@ -11,12 +11,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dynotune.report.findings import belief, fields, finding_lines
+from dynotune.report.findings import belief, finding_lines
+from dynotune.report.layout import fields, spaced
 from dynotune.schema.diagnosis import Difference, Examination, NotKnown
 from dynotune.schema.facts import Facts, Unknown, Value
 from dynotune.text import words
-
-__all__ = ["examination_report"]
 
 MOST_UNKNOWN = 10
 MOST_DIFFERENCES, MOST_ONE_SIDED = 25, 12
@@ -38,14 +37,13 @@ def examination_report(examination: Examination, *, costs: Mapping[str, str]) ->
     if examination.differences is not None:
         parts.append(_differences(examination.differences))
     if examination.folklore:
-        beliefs = (Padding(belief(each), (1, 0, 0, 0) if at else 0) for at, each in enumerate(examination.folklore))
-        parts.append(_titled("Does not do what people say", Group(*beliefs)))
+        parts.append(_titled("Does not do what people say", spaced(map(belief, examination.folklore))))
     if examination.unknown:
         parts.append(_not_known(examination.unknown))
     parts += [Text.assemble(("note: ", "yellow"), words.plain(note)) for note in examination.notes]
     if examination.findings:
         parts.append(Text(NEXT, style="dim"))
-    return Group(*(part if at == 0 else Padding(part, (1, 0, 0, 0)) for at, part in enumerate(parts)))
+    return spaced(parts)
 
 
 def _head(examination: Examination) -> RenderableType:
@@ -55,9 +53,7 @@ def _head(examination: Examination) -> RenderableType:
     num = len(examination.findings)
     verdict = f"{num} {'finding' if num == 1 else 'findings'}: {said}." if num else NOTHING
     rows = [("GPU", _gpus(facts)), ("host", _host(facts)), ("python", _python(facts))]
-    table = fields([(name, Text(words.plain(text))) for name, text in rows])
-    table.add_row("verdict", Text(verdict, style="bold"))
-    return table
+    return fields([*((name, words.plain(text)) for name, text in rows), ("verdict", Text(verdict, style="bold"))])
 
 
 def _gpus(facts: Facts) -> str:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from unicodedata import category
 
 from dynotune.schema.diagnosis import Finding, NotKnown
 from dynotune.schema.toml_text import commented, quoted
 from dynotune.text import words
-
-__all__ = ["Parts", "docker", "docker_quoted", "kubernetes", "kubernetes_quoted", "shell", "sysctl"]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SYSCTL = re.compile(r"sudo sysctl (?:-w )?([a-z][a-z0-9_.]*)=([^\s#;&|]+(?: [^\s#;&|]+)*)")
@@ -55,6 +53,11 @@ class Parts:
     shm_size: str = ""
     shm_why: str = ""
 
+    @property
+    def removed(self) -> list[str]:
+        """Variables to be taken away that a shell can name."""
+        return [name for name in self.unset if _NAME.fullmatch(name)]
+
 
 def shell(parts: Parts) -> str:
     """Lines for a POSIX shell to read (`. FILE`, or `eval`): they set variables and start nothing."""
@@ -64,27 +67,23 @@ def shell(parts: Parts) -> str:
     if parts.preload:
         libraries = shlex.quote(":".join(parts.preload))
         lines.append(f'export LD_PRELOAD={libraries}"${{LD_PRELOAD:+:$LD_PRELOAD}}"')
-    lines += [f"unset {name}" for name in parts.unset if _NAME.fullmatch(name)]
+    lines += [f"unset {name}" for name in parts.removed]
     lines += _nothing(parts)
     return _text([*lines, *_notes([*_set_by_program(parts), *bad, *_by_hand(parts)])])
 
 
 def docker(parts: Parts) -> str:
-    """Lines for a Dockerfile."""
     lines = [*commented(_introduction(parts)), ""]
     good, bad = _by_name(parts, may_hold=lambda sign: False)
-    lines += [f"ENV {name}={docker_quoted(value)}" for name, value in good.items()]
-    if parts.preload:
-        lines.append(f"ENV LD_PRELOAD={docker_quoted(':'.join(parts.preload))}")
+    lines += docker_variables(good | ({"LD_PRELOAD": ":".join(parts.preload)} if parts.preload else {}))
     lines += _nothing(parts)
     notes = _set_by_program(parts)
-    if removed := [name for name in parts.unset if _NAME.fullmatch(name)]:
-        words_ = [word for name in removed for word in ("-u", name)]
+    if parts.removed:
         notes += ["", "A Dockerfile cannot take a variable away. The command can:"]
-        notes.append(f"CMD {json.dumps(['env', *words_, *_command(parts)])}")
+        notes.append(f"CMD {json.dumps(_without(parts.removed, parts))}")
     if parts.shm_size:
         notes += ["", f"Loader workers hand their batches over in {SHM}, of which a container has 64 MiB:"]
-        notes += [f"docker run --shm-size={_docker_size(parts.shm_size)} …  ({parts.shm_why})"]
+        notes += [f"docker run --shm-size={parts.shm_size.removesuffix('i').lower()} …  ({parts.shm_why})"]
     notes += [*bad, *_by_hand(parts)]
     run = [*_run(parts, "/recipe.toml"), *_command(parts)]
     notes += ["", "All of it at once, where dynotune is installed in the image:"]
@@ -94,24 +93,18 @@ def docker(parts: Parts) -> str:
 
 def kubernetes(parts: Parts) -> str:
     """YAML to be merged into a pod's template: env, and shared memory for loader workers."""
-    good, bad = _by_name(parts, may_hold=_is_text)
+    good, bad = _by_name(parts, may_hold=lambda sign: sign != "\0" and category(sign) != "Cs")
     if parts.preload:
         good["LD_PRELOAD"] = ":".join(parts.preload)
-    removed = [name for name in parts.unset if _NAME.fullmatch(name)]
     lines = commented([*_introduction(parts), "", "Merge it into the pod's template."])
-    if not (good or removed or parts.shm_size):
+    if not (good or parts.removed or parts.shm_size):
         lines += ["{}", *_nothing(parts)]
     else:
-        lines += ["spec:", "  containers:", "    - name: CONTAINER  # yours"]
-        if good:
-            lines.append("      env:")
-            for name, value in good.items():
-                lines += [f"        - name: {quoted(name)}", f"          value: {kubernetes_quoted(value)}"]
-        if removed:
+        lines += container(good)
+        if parts.removed:
             lines += commented(["A pod cannot take a variable of its image away; the command can."])
-            taken = [word for name in removed for word in ("-u", name)]
-            command = ["env", *taken, *_command(parts)]
-            lines += ["      command:", *(f"        - {kubernetes_quoted(word)}" for word in command)]
+            lines += ["      command:"]
+            lines += [f"        - {kubernetes_quoted(word)}" for word in _without(parts.removed, parts)]
         if parts.shm_size:
             lines += ["      volumeMounts:", "        - name: shm", f"          mountPath: {SHM}"]
             lines += ["  volumes:", "    - name: shm", "      emptyDir:", "        medium: Memory"]
@@ -152,9 +145,6 @@ def sysctl(recipe: str, findings: Sequence[Finding], unknown: Sequence[NotKnown]
     return _text(lines)
 
 
-# Words
-
-
 def _introduction(parts: Parts) -> list[str]:
     lines = [f"From {parts.recipe}, by dynotune recipe export.", *parts.about]
     if parts.left_out:
@@ -170,7 +160,6 @@ def _run(parts: Parts, recipe: str) -> list[str]:
 
 
 def _all_at_once(parts: Parts) -> list[str]:
-    """The line that needs nothing else."""
     line = f"{words.command(_run(parts, parts.recipe))} {words.command(parts.command) or 'COMMAND'}"
     return ["", "All of it at once, checked in the running program:", f"    {line}"]
 
@@ -205,6 +194,7 @@ def _by_name(parts: Parts, *, may_hold: Callable[[str], bool]) -> tuple[dict[str
     """
     good = {name: value for name, value in parts.variables.items() if _NAME.fullmatch(name)}
     bad = [name for name in (*parts.variables, *parts.unset) if not _NAME.fullmatch(name)]
+    # Whatever else does not print could end the line, or act on a terminal.
     strange = [name for name, value in good.items() if not all(_shows(sign) or may_hold(sign) for sign in value)]
     notes = {
         f"Left out, since no shell can name it: {', '.join(map(repr, bad))}. dynotune run can.": bad,
@@ -215,12 +205,12 @@ def _by_name(parts: Parts, *, may_hold: Callable[[str], bool]) -> tuple[dict[str
 
 
 def _shows(sign: str) -> bool:
-    """Whether a character is there to be seen, or a blank: it ends no line, and no terminal acts on it."""
     return category(sign)[0] != "C" and category(sign) not in ("Zl", "Zp")
 
 
-def _is_text(sign: str) -> bool:
-    return sign != "\0" and category(sign) != "Cs"
+def _without(names: Sequence[str], parts: Parts) -> list[str]:
+    """The command, begun by `env`, which takes these variables away."""
+    return ["env", *(word for name in names for word in ("-u", name)), *_command(parts)]
 
 
 def _command(parts: Parts) -> list[str]:
@@ -229,13 +219,18 @@ def _command(parts: Parts) -> list[str]:
     return parts.command if parts.command and is_text else ["COMMAND"]
 
 
-def docker_quoted(value: str) -> str:
-    """As a value of ENV: a `$` stays one."""
-    return '"' + re.sub(r'(["\\$])', r"\\\1", value) + '"'
+def docker_variables(variables: Mapping[str, str]) -> list[str]:
+    """Lines of a Dockerfile: a `$` stays one."""
+    values = {name: re.sub(r'(["\\$])', r"\\\1", value) for name, value in variables.items()}
+    return [f'ENV {name}="{value}"' for name, value in values.items()]
 
 
-def _docker_size(size: str) -> str:
-    return size.removesuffix("i").lower()
+def container(variables: Mapping[str, str]) -> list[str]:
+    """The beginning of what is merged into a pod's template."""
+    lines = ["spec:", "  containers:", "    - name: CONTAINER  # yours", *(["      env:"] if variables else [])]
+    for name, value in variables.items():
+        lines += [f"        - name: {quoted(name)}", f"          value: {kubernetes_quoted(value)}"]
+    return lines
 
 
 def kubernetes_quoted(value: str) -> str:
@@ -244,7 +239,6 @@ def kubernetes_quoted(value: str) -> str:
 
 
 def _notes(paragraphs: Sequence[str]) -> list[str]:
-    """Comments; each paragraph begins with an empty line."""
     return [line if line != "#" else "" for line in commented(paragraphs)]
 
 

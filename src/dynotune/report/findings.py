@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
+from dynotune.report.layout import fields
 from dynotune.schema.diagnosis import Finding, Severity
 from dynotune.schema.explanation import Folklore
 from dynotune.text import words
-
-__all__ = ["SEVERITY_STYLES", "belief", "fields", "finding_lines"]
 
 SEVERITY_STYLES: dict[Severity, str] = {"high": "bold red", "medium": "bold yellow", "low": "cyan"}
 KINDS = {
@@ -55,16 +53,6 @@ def finding_lines(finding: Finding, *, costs: str = "") -> RenderableType:
     return Group(headline, Padding(body, (0, 0, 0, 2)))
 
 
-def fields(rows: list[tuple[str, Text]]) -> Table:
-    """Names and texts side by side."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in rows:
-        table.add_row(name, text)
-    return table
-
-
 def belief(folklore: Folklore) -> RenderableType:
     """A popular remedy: what people say, and what is so."""
     rows = [
@@ -76,5 +64,5 @@ def belief(folklore: Folklore) -> RenderableType:
         ("source", folklore.source),
         ("findings", ", ".join(folklore.bears_on)),
     ]
-    shown = [(name, Text(words.plain(text))) for name, text in rows if text]
+    shown = [(name, words.plain(text)) for name, text in rows if text]
     return Group(Text(words.plain(folklore.id), style="bold"), Padding(fields(shown), (0, 0, 0, 2)))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from types import SimpleNamespace
+
+from rich.console import Group, RenderableType
 from rich.text import Text
 
+from dynotune.report.bars import Bar, Part
 from dynotune.report.findings import finding_lines
+from dynotune.report.layout import fields, spaced
 from dynotune.report.trace_parts import place, prose, rows_of, title
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Capacity, Moment, Processes, Proof, RankMemory, Term, TermName
@@ -21,9 +25,8 @@ FAR = 16
 """Times the largest batch that was run: the program may choose other algorithms there."""
 NOTABLE_BYTES = 256 << 20
 """Of others: the driver keeps less than that for itself."""
-WIDEST = 100
 # fmt: off
-LOOKS: dict[TermName, tuple[str, str]] = {
+_LOOKS: dict[TermName, tuple[str, str]] = {
     "weights": ("weights", "#2e7d32"), "gradients": ("gradients", "#c9a227"),
     "optimizer": ("optimizer states", "#8e4585"), "buffers": ("buffers", "#7cb342"), "inputs": ("inputs", "#00838f"),
     "activations": ("activations", "#1565c0"), "temporary": ("temporary buffers", "#64b5f6"),
@@ -34,7 +37,8 @@ LOOKS: dict[TermName, tuple[str, str]] = {
     "context": ("CUDA context, loaded modules, NCCL", "#90a4ae"), "unknown": ("unknown", "#c62828"),
 }
 # fmt: on
-"""Name and colour of each term, on the screen and on the page."""
+LOOKS = {name: Part(name, label, "█", label[0], colour) for name, (label, colour) in _LOOKS.items()}
+"""Each term on the screen and on the page."""
 
 
 def memory_report(account: MemoryAccount) -> RenderableType:
@@ -42,8 +46,7 @@ def memory_report(account: MemoryAccount) -> RenderableType:
     about = [("snapshot", account.file) if account.file else ("command", words.command(account.command))]
     if account.pretended:
         about.append(("GPU", f"{account.pretended}, which is not here: all is predicted"))
-    head = [(Text(what, style="dim"), Text(words.plain(text))) for what, text in about]
-    parts: list[RenderableType] = [rows_of([("", "left"), ("", "place")], head)]
+    parts: list[RenderableType] = [fields((what, words.plain(text)) for what, text in about)]
     parts += map(_rank, account.ranks)
     if not account.file:
         parts.append(_capacity(account.capacity, "run without a GPU" if account.pretended else "measured"))
@@ -55,7 +58,7 @@ def memory_report(account: MemoryAccount) -> RenderableType:
     notes = [*account.notes, *dict.fromkeys(note for rank in account.ranks for note in rank.notes)]
     if notes:
         parts.append(Text("\n").join(Text.assemble(("note: ", "yellow"), prose(note)) for note in notes))
-    return Group(*(piece for part in parts for piece in (part, Text())))
+    return spaced(parts)
 
 
 def name_of(rank: RankMemory) -> str:
@@ -70,8 +73,8 @@ def _rank(rank: RankMemory) -> RenderableType:
     steady = rank.steady if isinstance(rank.steady, Moment) else None
     rows = [
         (
-            Text("■", style=LOOKS[term.name][1]),
-            LOOKS[term.name][0],
+            Text("■", style=LOOKS[term.name].style),
+            LOOKS[term.name].label,
             words.num_bytes(term.num_bytes),
             words.fine_share(term.num_bytes / max(1, rank.peak.total_bytes)),
             "" if steady is None else words.num_bytes(steady.of(term.name)) if steady.of(term.name) else "–",
@@ -85,7 +88,8 @@ def _rank(rank: RankMemory) -> RenderableType:
     if rank.step_s is not None:
         before = "" if rank.before_s is None else f", those before {words.duration(rank.before_s)}"
         cost.append(Text(f"recorded steps took {words.duration(rank.step_s)}{before}", style="dim"))
-    return Group(title(who, _said(rank, rank.peak)), _Bar(rank.peak), rows_of(columns, rows), *cost)
+    sizes = SimpleNamespace(**{name: rank.peak.of(name) for name in LOOKS})
+    return Group(title(who, _said(rank, rank.peak)), Bar(list(LOOKS.values()), sizes), rows_of(columns, rows), *cost)
 
 
 def _said(rank: RankMemory, peak: Moment) -> str:
@@ -113,24 +117,6 @@ def _whose(term: Term) -> Text:
         sized = ((words.num_bytes(size), place(Place(function=line))) for line, size in lines[:NUM_LINES])
         return Text("\n").join(Text.assemble(f"{size} ", where) for size, where in sized)
     return place(Place(function=lines[0][0])) if lines else Text()
-
-
-class _Bar:
-    """Terms as one bar; each that is not nothing has a column where there is room."""
-
-    def __init__(self, moment: Moment) -> None:
-        self._moment = moment
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width, total = min(options.max_width, WIDEST), max(1, self._moment.total_bytes)
-        bar, done, drawn = Text(no_wrap=True, overflow="crop"), 0, 0
-        for term in self._moment.terms:
-            label, colour = LOOKS[term.name]
-            done += max(0, term.num_bytes)
-            cells = round(width * done / total) - drawn
-            drawn += cells
-            bar.append((label[0] if options.ascii_only else "█") * cells, style=colour)
-        yield bar
 
 
 def _capacity(found: Capacity | Unknown, run: str) -> RenderableType:

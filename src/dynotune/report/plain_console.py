@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-__all__ = ["console"]
-
 _PICTURES = {number: 0x2400 + number for number in range(0x20)} | {0x7F: 0x2421}
 """Of control characters, as Unicode draws them: `␛`."""
 

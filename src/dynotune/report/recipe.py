@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
+from dynotune.report.catalogue import EFFECT_STYLES
+from dynotune.report.layout import fields, table
 from dynotune.schema.recipe import EFFECTS, Header, Recipe, Verification, proof_of
 from dynotune.schema.setting import Setting
 from dynotune.text import words
-
-__all__ = ["RULE", "recipe_report", "verification_report"]
 
 LABELS = {
     "gpu": "GPU",
@@ -29,7 +28,6 @@ HOW = {
     "ablation": ("ablated", "with it against without it, beside the settings tried with it"),
     "confirmation": ("confirmed", "all settings together against none"),
 }
-EFFECT_STYLES = {"exact": "green", "sampling": "green", "numerics": "yellow", "semantics": "red", "system": "red"}
 RULE = (
     "Met: better again, and by no less than the stated interval's lower end. Not met: not better, or the new interval "
     "lies below the stated one. Else undecided."
@@ -45,14 +43,9 @@ def recipe_report(recipe: Recipe, *, problems: Mapping[str, str]) -> RenderableT
         problems: knob to the reason why `dynotune run` refuses it.
     """
     parts: list[RenderableType] = [_header(recipe.recipe), Padding(_settings(recipe, problems), (1, 0))]
-    facts = [(name, fact) for name, fact in recipe.facts.items() if name in LABELS]
+    facts = [(LABELS[name], words.plain(str(fact))) for name, fact in recipe.facts.items() if name in LABELS]
     if facts:
-        lines = Table.grid(padding=(0, 2))
-        lines.add_column(style="dim", no_wrap=True)
-        lines.add_column(overflow="fold")
-        for name, fact in facts:
-            lines.add_row(LABELS[name], Text(words.plain(str(fact))))
-        parts += [Text("Proved on", style="bold"), lines]
+        parts += [Text("Proved on", style="bold"), fields(facts)]
     else:
         parts.append(Text("It does not say on what machine it was proved.", style="yellow"))
     parts += [Text.assemble(("refused: ", "red"), words.plain(why)) for why in problems.values()]
@@ -60,30 +53,25 @@ def recipe_report(recipe: Recipe, *, problems: Mapping[str, str]) -> RenderableT
 
 
 def _header(head: Header) -> RenderableType:
-    lines = Table.grid(padding=(0, 2))
-    lines.add_column(style="dim", no_wrap=True)
-    lines.add_column(overflow="fold")
-    command = words.plain(words.command(head.command)) if head.command else "not told"
-    lines.add_row("command", Text(command))
-    lines.add_row("created", Text(words.plain(head.created) or words.UNKNOWN))
-    lines.add_row("objective", head.objective)
     if head.speedup is None:
-        lines.add_row("together", Text("no speed-up is stated", style="yellow"))
+        stated = Text("no speed-up is stated", style="yellow")
     else:
         of_what = "blocks within one process" if head.within else "pairs"
         pairs = "" if head.num_pairs is None else f", {head.num_pairs} {of_what}"
         stated = Text.assemble((words.times(head.speedup, digits=3), "bold"), f" ({words.interval(head.ci)}){pairs}")
-        lines.add_row("together", stated)
-    return lines
+    rows: list[tuple[str, str | Text]] = [
+        ("command", words.plain(words.command(head.command)) if head.command else "not told"),
+        ("created", words.plain(head.created) or words.UNKNOWN),
+        ("objective", head.objective),
+        ("together", stated),
+    ]
+    return fields(rows)
 
 
 def _settings(recipe: Recipe, problems: Mapping[str, str]) -> RenderableType:
     if not recipe.settings:
         return Text("It has no settings.", style="yellow")
-    rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    rows.add_column("Setting", overflow="fold", ratio=1)
-    for header in ("Speed-up", "Interval", "Proof", "Effect"):
-        rows.add_column(header, no_wrap=True)
+    rows = table("Setting:wide", "Speed-up:whole", "Interval:whole", "Proof:whole", "Effect:whole", style="bold")
     meanings: dict[str, str] = {}
     for knob, value in recipe.settings.items():
         setting = Text(words.plain(str(Setting(knob, value))))
@@ -114,23 +102,16 @@ def _settings(recipe: Recipe, problems: Mapping[str, str]) -> RenderableType:
 
 def verification_report(verification: Verification) -> RenderableType:
     """Whether the stated speed-up was met again, below the comparison's own table."""
+    stated, found, outcome = verification.stated, verification.comparison, verification.outcome
+    before = "no speed-up"
+    if stated is not None:
+        before = f"{words.times(stated, digits=3)} ({words.interval(verification.stated_ci)})"
     lines = [
-        Text.assemble(
-            ("stated    ", "dim"),
-            "no speed-up"
-            if verification.stated is None
-            else f"{words.times(verification.stated, digits=3)} ({words.interval(verification.stated_ci)})",
-        ),
-        Text.assemble(
-            ("now       ", "dim"),
-            f"{words.speedup(verification.comparison)} ({words.interval(verification.comparison.ci)})",
-        ),
-        Text.assemble(("recipe    ", "dim"), (NAMES[verification.outcome], STYLES[verification.outcome])),
+        Text.assemble(("stated    ", "dim"), before),
+        Text.assemble(("now       ", "dim"), f"{words.speedup(found)} ({words.interval(found.ci)})"),
+        Text.assemble(("recipe    ", "dim"), (NAMES[outcome], STYLES[outcome])),
         Text.assemble(("          ", "dim"), verification.reason),
         Text(RULE, style="dim"),
     ]
-    return Padding(Group(*lines, *_differs(verification.differs)), (1, 0, 0, 0))
-
-
-def _differs(said: Sequence[str]) -> list[Text]:
-    return [Text.assemble(("not as it was proved: ", "yellow"), words.plain(text)) for text in said]
+    lines += [Text.assemble(("not as it was proved: ", "yellow"), words.plain(text)) for text in verification.differs]
+    return Padding(Group(*lines), (1, 0, 0, 0))

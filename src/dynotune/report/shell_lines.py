@@ -11,8 +11,6 @@ from rich.text import Text
 
 from dynotune.text import words
 
-__all__ = ["ShellCommand"]
-
 
 @dataclass(frozen=True, slots=True)
 class ShellCommand:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+from collections.abc import Iterable
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.status import Status
-from rich.table import Table
 from rich.text import Text
 
+from dynotune.report.layout import table
 from dynotune.schema import redaction
-from dynotune.schema.comparison import ArmName, ArmSummary, Comparison, Pair, Voided
+from dynotune.schema.comparison import ArmName, ArmSummary, Comparison, FailedArm, Pair, Voided
 from dynotune.schema.facts import Unknown
-from dynotune.schema.run import Objective
+from dynotune.schema.run import Objective, Readback
 from dynotune.schema.setting import Setting
 from dynotune.text import words
-
-__all__ = ["Progress", "comparison_table"]
 
 VERDICT_STYLES = {
     "faster": "bold green",
@@ -32,7 +30,7 @@ def comparison_table(comparison: Comparison) -> RenderableType:
     """The answer: verdict, interval, both arms side by side, what was void, and what to be wary of."""
     parts: list[RenderableType] = [_headline(comparison)]
     if comparison.failed is not None:
-        parts.append(_failure(comparison))
+        parts.append(_failure(comparison, comparison.failed))
     if comparison.pairs or (comparison.failed is None and comparison.verdict != "same"):
         parts.append(Padding(_arms(comparison), (1, 0)))
     parts.append(_notes(comparison))
@@ -53,13 +51,11 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._clear()
 
     def say(self, text: str) -> None:
-        """Write a line that stays: what it will cost, who it waits for."""
+        """Write a line that stays."""
         self._console.print(Text(redaction.redacted(text), style="dim"), soft_wrap=True)
 
     def warn(self, text: str) -> None:
@@ -67,7 +63,7 @@ class Progress:
         self._console.print(Text.assemble(("warning: ", "yellow"), redaction.redacted(text)), soft_wrap=True)
 
     def running(self, what: str) -> None:
-        """The run in progress, in words; replaces the one before."""
+        """Say what is in progress, in place of what was before."""
         if not self._console.is_terminal:
             return
         if self._status is None:
@@ -113,16 +109,12 @@ class Progress:
 
 
 def _headline(comparison: Comparison) -> RenderableType:
+    settings, against = words.settings(comparison.candidate_settings, separator=" "), "the command as it is"
+    if comparison.run.settings:
+        against = words.settings(comparison.run.settings, separator=" ")
     lines = [
         Text.assemble(("command   ", "dim"), words.command(comparison.run.command)),
-        Text.assemble(
-            ("compared  ", "dim"),
-            words.settings(comparison.candidate_settings, separator=" "),
-            (" against ", "dim"),
-            words.settings(comparison.run.settings, separator=" ")
-            if comparison.run.settings
-            else "the command as it is",
-        ),
+        Text.assemble(("compared  ", "dim"), settings, (" against ", "dim"), against),
         Text.assemble(("verdict   ", "dim"), (words.verdict(comparison), VERDICT_STYLES[comparison.verdict])),
     ]
     if comparison.reason:
@@ -131,19 +123,16 @@ def _headline(comparison: Comparison) -> RenderableType:
 
 
 def _arms(comparison: Comparison) -> RenderableType:
-    rows = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
-    rows.add_column("")
-    rows.add_column("baseline", overflow="fold")
-    rows.add_column("candidate", overflow="fold")
-    rows.add_column("ratio" if comparison.run.objective in ("memory", "energy") else "speed-up")
-    baseline, candidate = comparison.baseline, comparison.candidate
+    ratio = "ratio:" if comparison.run.objective in ("memory", "energy") else "speed-up:"
+    rows = table(":", "baseline:text", "candidate:text", ratio, style="bold", gap=3)
     objective = _objective(comparison)
     rows.add_row("settings", words.settings(comparison.run.settings), words.settings(comparison.candidate_settings), "")
     rows.add_row(objective[0], *objective[1], Text(words.speedup(comparison), style="bold"))
-    confidence = f"{comparison.confidence:.0%} interval"
-    rows.add_row(confidence, "", "", words.interval(comparison.ci))
-    rows.add_row("blocks" if comparison.within else "pairs", "", "", _pairs(comparison))
-    for label, text in _details(baseline, candidate):
+    rows.add_row(f"{comparison.confidence:.0%} interval", "", "", words.interval(comparison.ci))
+    num = f"{comparison.num_pairs} of at most {comparison.max_pairs}"
+    void = f", {len(comparison.voided)} void" if comparison.voided else ""
+    rows.add_row("blocks" if comparison.within else "pairs", "", "", num + void)
+    for label, text in _details(comparison.baseline, comparison.candidate):
         # Within one run both arms have the same start.
         if label == objective[0] or (comparison.within and words.UNKNOWN in text):
             continue
@@ -151,84 +140,54 @@ def _arms(comparison: Comparison) -> RenderableType:
     return rows
 
 
-def _details(baseline: ArmSummary, candidate: ArmSummary) -> list[tuple[str, tuple[str, str]]]:
+def _details(baseline: ArmSummary, candidate: ArmSummary) -> list[tuple[str, list[str]]]:
     """What is shown and not compared; a row that neither arm knows is left out, save the first two."""
     arms = (baseline, candidate)
-
-    def row(label: str, texts: list[str]) -> tuple[str, tuple[str, str]]:
-        return label, (texts[0], texts[1])
-
     rows = [
-        row("time to first step", [words.duration(arm.time_to_first_step_s) for arm in arms]),
-        row("a step, median", [words.duration(arm.median_step_s) for arm in arms]),
-        row("start, until steady", [words.duration(arm.start_s) for arm in arms]),
-        row("waits for the loader", [words.share(arm.loader_wait_share) for arm in arms]),
-        row("memory, peak", [words.num_bytes(arm.peak_rss_bytes) for arm in arms]),
-        row("device memory, peak", [words.num_bytes(arm.peak_device_bytes) for arm in arms]),
+        ("time to first step", [words.duration(arm.time_to_first_step_s) for arm in arms]),
+        ("a step, median", [words.duration(arm.median_step_s) for arm in arms]),
+        ("start, until steady", [words.duration(arm.start_s) for arm in arms]),
+        ("waits for the loader", [words.share(arm.loader_wait_share) for arm in arms]),
+        ("memory, peak", [words.num_bytes(arm.peak_rss_bytes) for arm in arms]),
+        ("device memory, peak", [words.num_bytes(arm.peak_device_bytes) for arm in arms]),
     ]
     return rows[:2] + [entry for entry in rows[2:] if set(entry[1]) != {words.UNKNOWN}]
 
 
-def _objective(comparison: Comparison) -> tuple[str, tuple[str, str]]:
+def _objective(comparison: Comparison) -> tuple[str, list[str]]:
     """What was compared, of both arms."""
     arms, unit = (comparison.baseline, comparison.candidate), comparison.unit
     if comparison.run.objective == "throughput":
-        baseline, candidate = (words.rate(_per_s(arm, comparison)) for arm in arms)
-        return f"{unit}s/s", (baseline, candidate)
+        if unit == "sample":
+            return "samples/s", [words.rate(arm.samples_per_s) for arm in arms]
+        return "steps/s", [words.rate(1 / arm.s_per_step if arm.s_per_step else None) for arm in arms]
     label = {
         "latency-p99": "a step, 99th percentile",
         "time-to-first-step": "time to first step",
         "memory": "peak of memory",
         "energy": f"energy a {unit}",
     }[comparison.run.objective]
-    baseline, candidate = (words.value(arm.value, comparison.run.objective, unit) for arm in arms)
-    return label, (baseline, candidate)
+    return label, [words.value(arm.value, comparison.run.objective, unit) for arm in arms]
 
 
-def _per_s(arm: ArmSummary, comparison: Comparison) -> float | None:
-    if comparison.unit == "sample":
-        return arm.samples_per_s
-    return 1 / arm.s_per_step if arm.s_per_step else None
-
-
-def _pairs(comparison: Comparison) -> str:
-    text = f"{comparison.num_pairs} of at most {comparison.max_pairs}"
-    return f"{text}, {len(comparison.voided)} void" if comparison.voided else text
-
-
-def _failure(comparison: Comparison) -> RenderableType:
-    assert comparison.failed is not None
-    failed = comparison.failed
+def _failure(comparison: Comparison, failed: FailedArm) -> RenderableType:
     chosen = comparison.candidate_settings if failed.arm == "candidate" else comparison.run.settings
-    lines = [
-        Text.assemble(
-            (f"The command failed in the {failed.arm} ", "red"),
-            (f"({words.settings(chosen, separator=' ')}), ", "red"),
-            (_ending(failed.exit_code), "red"),
-        )
-    ]
-    lines += [Text(f"  │ {line}", style="dim") for line in failed.last_lines]
+    ending = f"by signal {-failed.exit_code}" if failed.exit_code < 0 else f"with exit code {failed.exit_code}"
+    what = f"The command failed in the {failed.arm} ({words.settings(chosen, separator=' ')}), {ending}."
+    lines = [Text(what, style="red"), *(Text(f"  │ {line}", style="dim") for line in failed.last_lines)]
     return Padding(Group(*lines), (1, 0, 0, 0))
-
-
-def _ending(exit_code: int) -> str:
-    return f"by signal {-exit_code}." if exit_code < 0 else f"with exit code {exit_code}."
 
 
 def _notes(comparison: Comparison) -> RenderableType:
     lines = [Text(text, style="dim") for text in _measured(comparison)]
     lines += [Text.assemble((f"void: pair {voided.pair}: ", "yellow"), voided.reason) for voided in comparison.voided]
-    lines += [
-        Text.assemble(("set by the program: ", "dim"), f"{_change(change.name, change.value)} in ")
-        + Text(f"{change.file}:{change.line}" + (", held back" if change.kept else ""))
-        for change in comparison.set_by
-    ]
+    for change in comparison.set_by:
+        name, value = change.name, change.value
+        what = f"{name} removed" if value is None else str(Setting(f"env.{name}", value))
+        kept = ", held back" if change.kept else ""
+        lines.append(Text.assemble(("set by the program: ", "dim"), f"{what} in {change.file}:{change.line}{kept}"))
     lines += [Text.assemble(("warning: ", "yellow"), text) for text in warnings(comparison)]
     return Group(*lines)
-
-
-def _change(name: str, value: str | None) -> str:
-    return f"{name} removed" if value is None else str(Setting(f"env.{name}", value))
 
 
 def _measured(comparison: Comparison) -> list[str]:
@@ -255,16 +214,15 @@ def _measured(comparison: Comparison) -> list[str]:
 
 
 def warnings(comparison: Comparison) -> list[str]:
-    """What the comparison warns of, and the settings that nothing witnessed.
+    """Sentences of what the comparison warns of, and on the settings that nothing witnessed."""
+    return [*comparison.warnings, *unverified(comparison.readback.values())]
 
-    Returns:
-        Sentences; a setting whose read-back is `ok=None` is named as unverified.
-    """
-    unverified = []
-    for readback in comparison.readback.values():
-        if readback.ok is None:
-            why = readback.found.reason if isinstance(readback.found, Unknown) else readback.detail
-            unverified.append(
-                f"{readback.knob}={readback.asked} is unverified" + (f": {why.rstrip('.')}." if why else ".")
-            )
-    return [*comparison.warnings, *unverified]
+
+def unverified(readbacks: Iterable[Readback]) -> list[str]:
+    """A sentence for each setting of which nothing says whether the program has it (`ok` is None)."""
+    said = []
+    for one in readbacks:
+        if one.ok is None:
+            why = one.found.reason if isinstance(one.found, Unknown) else one.detail
+            said.append(f"{one.knob}={one.asked} is unverified" + (f": {why.rstrip('.')}." if why else "."))
+    return said

@@ -1,4 +1,4 @@
-"""Pieces that a trace's report is made of: the bar of shares, places, and what times are divided by."""
+"""Pieces that a trace's report is made of: tables, places, and what times are divided by."""
 
 from __future__ import annotations
 
@@ -8,32 +8,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.measure import Measurement
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dynotune.report.bars import Bar, Part
+from dynotune.report.layout import table
 from dynotune.schema.kernel_name import short_kernel_name
 from dynotune.schema.trace_summary import DeviceTime, Place, Shares, TraceSummary
 from dynotune.text import words
-
-__all__ = [
-    "NUM_OF_A_MACHINE",
-    "PARTS",
-    "Bar",
-    "Glyph",
-    "Part",
-    "Per",
-    "left_out",
-    "of_device",
-    "place",
-    "prose",
-    "recorded",
-    "rows_of",
-    "short_kernel",
-    "title",
-    "window",
-]
 
 LONGEST_PATH = 48
 FUNCTION = re.compile(r"(.*)\((\d+)\): (.*)", flags=re.DOTALL)
@@ -44,38 +27,6 @@ STEP_SOURCES = {"profiler": "marked by the profiler", "repetition": "found from 
 # Steps that differ by less, also from the window's part that falls to each, are called alike. A host that runs ahead
 # has shorter steps: the window ends when the device has done their work.
 ALIKE = 1.1
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One part of the window: how it is drawn and called.
-
-    Args:
-        glyph, ascii_glyph: fill its stretch of the bar; told apart without colour.
-        field: of `Shares`.
-    """
-
-    field: str
-    label: str
-    glyph: str
-    ascii_glyph: str
-    style: str
-
-    def of(self, shares: Shares) -> float:
-        part: float = getattr(shares, self.field)
-        return part
-
-
-PARTS = (
-    Part("compute", "compute", "█", "#", "green"),
-    Part("exposed_copy", "copy, exposed", "▓", "=", "yellow"),
-    Part("exposed_communication", "communication, exposed", "▒", "%", "magenta"),
-    Part("idle_host", "idle: host", "h", "h", "bold red"),
-    Part("idle_loader", "idle: loader", "l", "l", "bold red"),
-    Part("idle_sync", "idle: sync", "s", "s", "bold red"),
-    Part("idle_kernel", "idle: kernel", "k", "k", "bold blue"),
-    Part("idle_other", "idle: other", "·", ".", "bold blue"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,56 +60,6 @@ class Per:
         return words.UNKNOWN if total is None else words.num_bytes(self.part(total))
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """Shares of a window as one bar.
-
-    Args:
-        widest: columns, where there is room for them.
-        of_width: the part of that width that the bar takes.
-    """
-
-    shares: Shares
-    widest: int = 100
-    of_width: float = 1.0
-
-    def cells(self, width: int) -> list[int]:
-        """Columns of each of `PARTS`, by largest remainders; they sum to `width`."""
-        parts = [max(0.0, part.of(self.shares)) for part in PARTS]
-        total = sum(parts)
-        if not total:
-            return [0] * len(PARTS)
-        exact = [width * part / total for part in parts]
-        cells = [int(cell) for cell in exact]
-        by_remainder = sorted(range(len(PARTS)), key=lambda at: cells[at] - exact[at])
-        for at in by_remainder[: width - sum(cells)]:
-            cells[at] += 1
-        return cells
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = round(min(options.max_width, self.widest) * self.of_width)
-        bar = Text(no_wrap=True, overflow="crop", end="\n")
-        for part, cells in zip(PARTS, self.cells(width), strict=True):
-            bar.append((part.ascii_glyph if options.ascii_only else part.glyph) * cells, style=part.style)
-        yield bar
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(min(8, self.widest), min(options.max_width, self.widest))
-
-
-@dataclass(frozen=True, slots=True)
-class Glyph:
-    """What a part is drawn with, for a legend."""
-
-    part: Part
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(self.part.ascii_glyph if options.ascii_only else self.part.glyph, style=self.part.style)
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(1, 1)
-
-
 def of_device(device: DeviceTime) -> Shares:
     """The parts of one device's window; None of it is estimated.
 
@@ -184,7 +85,13 @@ def recorded(summary: TraceSummary) -> str:
     devices = summary.devices
     ranks = {device.rank for device in devices if device.rank is not None}
     by_name = Counter(device.name for device in devices)
-    told = [_num_devices(num, name) for name, num in by_name.items()] or ["no GPU"]
+    told = []
+    for name, num in by_name.items():
+        if name:
+            told.append(f"{num} × {name}" if num > 1 else name)
+        else:
+            told.append(f"{num} GPUs of unknown name" if num > 1 else "a GPU of unknown name")
+    told = told or ["no GPU"]
     if len(ranks) > 1:
         told.insert(0, f"{len(ranks)} ranks")
     elif ranks:
@@ -192,14 +99,7 @@ def recorded(summary: TraceSummary) -> str:
     return words.plain(", ".join([f"by {summary.recorder}", *told]))
 
 
-def _num_devices(num: int, name: str) -> str:
-    if not name:
-        return f"{num} GPUs of unknown name" if num > 1 else "a GPU of unknown name"
-    return f"{num} × {name}" if num > 1 else name
-
-
 def window(summary: TraceSummary) -> str:
-    """How long it is, and the steps in it."""
     if summary.window_s is None:
         return "nothing in it has a duration"
     whole = words.duration(summary.window_s)
@@ -217,6 +117,17 @@ def window(summary: TraceSummary) -> str:
             told.append(f"on the host {on_host}")
     steps = "1 step" if summary.num_steps == 1 else f"{summary.num_steps:,} steps of {words.duration(mean_s)}"
     return f"{whole}, {steps}" + (f" ({'; '.join(told)})" if told else "")
+
+
+def on_one_scale(parts: Sequence[Part], sides: Iterable[tuple[str, object, float]]) -> Table:
+    """Bars below each other, each as long as its time: of a name, shares and seconds."""
+    known = list(sides)
+    longest_s = max(length_s for _, _, length_s in known)
+    rows = table(":whole", ":number", ":wide")
+    for name, shares, length_s in known:
+        bar = Bar(parts, shares, of_width=length_s / longest_s)
+        rows.add_row(name, words.duration(length_s, column=True), bar)
+    return rows
 
 
 def prose(text: str, *, style: str = "", longest: int = 1000) -> Text:
@@ -246,6 +157,16 @@ def left_out(num: int, top: int) -> Text:
     return Text(f"{num - top} more: --top {num}", style="dim")
 
 
+def listed(
+    name: str, detail: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str | Text]], limit: int
+) -> RenderableType | None:
+    """Show up to `limit` rows below a title, and how many more there are; None without a row."""
+    if not rows:
+        return None
+    rest = [left_out(len(rows), limit)] if len(rows) > limit else []
+    return Group(title(name, detail), rows_of(columns, rows[:limit]), *rest)
+
+
 def rows_of(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Text]]) -> Table:
     """A table in the manner of the other reports.
 
@@ -253,18 +174,12 @@ def rows_of(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Te
         columns: header, and how it is aligned: "right" for numbers, which are kept whole, "left" for text,
             "place" for what may be folded anywhere. Columns in which no row has anything are left out.
     """
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.show_header = any(header for header, _ in columns)
     texts = [[cell if isinstance(cell, Text) else Text(words.plain(cell)) for cell in row] for row in rows]
     shown = [at for at in range(len(columns)) if any(row[at].plain for row in texts)]
-    for at in shown:
-        header, kind = columns[at]
-        table.add_column(
-            header, justify="right" if kind == "right" else "left", no_wrap=kind == "right", overflow="fold"
-        )
+    found = table(*(f"{columns[at][0]}:{'figure' if columns[at][1] == 'right' else 'text'}" for at in shown))
     for row in texts:
-        table.add_row(*(row[at] for at in shown))
-    return table
+        found.add_row(*(row[at] for at in shown))
+    return found
 
 
 def _function(name: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from dynotune.report.layout import table
 from dynotune.report.trace_parts import prose, title
 from dynotune.schema.diagnosis import Roofline, UpperBound
 from dynotune.schema.facts import Unknown
@@ -25,20 +25,15 @@ def upper_bounds_report(upper_bounds: Sequence[UpperBound] | Unknown) -> list[Re
         return _unknown("Upper bounds", upper_bounds)
     if not upper_bounds:
         return []
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(style="dim", overflow="fold")
+    rows = table(":whole", ":number", ":number", ":dim")
     for row in upper_bounds:
         rate = "" if row.samples_per_s is None else f"{words.rate(row.samples_per_s)} samples/s"
         cache = f"page cache {row.page_cache}" if row.page_cache else ""
-        told = "; ".join(words.plain(text) for text in (cache, *row.notes) if text)
-        table.add_row(NAMES[row.part], words.duration(row.step_s), rate, told)
+        detail = "; ".join(words.plain(text) for text in (cache, *row.notes) if text)
+        rows.add_row(NAMES[row.part], words.duration(row.step_s), rate, detail)
     bound = bound_in_words(upper_bounds)
-    return [
-        Group(title("Upper bounds", "what each part reaches alone, a step"), table, *([prose(bound)] if bound else []))
-    ]
+    told = [prose(bound)] if bound else []
+    return [Group(title("Upper bounds", "what each part reaches alone, a step"), rows, *told)]
 
 
 def bound_in_words(upper_bounds: Sequence[UpperBound]) -> str:

@@ -11,15 +11,9 @@ from dynotune.runtime.errors import ClosedError, ForkedError
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["Closing", "Lifetime"]
-
 
 class Lifetime:
-    """Refuses use after `close()` and in forked children.
-
-    Args:
-        name: what the error calls the thing.
-    """
+    """Refuses use after `close()` and in forked children. `name`: what the error calls the thing."""
 
     def __init__(self, name: str) -> None:
         self._name = name

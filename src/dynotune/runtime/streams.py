@@ -11,22 +11,21 @@ What is said here about the order of work is all that staging, prefetching and t
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from dynotune.runtime.errors import CaptureError, DeviceError, InputError
 
-__all__ = ["Event", "Streams", "of", "resolved"]
-
 Stream = Any
 
 
-class Event(Protocol):
-    """A point on a stream."""
+class Event:
+    """A point on a stream; on the CPU every one has been reached."""
 
     def query(self) -> bool:
         """Whether it has been reached."""
+        return True
 
     def synchronize(self) -> None:
         """Holds the host until it has been reached."""
@@ -35,100 +34,11 @@ class Event(Protocol):
         """Moves it to where the stream is now; only its owner does that."""
 
 
-class Streams(Protocol):
-    """What a device offers to order its work."""
+class Streams:
+    """What a device offers to order its work. This one is the CPU: every call has ended when it returns."""
 
-    device: torch.device
-    pins: bool  # whether host memory is worth pinning
-
-    def holds(self, tensor: torch.Tensor) -> bool: ...
-    def current(self) -> Stream: ...
-    def side(self) -> Stream: ...
-    def on(self, stream: Stream) -> AbstractContextManager[Any]: ...
-    def event(self, *, spins: bool = False) -> Event: ...
-    def record(self, stream: Stream) -> Event: ...
-    def wait(self, stream: Stream, event: Event) -> None: ...
-    def keep(self, tensor: torch.Tensor, stream: Stream) -> None: ...
-    def copy(self, into: torch.Tensor, source: torch.Tensor, stream: Stream) -> None: ...
-    def pinned(self, num_bytes: int) -> torch.Tensor: ...
-    def refuse_capture(self, what: str) -> None: ...
-
-
-class _CudaStreams:
-    """One NVIDIA GPU."""
-
-    pins = True
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-
-    def holds(self, tensor: torch.Tensor) -> bool:
-        return tensor.device == self.device  # type: ignore[no-any-return]
-
-    def current(self) -> Stream:
-        return torch.cuda.current_stream(self.device)
-
-    def side(self) -> Stream:
-        return torch.cuda.Stream(self.device)
-
-    def on(self, stream: Stream) -> AbstractContextManager[Any]:
-        return torch.cuda.stream(stream)  # type: ignore[no-any-return]
-
-    def event(self, *, spins: bool = False) -> Event:
-        # A host that spins is awake sooner; one that sleeps gives its core away, and lets other threads launch.
-        return torch.cuda.Event(blocking=not spins)  # type: ignore[no-any-return]
-
-    def record(self, stream: Stream) -> Event:
-        event = self.event()
-        event.record(stream)
-        return event
-
-    def wait(self, stream: Stream, event: Event) -> None:
-        stream.wait_event(event)
-
-    def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
-        if not isinstance(tensor, torch.Tensor) or tensor.layout == torch.strided:
-            tensor.record_stream(stream)  # also objects that know their own tensors
-        elif tensor.layout == torch.sparse_coo:
-            tensor._indices().record_stream(stream)
-            tensor._values().record_stream(stream)
-        else:
-            for part in (tensor.crow_indices(), tensor.col_indices(), tensor.values()):
-                part.record_stream(stream)
-
-    def copy(self, into: torch.Tensor, source: torch.Tensor, stream: Stream) -> None:
-        with torch.cuda.stream(stream):
-            into.copy_(source, non_blocking=True)
-
-    def pinned(self, num_bytes: int) -> torch.Tensor:
-        # Pinning goes through the current device's context: without this, GPU 0's would be made as well.
-        with torch.cuda.device(self.device):
-            return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
-
-    def refuse_capture(self, what: str) -> None:
-        if torch.cuda.is_current_stream_capturing():
-            raise CaptureError(
-                f"{what} inside the capture of a CUDA graph: a replay would not repeat it.",
-                hint="Call it before the capture, and copy into the graph's static inputs.",
-            )
-
-
-class _Reached:
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        return None
-
-    def record(self, stream: Stream) -> None:
-        return None
-
-
-class _HostOnly:
-    """The CPU: every call has ended when it returns."""
-
-    pins = False
-    _reached = _Reached()
+    pins = False  # whether host memory is worth pinning
+    _reached = Event()
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -149,22 +59,69 @@ class _HostOnly:
         return self._reached
 
     def record(self, stream: Stream) -> Event:
-        return self._reached
+        event = self.event()
+        event.record(stream)
+        return event
 
     def wait(self, stream: Stream, event: Event) -> None:
-        return None
+        """Orders what `stream` does from now on behind the event."""
 
     def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
-        return None
+        """Tells the allocator that `stream` reads the tensor."""
 
     def copy(self, into: torch.Tensor, source: torch.Tensor, stream: Stream) -> None:
-        into.copy_(source)
+        with self.on(stream):
+            into.copy_(source, non_blocking=self.pins)
 
     def pinned(self, num_bytes: int) -> torch.Tensor:
         return torch.empty(num_bytes, dtype=torch.uint8)
 
     def refuse_capture(self, what: str) -> None:
-        return None
+        """Raises CaptureError where a graph is being captured, which `what` would not be part of."""
+
+
+class _CudaStreams(Streams):
+    """One NVIDIA GPU."""
+
+    pins = True
+
+    def current(self) -> Stream:
+        return torch.cuda.current_stream(self.device)
+
+    def side(self) -> Stream:
+        return torch.cuda.Stream(self.device)
+
+    def on(self, stream: Stream) -> AbstractContextManager[Any]:
+        return torch.cuda.stream(stream)  # type: ignore[no-any-return]
+
+    def event(self, *, spins: bool = False) -> Event:
+        # A host that spins is awake sooner; one that sleeps gives its core away, and lets other threads launch.
+        return torch.cuda.Event(blocking=not spins)  # type: ignore[no-any-return]
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        stream.wait_event(event)
+
+    def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
+        if not isinstance(tensor, torch.Tensor) or tensor.layout == torch.strided:
+            tensor.record_stream(stream)  # also objects that know their own tensors
+        elif tensor.layout == torch.sparse_coo:
+            tensor._indices().record_stream(stream)
+            tensor._values().record_stream(stream)
+        else:
+            for part in (tensor.crow_indices(), tensor.col_indices(), tensor.values()):
+                part.record_stream(stream)
+
+    def pinned(self, num_bytes: int) -> torch.Tensor:
+        # Pinning goes through the current device's context: without this, GPU 0's would be made as well.
+        with torch.cuda.device(self.device):
+            return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+
+    def refuse_capture(self, what: str) -> None:
+        if torch.cuda.is_current_stream_capturing():
+            raise CaptureError(
+                f"{what} inside the capture of a CUDA graph: a replay would not repeat it.",
+                hint="Call it before the capture, and copy into the graph's static inputs.",
+            )
 
 
 def resolved(device: torch.device | str | int | None) -> torch.device:
@@ -196,10 +153,6 @@ def resolved(device: torch.device | str | int | None) -> torch.device:
 
 
 def of(device: torch.device | str | int | None) -> Streams:
-    """The streams of `device`.
-
-    Raises:
-        InputError, DeviceError: as `resolved`.
-    """
+    """The streams of `device`. Raises InputError, DeviceError: as `resolved`."""
     found = resolved(device)
-    return _CudaStreams(found) if found.type == "cuda" else _HostOnly(found)
+    return _CudaStreams(found) if found.type == "cuda" else Streams(found)

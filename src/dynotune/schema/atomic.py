@@ -9,8 +9,6 @@ import secrets
 import stat
 from pathlib import Path
 
-__all__ = ["probe", "read", "write"]
-
 LARGEST_READ = 1 << 30
 # The folder takes no new file, or the file is a mount of its own, as containers have: writing in place may still work.
 _IN_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)
@@ -57,8 +55,7 @@ def write(path: Path, content: bytes, *, own_name: bool = False) -> None:
 def read(path: Path, largest: int = LARGEST_READ) -> bytes:
     """The content of an ordinary file, or of an open descriptor (/dev/stdin), of at most so many bytes.
 
-    Raises:
-        OSError: as `open`; it is larger, or a pipe or device, which may never end.
+    Raises OSError: as `open`; it is larger, or a pipe or device, which may never end.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if _is_descriptor(path) else os.O_NONBLOCK))
     with os.fdopen(descriptor, "rb") as file:
@@ -74,8 +71,7 @@ def read(path: Path, largest: int = LARGEST_READ) -> bytes:
 def probe(path: Path) -> None:
     """Make sure that `write` can begin: make a file there and take it away again, or open the one that is there.
 
-    Raises:
-        OSError: as `write` would.
+    Raises OSError: as `write` would.
     """
     mode = _mode(path)
     if mode is None:

@@ -10,20 +10,6 @@ import msgspec
 from dynotune.schema.caches import CacheName
 from dynotune.schema.errors import RecordError
 
-__all__ = [
-    "MANIFEST_NAME",
-    "MOST_FILES",
-    "MOST_MANIFEST_BYTES",
-    "Conditions",
-    "Difference",
-    "LeftOut",
-    "Manifest",
-    "Packed",
-    "PackedFile",
-    "Unpacked",
-    "check",
-]
-
 MANIFEST_NAME = "manifest.json"
 MOST_MANIFEST_BYTES = 64 << 20
 MOST_FILES = 500_000
@@ -86,7 +72,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         created: UTC, ISO 8601.
         command: whose environment named the caches; may be empty.
-        folders: where each cache was.
         variables: that decide what is compiled, as they were set; not those that name folders.
     """
 
@@ -133,11 +118,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """A condition that does not hold here.
 
     Args:
-        what: `driver`, `GPU`, …
-        packed, here: both values, in words.
         severity: `dangerous`: the code could crash here, nothing overrides it; `useless`: it would not be found, or
             compiled anew; `unknown`: one of both is not known; `harmless`: nothing in the pack depends on it.
-        why: what depends on it.
     """
 
     what: str

@@ -55,8 +55,7 @@ class Spread(msgspec.Struct, frozen=True):
 class Voided(msgspec.Struct, frozen=True):
     """A pair that did not measure its arms, for a cause outside their own processes.
 
-    Args:
-        pair: its number in order of time, from 1.
+    `pair`: its number in order of time, from 1.
     """
 
     pair: int
@@ -82,7 +81,6 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Medians over the runs of one arm; None where it could not be known.
 
     Args:
-        value: of the objective, in its unit.
         start_s: from the launch to steady steps, their own time left out: what compiling takes is in it.
         window_steps: the most that a run of it timed, where that is more than the comparison says.
     """
@@ -109,17 +107,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         run: how every run is made, with the baseline's settings. Its `warmup_steps` and `window_steps` are as asked
             until the pilots have said, and then as found.
-        candidate_settings: of the other arm, all of them.
         speedup, ci: None before there are two pairs.
-        unit: what the times are divided by; of `latency-p99`, `time-to-first-step` and `memory` nothing is.
-        reason: why the verdict is `undecided`, or what `same` means here; may be empty.
-        num_pairs_to_settle: for `undecided`, the pairs that would likely settle it; None where unknowable.
         run_s: about how long a run takes, seconds; None until the pilots have said.
-        seen: how runs that are in no pair spread, which counts beside the pairs' own spread; None without such.
         set_by: changes of the environment variables among the settings that the program made.
-        within: a pair is a block within one live run, of stretches of both arms, `stretch_steps` steps each; else a run
-            of each arm.
-        failed: an arm whose command failed, with its exit code and last lines; then there is no verdict.
     """
 
     schema: str = "dynotune.comparison/2"

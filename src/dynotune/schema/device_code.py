@@ -47,8 +47,7 @@ class Code(msgspec.Struct, frozen=True):
 class Container(msgspec.Struct, frozen=True):
     """One fat binary: the same functions for several architectures. The driver takes one piece of it.
 
-    Args:
-        offset_bytes: where it begins in the file.
+    `offset_bytes`: where it begins in the file.
     """
 
     offset_bytes: int
@@ -58,9 +57,7 @@ class Container(msgspec.Struct, frozen=True):
 class Problem(msgspec.Struct, frozen=True):
     """What could not be read, or not in whole.
 
-    Args:
-        path: the file or folder.
-        what: what happened, why, and what is missing for it.
+    `path`: the file or folder. `what`: what happened, why, and what is missing for it.
     """
 
     path: str

@@ -22,10 +22,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         kind: what is lost: speed of steps, time to the first one, evenness, memory, right results, right measuring.
-        claim: one sentence.
         share: of a step, the upper bound of what its absence would save; Unknown where nothing bounds it.
-        evidence: what was seen, a line each.
-        where: in the program.
         candidates: settings worth proving; `predicted`: what some of them would save of a step, by setting.
         remedy: what to change, where no setting does it, or beside it.
         commands: shell lines for an administrator; never executed.

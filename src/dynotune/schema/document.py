@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar, overload
 import msgspec
 
 from dynotune.schema import atomic, redaction
-from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
+from dynotune.schema.errors import RecordError, UsageError, may_fail
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
 
@@ -78,8 +78,7 @@ def parse(raw: bytes | str, type_: Any = ...) -> Any: ...
 def parse(raw: bytes | str, type_: Any = Any) -> Any:
     """The value of `type_` that the JSON `raw` is.
 
-    Raises:
-        ValueError: `raw` is none, nests too deeply, or holds a number that no field of ours has room for; in words.
+    Raises ValueError: `raw` is none, nests too deeply, or holds a number that no field of ours has room for; in words.
     """
     raw = raw.encode(errors="surrogatepass") if isinstance(raw, str) else raw
     try:
@@ -98,8 +97,7 @@ def convert(plain: object, type_: Any, *, str_keys: bool = ...) -> Any: ...
 def convert(plain: object, type_: Any, *, str_keys: bool = False) -> Any:
     """The value of `type_` that plain data is: dicts, lists, strings, numbers.
 
-    Raises:
-        ValueError: it is none; in words.
+    Raises ValueError: it is none; in words.
     """
     try:
         return msgspec.convert(plain, type_, str_keys=str_keys, dec_hook=_from_plain)
@@ -154,35 +152,23 @@ def write(path: Path, document: msgspec.Struct, *, to_agent: bool = False) -> No
     Raises:
         CannotRunHere: the disk is full or read-only; what was there before is still there.
     """
-    try:
-        content = _encoded(_text(document)) if to_agent else encode(document)
+    content = _encoded(_text(document)) if to_agent else encode(document)
+    with may_fail(f"write {path}", "Free some space, or name another folder with --run-dir."):
         atomic.write(path, content + b"\n", own_name=True)
-    except OSError as error:
-        raise CannotRunHere(
-            f"Cannot write {path}: {error.strerror}.",
-            hint="Free some space, or name another folder with --run-dir.",
-        ) from error
 
 
 def read(path: Path, type_: type[T]) -> T:
     """Read and validate the document at `path`.
 
-    Raises:
-        RecordError: missing, cut short, not of this schema, or of a version this dynotune does not know.
+    Raises RecordError: missing, cut short, not of this schema, or of a version this dynotune does not know.
     """
-    try:
+    with may_fail(f"read {path}", "", RecordError):
         raw = atomic.read(path)
-    except OSError as error:
-        raise RecordError(f"Cannot read {path}: {error.strerror}.") from error
     return decode(raw, type_, name=str(path))
 
 
 def decode(raw: bytes, type_: type[T], *, name: str) -> T:
-    """Validate `raw` as a document of `type_`; `name` stands in the error.
-
-    Raises:
-        RecordError: as `read`.
-    """
+    """Validate `raw` as a document of `type_`; `name` stands in the error. Raises RecordError: as `read`."""
     expected = str(msgspec.structs.fields(type_)[0].default)
     try:
         found = parse(raw, Head).schema
@@ -198,8 +184,7 @@ def decode(raw: bytes, type_: type[T], *, name: str) -> T:
 def check_schema(found: str, expected: str, *, name: str) -> None:
     """Refuse another noun, and a major version that is not ours.
 
-    Raises:
-        RecordError: with what was found and what to do.
+    Raises RecordError: with what was found and what to do.
     """
     if found == expected:
         return

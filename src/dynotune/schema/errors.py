@@ -9,9 +9,7 @@ from contextlib import contextmanager
 class DynotuneError(Exception):
     """Root of all errors that dynotune raises on purpose.
 
-    Args:
-        message: what happened and why, one or two sentences.
-        hint: what to do next; empty when there is nothing to say.
+    `message`: what happened and why, one or two sentences. `hint`: what to do next; empty when there is nothing to say.
     """
 
     exit_code = 3
@@ -31,8 +29,6 @@ class UsageError(DynotuneError):
 class CannotRunHere(DynotuneError):
     """This machine or this program lacks something that the job needs."""
 
-    exit_code = 3
-
 
 class TooFewSteps(CannotRunHere):
     """The command makes steps, and ends before enough of them were seen."""
@@ -40,8 +36,6 @@ class TooFewSteps(CannotRunHere):
 
 class RecordError(DynotuneError):
     """A file of ours cannot be read: cut short, damaged, or of a version we do not know."""
-
-    exit_code = 3
 
 
 class StatisticsError(DynotuneError):
@@ -66,6 +60,22 @@ class CommandFailed(DynotuneError):
         self.last_lines = last_lines
 
 
+FREE_SPACE = "Free some space there, or name another folder with --run-dir."
+NAME_CACHES = "Free some space there, or name another folder with --caches."
+
+
+@contextmanager
+def may_fail(what: str, hint: str = FREE_SPACE, kind: type[DynotuneError] = CannotRunHere) -> Iterator[None]:
+    """Do `what` with the disk: "write X".
+
+    Raises DynotuneError: of `kind`, in place of an OSError, with the kernel's reason and the hint.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"Cannot {what}: {error.strerror or error}.", hint=hint) from error
+
+
 CONTRADICTIONS = (ArithmeticError, AttributeError, LookupError, RecursionError, StopIteration, TypeError, ValueError)
 
 
@@ -73,8 +83,7 @@ CONTRADICTIONS = (ArithmeticError, AttributeError, LookupError, RecursionError, 
 def from_elsewhere(name: object) -> Iterator[None]:
     """Work on values of the file `name`, which anyone may have written.
 
-    Raises:
-        RecordError: in place of what Python raises where values are of the right types and contradict each other.
+    Raises RecordError: in place of what Python raises where values are of the right types and contradict each other.
     """
     try:
         yield

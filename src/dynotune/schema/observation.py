@@ -22,9 +22,7 @@ cache of its own."""
 class Tensor(msgspec.Struct, frozen=True, kw_only=True):
     """One tensor as it was met.
 
-    Args:
-        pinned: None where it is not in host memory.
-        channels_last: None unless it has four dimensions.
+    `pinned`: None where it is not in host memory. `channels_last`: None unless it has four dimensions.
     """
 
     shape: list[int]
@@ -39,19 +37,15 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
     """What making a loader's batches took within the window, wherever they were made: in workers or in the process.
 
     Args:
-        num_batches: that were timed.
         fetch_s: mean wall time of making one; of it `collate_s` in the collate function, `decode_s` in known decoders
             of images and sound, and the rest in the data set's items.
-        longest_s: the longest.
         cpu_s: mean processor time of one.
         busy_share: of the workers' time, in which they made batches; None without workers.
         pin_s: mean time in which one was copied to page-locked memory; None where nothing was pinned.
-        decoders: those that were called.
-        items, collate: where the data set's items and the collate function are written.
         lines: at which workers were seen while they made batches; [] without workers, and where nobody looked.
-        num_distinct: values among the first 4,096 of one plane of the batch's largest floating-point tensor.
         num_objects: Python objects that the data set holds in lists and dicts, estimated.
         num_threads: of torch in each worker; None without workers.
+        num_distinct: values among the first 4,096 of one plane of the batch's largest floating-point tensor.
         splits_by_worker: an IterableDataset asks which worker it is in.
         private_growth_bytes: of memory that the workers share with nobody, over `private_over_s`, their first second
             left out; None where it was not told.
@@ -81,7 +75,6 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """A torch DataLoader that the program drew from.
 
     Args:
-        name, dataset, sampler, collate: their classes or functions, with module.
         num_items, num_batches: None where it does not tell its length.
         context: how its workers are started; None without workers.
         has_getitems: the data set can give a batch at once.
@@ -159,17 +152,13 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """An outermost module that the steps call.
 
     Args:
-        dtypes, devices: of its parameters: name to number of elements.
         channels_last_share: of the elements of four-dimensional weights; None without such.
-        num_modules: by the kind of layer: "convolution", "linear", "norm-batch", "norm", "dropout", "attention",
-            "recurrent", "embedding".
         num_training: modules in it that change between training and evaluation (dropout, batch norm) and are in
             training mode.
         num_updated: of its tensors, those that an optimizer has.
         table: its largest embedding that is trained; None without one.
         wrapper: "DataParallel", "DistributedDataParallel", "FullyShardedDataParallel" or "".
         ddp: arguments of DistributedDataParallel, and `unused_parameters` where it told.
-        compiled: it, or a part of it, is compiled.
     """
 
     name: str
@@ -196,8 +185,6 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         foreach, fused, capturable: as its first group has them; None: torch chooses.
         groups_differ: in foreach or fused, so that a group sets them for itself.
-        scaled: through a GradScaler.
-        place: where it stepped first.
     """
 
     name: str
@@ -240,11 +227,9 @@ class Compilation(msgspec.Struct, frozen=True, kw_only=True, tag="compilation"):
 
     Args:
         num_graphs, num_graph_breaks, num_recompilations: since the start; `…_in_window`: within the window.
-        breaks: reasons, the commonest first: "3x torch/…: reason".
-        recompilations: reasons, the commonest first.
+        breaks, recompilations: reasons, the commonest first: "3x torch/…: reason".
         limit_reached: functions that hit the limit of recompilations and run eagerly since.
         cudagraph_skips: reasons why CUDA graphs were not used.
-        modes: of `torch.compile` as the program asked for them.
         skipped: reasons why functions were not compiled at all, as for a break inside a loop.
         num_cudagraphs_in_window: CUDA graphs that torch.compile recorded within the window; None where not told.
     """
@@ -299,11 +284,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 class Thread(msgspec.Struct, frozen=True, kw_only=True):
     """A thread that was looked at within the window.
 
-    Args:
-        of_steps: it makes the steps.
-        num: times that it was looked at.
-        cpu_s: processor time that it took meanwhile; None where the kernel does not say.
-        lines: those at which it was seen most.
+    `cpu_s`: processor time that it took meanwhile; None where the kernel does not say.
     """
 
     name: str = ""
@@ -349,7 +330,6 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, tag="timing"):
         step_s: the window over its steps.
         wait_s: mean time a step inside `next()` of loaders, and `iter()` where an epoch begins; None where no torch
             loader was drawn from.
-        num_epochs: that were begun within the window.
         epoch_begin_s: median of steps that begin an epoch; None without such.
         typical_step_s: what a step without any of the events in `slow` took, median.
         steady: the steps had become steady before it began.
@@ -377,14 +357,10 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent saw in one process that makes steps, at the end of its window.
 
     Args:
-        step: the cycle that counts as a step, in words.
-        live: what torch and Python say of themselves in the process, `live.*`; see docs/reference/facts.md.
-        loaders: those that the steps draw from come first.
         rss_growth_bytes: of the process's resident memory within the window, without files and shared memory.
         workers_rss_growth_bytes: of its loader's workers, of what each has to itself.
-        rss_levels_bytes: of the process, at ends of steps spread evenly over the window; [] where not followed.
         threads: that ran code of the user's own within the window, that of the steps first; [] where nobody looked.
-        periodic: what some of the window's steps alone did, the largest first.
+        rss_levels_bytes: of the process, at ends of steps spread evenly over the window; [] where not followed.
         graph_nodes_growth: nodes of autograd's graph that its tensors hold on to at the window's end, beyond those at
             its begin; None where they are too many to count, and in older records.
     """
@@ -412,17 +388,7 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True, tag="shares"):
-    """Where a step of the plain window goes; sums to 1.
-
-    Args:
-        input: the device, or the host of a program without one, waits for the loader.
-        transfer: copies between host and device beside which nothing runs, and waits for them.
-        host: the device waits for the host, for any other reason.
-        device: the device computes; of a program without one, operators run.
-        communication: collectives beside which nothing runs.
-        other: work was queued and did not start; or it is not known what was waited for, as in steps that are slow now
-            and then, none of which was recorded.
-    """
+    """Where a step of the plain window goes; sums to 1."""
 
     input: float
     transfer: float
@@ -453,13 +419,8 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True, tag="attribution"):
     """The recorded window's facts, brought to the plain window's step.
 
     Args:
-        busy_share: of the plain step in which the device ran anything; None without a device.
-        slowed: a recorded step over a plain one.
-        counterfactual_savings: of some causes, and of all that the `device` or the `host` does, the share of a step
             that would be saved without them, by running the recorded timeline again: of a wait more than its own idle
             time, for what the host does after it would be hidden behind the device.
-        predicted: what settings would save of a step, in the same way, by setting, or by its knob for any value that
-            suffices.
     """
 
     shares: Shares
@@ -476,8 +437,6 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         facts: of machine, container, interpreter and environment; `window.*` of the samples beside the plain window.
-        processes: those that make steps, in the order of ranks.
-        trace: of the recorded window.
         attribution: Unknown without a plain window's timing or without a trace.
         memory: of each rank on each of its devices.
     """

@@ -6,8 +6,6 @@ import errno
 import os
 from pathlib import Path
 
-__all__ = ["folder", "make_missing", "state_folder"]
-
 _MODE = 0o700
 
 
@@ -20,8 +18,7 @@ def state_folder() -> Path:
 def folder(top: Path, *below: str) -> Path:
     """Make the folder `top/below…`, and close `top` and what is below it to all others.
 
-    Raises:
-        OSError: it cannot be made, or is another user's: nothing is made in that one.
+    Raises OSError: it cannot be made, or is another user's: nothing is made in that one.
     """
     for path in (top, *(top.joinpath(*below[: num + 1]) for num in range(len(below)))):
         make_missing(path)
@@ -36,8 +33,7 @@ def folder(top: Path, *below: str) -> Path:
 def make_missing(path: Path) -> None:
     """Make the folder and those above it that are not there, mode 0700; one that is there stays as it is.
 
-    Raises:
-        OSError: it cannot be made.
+    Raises OSError: it cannot be made.
     """
     for missing in reversed([each for each in (path, *path.parents) if not each.exists()]):
         missing.mkdir(exist_ok=True)

@@ -15,7 +15,7 @@ import msgspec
 from dynotune.schema import atomic, document
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.document import check_schema, in_words
-from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
+from dynotune.schema.errors import RecordError, UsageError, may_fail
 from dynotune.schema.knob import Effect, Scalar
 from dynotune.schema.run import Caches, Objective, Phase
 from dynotune.schema.setting import Setting
@@ -41,13 +41,9 @@ class Header(msgspec.Struct, frozen=True):
     """Where a recipe comes from, and what all of its settings together gain.
 
     Args:
-        created: ISO 8601.
-        command: that it was proved on; empty where it is not told.
         speedup, ci, num_pairs: of the confirmation: all settings against the command as it is. Of a recipe that went on
             from another, the product of both; then there are no pairs of the whole.
         within: these pairs are blocks within one process, with the settings and without: fresh ones had no time.
-        step_function, phase, caches: as it was measured.
-        study: the study's id.
         baseline: settings of the launch that the command was compared with, as text: a placeholder needs a value there.
     """
 
@@ -70,11 +66,7 @@ class Proof(msgspec.Struct, frozen=True):
     """The comparison that earned a setting its place.
 
     Args:
-        speedup: what it was compared with over it: above 1, the setting helps.
         num_pairs: of runs, one of each; a block of an ablation holds one such pair.
-        by: "ablation": with it against without it, beside the settings tried with it, which need not all be in the
-            recipe; "confirmation": all settings against none.
-        value: that was proved; None in files that do not say it.
         left_out_too: knobs that were left out with it, since they mean nothing without it.
     """
 
@@ -105,13 +97,7 @@ class Recipe(msgspec.Struct, frozen=True):
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
-    """`dynotune recipe verify --json`.
-
-    Args:
-        stated, stated_ci: of the recipe; None where it states none.
-        differs: in what this machine and command are not those of the proof.
-        outcome: `met`, `not-met`, or `undecided`; `reason`: why, with the rule.
-    """
+    """`dynotune recipe verify --json`."""
 
     schema: str = "dynotune.verification/2"
     recipe: str
@@ -126,8 +112,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 def read(path: Path) -> Recipe:
     """Read and validate a recipe. It is untrusted input: values are checked against the catalogue later.
 
-    Raises:
-        RecordError: missing, not TOML, or not a recipe of a version we know.
+    Raises RecordError: missing, not TOML, or not a recipe of a version we know.
     """
     try:
         raw = atomic.read(path, LARGEST_BYTES)
@@ -212,19 +197,14 @@ def write(path: Path, recipe: Recipe) -> None:
     content = text(recipe).encode()
     if len(content) > LARGEST_BYTES:
         raise UsageError(f"The recipe for {path} is too large to be read again: {len(content) >> 10} KiB.")
-    try:
+    with may_fail(f"write {path}", "Free some space, or name another file."):
         atomic.write(path, content, own_name=True)
-    except OSError as error:
-        raise CannotRunHere(
-            f"Cannot write {path}: {error.strerror}.", hint="Free some space, or name another file."
-        ) from error
 
 
 def text(recipe: Recipe) -> str:
     """`recipe` as it is written, with comments that say what each setting is and how it was proved.
 
-    Raises:
-        UsageError: as `write`.
+    Raises UsageError: as `write`.
     """
     recipe = document.without_secrets(recipe)
     head = recipe.recipe

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dynotune.schema.setting import Setting
 
-__all__ = ["HINTS", "MARK", "PATTERNS", "is_name", "learn", "redacted", "words"]
-
 MARK = "@redacted"
 
 # Words of language models that end like the name of a secret.

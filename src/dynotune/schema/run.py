@@ -39,15 +39,10 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         command: may hold placeholders, such as `{run_dir}`.
         cwd: the folder it runs in, absolute.
         env: the variables it inherits. They may be secrets, so `recorded` drops them.
-        base: the folder that run folders are made in (`--run-dir`), absolute.
-        settings: what every run has; of a comparison, the baseline's; of a study, those of the recipe it begins from.
         step_function: `module:function` whose return ends a step, or `dynotune.step`; None to find the step.
         phase: of which a step is looked for; None for training where there is any.
         ready_pattern: a regular expression for the line of output that ends a start; None to wait for a step.
         seed: for random, numpy, torch and the order of runs; None leaves the program's own.
-        warmup_steps, window_steps: steps before the timed window, and in it; None to choose them from what is seen.
-        objective: what is compared; lower is better for each.
-        caches: compile and kernel caches: kept between runs, or emptied before each.
         page_cache: "cold" drops the data files' pages before the loader is timed alone.
         sandbox: work on a copy-on-write view of `cwd` where the kernel allows it.
         run_to_end: let the command end by itself instead of ending it after its window.
@@ -92,10 +87,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent is to do; `plan.json` in the run folder.
 
     Args:
-        tasks: tasks at steps that are known from the start, one after another.
-        live: more tasks come while the program runs.
-        step_function: `module:function` whose return ends a step, or `dynotune.step`; None to find the step.
-        phase: of which the step is looked for; None for training where there is any.
         seed: given to random, numpy and torch before the program draws from them; None leaves them.
         note_events: note in which steps something was compiled or allocated.
         observe: look at the state of the process, and write it with its window (event `state`).
@@ -188,10 +179,7 @@ class RecordedTrace(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         file: in the run folder; None where there is none, for the reason.
         first_step: index of the first step in it, counted as in `TimedWindow`.
-        begin_s, end_s: of its steps, CLOCK_MONOTONIC.
-        median_step_s: of its steps; `median_before_s`: of up to 30 steps just before, that nothing recorded.
         stopped_by: what ended it: all steps were recorded, or a limit of time or memory was reached before.
-        notes: what was asked and could not be recorded.
     """
 
     file: str | None
@@ -280,19 +268,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """`run.json` in the run folder.
 
     Args:
-        started_s: CLOCK_REALTIME at the launch.
         wall_s: from launch to the end of the process tree; so far, while it runs.
         exit_code: of the command; minus the signal's number when a signal ended it; None while it runs.
-        ended_by: what ended it: the command itself, the complete window, the timeout, the user.
-        changed_files: files under the working directory that it created or changed.
         sandbox: `overlay` when those changes went to a copy that is gone, else `none`; `sandbox_reason`: why, where one
             was asked for.
-        launched_s: CLOCK_MONOTONIC at the launch.
-        energy_j: of the GPUs that it used, in the window; `energy_from`: NVML's counter of energy, or power that was
-            sampled and summed up.
-        peak_tree_bytes: memory of all its processes together, pages that they share counted once; sampled.
-        ready_s: from the launch to the line of output that was waited for; None where none was.
-        spent: where its seconds went.
     """
 
     schema: str = "dynotune.run/2"

@@ -14,9 +14,7 @@ UNSET = "@unset"
 class Setting(msgspec.Struct, frozen=True):
     """`knob=value`. The value `@unset` takes an environment variable away.
 
-    Args:
-        knob: the knob's id, or `env.NAME`.
-        value: of the knob's type.
+    `knob`: the knob's id, or `env.NAME`. `value`: of the knob's type.
     """
 
     knob: str

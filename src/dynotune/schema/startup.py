@@ -130,11 +130,6 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         run: how every start is made; with a `ready_pattern`, a start ends at that line, else at the first step.
         pilots: one start of each arm that does not count, in order: of `cold`, of `warm`, of `off`.
-        ratios: of cold and of off over warm.
-        own: the caches that the command uses outside of this, as they are now.
-        said: what follows, a sentence each.
-        to_set: variables, with the reason each.
-        warm_caches: folder in which the warm caches are.
     """
 
     schema: str = "dynotune.startup/2"

@@ -44,9 +44,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         why: ids of the findings that name it, else names of the facts that do; empty where only the user asked for it.
-        asked: the user asked for it.
         bound: of the baseline's time, the largest share that it can save (0 to 1); Unknown where nothing bounds it.
-        bound_by: what bounds it, in words: a finding's share, a ceiling.
         predicted: the share that it saves as far as running the recorded timeline again tells.
         needs: ids of candidates, of which any arm with it holds one; empty where it stands alone.
         in_process: it can change at any step, so that one process can try it.
@@ -109,8 +107,6 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
             None where it gave none.
         void: causes outside the arm's own processes; then the value counts for nothing.
         began_s, wall_s: since the first attempt began, and how long it took; the sum over attempts, without pauses.
-        run: folder of the run, below the study's.
-        detail: of what did not end in a measurement: the last line, the reason.
     """
 
     arm: str
@@ -130,10 +126,9 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """How two arms compare, from the blocks of one stage.
 
     Args:
-        arm, against: keys as in `Trial`.
+        num_blocks: that hold a value of both, void ones not counted; within one process, switches there and back.
         speedup: `against` over `arm`: above 1, `arm` is better. `ci`: at `confidence`, two-sided.
         p: one-sided, of no gain; after Holm's correction where `corrected_over` is above 1.
-        num_blocks: that hold a value of both, void ones not counted; within one process, switches there and back.
     """
 
     arm: str
@@ -197,10 +192,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         kind: `prune` leaves each setting of `whole` out of it; `alone` runs each setting by itself; `check` compares
             `whole` with one smaller arm.
-        whole: the arm that the others are made from; empty of `alone`.
         arms: by the id of a setting, the arm without it, or with it alone; what needs it is left out with it.
-        values: by the id of another value of a knob in `whole`, the whole with that value.
-        first_block, num_blocks: which blocks of the stage are this round's.
     """
 
     kind: Literal["prune", "alone", "check"]
@@ -212,11 +204,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BaseRecipe(msgspec.Struct, frozen=True):
-    """A recipe that a study began from: all of its runs have the recipe's settings.
-
-    Args:
-        file: where it was read.
-    """
+    """A recipe that a study began from: all of its runs have the recipe's settings. `file`: where it was read."""
 
     file: str
     recipe: Recipe
@@ -236,22 +224,10 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         run: how every run is made, with the settings of the recipe that the study begins from. Its `warmup_steps` and
             `window_steps` are as asked until the first run is planned, and then as planned.
-        budget_s: for the whole, all attempts together.
-        allow: effects tried besides `exact` and `sampling`.
-        extra, exclude, values: as given: knobs or settings besides, those left out, values of the user's own.
-        unit: what the value is of, in words: "s/sample".
-        base_recipe: a recipe that all runs have: the baseline is the command with it, and what is proved comes on top.
-        diagnosis: of the baseline; `diagnosis_with_recipe`: with the recipe's settings.
         stage: the search is in it; what is before it is decided.
-        within: arms that were tested in blocks within one process, in order.
-        rounds: of the stage `prune`, in order.
         selected: what that stage left to confirm; None before it ended.
-        recipe: what was confirmed.
         confirmed: `selected` against the baseline, on fresh pairs; the last of `within` that is faster, where the time
             did not hold those; None where neither is there.
-        verdict: the whole in one sentence.
-        noise: standard deviation of the logarithm of a run's value, from the baseline's runs; None before two.
-        report: what could not be done, or gives reason to be wary.
     """
 
     schema: str = "dynotune.study/2"

@@ -10,11 +10,7 @@ PageCache = Literal["warm", "cold"]
 
 
 class PlannedSetting(msgspec.Struct, frozen=True):
-    """A setting as the agent needs it: its site in plain data.
-
-    Args:
-        keep: put it back when the program changes it.
-    """
+    """A setting as the agent needs it: its site in plain data. `keep`: put it back when the program changes it."""
 
     knob: str
     value: bool | int | float | str
@@ -37,8 +33,7 @@ class TimeWindow(_At, frozen=True, kw_only=True, tag="time-window"):
 class RecordTrace(_At, frozen=True, kw_only=True, tag="record-trace"):
     """Record `num_steps` steps with torch's profiler; it takes one more step to get ready.
 
-    Args:
-        stacks, shapes, memory: Python's frames, the shapes of inputs, what is allocated.
+    `stacks`, `shapes`, `memory`: Python's frames, the shapes of inputs, what is allocated.
     """
 
     num_steps: int
@@ -50,8 +45,7 @@ class RecordTrace(_At, frozen=True, kw_only=True, tag="record-trace"):
 class IsolateLoader(_At, frozen=True, kw_only=True, tag="isolate-loader"):
     """Drain the loader, then replay one of its batches for `num_steps` steps or more.
 
-    Args:
-        page_cache: "cold" to drop the files' pages before the loader is drained.
+    `page_cache`: "cold" to drop the files' pages before the loader is drained.
     """
 
     num_steps: int

@@ -14,18 +14,12 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 from dynotune.schema.errors import UsageError
 from dynotune.schema.knob import Scalar
 
-__all__ = ["argument", "arguments", "commented", "quoted", "value"]
-
 _SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 LARGEST_INT = 2**63 - 1
 
 
 def value(given: Scalar | Sequence[Scalar]) -> str:
-    """One value, or a list of them.
-
-    Raises:
-        UsageError: as `quoted`; a number that TOML has no room for.
-    """
+    """One value, or a list of them. Raises UsageError: as `quoted`; a number that TOML has no room for."""
     if isinstance(given, bool):
         return "true" if given else "false"
     if isinstance(given, str):
@@ -46,8 +40,7 @@ def quoted(text: str) -> str:
 
     What does not print is escaped: nothing in it can move a terminal's cursor or turn the direction of writing.
 
-    Raises:
-        UsageError: a NUL, or half of a surrogate pair (a file name that is no UTF-8): neither can be a setting's.
+    Raises UsageError: a NUL, or half of a surrogate pair (a file name that is no UTF-8): neither can be a setting's.
     """
     for character in text:
         if character == "\0" or 0xD800 <= ord(character) <= 0xDFFF:

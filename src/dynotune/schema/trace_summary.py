@@ -69,15 +69,7 @@ class Overlap(msgspec.Struct, frozen=True):
 
 
 class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
-    """One device of one rank within its window. Seconds.
-
-    Args:
-        busy_s: union of all that ran; `busy_s + idle_s == window_s`.
-        compute_s, copy_s, communication_s: union of each kind; they may overlap one another.
-        overlap: busy time split by what ran at once; its parts sum to `busy_s`.
-        late_s: the part of `idle.kernel_s` in gaps that began before their work was queued.
-        first_gap: with which the window begins; `usual_gap`: those before the first work of later steps, on average.
-    """
+    """One device of one rank within its window, seconds; `first_gap` is None where the window begins with none."""
 
     rank: int | None
     device: int
@@ -96,14 +88,7 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostTime(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process did within its window, on the thread that the steps run on.
-
-    Args:
-        loader_s: inside the DataLoader's `__next__`.
-        operator_s: in operators outside of it.
-        communication_s: collectives of gloo, MPI or UCC were under way and neither of these ran.
-        loader_in_background: batches were drawn on another thread.
-    """
+    """What a process did within its window, on the thread that the steps run on. Seconds."""
 
     rank: int | None
     window_s: float
@@ -114,12 +99,9 @@ class HostTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
-    """A stretch in which a device had nothing running.
+    """A stretch in which a device had nothing running, `start_s` after the window's start.
 
-    Args:
-        start_s: since the window's start.
-        cause: the cause that holds the largest part of it.
-        where: what the host was doing for most of it.
+    `cause` holds the largest part of it; `where`: what the host was doing for most of it.
     """
 
     rank: int | None
@@ -131,14 +113,9 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Copies(msgspec.Struct, frozen=True, kw_only=True):
-    """Copies of one kind.
+    """Copies of one kind: "HtoD", "DtoH", "DtoD", "PtoP", "HtoH" or "unknown".
 
-    Args:
-        kind: "HtoD", "DtoH", "DtoD", "PtoP", "HtoH" or "unknown".
-        pinned: whether the host's side is page-locked; None where no host memory takes part or it is not told.
-        total_s: sum of their durations.
-        bytes_per_s: num_bytes / total_s, of those copies whose size is known; None where none is.
-        exposed_s: time in which only such copies kept the device busy.
+    `pinned`: None where no host memory takes part or it is not told; `bytes_per_s`: None where no size is known.
     """
 
     rank: int | None
@@ -163,12 +140,7 @@ class Calls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelClass(msgspec.Struct, frozen=True, kw_only=True):
-    """Kernels of one class. Shares are of the summed time of all kernels, which may overlap.
-
-    Args:
-        name: matmul, convolution, attention-flash, …: see docs/reference/trace.md.
-        largest: name of the kernel that took most of it.
-    """
+    """Kernels of one class; `largest` is the name of the kernel that took most of it."""
 
     name: str
     num: int
@@ -178,18 +150,7 @@ class KernelClass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kernels(msgspec.Struct, frozen=True, kw_only=True):
-    """The kernels of one rank inside the window.
-
-    Args:
-        per_s: kernels started per second of window.
-        in_graphs: how many came from CUDA graphs; None where launches are not recorded.
-        tensor_core_share: of the time of matrix products, convolutions and attention, the part in kernels
-            that use tensor cores by name; None where there is no such time.
-        mean_queue_depth: device work queued and not finished, averaged over the window; None without launches.
-        num_short, short_s: of the kernels, those of less than `SHORT_KERNEL_S`; None in older records.
-        fusable_s: of `total_s`, what fusing could spare at most; None where kernels of CUDA graphs are not known one by
-            one, and in older records.
-    """
+    """The kernels of one rank inside the window. None is what is not known, as the last fields in older records."""
 
     rank: int | None
     num: int
@@ -248,8 +209,7 @@ class Called(msgspec.Struct, frozen=True, kw_only=True):
 class Operator(msgspec.Struct, frozen=True, kw_only=True):
     """Operators of one name on the host. `self_s` excludes the operators inside.
 
-    Args:
-        callers: the same by who called them, which docs/reference/trace.md defines; {} in older records.
+    `callers`: the same by who called them, which docs/reference/trace.md defines; {} in older records.
     """
 
     name: str

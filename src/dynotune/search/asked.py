@@ -20,22 +20,18 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
         allowed: effects that findings' candidates may have.
-        extra: settings to try; `extra_knobs`: knobs of which some values are to be tried.
+        settings: to try, each once; `extra_knobs`: knobs of which some values are to be tried.
         excluded: settings that are not tried; `excluded_knobs`: ids of knobs of which no value is.
-        values: settings with values of the user's own.
     """
 
     allowed: frozenset[Effect] = frozenset(UNASKED)
-    extra: list[Setting] = []
+    settings: list[Setting] = []
     extra_knobs: list[str] = []
     excluded: frozenset[Setting] = frozenset()
     excluded_knobs: frozenset[str] = frozenset()
-    values: list[Setting] = []
 
-    @property
-    def settings(self) -> list[Setting]:
-        """Named with their value, each once."""
-        return list(dict.fromkeys([*self.extra, *self.values]))
+    def names(self, setting: Setting) -> bool:
+        return setting in self.settings or setting.knob in self.extra_knobs
 
     def leaves_out(self, setting: Setting) -> bool:
         return setting in self.excluded or setting.knob in self.excluded_knobs
@@ -50,24 +46,25 @@ def parse(
         UsageError: an effect, knob or value that does not exist, one that dynotune never sets, or words that
             contradict each other.
     """
+    allowed = frozenset([*UNASKED, *map(_effect, allow)])
+    settings = [_settable(knobs.parse(text)) for text in extra if "=" in text]
     found = Asked(
-        allowed=frozenset([*UNASKED, *map(_effect, allow)]),
-        extra=[_settable(knobs.parse(text)) for text in extra if "=" in text],
+        allowed=allowed,
         extra_knobs=[_with_values(text.strip()) for text in extra if "=" not in text],
         excluded=frozenset(_settable(knobs.parse(text)) for text in exclude if "=" in text),
         excluded_knobs=frozenset(knobs.get(text.strip()).id for text in exclude if "=" not in text),
-        values=[setting for text in values for setting in _values(text)],
+        settings=list(dict.fromkeys([*settings, *(setting for text in values for setting in _values(text))])),
     )
-    _refuse_contradictions(found)
+    both = [knob_id for knob_id in found.extra_knobs if knob_id in found.excluded_knobs]
+    for setting in filter(found.leaves_out, found.settings):
+        both.append(setting.knob if setting.knob in found.excluded_knobs else str(setting))
+    if both:
+        raise UsageError(f"{both[0]} is to be tried and to be left out.", hint="Leave one of them out.")
     return found
 
 
 def first_values(asked: Asked, settings: Sequence[Setting]) -> list[Setting]:
-    """Of each placeholder of the command that `settings` leave open the first value named: the baseline's.
-
-    Raises:
-        UsageError: there is no second one.
-    """
+    """The baseline's value of each placeholder that `settings` leave open: the first of several, else UsageError."""
     named: dict[str, list[Setting]] = {}
     for setting in asked.settings:
         if setting.knob.startswith("arg.") and all(one.knob != setting.knob for one in settings):
@@ -81,28 +78,17 @@ def first_values(asked: Asked, settings: Sequence[Setting]) -> list[Setting]:
     return [values[0] for values in named.values()]
 
 
-def _refuse_contradictions(asked: Asked) -> None:
-    """Some values of a knob may be left out while others are tried."""
-    both = [knob_id for knob_id in asked.extra_knobs if knob_id in asked.excluded_knobs]
-    for setting in asked.settings:
-        if asked.leaves_out(setting):
-            both.append(setting.knob if setting.knob in asked.excluded_knobs else str(setting))
-    if both:
-        raise UsageError(f"{both[0]} is to be tried and to be left out.", hint="Leave one of them out.")
-
-
 def _effect(word: str) -> Effect:
-    known = [effect for effect in get_args(Effect) if effect not in UNASKED]
+    effects: tuple[Effect, ...] = get_args(Effect)
     if word == "system":
         raise UsageError(
             "Settings of the system are never applied by dynotune.",
             hint="dynotune doctor writes the commands for an administrator to read.",
         )
-    for effect in get_args(Effect):
+    for effect in effects:
         if effect == word:
-            found: Effect = effect
-            return found
-    known.remove("system")
+            return effect
+    known = [effect for effect in effects if effect not in (*UNASKED, "system")]
     raise UsageError(f"--allow {word} is no effect.", hint=f"It is {' or '.join(known)}; `dynotune knobs` lists them.")
 
 

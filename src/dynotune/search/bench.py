@@ -9,9 +9,10 @@ from typing import Protocol
 
 import msgspec
 
+from dynotune.recipes import ON_WORKERS
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Estimate, Guarded, Phase, Study, Trial
+from dynotune.schema.study import Candidate, Estimate, Phase, Study, Trial
 
 
 class Arm(msgspec.Struct, frozen=True):
@@ -37,16 +38,12 @@ class Tested(msgspec.Struct, frozen=True, kw_only=True):
         reason: why there is none, in words.
         blamed: knobs that a call of the program failed with, and went well without.
         unsuited: knobs that cannot be switched in this program.
-        ended_program: the program ended with an error while the arm was on.
-        guarded: what the arm's results were, if the program's calls told.
     """
 
     comparison: Comparison | None = None
     reason: str = ""
     blamed: tuple[str, ...] = ()
     unsuited: tuple[str, ...] = ()
-    ended_program: bool = False
-    guarded: Guarded | None = None
 
 
 BASELINE = Arm()
@@ -58,28 +55,51 @@ def arm(settings: Iterable[Setting]) -> Arm:
     return Arm(tuple(by_knob[knob] for knob in sorted(by_knob)))
 
 
-class Bench(Protocol):
-    """A command that can be run under any arm, on a machine or in a simulation.
+# A DataLoader without workers has nothing to prefetch: a setting of `loader.prefetch_factor` names the candidates of
+# `loader.num_workers` of which an arm with it must hold one. What is needed needs nothing itself.
 
-    The order of runs is the search's. A trial is on disk before `run` returns.
-    """
+
+def needs_workers(setting: Setting) -> bool:
+    """Whether it means something only to a loader with workers. Not to have persistent ones is true of none."""
+    return setting.knob in ON_WORKERS and setting.value is not False
+
+
+def complete(settings: Sequence[Setting], candidates: Iterable[Candidate]) -> list[Setting]:
+    """The same of settings, in their order; of one that is no candidate nothing is known to be needed."""
+    needed = {one.id: one.needs for one in candidates if one.needs}
+    ids = set(map(str, settings))
+    return [one for one in settings if str(one) not in needed or not ids.isdisjoint(needed[str(one)])]
+
+
+def needed_first(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return the candidates in their order, those last that need others: what is needed needs nothing itself."""
+    return sorted(candidates, key=lambda one: bool(one.needs))
+
+
+def each_left_out(settings: Sequence[Setting], candidates: Sequence[Candidate]) -> dict[str, list[Setting]]:
+    """By id of each of `settings`, the others without it, and without what means nothing then."""
+    gone = {str(one): [one, *dependants(str(one), settings, candidates)] for one in settings}
+    return {id_: [one for one in settings if one not in out] for id_, out in gone.items()}
+
+
+def dependants(id_: str, settings: Iterable[Setting], candidates: Iterable[Candidate]) -> list[Setting]:
+    """Of these settings, those that mean nothing once `id_` is left out."""
+    needing = {one.id for one in candidates if id_ in one.needs}
+    return [setting for setting in settings if str(setting) in needing]
+
+
+class Bench(Protocol):
+    """A command that can be run under any arm, on a machine or in a simulation."""
 
     def run(self, arm: Arm, phase: Phase, block: int) -> Trial:
         """One fresh process. A pilot (block 0) warms the arm's caches; its value counts for nothing.
 
-        What an arm does to the program is its answer, not an error: `ended` says so.
-
         Raises:
             CannotRunHere: the machine, not the arm: the disk is full, the GPU is lost.
         """
-        ...
 
     def switch(self, arms: Sequence[Arm], limit_s: float) -> list[Estimate]:
-        """Compare each arm with the baseline in turns within one process; the arms can change at any step.
-
-        Returns fewer estimates than arms, or none, if that cannot be done; an arm's failure is no error.
-        """
-        ...
+        """Compare each arm with the baseline in turns within one process; an arm that fails has no estimate."""
 
     def test(self, arm: Arm, plan: Comparison, error: float, limit_s: float, first_s: float = math.inf) -> Tested:
         """Compare one arm with the baseline in blocks within one process, until that is decided.
@@ -89,31 +109,21 @@ class Bench(Protocol):
             error: of calling what does nothing `faster` or `slower`.
             first_s: most time until the first block is whole.
         """
-        ...
 
     def check(self, arm: Arm) -> Trial | None:
-        """A trial that ended with wrong results, where losses or outputs differ by more than rounding.
-
-        None where they do not, or where that cannot be told. It costs runs, for each arm once.
-        """
-        ...
+        """A trial with wrong results, if losses or outputs are known to differ by more than rounding."""
 
     def check_s(self, arm: Arm) -> float:
         """About how long `check` of it takes, seconds; 0 where it costs no run."""
-        ...
 
     def run_s(self, arm: Arm) -> float:
         """About how long a run of the arm takes, seconds; of an arm not yet run, as the baseline."""
-        ...
 
     def block_s(self) -> float:
         """About how long a block of an arm takes within one process, seconds."""
-        ...
 
     def left_s(self) -> float:
         """Of the budget, all attempts together."""
-        ...
 
     def add_to(self, study: Study) -> Study:
         """`study` with what is known of its runs besides the trials: their window, unit and step, for one."""
-        ...

@@ -11,15 +11,13 @@ from dynotune.schema.observation import Shares
 from dynotune.schema.run import Objective
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Study
-from dynotune.search.from_facts import Named
-from dynotune.search.present import Present
+from dynotune.search.values import Present
 
 OF_TIME: tuple[Objective, ...] = ("throughput",)
 """Objectives that the share of a step bounds; the power that a device draws while it waits, no share tells."""
 RUNS_DIFFER = 0.05
 """By which one run may be faster than another for no reason: a ceiling and the plain run are one each."""
 _ONLY_LOADING = (
-    "loader.num_workers",
     "loader.prefetch_factor",
     "loader.persistent_workers",
     "loader.in_order",
@@ -32,7 +30,7 @@ _OF_MAKING = ("collate-heavy", "decode-bound")
 _DOES_MORE = (("precision.autocast", "fp32-matmul-no-tf32"),)
 """The finding's share is what TF32 spares; half types spare more of the products, and of all other kernels."""
 
-_NOT_OF_TIME = Unknown("a share of a step's time does not bound it")
+NOT_OF_TIME = Unknown("a share of a step's time does not bound it")
 
 
 def bound(
@@ -45,7 +43,7 @@ def bound(
     and so many workers make batches no faster than as many times one.
     """
     if objective not in OF_TIME:
-        return _NOT_OF_TIME, ""
+        return NOT_OF_TIME, ""
     limits: list[tuple[float, str]] = []
     why = [finding for finding in why if finding.id not in _OF_MAKING]
     of_device = [finding for finding in why if (setting.knob, finding.id) in _DOES_MORE]
@@ -58,10 +56,8 @@ def bound(
     known = [share for share in shares if not isinstance(share, Unknown)]
     if why and len(known) == len(shares):
         limits.append((min(1.0, sum(known)), " and ".join(dict.fromkeys(names))))
-    crowded = any(isinstance(share, Unknown) for share in shares)
-    if not crowded and _only_loads(setting, present):
-        limits += _of_loading(diagnosis)
-        limits += _of_workers(setting, diagnosis, present)
+    if len(known) == len(shares):
+        limits += _of_loading(setting, diagnosis, present)
     if not limits:
         reasons = [share.reason for share in shares if isinstance(share, Unknown)]
         return Unknown(reasons[0] if reasons else "no finding names it"), ""
@@ -69,55 +65,32 @@ def bound(
     return max(0.0, share), by
 
 
-def bound_by_facts(named: Named, objective: Objective) -> tuple[float | Unknown, str]:
-    """The same of what facts name."""
-    return (named.bound, named.bound_by) if objective in OF_TIME else (_NOT_OF_TIME, "")
+def _of_loading(setting: Setting, diagnosis: Diagnosis, present: Present) -> list[tuple[float, str]]:
+    """What bounds a setting that can do no more than have batches ready; nothing of any other.
 
-
-def larger(one: tuple[float | Unknown, str], other: tuple[float | Unknown, str]) -> tuple[float | Unknown, str]:
-    """Of two bounds the one that leaves more room: what is not known may be anything."""
-    if isinstance(one[0], Unknown):
-        return one
-    return other if isinstance(other[0], Unknown) or other[0] > one[0] else one
-
-
-def _only_loads(setting: Setting, present: Present) -> bool:
-    """Whether it can do no more than have batches ready: fewer workers also give cores back to the step."""
-    if setting.knob not in _ONLY_LOADING:
-        return False
-    now = present.get("loader.num_workers")
-    if setting.knob != "loader.num_workers":
-        return True
-    return isinstance(now, int) and isinstance(setting.value, int) and setting.value > now
-
-
-def _of_loading(diagnosis: Diagnosis) -> list[tuple[float, str]]:
-    """What the diagnosis allows for, and the ceilings where they were measured."""
+    Without workers, what the step waits for is all that one of them would do; with some, they are what it waits for.
+    What the process made beside the device's work is not in the wait: then the bound is higher than need be.
+    """
+    now, num, shares = present.get("loader.num_workers"), setting.value, diagnosis.shares
     limits: list[tuple[float, str]] = []
-    if isinstance(diagnosis.shares, Shares):
-        limits.append((diagnosis.shares.input, "the wait for the loader"))
+    if setting.knob == "loader.num_workers":
+        # Fewer workers also give cores back to the step.
+        if not isinstance(now, int) or not isinstance(num, int) or num <= now:
+            return []
+        if isinstance(shares, Shares):
+            saved = 1.0 - max(1.0 - shares.input, (float(now) if now else shares.input) / num)
+            limits.append((min(1.0, max(0.0, saved) + RUNS_DIFFER), f"what {num} workers can make"))
+    elif setting.knob not in _ONLY_LOADING:
+        return []
     if not isinstance(diagnosis.upper_bounds, Unknown):
         step_s = {ceiling.part: ceiling.step_s for ceiling in diagnosis.upper_bounds}
         ratio = step_s["step"] / step_s["both"] if step_s.get("both") and step_s.get("step") else math.inf
         # A part cannot take longer than the whole: then something else disturbed one of the two runs.
         if ratio <= 1 + RUNS_DIFFER:
-            limits.append((min(1.0, 1.0 - ratio + RUNS_DIFFER), "a step that is given one batch again and again"))
+            limits.insert(0, (min(1.0, 1.0 - ratio + RUNS_DIFFER), "a step that is given one batch again and again"))
+    if isinstance(shares, Shares):
+        limits.insert(0, (shares.input, "the wait for the loader"))
     return limits
-
-
-def _of_workers(setting: Setting, diagnosis: Diagnosis, present: Present) -> list[tuple[float, str]]:
-    """Without workers, what the step waits for is all that one of them would do; with some, they are what it waits for.
-
-    What the process made beside the device's work is not in the wait: then the bound is higher than need be.
-    """
-    now, shares = present.get("loader.num_workers"), diagnosis.shares
-    if setting.knob != "loader.num_workers" or not isinstance(shares, Shares):
-        return []
-    if not isinstance(now, int) or not isinstance(setting.value, int):
-        return []
-    by_one = float(now) if now else shares.input
-    saved = 1.0 - max(1.0 - shares.input, by_one / setting.value)
-    return [(min(1.0, max(0.0, saved) + RUNS_DIFFER), f"what {setting.value} workers can make")]
 
 
 def bound_log(candidate: Candidate) -> float:

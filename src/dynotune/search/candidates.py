@@ -7,18 +7,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from dynotune import knobs
+from dynotune.doctor import Missing, ObservationView, bound_of_compiling, policy
+from dynotune.measure.live import refuse_impossible
 from dynotune.schema.diagnosis import Diagnosis, Finding, Kind
 from dynotune.schema.errors import DynotuneError, UsageError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Effect
-from dynotune.schema.run import Objective
-from dynotune.schema.setting import Setting
-from dynotune.schema.study import Candidate, NotOffered
-from dynotune.search import needs, values
+from dynotune.schema.observation import Attribution, Compilation, Observation
+from dynotune.schema.run import Objective, RunSpec
+from dynotune.schema.setting import Setting, over
+from dynotune.schema.study import Candidate, NotOffered, Study
+from dynotune.search import values
 from dynotune.search.asked import Asked
-from dynotune.search.bounds import bound, bound_by_facts, larger
-from dynotune.search.from_facts import Named
-from dynotune.search.present import Present, has
+from dynotune.search.bench import needs_workers
+from dynotune.search.bounds import NOT_OF_TIME, OF_TIME, bound
+from dynotune.search.values import Present, has, present
 
 KINDS: dict[Objective, tuple[Kind, ...]] = {
     "throughput": ("speed", "jitter"),
@@ -28,6 +31,8 @@ KINDS: dict[Objective, tuple[Kind, ...]] = {
     "memory": ("memory",),
 }
 """Findings whose candidates can serve an objective."""
+MUCH_HOST = 0.25
+"""Of a step: where the device waits so long for the host, graphs that are replayed spare more than fused kernels do."""
 _LEFT_OUT = "left out by --exclude"
 _NO_WORKERS = "it needs loading processes, and the loader has none; --try loader.num_workers tries some"
 _NOT_ALLOWED: dict[Effect, str] = {
@@ -35,8 +40,14 @@ _NOT_ALLOWED: dict[Effect, str] = {
     "semantics": "it may change what the program does; --allow semantics tries it",
     "system": "it is of the system, which only an administrator changes",
 }
-
-
+_ABOUT: dict[Kind, str] = {
+    "speed": "the speed of steps",
+    "start": "the time to the first step",
+    "jitter": "steps that differ",
+    "memory": "memory",
+    "correctness": "right results",
+    "measurement": "measuring rightly",
+}
 _OUTSIDE_OF_GRAPHS = ("loader.", "transfer.")
 
 
@@ -44,8 +55,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """What candidates have to fit.
 
     Args:
-        env: what the command inherits.
-        present: what the program has already.
+        env: what the command inherits; `present`: what the program has already.
         num_ranks: processes of this machine that make steps.
         compiles: the program uses torch.compile; so whatever changes its graphs is compiled anew, once an arm.
         refused: of a setting, why it cannot be applied here; "" where it can.
@@ -62,9 +72,66 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     def num_cores(self) -> int | None:
         return values.num_cores(self.facts, self.num_ranks)
 
-    def can_switch(self, setting: Setting) -> bool:
-        """Whether arms with it can take turns within one run; a compiled program would compile anew for most."""
-        return not self.compiles or setting.knob == "compile.mode" or setting.knob.startswith(_OUTSIDE_OF_GRAPHS)
+
+def offered(
+    run: RunSpec, study: Study, asked: Asked, observation: Observation, diagnosis: Diagnosis
+) -> tuple[list[Candidate], list[NotOffered]]:
+    """As `candidates`, of an observation that was made with the settings of `run`."""
+    base = {one.knob: one.value for one in run.settings}
+    named = {knob.removeprefix("env."): str(value) for knob, value in base.items() if knob.startswith("env.")}
+    env = {**run.env, **named}
+    processes = [] if isinstance(observation.processes, Unknown) else observation.processes
+    machine = Machine(
+        facts=study.facts,
+        env=env,
+        present=present(observation, env) | base,
+        num_ranks=max(1, len(processes)),
+        compiles=any(isinstance(one.compilation, Compilation) for one in processes),
+        refused=refusal(run, study.facts),
+    )
+    compiled = any(model.compiled for process in processes for model in process.models)
+    by_facts = [] if compiled else _named_by_facts(observation, machine)
+    return candidates(diagnosis, machine, asked, objective=study.run.objective, by_facts=by_facts)
+
+
+def refusal(run: RunSpec, facts: Facts) -> Callable[[Setting], str]:
+    """Says of a setting why no run could be launched with it beside those of `run`; "" where one can."""
+
+    def refused(setting: Setting) -> str:
+        try:
+            refuse_impossible(run, over(run.settings, [setting]), facts)
+        except DynotuneError as error:
+            return error.message
+        return ""
+
+    return refused
+
+
+def _named_by_facts(observation: Observation, machine: Machine) -> list[Candidate]:
+    """Compiling, of which several small costs make one large gain that no finding names.
+
+    Only where a model runs on a CUDA device, nothing is compiled, and much could be saved.
+    """
+    seen = ObservationView(observation)
+    if machine.present.get("compile.mode") != "off" or not seen.uses_cuda or machine.compiles:
+        return []
+    try:
+        bound = bound_of_compiling(seen)
+    except Missing:
+        return []
+    if bound < policy.MUCH_TO_COMPILE:
+        return []
+    waits = isinstance(observation.attribution, Attribution) and observation.attribution.shares.host >= MUCH_HOST
+    return [
+        Candidate(
+            setting=mode,
+            effect=knobs.get(mode.knob).effect,
+            why=["kernels.fusable_s", "shares.host"],
+            bound=bound,
+            bound_by="what fusing kernels and launching fewer could spare",
+        )
+        for mode in ([values.GRAPHS, values.COMPILED] if waits else [values.COMPILED])
+    ]
 
 
 def candidates(
@@ -73,16 +140,20 @@ def candidates(
     asked: Asked,
     *,
     objective: Objective = "throughput",
-    by_facts: Sequence[Named] = (),
+    by_facts: Sequence[Candidate] = (),
 ) -> tuple[list[Candidate], list[NotOffered]]:
-    """What the findings name, what the user asks for, and what facts name of other knobs, fit for this machine; largest
-    bound first.
+    """What findings, the user and facts (`by_facts`) name that is fit for this machine; largest bound first.
 
     Raises:
         UsageError: a knob is to be tried, and nothing says which values of it.
     """
+
+    def made(setting: Setting, why: Iterable[str], bounded: tuple[float | Unknown, str]) -> Candidate:
+        return _candidate(setting, why, bounded, machine, asked, objective, makers)
+
     offered, refused = _of_findings(diagnosis, machine, asked, objective)
-    for setting in _of_user(machine, asked):
+    several = [one for knob_id in asked.extra_knobs for one in values.some(knob_id, machine.present, machine.num_cores)]
+    for setting in [*asked.settings, *(one for one in several if not machine.refused(one))]:
         if asked.leaves_out(setting):
             # A value that its knob's name alone brought; a finding may have named it before.
             refused.setdefault(setting, NotOffered(setting, _LEFT_OUT))
@@ -92,24 +163,31 @@ def candidates(
             offered.setdefault(setting, [])
     makers = [str(setting) for setting in offered if setting.knob == "loader.num_workers" and setting.value != 0]
     if machine.present.get("loader.num_workers") == 0 and not makers:
-        for setting in [setting for setting in offered if needs.workers(setting)]:
+        for setting in [setting for setting in offered if needs_workers(setting)]:
             refused[setting] = NotOffered(setting, _NO_WORKERS, _unique(one.id for one in offered.pop(setting)))
-    of_facts = {named.setting.knob: named for named in by_facts}
+    of_facts = {
+        each.setting.knob: (each.bound, each.bound_by) for each in by_facts if not isinstance(each.bound, Unknown)
+    }
     found = []
     for setting, why in offered.items():
         bounded = bound(setting, why, diagnosis, machine.present, objective)
-        if why and (fact := of_facts.get(setting.knob)) is not None:
-            bounded = larger(bounded, bound_by_facts(fact, objective))
-        one = _candidate(setting, [one.id for one in why], bounded)
+        fact = of_facts.get(setting.knob)
+        # The bound that leaves more room: what is not known may be anything.
+        if why and fact is not None and not isinstance(bounded[0], Unknown) and fact[0] > bounded[0]:
+            bounded = fact
+        one = made(setting, [one.id for one in why], bounded)
         predicted = next((finding.predicted[one.id] for finding in why if one.id in finding.predicted), None)
         found.append(msgspec.structs.replace(one, predicted=predicted))
-    for named in _unnamed(by_facts, offered, objective):
+    tried_knobs = {setting.knob for setting in offered}
+    for named in by_facts if "speed" in KINDS[objective] else ():
+        if named.setting.knob in tried_knobs:
+            continue
         if reason := _why_not(named.setting, "speed", machine, asked, objective):
             refused.setdefault(named.setting, NotOffered(named.setting, reason, named.why))
         else:
-            found.append(_candidate(named.setting, named.why, bound_by_facts(named, objective)))
-    found = [_on_machine(one, machine, objective, makers) for one in found]
-    found = [msgspec.structs.replace(one, asked=_is_asked_for(one.setting, asked)) for one in found]
+            is_of_time = objective in OF_TIME
+            bounded = (named.bound, named.bound_by) if is_of_time else (NOT_OF_TIME, "")
+            found.append(made(named.setting, named.why, bounded))
     tried = {one.setting for one in found}
     return sorted(found, key=_order), [row for setting, row in refused.items() if setting not in tried]
 
@@ -147,34 +225,12 @@ def _of_findings(
     return offered, refused
 
 
-def _of_user(machine: Machine, asked: Asked) -> list[Setting]:
-    several = [
-        setting
-        for knob_id in asked.extra_knobs
-        for setting in values.some(knob_id, machine.present, machine.num_cores)
-        if not machine.refused(setting)
-    ]
-    return [*asked.settings, *several]
-
-
-def _is_asked_for(setting: Setting, asked: Asked) -> bool:
-    return setting in asked.settings or setting.knob in asked.extra_knobs
-
-
-def _unnamed(by_facts: Sequence[Named], offered: Iterable[Setting], objective: Objective) -> list[Named]:
-    """Of what facts name for the speed of steps, knobs of which no other value is tried."""
-    tried = {setting.knob for setting in offered}
-    return [one for one in by_facts if "speed" in KINDS[objective] and one.setting.knob not in tried]
-
-
 def _why_not(setting: Setting, kind: Kind, machine: Machine, asked: Asked, objective: Objective) -> str:
-    """Why a setting is not tried that is named for its effect on `kind`; "" where it is. First what the user can
-    change, and said so.
-    """
+    """Why a setting is not tried that is named for its effect on `kind`; first what the user can change; or empty."""
     effect = knobs.get(setting.knob).effect
     if asked.leaves_out(setting):
         return _LEFT_OUT
-    if _is_asked_for(setting, asked):
+    if asked.names(setting):
         effect = "exact" if effect != "system" else effect
     if kind not in KINDS[objective]:
         return f"the finding is about {_ABOUT[kind]}, and the objective is {objective}"
@@ -191,37 +247,28 @@ def _why_not(setting: Setting, kind: Kind, machine: Machine, asked: Asked, objec
     return machine.refused(setting)
 
 
-_ABOUT: dict[Kind, str] = {
-    "speed": "the speed of steps",
-    "start": "the time to the first step",
-    "jitter": "steps that differ",
-    "memory": "memory",
-    "correctness": "right results",
-    "measurement": "measuring rightly",
-}
-
-
-def _candidate(setting: Setting, why: Iterable[str], bounded: tuple[float | Unknown, str]) -> Candidate:
+def _candidate(
+    setting: Setting,
+    why: Iterable[str],
+    bounded: tuple[float | Unknown, str],
+    machine: Machine,
+    asked: Asked,
+    objective: Objective,
+    makers: list[str],
+) -> Candidate:
+    """`makers`: ids of candidates that give a loader workers."""
+    # A program that compiles would compile anew for most arms.
+    can_switch = not machine.compiles or setting.knob.startswith(("compile.mode", *_OUTSIDE_OF_GRAPHS))
     return Candidate(
         setting=setting,
         effect=knobs.get(setting.knob).effect,
         why=_unique(why),
+        asked=asked.names(setting),
         bound=bounded[0],
         bound_by=bounded[1],
-    )
-
-
-def _on_machine(one: Candidate, machine: Machine, objective: Objective, makers: list[str]) -> Candidate:
-    """
-    Args:
-        makers: ids of candidates that give a loader workers.
-    """
-    setting = one.setting
-    return msgspec.structs.replace(
-        one,
-        needs=makers if needs.workers(setting) and machine.present.get("loader.num_workers") == 0 else [],
+        needs=makers if needs_workers(setting) and machine.present.get("loader.num_workers") == 0 else [],
         needs_warm_cache=machine.compiles or setting.knob == "compile.mode",
-        in_process=objective == "throughput" and machine.can_switch(setting) and not knobs.why_not_switched(setting),
+        in_process=objective == "throughput" and can_switch and not knobs.why_not_switched(setting),
     )
 
 

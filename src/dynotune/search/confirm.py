@@ -39,66 +39,41 @@ ENOUGH_SEEN_DF = 4
 
 
 def confirm(work: Search, settings: list[Setting]) -> Comparison | None:
-    """Judge fresh pairs; None if the time left holds too few for any verdict.
-
-    How many pairs at most is fixed before the first, and holds for later attempts too.
-    """
+    """Judge fresh pairs, whose most is fixed before the first; None if the time left holds too few for any verdict."""
     candidate = arm(settings)
     comparison = work.study.confirmed
     if comparison is None:
-        if work.check(candidate) is not None:
+        begun = _begun(work, candidate) if work.check(candidate) is None else None
+        if begun is None:
             return None
-        max_pairs = _affordable_pairs(work, candidate)
-        if not max_pairs:
-            return None
-        comparison = _begin(work, candidate, max_pairs)
+        comparison = begun
     while comparison.verdict is None:
         judgement = _judge(comparison)
-        if judgement.finished:
-            comparison = _concluded(work, comparison, judgement)
-            break
         work.best = judgement.speedup, judgement.ci
         try:
-            comparison = _as_planned(work, _pair(work, comparison, candidate))
+            if not judgement.finished:
+                comparison = _as_planned(work, _pair(work, comparison, candidate))
         except OutOfTime:
-            comparison = _concluded(work, comparison, _judge(comparison, ended=True))
+            judgement = _judge(comparison, ended=True)
+        if judgement.finished:
+            comparison = _concluded(work, comparison, judgement)
         work.update(confirmed=comparison)
-    work.update(confirmed=comparison)
     return comparison
 
 
-def _affordable_pairs(work: Search, candidate: Arm) -> int:
-    """Return how many pairs the time affords; 0 if these are too few."""
-    pair_s = work.bench.run_s(BASELINE) + work.bench.run_s(candidate)
-    seen = _seen(work, candidate)
-    fewest = MIN_PAIRS if seen is not None and seen.df >= ENOUGH_SEEN_DF else TELLING_PAIRS
-    affordable = min(int(work.bench.left_s() / pair_s), MAX_PAIRS)
-    return affordable if affordable >= fewest else 0
-
-
-def _seen(work: Search, candidate: Arm) -> Spread | None:
-    """Return how pairs of earlier runs spread; None if too few ran."""
+def _begun(work: Search, candidate: Arm) -> Comparison | None:
+    """Return the comparison, with as many pairs as the time affords; None if these are too few."""
+    run_s = work.bench.run_s(candidate)
     fit = Fit(work.trials("prune"))
-    found = fit.of_a_pair(*(key for key in (BASELINE.key, candidate.key) if fit.num_blocks(key)))
-    return None if found is None else Spread(NOISIER * found.variance, min(found.df, MOST_SEEN_DF))
-
-
-def _begin(work: Search, candidate: Arm, max_pairs: int) -> Comparison:
-    study = work.study
-    comparison = Comparison(
-        id=study.id,
-        run=study.run,
-        candidate_settings=list(candidate.settings),
-        margin=study.margin,
-        max_pairs=max_pairs,
-        run_s=work.bench.run_s(candidate),
-        facts=study.facts,
-        seen=_seen(work, candidate),
-    )
-    comparison = _as_planned(work, comparison)
+    spread = fit.of_a_pair(*(key for key in (BASELINE.key, candidate.key) if fit.num_blocks(key)))
+    seen = spread and Spread(NOISIER * spread.variance, min(spread.df, MOST_SEEN_DF))
+    fewest = MIN_PAIRS if seen is not None and seen.df >= ENOUGH_SEEN_DF else TELLING_PAIRS
+    max_pairs = min(int(work.bench.left_s() / (work.bench.run_s(BASELINE) + run_s)), MAX_PAIRS)
+    if max_pairs < fewest:
+        return None
+    comparison = _as_planned(work, work.comparison(candidate, max_pairs=max_pairs, run_s=run_s, seen=seen))
     work.update(confirmed=comparison)
-    names = words.names(list(map(str, candidate.settings)))
-    work.watcher.say(f"Confirming {names} on up to {max_pairs} fresh pairs.")
+    work.watcher.say(f"Confirming {words.names(candidate.settings)} on up to {max_pairs} fresh pairs.")
     return comparison
 
 
@@ -122,16 +97,21 @@ def _judge(comparison: Comparison, *, ended: bool = False) -> SequentialResult:
 
 
 def _pair(work: Search, comparison: Comparison, candidate: Arm) -> Comparison:
-    """Run one more pair. One whose second run is missing, after an interruption, is left behind and run anew."""
     block = 1 + max([0, *(trial.block for trial in work.trials("confirm"))])
     first = orders(comparison.max_pairs, comparison.run.seed or 0)[len(comparison.pairs)]
     in_turn: list[tuple[ArmName, Arm]] = [("baseline", BASELINE), ("candidate", candidate)]
     ran: dict[ArmName, Trial] = {}
     for name, one in in_turn if first == "baseline" else reversed(in_turn):
         ran[name] = work.run(one, "confirm", block)
-        if reason := _ends_all(work, ran[name], len(comparison.pairs)):
-            return replace(comparison, verdict="undecided", reason=reason, num_pairs=len(comparison.pairs))
-        if ran[name].void:
+        trial, num_pairs, reason = ran[name], len(comparison.pairs), ""
+        if work.failure(trial.arm):
+            reason = f"A run of it failed: {trial.detail or trial.ended}."
+        elif trial.void and trial.ended == "timeout" and num_pairs < TELLING_PAIRS:
+            # How long it took is why it is void, and that is what is measured.
+            reason = f"A run did not end in the time left, and fewer than {TELLING_PAIRS} pairs cannot do without it."
+        if reason:
+            return replace(comparison, verdict="undecided", reason=reason, num_pairs=num_pairs)
+        if trial.void:
             # The pair counts for nothing whatever the other run says: its time is better spent on the next pair.
             break
     void = "; ".join(dict.fromkeys(trial.void for trial in ran.values() if trial.void))
@@ -142,34 +122,21 @@ def _pair(work: Search, comparison: Comparison, candidate: Arm) -> Comparison:
     return replace(comparison, pairs=[*comparison.pairs, pair])
 
 
-def _ends_all(work: Search, trial: Trial, num_pairs: int) -> str:
-    """Return why no pair is to follow this run; else empty."""
-    if work.failure(trial.arm):
-        return f"A run of it failed: {trial.detail or trial.ended}."
-    # How long it took is why it is void, and that is what is measured: so few pairs must not do without it.
-    if trial.void and trial.ended == "timeout" and num_pairs < TELLING_PAIRS:
-        return f"A run did not end in the time left, and fewer than {TELLING_PAIRS} pairs cannot do without it."
-    return ""
-
-
 def _concluded(work: Search, comparison: Comparison, judgement: SequentialResult) -> Comparison:
+    pairs, candidate = comparison.pairs, arm(comparison.candidate_settings)
     return judgement.conclude(
         comparison,
-        baseline=_summary(work, comparison, "baseline", BASELINE.key),
-        candidate=_summary(work, comparison, "candidate", arm(comparison.candidate_settings).key),
+        baseline=_summary(work, comparison, BASELINE.key, [pair.baseline_s for pair in pairs]),
+        candidate=_summary(work, comparison, candidate.key, [pair.candidate_s for pair in pairs]),
     )
 
 
-def _summary(work: Search, comparison: Comparison, name: ArmName, key: str) -> ArmSummary:
-    values = [pair.baseline_s if name == "baseline" else pair.candidate_s for pair in comparison.pairs]
-    starts = [trial.time_to_first_step_s for trial in work.trials("confirm") if trial.arm == key]
-    first_steps = [start for start in starts if start is not None]
-    start_s = statistics.median(first_steps) if first_steps else None
-    if not values:
-        return ArmSummary(time_to_first_step_s=start_s)
-    median = statistics.median(values)
-    summary = ArmSummary(value=median, time_to_first_step_s=start_s)
-    if comparison.run.objective != "throughput":
+def _summary(work: Search, comparison: Comparison, key: str, values: list[float]) -> ArmSummary:
+    starts_s = [one.time_to_first_step_s for one in work.trials("confirm") if one.arm == key]
+    known_s = [start_s for start_s in starts_s if start_s is not None]
+    median = statistics.median(values) if values else None
+    summary = ArmSummary(value=median, time_to_first_step_s=statistics.median(known_s) if known_s else None)
+    if median is None or comparison.run.objective != "throughput":
         return summary
     if comparison.unit == "step":
         return replace(summary, s_per_step=median)

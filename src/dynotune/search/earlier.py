@@ -71,24 +71,13 @@ def plain_pilot(folder: Path, plain: Path, processes: Sequence[ProcessState] | U
         return None
     if compiles(outcome) or steady_steps(outcome.records[0]) is None:
         return None
-    others = [run for _, run in _runs_in(plain.parent)]
+    others = []
+    for file in plain.parent.glob("*/run.json"):
+        with contextlib.suppress(RecordError):
+            others.append(document.read(file, Run))
     if any(run.purpose == "live" and run.ended_by == "command" for run in others):
         return None
-    firsts_s = [outcome.first_step_s, *(_first_s(run) for run in others)]
-    known_s = [first_s for first_s in firsts_s if first_s is not None]
+    slowest_s = (max((one.time_to_first_step_s or 0.0 for one in run.processes), default=0.0) for run in others)
+    known_s = list(filter(None, [outcome.first_step_s, *slowest_s]))
     began_s = max(0.0, outcome.launched_s - since_s)
     return replace(trial, began_s=began_s, wall_s=outcome.run.wall_s, time_to_first_step_s=min(known_s, default=None))
-
-
-def _runs_in(diagnosis: Path) -> list[tuple[Path, Run]]:
-    found = []
-    for file in sorted(diagnosis.glob("*/run.json")):
-        with contextlib.suppress(RecordError):
-            found.append((file, document.read(file, Run)))
-    return found
-
-
-def _first_s(run: Run) -> float | None:
-    """Time to the first step, of its slowest process."""
-    starts_s = [each.time_to_first_step_s for each in run.processes if each.time_to_first_step_s is not None]
-    return max(starts_s, default=None)

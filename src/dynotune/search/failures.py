@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from dynotune import probe
 from dynotune.launch import error_line, last_lines
@@ -34,27 +34,12 @@ _GPU_LOST = re.compile(
 _KILL = 9
 
 
-class Before(NamedTuple):
-    """What is compared with afterwards. `num_kills`: by the kernel, for memory."""
+def answer(
+    error: DynotuneError, folder: Path, kills_before: int | Unknown, facts: Facts, env: Mapping[str, str]
+) -> tuple[Ended, str]:
+    """Why an arm gave no value, and the line that says it best.
 
-    num_kills: int | Unknown
-    gpu: object
-
-
-class Answer(NamedTuple):
-    """Why an arm gave no value. `detail`: the line that says it best."""
-
-    ended: Ended
-    detail: str
-
-
-def before(env: Mapping[str, str], facts: Facts) -> Before:
-    """What is known of the machine before a run; the GPU as `facts` have it."""
-    return Before(num_oom_kills(), facts.get("gpu.count"))
-
-
-def answer(error: DynotuneError, folder: Path, then: Before, env: Mapping[str, str]) -> Answer:
-    """What the arm's failure says of it.
+    `kills_before`: by the kernel, for memory, when the run began; `facts`: of the machine then.
 
     Raises:
         CannotRunHere: it is not the arm's: no room on the disk, the GPU is gone.
@@ -62,22 +47,22 @@ def answer(error: DynotuneError, folder: Path, then: Before, env: Mapping[str, s
     if not has_room(folder):
         raise error
     lines = last_lines(folder, NUM_LINES)
-    _refuse_lost_gpu(lines, then, env)
-    if isinstance(error, CommandFailed):
-        return _of_command(error, folder, lines, then)
-    return Answer("timeout" if _timed_out(folder) else "failed", error.message)
-
-
-def _of_command(error: CommandFailed, folder: Path, lines: Sequence[str], then: Before) -> Answer:
+    _refuse_lost_gpu(lines, facts.get("gpu.count"), env)
+    if not isinstance(error, CommandFailed):
+        with contextlib.suppress(RecordError):
+            if document.read(folder / "run.json", Run).ended_by == "timeout":
+                return "timeout", error.message
+        return "failed", error.message
     said = next((line for line in reversed(lines) if _OUT_OF_MEMORY.search(line)), "")
     if said:
-        return Answer("out-of-memory", said.strip())
+        return "out-of-memory", said.strip()
     killed = error.command_exit_code in (-_KILL, 128 + _KILL) or any(map(_KILLED.search, lines))
-    if killed and _more(num_oom_kills(), then.num_kills):
-        return Answer("out-of-memory", "the kernel killed a process: the machine's memory ran out")
+    kills = num_oom_kills()
+    if killed and not isinstance(kills, Unknown) and not isinstance(kills_before, Unknown) and kills > kills_before:
+        return "out-of-memory", "the kernel killed a process: the machine's memory ran out"
     code = error.command_exit_code
     how = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
-    return Answer("failed", error_line(folder) or how)
+    return "failed", error_line(folder) or how
 
 
 def rejection(outcome: Outcome) -> str:
@@ -89,25 +74,13 @@ def rejection(outcome: Outcome) -> str:
     return f"{text}; {first.detail}" if first.detail and first.detail != first.found else text
 
 
-def _more(now: int | Unknown, then: int | Unknown) -> bool:
-    return not isinstance(now, Unknown) and not isinstance(then, Unknown) and now > then
-
-
-def _refuse_lost_gpu(lines: Sequence[str], then: Before, env: Mapping[str, str]) -> None:
+def _refuse_lost_gpu(lines: Sequence[str], num_gpus: object, env: Mapping[str, str]) -> None:
     """A GPU that is gone fails every arm, and says nothing of any."""
-    if not then.gpu or isinstance(then.gpu, Unknown):
+    if not num_gpus or isinstance(num_gpus, Unknown):
         return
     said = next((line for line in reversed(lines) if _GPU_LOST.search(line)), "")
-    now = probe.nvml.facts(env).get("gpu.count")
-    if said or now != then.gpu:
+    if said or probe.nvml.facts(env).get("gpu.count") != num_gpus:
         raise CannotRunHere(
             f"A GPU was lost while the command ran: {said.strip() or 'the driver does not list it any more'}.",
             hint="Look at dmesg and nvidia-smi; what was measured so far is kept.",
         )
-
-
-def _timed_out(folder: Path) -> bool:
-    try:
-        return document.read(folder / "run.json", Run).ended_by == "timeout"
-    except RecordError:
-        return False

@@ -50,9 +50,6 @@ class Gain(NamedTuple):
         """What it exceeds with probability `error`, one-sided."""
         return self.log + self._quantile(error)
 
-    def lower(self, error: float) -> float:
-        return self.log - self._quantile(error)
-
     @property
     def p(self) -> float:
         """One-sided, of no gain."""
@@ -81,11 +78,7 @@ class Gain(NamedTuple):
 
 
 class Fit:
-    """Weighted least squares over runs in blocks.
-
-    Args:
-        trials: those that gave no value, and void ones, are passed over.
-    """
+    """Weighted least squares over runs in blocks; trials that gave no value, and void ones, are passed over."""
 
     def __init__(self, trials: Iterable[Trial]) -> None:
         runs = [(trial.arm, (trial.phase, trial.block), math.log(value_of(trial))) for trial in trials if counts(trial)]
@@ -100,8 +93,8 @@ class Fit:
     def _solve(self, design: Array, in_block: Array, logs: Array) -> None:
         """Weights and spread are found in turn."""
         weights = np.ones(len(logs))
-        variance = self._plain_variance = math.nan
-        for number in range(_ROUNDS):
+        variance = math.nan
+        for _ in range(_ROUNDS):
             share = in_block * weights[:, None]
             size = np.maximum(share.sum(axis=0), _NO_RANK)[:, None]
             # What the blocks explain is taken out of both sides; what is left is arms within blocks.
@@ -116,18 +109,11 @@ class Fit:
             if self.df < 1:
                 break
             variance = max(float(weights @ squares) / self.df, _LEAST_VARIANCE)
-            if number == 0:
-                self._plain_variance = variance
             self._own = (design.T @ (weights * squares)) * len(logs) / self.df
             weights = (TAILS + 1) / (TAILS + squares / variance)
         self._variance, self._covariance, self._logs = variance, covariance, effects
         self._estimable = vectors[:, kept] @ vectors[:, kept].T
         self._num_runs = design.sum(axis=0)
-
-    @property
-    def sd(self) -> float | None:
-        """Of the logarithm of one run's value within its block, all runs weighing the same; None of too few."""
-        return math.sqrt(self._plain_variance) if self.df >= 1 else None
 
     def of_a_pair(self, *keys: str) -> Spread | None:
         """Of the log ratio of two runs of one block; as these arms spread, if theirs is more. None of too few runs."""

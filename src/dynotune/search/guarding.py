@@ -17,48 +17,38 @@ from dynotune.search.bench import Arm, arm
 
 
 class Guards:
-    """What is known of results so far. The baseline's runs serve all arms of an attempt.
-
-    Args:
-        folder: for the runs' own folders; made when there is one.
-        known: from earlier attempts.
-    """
+    """What is known of results so far; `known`: from earlier attempts. The baseline's runs serve all arms."""
 
     def __init__(self, run: RunSpec, folder: Path, facts: Facts, known: Sequence[Guarded]) -> None:
         self._run, self._folder, self._facts = run, folder, facts
-        self._own: guard.Own | Unknown | None = None
+        self.own: guard.Own | Unknown | None = None
+        """Of the baseline, once this attempt has run it, or tried to."""
         self._found: dict[str, Guarded | Unknown] = {one.arm: one for one in known}
 
     def of(self, one: Arm, limit_s: float) -> Guarded | Unknown | None:
-        """None where nothing in the arm changes rounding. Arms that share what does share the answer.
-
-        Args:
-            limit_s: for each run.
+        """None where nothing in the arm changes rounding; `limit_s`: for each run.
 
         Raises:
             CannotRunHere: no room on the disk.
         """
         chosen = arm(guarded(one.settings))
-        if not chosen.settings:
-            return None
         if not self.is_known(one):
             self._found[chosen.key] = self._compare(chosen, limit_s)
         return self._known(chosen)
 
-    def seen(self, one: Arm, event: dict[str, Any]) -> Guarded | None:
-        """Keep what calls within a running program say of the arm, if they say that its results are right.
+    @property
+    def told(self) -> list[Guarded]:
+        """What is known, in the order in which it was learned."""
+        return [one for one in self._found.values() if isinstance(one, Guarded)]
 
-        Where they do not, runs of their own have the last word: they see losses, and how far the program lies from
-        itself.
-        """
+    def seen(self, one: Arm, event: dict[str, Any]) -> None:
+        """Keep what calls within a running program say, if results are right; else runs of their own decide."""
         if self.is_known(one):
-            return None
+            return
         chosen = arm(guarded(one.settings))
         found = guard.within(chosen.settings, event)
-        if not isinstance(found, Guarded) or not found.ok:
-            return None
-        self._found[chosen.key] = found
-        return found
+        if isinstance(found, Guarded) and found.ok:
+            self._found[chosen.key] = found
 
     def is_known(self, one: Arm) -> bool:
         """Whether asking costs no run."""
@@ -67,28 +57,22 @@ class Guards:
 
     def _known(self, chosen: Arm) -> Guarded | Unknown | None:
         """Return what is known of these settings, or of more: what leaves results right does so with fewer settings."""
-        if chosen.key in self._found:
-            return self._found[chosen.key]
+        if not chosen.settings or chosen.key in self._found:
+            return self._found.get(chosen.key)
         ids = set(map(str, chosen.settings))
-        right = (one for one in self._found.values() if isinstance(one, Guarded) and one.ok)
-        return next((one for one in right if ids <= set(one.arm.split(" "))), None)
-
-    @property
-    def has_baseline(self) -> bool:
-        """Whether this attempt has run it, or tried to."""
-        return self._own is not None
+        return next((one for one in self.told if one.ok and ids <= set(one.arm.split(" "))), None)
 
     def _compare(self, chosen: Arm, limit_s: float) -> Guarded | Unknown:
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            if self._own is None:
-                self._own = guard.baseline(self._run, folder=self._folder, facts=self._facts, limit_s=limit_s)
+            if self.own is None:
+                self.own = guard.baseline(self._run, folder=self._folder, facts=self._facts, limit_s=limit_s)
             return guard.guard(
                 self._run,
                 chosen.settings,
                 folder=self._folder,
                 facts=self._facts,
-                own=self._own,
+                own=self.own,
                 name=f"guard-{hashlib.sha256(chosen.key.encode()).hexdigest()[:12]}",
                 limit_s=limit_s,
             )

@@ -25,31 +25,28 @@ _BROKEN: tuple[OutcomeKind, ...] = ("failed", "out-of-memory", "rejected", "wron
 
 
 def conclude(work: Search) -> None:
-    """Write the outcomes that are not yet there, the recipe, the noise and the verdict."""
-    study = work.study
-    confirmed = _within(work) or study.confirmed
+    confirmed = _within(work) or work.study.confirmed
     work.update(confirmed=confirmed)
     study = work.study
-    proved = confirmed.candidate_settings if confirmed is not None and confirmed.verdict == "faster" else []
-    if proved and confirmed is not None and confirmed.within:
-        work.warn("Blocks within one process time steps alone: what lies between, such as validating, is left out.")
+    proved: list[Setting] = []
+    if confirmed is not None and confirmed.verdict == "faster":
+        proved = confirmed.candidate_settings
+        if confirmed.within:
+            work.warn("Blocks within one process time steps alone: what lies between, such as validating, is left out.")
     outcomes = {one.id: _outcome(work, one, proved) for one in study.candidates}
-    work.update(outcomes=outcomes, recipe=list(proved), noise=_noise(study.trials), finished=True)
-    spread = _noise_between_neighbours(study.trials)
+    noise, spread = _noise(study.trials)
+    work.update(outcomes=outcomes, recipe=list(proved), noise=noise, finished=True)
     if spread is not None and (needed := pairs_needed(spread)) > MAX_PAIRS:
         work.warn(
             f"Runs of the command {study.begun} differ by {spread:.1%} (standard deviation): to prove a gain of "
             f"{WORTH_HAVING - 1:.0%} would take about {needed} pairs, and a tune has {MAX_PAIRS}. "
             "A longer window (--steps) or a quieter machine helps."
         )
-    work.update(verdict=verdict(work.study, spread))
+    work.update(verdict=_verdict(work.study, spread))
 
 
 def _within(work: Search) -> Comparison | None:
-    """Return what blocks within one process say, where fresh runs decided nothing and the arm runs from the start.
-
-    What they proved, or else what they were asked last.
-    """
+    """Return what blocks within one process proved, or said last, where fresh runs decided nothing and the arm runs."""
     study = work.study
     if study.confirmed is not None and study.confirmed.verdict not in (None, "undecided"):
         return None
@@ -67,38 +64,38 @@ def pairs_needed(sd: float) -> int:
     return 2 * math.ceil((z * math.sqrt(2) * sd / math.log(WORTH_HAVING)) ** 2 / 2)
 
 
-def _baseline_logs(trials: list[Trial]) -> list[float]:
-    return [math.log(value_of(trial)) for trial in trials if trial.arm == "" and counts(trial)]
+def _noise(trials: list[Trial]) -> tuple[float | None, float | None]:
+    """Return the standard deviation of the logarithm of a run's value, from the baseline's runs.
 
-
-def _noise(trials: list[Trial]) -> float | None:
-    """Return the standard deviation of the logarithm of a run's value, from the baseline's runs."""
-    logs = _baseline_logs(trials)
-    if len(logs) < 2:
-        return None
+    And the same without slow drift, which pairs cancel: from one run to its next. None of too few.
+    """
+    logs = [math.log(value_of(trial)) for trial in trials if trial.arm == "" and counts(trial)]
+    df = len(logs) - 1
+    if df < 1:
+        return None, None
     mean = math.fsum(logs) / len(logs)
-    return math.sqrt(math.fsum((log - mean) ** 2 for log in logs) / (len(logs) - 1))
-
-
-def _noise_between_neighbours(trials: list[Trial]) -> float | None:
-    """Return the same without slow drift, which pairs cancel: from one run of the baseline to its next."""
-    logs = _baseline_logs(trials)
-    if len(logs) < 3:
-        return None
-    return math.sqrt(math.fsum((b - a) ** 2 for a, b in itertools.pairwise(logs)) / (len(logs) - 1) / 2)
+    sd = math.sqrt(math.fsum((log - mean) ** 2 for log in logs) / df)
+    between = math.sqrt(math.fsum((b - a) ** 2 for a, b in itertools.pairwise(logs)) / df / 2)
+    return sd, between if df > 1 else None
 
 
 # The whole
 
 
-def verdict(study: Study, spread: float | None) -> str:
-    """Return the answer in one sentence."""
-    confirmed = study.confirmed
+def _verdict(study: Study, spread: float | None) -> str:
+    confirmed, num = study.confirmed, len(study.candidates)
     if confirmed is not None and confirmed.speedup is not None:
-        return _of_pairs(study, confirmed)
+        names, seen = words.names(confirmed.candidate_settings), _seen(study, confirmed)
+        if confirmed.verdict == "faster":
+            return f"Proved: with {names} it is {seen}."
+        if confirmed.verdict == "undecided":
+            return f"Nothing is proved: with {names} it may be {seen}. {confirmed.reason}".rstrip()
+        return f"Nothing helps: {'' if confirmed.within else 'on fresh pairs, '}{names} is {seen}."
     if not study.candidates:
         return "There was nothing to try."
-    if not any(study.outcomes[one.id].kind != "not-tried" for one in study.candidates):
+    only = f"{study.candidates[0].id}, all there was to try,"
+    kinds = [study.outcomes[one.id].kind for one in study.candidates]
+    if all(kind == "not-tried" for kind in kinds):
         if not worth_trying(study):
             return f"Nothing was tried: by the diagnosis, no setting can gain the margin of {study.margin:.0%}."
         return "Nothing was tried: the time was too short."
@@ -106,43 +103,22 @@ def verdict(study: Study, spread: float | None) -> str:
         ended = confirmed.reason.rstrip(".") if confirmed is not None and not confirmed.pairs else ""
         why = _disturbed(study) or _broken(study, study.selected) or _lower(ended) or LATE
         verb = "was" if len(study.selected) == 1 else "were"
-        return f"Nothing is proved: {_names(study.selected)} {verb} to be proved, but {why}."
-    kinds = [study.outcomes[one.id].kind for one in study.candidates]
+        return f"Nothing is proved: {words.names(study.selected)} {verb} to be proved, but {why}."
     if all(kind in _BROKEN for kind in kinds):
-        return f"Nothing is proved: {_none_of(study, 'could be measured', 'could not be measured')}."
+        none = f"none of the {num} settings could" if num > 1 else f"{only} could not"
+        return f"Nothing is proved: {none} be measured."
     if "unproved" in kinds and (disturbed := _disturbed(study)):
         return f"Nothing is proved: {disturbed}."
     if num_open := kinds.count("unproved"):
         doubt = f"; runs differ by {spread:.1%}" if spread is not None else ""
-        return f"Nothing is proved: {_some_of(study, num_open)} could not be decided in the time{doubt}."
+        some = f"of {num} settings, {num_open}" if num > 1 else only
+        return f"Nothing is proved: {some} could not be decided in the time{doubt}."
     worth = {one.id for one in worth_trying(study)}
     if untried := [id_ for id_, outcome in study.outcomes.items() if outcome.kind == "not-tried" and id_ in worth]:
-        return f"Nothing is proved: {_some_of(study, len(untried))} could not be tried in the time."
-    return f"Nothing helps: {_none_of(study, 'makes a difference', 'makes no difference')} worth having."
-
-
-def _of_pairs(study: Study, confirmed: Comparison) -> str:
-    names = _names(confirmed.candidate_settings)
-    seen = _seen(study, confirmed)
-    if confirmed.verdict == "faster":
-        return f"Proved: with {names} it is {seen}."
-    if confirmed.verdict == "undecided":
-        return f"Nothing is proved: with {names} it may be {seen}. {confirmed.reason}".rstrip()
-    where = "" if confirmed.within else "on fresh pairs, "
-    return f"Nothing helps: {where}{names} is {seen}."
-
-
-def _none_of(study: Study, does: str, does_not: str) -> str:
-    num = len(study.candidates)
-    return f"none of the {num} settings {does}" if num > 1 else f"{_the_only_one(study)} {does_not}"
-
-
-def _some_of(study: Study, num: int) -> str:
-    return f"of {len(study.candidates)} settings, {num}" if len(study.candidates) > 1 else _the_only_one(study)
-
-
-def _the_only_one(study: Study) -> str:
-    return f"{study.candidates[0].id}, all there was to try,"
+        some = f"of {num} settings, {len(untried)}" if num > 1 else only
+        return f"Nothing is proved: {some} could not be tried in the time."
+    none = f"none of the {num} settings makes a" if num > 1 else f"{only} makes no"
+    return f"Nothing helps: {none} difference worth having."
 
 
 def _broken(study: Study, selected: list[Setting]) -> str:
@@ -181,13 +157,16 @@ def _outcome(work: Search, one: Candidate, proved: list[Setting]) -> CandidateOu
         return _by_gain(study, single)
     if study.selected and one.setting in study.selected:
         return CandidateOutcome("unproved", f"It was to be confirmed, but {LATE}.")
-    if one.needs and all(work.failure(id_) is not None for id_ in one.needs):
-        return CandidateOutcome("not-tried", f"It means something only beside {_either(one)}, which did not run.")
-    if ran := [trial for trial in study.trials if _holds(trial.arm, one.id)]:
-        void = next((trial.void for trial in ran if trial.void), "")
-        return CandidateOutcome("unproved", f"Its runs did not count: {void}." if void else f"{_upper(LATE)}.")
-    if one.needs:
-        return CandidateOutcome("not-tried", f"It was in no run: it means something only beside {_either(one)}.")
+    beside = f"it means something only beside {words.either(one.needs)}" if one.needs else ""
+    if beside and all(work.failure(id_) is not None for id_ in one.needs):
+        return CandidateOutcome("not-tried", f"{words.capitalised(beside)}, which did not run.")
+    if ran := [trial.void for trial in study.trials if _holds(trial.arm, one.id)]:
+        void = next(filter(None, ran), "")
+        return CandidateOutcome(
+            "unproved", f"Its runs did not count: {void}." if void else f"{words.capitalised(LATE)}."
+        )
+    if beside:
+        return CandidateOutcome("not-tried", f"It was in no run: {beside}.")
     return CandidateOutcome("not-tried", "The time was up before its turn.")
 
 
@@ -195,7 +174,7 @@ def _proof(study: Study, one: Candidate) -> str:
     worth = _worth(study, one)
     if worth is not None:
         p = f"; p = {worth.p:.2g}, over all settings" if worth.p is not None else ""
-        return f"{_upper(_with_it(study, one, worth))} is {words.gained(study, worth)}{p}."
+        return f"{words.capitalised(_with_it(study, one, worth))} is {words.gained(study, worth)}{p}."
     confirmed = study.confirmed
     assert confirmed is not None
     if len(confirmed.candidate_settings) > 1:
@@ -209,14 +188,13 @@ def _left_out(study: Study, one: Candidate) -> CandidateOutcome | None:
     if worth is None:
         return None
     adds = f"{_with_it(study, one, worth)} is {words.gained(study, worth)}"
-    single = _single(study, one.id)
-    helps = single is not None and single.ci is not None and single.ci[0] > 1
-    if worth.ci is not None and worth.ci[1] < 1:
+    single, high = _single(study, one.id), worth.ci[1] if worth.ci is not None else math.inf
+    if high < 1:
         return CandidateOutcome("slower", f"It costs beside the others: {adds}.")
-    if single is not None and helps:
+    if single is not None and single.ci is not None and single.ci[0] > 1:
         alone = words.size(study, single.speedup)
         return CandidateOutcome("not-needed", f"It helps alone ({alone}), but not beside the others: {adds}.")
-    if worth.ci is not None and worth.ci[1] <= 1 + study.margin:
+    if high <= 1 + study.margin:
         return CandidateOutcome("no-effect", f"It adds nothing that shows: {adds}.")
     if worth.speedup <= 1 + study.margin and study.selected:
         return CandidateOutcome("not-needed", f"The others are as fast without it: {adds}.")
@@ -225,33 +203,27 @@ def _left_out(study: Study, one: Candidate) -> CandidateOutcome | None:
 
 def _other_value(study: Study, one: Candidate) -> CandidateOutcome | None:
     """Return what became of a value that stood in for another value of its knob; None if it did not."""
-    chosen = [setting for setting in study.selected or [] if setting.knob == one.setting.knob]
-    if not any(one.id in found.values or one.setting in found.whole for found in study.rounds):
+    stood_in = any(one.id in found.values for found in study.rounds)
+    chosen = next((each for each in study.selected or [] if each.knob == one.setting.knob), one.setting)
+    if chosen != one.setting and (stood_in or any(one.setting in found.whole for found in study.rounds)):
+        return CandidateOutcome("not-needed", f"{chosen} was faster beside the others.")
+    if not stood_in:
         return None
-    if chosen and one.setting not in chosen:
-        return CandidateOutcome("not-needed", f"{chosen[0]} was faster beside the others.")
-    if any(one.id in found.values for found in study.rounds):
-        return CandidateOutcome("no-effect", "No value of this knob was worth its place beside the others.")
-    return None
+    return CandidateOutcome("no-effect", "No value of this knob was worth its place beside the others.")
 
 
 def _worth(study: Study, one: Candidate) -> Estimate | None:
     """Return the last estimate of the whole with a setting over the whole without it."""
-    for estimate in reversed(study.estimates):
-        if estimate.phase != "prune" or (not estimate.against and " " in estimate.arm):
-            continue
-        if _holds(estimate.arm, one.id) and not _holds(estimate.against, one.id):
-            return estimate
-    return None
+    found = (
+        each for each in reversed(study.estimates) if each.phase == "prune" and (each.against or " " not in each.arm)
+    )
+    return next((each for each in found if _holds(each.arm, one.id) and not _holds(each.against, one.id)), None)
 
 
 def _with_it(study: Study, one: Candidate, worth: Estimate) -> str:
     """Return the subject of a sentence on what the whole is with a setting, and with what was left out beside it."""
-    gone = [
-        other.id
-        for other in study.candidates
-        if one.id in other.needs and _holds(worth.arm, other.id) and not _holds(worth.against, other.id)
-    ]
+    needing = [other.id for other in study.candidates if one.id in other.needs]
+    gone = [id_ for id_ in needing if _holds(worth.arm, id_) and not _holds(worth.against, id_)]
     if not gone:
         return "with it the whole"
     return f"with it and {words.names(gone)}, which {'needs' if len(gone) == 1 else 'need'} it, the whole"
@@ -267,12 +239,11 @@ def _single(study: Study, id_: str) -> Estimate | None:
 
 
 def _by_gain(study: Study, estimate: Estimate) -> CandidateOutcome:
-    gained = f"It is {words.gained(study, estimate)}"
-    if estimate.ci is not None and estimate.ci[1] < 1:
-        return CandidateOutcome("slower", f"{gained}.")
-    if estimate.ci is not None and estimate.ci[1] <= 1 + study.margin:
-        return CandidateOutcome("no-effect", f"{gained}.")
-    return CandidateOutcome("unproved", f"Not decided. {gained}, at an error of {PART_ERROR:.0%} over all settings.")
+    gained, high = f"It is {words.gained(study, estimate)}", estimate.ci[1] if estimate.ci is not None else math.inf
+    if high > 1 + study.margin:
+        gained = f"Not decided. {gained}, at an error of {PART_ERROR:.0%} over all settings."
+        return CandidateOutcome("unproved", gained)
+    return CandidateOutcome("slower" if high < 1 else "no-effect", f"{gained}.")
 
 
 def _unconfirmed(study: Study, confirmed: Comparison) -> CandidateOutcome:
@@ -280,7 +251,8 @@ def _unconfirmed(study: Study, confirmed: Comparison) -> CandidateOutcome:
     kind = kinds.get(str(confirmed.verdict), "unproved")
     if confirmed.speedup is None:
         return CandidateOutcome(kind, f"It was not confirmed: {confirmed.reason or LATE}".rstrip(".") + ".")
-    with_ = "It is" if len(confirmed.candidate_settings) == 1 else f"With {_names(confirmed.candidate_settings)} it is"
+    settings = confirmed.candidate_settings
+    with_ = "It is" if len(settings) == 1 else f"With {words.names(settings)} it is"
     where = "" if confirmed.within else " on fresh pairs"
     seen = f"{with_} {_seen(study, confirmed)}{where}: {confirmed.reason or kind}"
     return CandidateOutcome(kind, seen.rstrip(".") + ".")
@@ -291,23 +263,10 @@ def _unconfirmed(study: Study, confirmed: Comparison) -> CandidateOutcome:
 
 def _seen(study: Study, confirmed: Comparison) -> str:
     assert confirmed.speedup is not None
-    plural = "s" * (confirmed.num_pairs != 1)
-    unit = f"block{plural} within one process" if confirmed.within else f"pair{plural}"
-    pairs = f"{confirmed.num_pairs} {unit}"
+    unit, where = ("block", " within one process") if confirmed.within else ("pair", "")
+    pairs = f"{confirmed.num_pairs} {unit}{'s' * (confirmed.num_pairs != 1)}{where}"
     return f"{words.size(study, confirmed.speedup)} ({words.interval(study, confirmed.ci)}, {pairs})"
-
-
-def _names(settings: list[Setting]) -> str:
-    return words.names(list(map(str, settings)))
-
-
-def _either(one: Candidate) -> str:
-    return words.either(one.needs)
 
 
 def _lower(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:]
-
-
-def _upper(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]

@@ -13,17 +13,16 @@ proved then, and they are part of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
 from dynotune.schema.comparison import MIN_PAIRS
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Estimate, Round
+from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Round, Trial
 from dynotune.search import words
-from dynotune.search.bench import BASELINE, Arm, arm
+from dynotune.search.bench import BASELINE, Arm, arm, complete, each_left_out, needed_first
 from dynotune.search.fit import Fit, Gain, holm
-from dynotune.search.needs import complete, each_left_out, needed_first
 from dynotune.search.running import OutOfTime, Search, alone, estimate_of, in_predicted_order, outcome_of_failure
 from dynotune.search.switch import fresh_fits, fresh_s, proved_within, switched
 
@@ -36,40 +35,38 @@ def prune(work: Search) -> list[Setting]:
     """Return the settings that are worth confirming; none if nothing is."""
     proved = proved_within(work.study)
     if not work.study.rounds and not fresh_fits(work):
-        return _as_launched(work, proved.candidate_settings) if proved is not None else _no_time(work)
+        if proved is not None:
+            return _as_launched(work, proved.candidate_settings)
+        if work.alive():
+            # None is begun that could not be brought to an end.
+            needed_s, run_s = work.study.budget_s - work.bench.left_s() + fresh_s(work), work.bench.run_s(BASELINE)
+            needed = f"a proof by fresh runs needs a --budget of {needed_s:.0f} s at least"
+            work.warn(f"A run takes about {run_s:.0f} s: {needed}.")
+        return []
     first = next(iter(work.study.rounds), None)
     if first is None:
         work.pilot(BASELINE)
-        whole = _right(work, _running(work, _bundle(work, in_predicted_order(work))))
+        whole = _bundle(work, in_predicted_order(work))
+        if whole and work.pilot(arm(whole)) is not None:
+            whole = _built_anew(work, in_predicted_order(work), work.pilot, beside=True)
+        whole = _right(work, whole)
         if not whole:
             return []
         first = _planned(work, whole)
         if first is None:
             # Its confirmation asks all that there is time to ask.
             return whole
-        _begin(work, first)
+        work.update(rounds=[first])
+        names = words.names(whole)
+        work.watcher.say(f"Fresh runs of {names} together, and without each, in {first.num_blocks} blocks.")
     if first.kind == "alone":
         return _alone(work, first)
     _run(work, first)
     return _pruned(work, first)
 
 
-def _no_time(work: Search) -> list[Setting]:
-    """Say what fresh runs would take; none of them is begun that could not be brought to an end."""
-    if work.alive():
-        needed_s = work.study.budget_s - work.bench.left_s() + fresh_s(work)
-        run_s = work.bench.run_s(BASELINE)
-        work.warn(
-            f"A run takes about {run_s:.0f} s: a proof by fresh runs needs a --budget of {needed_s:.0f} s at least."
-        )
-    return []
-
-
 def _as_launched(work: Search, settings: list[Setting]) -> list[Setting]:
-    """See whether what is proved within one process also runs from the start and leaves results right; return it.
-
-    What fails is in the trials, and what there is no time to see is said.
-    """
+    """Return what is proved within one process, having seen whether it runs from the start and leaves results right."""
     one = arm(settings)
     try:
         work.check(one)
@@ -86,40 +83,16 @@ def _as_launched(work: Search, settings: list[Setting]) -> list[Setting]:
 
 
 def _bundle(work: Search, ordered: Sequence[Candidate]) -> list[Setting]:
-    """Return one value of each knob, without what means nothing beside the others.
-
-    The first in order, unless the live run showed another one to be faster.
-    """
+    """Return the first value of each knob in order, or the one that was fastest in the live run."""
     alone_there = switched(work.study)
     by_knob: dict[str, list[Candidate]] = {}
     for one in ordered:
         by_knob.setdefault(one.setting.knob, []).append(one)
-    chosen = [_fastest(values, alone_there).setting for values in by_knob.values()]
-    return complete(chosen, ordered)
 
+    def gain(one: Candidate) -> float:
+        return alone_there[one.id].speedup if one.id in alone_there else 0.0
 
-def _fastest(values: Sequence[Candidate], known: Mapping[str, Estimate]) -> Candidate:
-    """Return the value with the largest gain that the live run showed; the first one if it showed none of them."""
-    return max(values, key=lambda one: known[one.id].speedup if one.id in known else 0.0)
-
-
-def _running(work: Search, settings: list[Setting]) -> list[Setting]:
-    """Return the settings that run together. If the bundle fails, it is built anew, a setting at a time."""
-    if not settings or work.pilot(arm(settings)) is None:
-        return settings
-    candidates, kept = work.study.candidates, list[Setting]()
-    for one in needed_first(in_predicted_order(work)):
-        larger = complete([*kept, one.setting], candidates)
-        if one.setting not in larger or one.setting.knob in {setting.knob for setting in kept}:
-            continue
-        failed = work.pilot(arm(larger))
-        if failed is None:
-            kept = larger
-            continue
-        outcome = outcome_of_failure(failed)
-        beside = f" beside {words.names(list(map(str, kept)))}" if kept else ""
-        work.settle({one.id: replace(outcome, reason=f"{outcome.reason.rstrip('.')}{beside}.")})
-    return kept
+    return complete([max(values, key=gain).setting for values in by_knob.values()], ordered)
 
 
 def _right(work: Search, settings: list[Setting]) -> list[Setting]:
@@ -128,15 +101,26 @@ def _right(work: Search, settings: list[Setting]) -> list[Setting]:
         return settings
     if failed.ended != "wrong-results":
         return []
-    kept: list[Setting] = []
-    for one in needed_first(one for one in in_predicted_order(work) if one.setting in settings):
+    return _built_anew(work, [one for one in in_predicted_order(work) if one.setting in settings], work.check)
+
+
+def _built_anew(
+    work: Search, ordered: list[Candidate], failure: Callable[[Arm], Trial | None], *, beside: bool = False
+) -> list[Setting]:
+    """Return the settings that did not fail when added one at a time; `beside`: say beside which one failed."""
+    kept = list[Setting]()
+    for one in needed_first(ordered):
         larger = complete([*kept, one.setting], work.study.candidates)
-        if one.setting not in larger:
+        if one.setting not in larger or one.setting.knob in {setting.knob for setting in kept}:
             continue
-        if (wrong := work.check(arm(larger))) is None:
+        failed = failure(arm(larger))
+        if failed is None:
             kept = larger
-        else:
-            work.settle({one.id: outcome_of_failure(wrong)})
+            continue
+        outcome = outcome_of_failure(failed)
+        if beside and kept:
+            outcome = replace(outcome, reason=f"{outcome.reason.rstrip('.')} beside {words.names(kept)}.")
+        work.settle({one.id: outcome})
     return kept
 
 
@@ -182,38 +166,30 @@ def _affordable_blocks(work: Search, arms: Sequence[Arm], num_later: int = 0) ->
 # Rounds
 
 
-def _begin(work: Search, round_: Round) -> None:
-    work.update(rounds=[*work.study.rounds, round_])
-    if round_.kind == "prune":
-        names = words.names(list(map(str, round_.whole)))
-        work.watcher.say(f"Fresh runs of {names} together, and without each, in {round_.num_blocks} blocks.")
-
-
 def _run(work: Search, round_: Round) -> None:
     """Run what is not done yet of the round; it ends early if the bundle shows no gain."""
     whole = arm(round_.whole)
     arms = [BASELINE, whole, *map(arm, [*round_.arms.values(), *round_.values.values()])]
     for number in range(round_.num_blocks):
-        if number == FEWEST_BLOCKS and not _gains(work, whole):
-            break
+        if number == FEWEST_BLOCKS:
+            gain = Fit(work.trials("prune")).gain(whole.key)
+            if gain is None or gain.log <= work.margin:
+                break
         work.run_block(list(dict.fromkeys(arms)), "prune", round_.first_block + number)
 
 
-def _gains(work: Search, whole: Arm) -> bool:
-    gain = Fit(work.trials("prune")).gain(whole.key)
-    return gain is not None and gain.log > work.margin
+def _next_block(work: Search) -> int:
+    last = work.study.rounds[-1]
+    return last.first_block + last.num_blocks
 
 
 def _compared(work: Search, larger: Arm, smaller: Arm, label: str) -> Gain | None:
-    """Return the gain of one arm over another; runs more blocks if they do not stand side by side yet.
-
-    None if the time does not hold them.
-    """
+    """Return the gain of one arm over another, from more blocks if need be; None if the time does not hold them."""
     found = Fit(work.trials("prune")).gain(larger.key, smaller.key)
     if found is not None and found.num_blocks >= FEWEST_BLOCKS:
         return found
-    last = work.study.rounds[-1]
-    known = next((one for one in work.study.rounds if one.kind == "check" and _is(one, larger, smaller)), None)
+    checks = [one for one in work.study.rounds if one.kind == "check" and arm(one.whole) == larger]
+    known = next((one for one in checks if [arm(rest) for rest in one.arms.values()] == [smaller]), None)
     if known is None:
         num_blocks = min(work.study.rounds[0].num_blocks, _affordable_blocks(work, [larger, smaller]))
         if num_blocks < FEWEST_BLOCKS:
@@ -222,67 +198,63 @@ def _compared(work: Search, larger: Arm, smaller: Arm, label: str) -> Gain | Non
             kind="check",
             whole=list(larger.settings),
             arms={label: list(smaller.settings)},
-            first_block=last.first_block + last.num_blocks,
+            first_block=_next_block(work),
             num_blocks=num_blocks,
         )
-        _begin(work, known)
+        work.update(rounds=[*work.study.rounds, known])
     for block in range(known.first_block, known.first_block + known.num_blocks):
         work.run_block([larger, smaller], "prune", block)
     return Fit(work.trials("prune")).gain(larger.key, smaller.key)
 
 
-def _is(round_: Round, larger: Arm, smaller: Arm) -> bool:
-    return arm(round_.whole) == larger and [arm(one) for one in round_.arms.values()] == [smaller]
-
-
 def _pruned(work: Search, round_: Round) -> list[Setting]:
     fit = Fit(work.trials("prune"))
     whole = _best_values(round_, fit)
-    tests = _tests(round_, whole)
+    # The arm with and the arm without each setting, by its id; a better value stands for its knob.
+    ran, changed = arm(round_.whole), {one.knob for one in whole if one not in round_.whole}
+    tests = {id_: (arm(whole) if _knob(id_) in changed else ran, arm(rest)) for id_, rest in round_.arms.items()}
     gains = {id_: gain for id_, (of, rest) in tests.items() if (gain := fit.gain(of.key, rest.key)) is not None}
     worst = min(gains, key=lambda id_: gains[id_].log, default="")
-    if worst and _is_surely_negative(gains[worst], PART_ERROR / len(gains)):
+    log_of = {_knob(id_): gain.log for id_, gain in gains.items()}
+    if worst and gains[worst].df > 0 and gains[worst].upper(PART_ERROR / len(gains)) < 0:
         # Others may only cost beside this one.
-        work.settle({worst: _costs(work, gains[worst])})
-        whole = complete([one for one in whole if not _is_dropped(one, {worst})], work.study.candidates)
+        gain = gains[worst]
+        size, between = words.size(work.study, gain.speedup), words.interval(work.study, gain.ci)
+        reason = f"With it the whole is {size} ({between}, {gain.num_blocks} blocks)."
+        work.settle({worst: CandidateOutcome("slower", reason)})
+        whole = complete([one for one in whole if one.knob != _knob(worst)], work.study.candidates)
     wins = _compared(work, arm(whole), BASELINE, "everything") if whole else None
     if wins is not None:
         work.estimate([estimate_of(arm(whole).key, "", "prune", wins)])
     if wins is None or wins.p > PART_ERROR:
         rest = whole if len(whole) > 1 else []
-        return _alone(work, _round_alone(work, [*rest, *_other_values(work, round_)]))
-    ps = dict(zip(gains, holm([gain.p for gain in gains.values()]), strict=True))
-    work.estimate(
-        replace(estimate_of(tests[id_][0].key, tests[id_][1].key, "prune", gain), p=ps[id_], corrected_over=len(gains))
-        for id_, gain in gains.items()
-    )
-    drops = {id_ for id_, p in ps.items() if p > PART_ERROR}
-    kept = complete([one for one in whole if not _is_dropped(one, drops)], work.study.candidates)
-    explained = math.fsum(_gain_of(one, gains) for one in kept)
+        # Values of the bundle's knobs that no run has tried: where one costs, another need not.
+        knobs = {setting.knob for setting in round_.whole}
+        tried = {*round_.whole, *(setting for settings in round_.values.values() for setting in settings)}
+        untried = [one.setting for one in in_predicted_order(work) if one.setting not in tried]
+        return _alone(work, _round_alone(work, [*rest, *(one for one in untried if one.knob in knobs)]))
+    ps = _corrected(work, gains, tests)
+    drops = {_knob(id_) for id_, p in ps.items() if p > PART_ERROR}
+    kept = complete([one for one in whole if one.knob not in drops], work.study.candidates)
+    explained = math.fsum(log_of.get(one.knob, 0.0) for one in kept)
     if wins.log - explained <= work.margin:
         return kept
-    return _with_those_missed(work, whole, kept, gains)
+    return _with_those_missed(work, whole, kept, log_of)
 
 
-def _tests(round_: Round, whole: list[Setting]) -> dict[str, tuple[Arm, Arm]]:
-    """Return the arm with and the arm without each setting, by its id; a better value stands for its knob."""
-    ran, best = arm(round_.whole), arm(whole)
-    changed = {one.knob for one in whole if one not in round_.whole}
-    return {id_: (best if id_.partition("=")[0] in changed else ran, arm(rest)) for id_, rest in round_.arms.items()}
+def _corrected(work: Search, gains: dict[str, Gain], arms: dict[str, tuple[Arm, Arm]]) -> dict[str, float]:
+    """Write the estimates down, of the first arm over the second; return the p of each, by one Holm test."""
+    ps = dict(zip(gains, holm([gain.p for gain in gains.values()]), strict=True))
+    work.estimate(
+        replace(estimate_of(arms[id_][0].key, arms[id_][1].key, "prune", gain), p=ps[id_], corrected_over=len(gains))
+        for id_, gain in gains.items()
+    )
+    return ps
 
 
-def _is_surely_negative(gain: Gain, error: float) -> bool:
-    return gain.df > 0 and gain.upper(error) < 0
-
-
-def _costs(work: Search, gain: Gain) -> CandidateOutcome:
-    size, between = words.size(work.study, gain.speedup), words.interval(work.study, gain.ci)
-    return CandidateOutcome("slower", f"With it the whole is {size} ({between}, {gain.num_blocks} blocks).")
-
-
-def _is_dropped(setting: Setting, drops: set[str]) -> bool:
-    """By its knob: a better value stands in the place of the one that was left out."""
-    return setting.knob in {id_.partition("=")[0] for id_ in drops}
+def _knob(id_: str) -> str:
+    """A better value of the knob may stand in the place of the one that was left out."""
+    return id_.partition("=")[0]
 
 
 def _best_values(round_: Round, fit: Fit) -> list[Setting]:
@@ -293,11 +265,10 @@ def _best_values(round_: Round, fit: Fit) -> list[Setting]:
 
 
 def _with_those_missed(
-    work: Search, whole: list[Setting], kept: list[Setting], gains: dict[str, Gain]
+    work: Search, whole: list[Setting], kept: list[Setting], log_of: dict[str, float]
 ) -> list[Setting]:
     """Return what stayed, with those of the others that the bundle misses once all of them are gone."""
-    others = [one for one in whole if one not in kept]
-    others.sort(key=lambda one: -_gain_of(one, gains))
+    others = sorted((one for one in whole if one not in kept), key=lambda one: -log_of.get(one.knob, 0.0))
     level = PART_ERROR / max(1, len(others))
     while others:
         missed = _compared(work, arm(whole), arm(kept), "the rest")
@@ -308,62 +279,40 @@ def _with_those_missed(
         gain = None if missed is None else _compared(work, arm(larger), arm(kept), str(one))
         if gain is None:
             break
-        work.estimate([replace(estimate_of(arm(larger).key, arm(kept).key, "prune", gain), corrected_over=len(gains))])
+        work.estimate([replace(estimate_of(arm(larger).key, arm(kept).key, "prune", gain), corrected_over=len(log_of))])
         if gain.p <= level:
             kept = larger
     # What is known to be faster than the baseline is the whole.
     return whole
 
 
-def _gain_of(setting: Setting, gains: dict[str, Gain]) -> float:
-    found = next((gain for id_, gain in gains.items() if id_.partition("=")[0] == setting.knob), None)
-    return found.log if found is not None else 0.0
-
-
 # Each alone, if the bundle does not win
 
 
-def _other_values(work: Search, round_: Round) -> list[Setting]:
-    """Return values that no run has tried of knobs of the bundle: where one costs, another need not."""
-    knobs = {setting.knob for setting in round_.whole}
-    ran = {*round_.whole, *(setting for settings in round_.values.values() for setting in settings)}
-    return [one.setting for one in in_predicted_order(work) if one.setting.knob in knobs and one.setting not in ran]
-
-
-def _round_alone(work: Search, whole: Sequence[Setting]) -> Round:
+def _round_alone(work: Search, whole: Sequence[Setting]) -> Round | None:
     found = next((one for one in work.study.rounds if one.kind == "alone"), None)
-    if found is not None:
-        return found
-    last = work.study.rounds[-1]
     single = [one for one in in_predicted_order(work) if one.setting in whole and not one.needs]
-    while single and _affordable_blocks(work, [BASELINE, *map(alone, single)]) < FEWEST_BLOCKS:
-        single.pop()
-    made = Round(
-        kind="alone",
-        arms={one.id: list(alone(one).settings) for one in single},
-        first_block=last.first_block + last.num_blocks,
-        num_blocks=_affordable_blocks(work, [BASELINE, *map(alone, single)]) if single else 0,
-    )
-    if not single:
-        return made
-    work.watcher.say("Together they are not faster than the command: each runs alone.")
-    _begin(work, made)
-    return made
+    while found is None and single:
+        num_blocks = _affordable_blocks(work, [BASELINE, *map(alone, single)])
+        if num_blocks < FEWEST_BLOCKS:
+            single.pop()
+            continue
+        arms = {one.id: [one.setting] for one in single}
+        found = Round(kind="alone", arms=arms, first_block=_next_block(work), num_blocks=num_blocks)
+        work.watcher.say("Together they are not faster than the command: each runs alone.")
+        work.update(rounds=[*work.study.rounds, found])
+    return found
 
 
-def _alone(work: Search, round_: Round) -> list[Setting]:
+def _alone(work: Search, round_: Round | None) -> list[Setting]:
     """Return the settings that are faster by themselves, by one Holm test; if none is surely, the one that seems so."""
+    if round_ is None:
+        return []
     for block in range(round_.first_block, round_.first_block + round_.num_blocks):
         work.run_block([BASELINE, *map(arm, round_.arms.values())], "prune", block)
     fit = Fit(work.trials("prune"))
-    gains = {
-        id_: gain for id_, one in round_.arms.items() if (gain := fit.gain(arm(one).key)) is not None and gain.df > 0
-    }
-    ps = dict(zip(gains, holm([gain.p for gain in gains.values()]), strict=True))
-    work.estimate(
-        replace(estimate_of(arm(round_.arms[id_]).key, "", "prune", gain), p=ps[id_], corrected_over=len(gains))
-        for id_, gain in gains.items()
-    )
+    gains = {id_: gain for id_ in round_.arms if (gain := fit.gain(id_)) is not None and gain.df > 0}
+    ps = _corrected(work, gains, {id_: (arm(round_.arms[id_]), BASELINE) for id_ in gains})
     ordered = sorted((id_ for id_ in ps if gains[id_].log > work.margin), key=lambda id_: -gains[id_].log)
     better = [id_ for id_ in ordered if ps[id_] <= PART_ERROR] or ordered[:1]
     return [setting for id_ in better for setting in round_.arms[id_]]

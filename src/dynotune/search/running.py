@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 from msgspec.structs import replace
 
+from dynotune.measure.live import Watcher
+from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere
-from dynotune.schema.study import Candidate, CandidateOutcome, Estimate, OutcomeKind, Phase, Stage, Study, Trial
+from dynotune.schema.study import Candidate, CandidateOutcome, Ended, Estimate, OutcomeKind, Phase, Study, Trial
 from dynotune.search.bench import BASELINE, Arm, Bench, arm
 from dynotune.search.bounds import worth_trying
 from dynotune.search.fit import Gain, counts
@@ -18,16 +19,6 @@ from dynotune.text import words as formats
 
 # A run that something else disturbed is repeated at most so often; then its block goes without it.
 MOST_REPEATS = 2
-
-
-class Watcher(Protocol):
-    """Is told how a search goes on."""
-
-    def say(self, text: str) -> None: ...
-
-    def warn(self, text: str) -> None: ...
-
-    def running(self, what: str) -> None: ...
 
 
 class OutOfTime(Exception):
@@ -59,20 +50,21 @@ class Search:
         return [candidate for candidate in self.study.candidates if candidate.id not in self.study.outcomes]
 
     def failure(self, key: str) -> Trial | None:
-        """The first run of this arm that ended otherwise than in a measurement."""
         return next((trial for trial in self.study.trials if trial.arm == key and gave_nothing(trial)), None)
 
-    def piloted(self, key: str) -> bool:
-        return any(trial.arm == key for trial in self.study.trials)
+    def comparison(self, one: Arm, **more: object) -> Comparison:
+        """Return what is asked of the arm, in blocks or pairs, with `more` of its fields."""
+        study, settings = self.study, list(one.settings)
+        made = Comparison(
+            id=study.id, run=study.run, candidate_settings=settings, margin=study.margin, facts=study.facts
+        )
+        return replace(made, **more)
 
     # What is written down
 
     def update(self, **changes: object) -> None:
         self.study = self.bench.add_to(replace(self.study, **changes))
         self._save(self.study)
-
-    def enter(self, stage: Stage) -> None:
-        self.update(stage=stage)
 
     def settle(self, outcomes: dict[str, CandidateOutcome]) -> None:
         if outcomes:
@@ -100,9 +92,9 @@ class Search:
             CannotRunHere: the command as written gave no measurement.
         """
         self._must_fit(self.bench.run_s(one))
-        place = "pilot" if block == 0 else f"{phase}, block {block}"
-        known = formats.so_far(*self.best, self.bench.left_s())
-        self.watcher.running(f"{place}: {one.key or 'baseline'}; {known}")
+        num, known = len(self.alive()), formats.so_far(*self.best, self.bench.left_s())
+        what = one.key or "the command as it is"
+        self.watcher.running(f"{in_place(phase, block)}: {what} ({num} setting{'s' * (num != 1)} alive); {known}")
         trial = self.bench.run(one, phase, block)
         self.update(trials=[*self.study.trials, trial])
         if one == BASELINE and gave_nothing(trial):
@@ -115,16 +107,12 @@ class Search:
 
     def pilot(self, one: Arm) -> Trial | None:
         """Warm the arm's caches, unless it has run before; the run that failed, if it ever did."""
-        if not self.piloted(one.key):
+        if all(trial.arm != one.key for trial in self.study.trials):
             self.run(one, "pilot", 0)
         return self.failure(one.key)
 
     def check(self, one: Arm) -> Trial | None:
-        """What says that results are wrong with this arm, or that it does not run at all.
-
-        Raises:
-            OutOfTime: it cannot be known before the deadline.
-        """
+        """What says that results are wrong with this arm, or that it does not run at all. OutOfTime as `run`."""
         if (failed := self.failure(one.key)) is not None:
             return failed
         if check_s := self.bench.check_s(one):
@@ -143,12 +131,9 @@ class Search:
         order = sorted(arms, key=lambda one: one.key)
         random.Random(f"{self.study.run.seed} {phase} {block}").shuffle(order)
         for one in order:
-            while not self._is_done(one.key, phase, block):
-                self.run(one, phase, block)
-
-    def _is_done(self, key: str, phase: Phase, block: int) -> bool:
-        runs = [trial for trial in self.study.trials if (trial.arm, trial.phase, trial.block) == (key, phase, block)]
-        return any(map(counts, runs)) or len(runs) > MOST_REPEATS or self.failure(key) is not None
+            runs = [trial for trial in self.trials(phase) if (trial.arm, trial.block) == (one.key, block)]
+            while not (any(map(counts, runs)) or len(runs) > MOST_REPEATS or self.failure(one.key)):
+                runs.append(self.run(one, phase, block))
 
 
 def gave_nothing(trial: Trial) -> bool:
@@ -158,6 +143,10 @@ def gave_nothing(trial: Trial) -> bool:
     if trial.ended != "measured":
         return True
     return trial.block > 0 and (trial.value is None or not 0 < trial.value < math.inf)
+
+
+def in_place(phase: Phase, block: int) -> str:
+    return phase if phase == "pilot" else f"{phase}, block {block}"
 
 
 def alone(candidate: Candidate) -> Arm:
@@ -175,28 +164,16 @@ def estimate_of(key: str, against: str, phase: Phase, gain: Gain) -> Estimate:
     )
 
 
-# Ends of a run to the outcomes they make.
-OUTCOME_OF_END: dict[str, OutcomeKind] = {
-    "failed": "failed",
-    "out-of-memory": "out-of-memory",
-    "rejected": "rejected",
-    "timeout": "failed",
-    "wrong-results": "wrong-results",
-    "measured": "failed",
-}
-_WHAT_HAPPENED = {
-    "failed": "the command failed with it",
-    "out-of-memory": "memory ran out with it",
-    "rejected": "it did not take effect",
-    "timeout": "the command took longer than its time limit with it",
-    "wrong-results": "losses or outputs differ beyond the tolerance with it",
-    "measured": "its run gave no value",
+_OUTCOMES: dict[Ended, tuple[OutcomeKind, str]] = {
+    "failed": ("failed", "The command failed with it"),
+    "out-of-memory": ("out-of-memory", "Memory ran out with it"),
+    "rejected": ("rejected", "It did not take effect"),
+    "timeout": ("failed", "The command took longer than its time limit with it"),
+    "wrong-results": ("wrong-results", "Losses or outputs differ beyond the tolerance with it"),
+    "measured": ("failed", "Its run gave no value"),
 }
 
 
 def outcome_of_failure(trial: Trial) -> CandidateOutcome:
-    what = _WHAT_HAPPENED[trial.ended]
-    text = what[0].upper() + what[1:]
-    return CandidateOutcome(
-        OUTCOME_OF_END[trial.ended], f"{text}: {trial.detail.rstrip('.')}." if trial.detail else f"{text}."
-    )
+    kind, text = _OUTCOMES[trial.ended]
+    return CandidateOutcome(kind, f"{text}: {trial.detail.rstrip('.')}." if trial.detail else f"{text}.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -47,15 +49,15 @@ def study_window(
     """
     steady = [other for other in others if pilot.steady_steps(other.records[0]) is not None]
     pilots = [baseline, *steady]
-    whole = pilot.plan_window(request, pilots, num_telling=1, of_start=OF_START)
+    plan = functools.partial(pilot.plan_window, num_telling=1, of_start=OF_START)
+    whole = plan(request, pilots)
     if request.warmup_steps is None and num_ahead > whole.warmup_steps and whole.num_steps:
         waited = min(num_ahead, whole.warmup_steps + math.ceil(MAX_WINDOW_S / whole.step_s))
-        try:
+        # If it makes too few steps for that, all arms have the same head start.
+        with contextlib.suppress(CannotRunHere):
             later = msgspec.structs.replace(request, warmup_steps=waited)
-            whole = pilot.plan_window(later, pilots, num_telling=1, of_start=OF_START)
+            whole = plan(later, pilots)
             request = later
-        except CannotRunHere:
-            pass  # it makes too few steps for that: all arms then have the same head start
     if request.window_steps is not None or not whole.num_steps:
         return whole
     pilot.refuse_too_short(request, whole)
@@ -68,15 +70,11 @@ def study_window(
     whole = _long_enough(whole, steady)
     if num_runs * whole.run_s <= left_s:
         return whole
-    try:
-        window = pilot.plan_window(
-            request, pilots, num_runs=num_runs, budget_s=left_s, num_telling=1, of_start=OF_START
-        )
-    except UsageError:
-        window = whole
-    if window.num_steps < least or window is whole:
-        return msgspec.structs.replace(whole, num_steps=least, whole_epochs=0)
-    return window
+    with contextlib.suppress(UsageError):
+        window = plan(request, pilots, num_runs=num_runs, budget_s=left_s)
+        if window.num_steps >= least:
+            return window
+    return msgspec.structs.replace(whole, num_steps=least, whole_epochs=0)
 
 
 def _long_enough(window: WindowPlan, others: Sequence[Outcome]) -> WindowPlan:

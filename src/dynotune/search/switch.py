@@ -17,8 +17,7 @@ from dynotune.schema.comparison import MAX_PAIRS, PRECISION, TELLING_PAIRS, Comp
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Estimate, OutcomeKind, Study
 from dynotune.search import words
-from dynotune.search.bench import BASELINE, Arm, Tested, arm
-from dynotune.search.needs import complete
+from dynotune.search.bench import BASELINE, Arm, Tested, arm, complete
 from dynotune.search.running import Search, alone, in_predicted_order
 
 SHARE, SHARE_COMPILING = 0.2, 0.4
@@ -56,21 +55,26 @@ def switch(work: Search) -> None:
         _in_turns(work, quick, until_s, 0 if fresh else BLOCKS_OF_A_TEST)
     if estimates := switched(work.study):
         best = max(estimates.values(), key=lambda one: one.speedup)
-        work.watcher.say(_in_words(work.study, best))
+        told = "no setting was faster by more than the margin"
+        if best.speedup > 1 + work.study.margin:
+            told = f"{best.arm} was best: {_seen(work.study, best)}"
+        work.watcher.say(f"In turns within one process, {told}.")
         work.settle(_hopeless(work.study, quick, estimates))
-    if not fresh:
-        _test_rest(work, quick, until_s)
+    # What is left of the bundle, or the arm that seems fastest where the bundle is not proved.
+    tested = [arm(one.candidate_settings) for one in work.study.within]
+    may_test = not fresh and len(tested) < MOST_TESTS and work.bench.left_s() > until_s
+    if may_test and (left := _left(work, quick)) and arm(left) not in tested:
+        _tested(work, left, until_s)
     if (found := proved_within(work.study)) is not None:
         work.best = found.speedup, found.ci
 
 
 def fresh_fits(work: Search) -> bool:
-    """Whether the time left holds what fresh pairs take to prove a recipe."""
     return work.bench.left_s() >= fresh_s(work)
 
 
 def fresh_s(work: Search) -> float:
-    """Return what fresh pairs take to prove a recipe, at least."""
+    """Return what fresh pairs take to prove a recipe, seconds."""
     alive = in_predicted_order(work)
     check_s = work.bench.check_s(arm(_bundle(alive))) if alive else 0.0
     return FRESH_RUNS * work.bench.run_s(BASELINE) + check_s
@@ -97,7 +101,9 @@ def _test_first(work: Search, quick: Sequence[Candidate], until_s: float) -> Non
     bundle = complete(_bundle(quick), quick)
     compiling = _compiling(quick)
     eager = arm(complete([one for one in bundle if one not in compiling], quick))
-    compiled = [arm(bundle), arm([*bundle, *_milder(quick, bundle)])] if compiling else []
+    # A milder way to compile stands in where the bundle's own does not run.
+    milder = [one.setting for one in quick if one.setting in compiling and one.setting not in bundle][:1]
+    compiled = [arm(bundle), arm([*bundle, *milder])] if compiling else []
     arms = [one for one in dict.fromkeys([eager, *compiled]) if one.settings]
     for number, planned in enumerate(arms, 1):
         one = arm(setting for setting in planned.settings if str(setting) not in work.study.outcomes)
@@ -108,12 +114,6 @@ def _test_first(work: Search, quick: Sequence[Candidate], until_s: float) -> Non
         first_s = left_s * (1.0 if number == len(arms) else 1 - FOR_THE_NEXT)
         if _tested(work, one.settings, until_s, first_s).comparison is not None and planned != eager:
             return
-
-
-def _milder(quick: Sequence[Candidate], bundle: Sequence[Setting]) -> list[Setting]:
-    """Return the next value of what the bundle compiles with."""
-    values = [one.setting for one in quick if one.setting.knob == "compile.mode" and one.setting not in bundle]
-    return values[:1]
 
 
 def _in_turns(work: Search, quick: Sequence[Candidate], until_s: float, num_later: int) -> None:
@@ -128,48 +128,31 @@ def _in_turns(work: Search, quick: Sequence[Candidate], until_s: float, num_late
 
 
 def _tested(work: Search, settings: Sequence[Setting], until_s: float, first_s: float = math.inf) -> Tested:
-    """Test an arm within the live run; again without a setting that calls of the program fail with.
-
-    Args:
-        first_s: most time until its first block is whole.
-    """
+    """Test an arm within the live run, whose first block may take `first_s`; again without what calls fail with."""
     study, left = work.study, list(settings)
     while left:
         one = arm(left)
-        plan = Comparison(
-            id=study.id,
-            run=study.run,
-            candidate_settings=list(one.settings),
-            margin=study.margin,
-            max_pairs=MAX_PAIRS,
-            precision=PRECISION,
-            facts=study.facts,
-            within=True,
-        )
+        plan = work.comparison(one, max_pairs=MAX_PAIRS, precision=PRECISION, within=True)
         work.watcher.running(f"{one.key} within one process")
         found = work.bench.test(one, plan, PART_ERROR / MOST_TESTS, work.bench.left_s() - until_s, first_s)
         if found.comparison is not None:
             work.update(within=[*work.study.within, found.comparison])
-            work.watcher.say(_as_tested(work.study, found.comparison))
+            with_, seen = words.names(one.settings), found.comparison
+            text = f"Within one process, {with_} makes no difference: {seen.reason}"
+            if seen.speedup is not None:
+                known = f"{words.size(study, seen.speedup)} ({words.interval(study, seen.ci)}, {seen.num_pairs} blocks)"
+                text = f"Within one process, with {with_} it is {known}."
+            work.watcher.say(text)
             return found
         work.watcher.say(f"Within one process nothing was decided of {one.key}: {found.reason.rstrip('.')}.")
         blamed = [setting for setting in left if setting.knob in found.blamed]
         out = [*blamed, *(setting for setting in left if setting.knob in found.unsuited)]
         if not out or len(blamed) == len(settings) > 1:
             return found
-        work.settle(
-            {str(setting): CandidateOutcome("failed", f"{_upper(found.reason.rstrip('.'))}.") for setting in blamed}
-        )
+        why = CandidateOutcome("failed", f"{words.capitalised(found.reason.rstrip('.'))}.")
+        work.settle({str(setting): why for setting in blamed})
         left = complete([setting for setting in left if setting not in out], study.candidates)
     return Tested(reason="no setting of it runs")
-
-
-def _test_rest(work: Search, quick: Sequence[Candidate], until_s: float) -> None:
-    """Test what is left of the bundle, or the arm that seems fastest where the bundle is not proved."""
-    tested = [arm(one.candidate_settings) for one in work.study.within]
-    left = _left(work, quick)
-    if left and arm(left) not in tested and len(tested) < MOST_TESTS and work.bench.left_s() > until_s:
-        _tested(work, left, until_s)
 
 
 def _left(work: Search, quick: Sequence[Candidate]) -> list[Setting]:
@@ -178,35 +161,19 @@ def _left(work: Search, quick: Sequence[Candidate]) -> list[Setting]:
     alive = [one for one in quick if one.id not in work.study.outcomes]
     if proved is not None:
         # Two that spare the same work both go here. The test says so, and the bundle stands.
-        whole, margin = arm(proved.candidate_settings), 1 + work.study.margin
-        rest = {one: known.get(arm(other for other in whole.settings if other != one).key) for one in whole.settings}
-        before = known.get(whole.key)
-        needed = [
-            one
-            for one in whole.settings
-            if before is None or (without := rest[one]) is None or without.speedup * margin < before.speedup
-        ]
-        return complete([one for one in needed if one in {other.setting for other in alive}], quick)
+        whole = arm(proved.candidate_settings)
+        before, needed = known.get(whole.key), [one.setting for one in alive if one.setting in whole.settings]
+        for one in needed.copy():
+            rest = known.get(arm(other for other in whole.settings if other != one).key)
+            if before is not None and rest is not None and rest.speedup * (1 + work.study.margin) >= before.speedup:
+                needed.remove(one)
+        return complete([one for one in whole.settings if one in needed], quick)
     if not known:
         # There was no time to see which is best: then the one that promises most.
         return complete([one.setting for one in alive[:1]], quick)
-    gains = {key: one.speedup for key, one in known.items() if one.speedup > 1 + work.study.margin}
-    fastest = max(
-        (one for one in _arms(work.study, quick) if one.key in gains), key=lambda one: gains[one.key], default=arm([])
-    )
-    return list(fastest.settings)
-
-
-def _as_tested(study: Study, found: Comparison) -> str:
-    with_ = words.names(list(map(str, found.candidate_settings)))
-    if found.speedup is None:
-        return f"Within one process, {with_} makes no difference: {found.reason}"
-    known = f"{words.size(study, found.speedup)} ({words.interval(study, found.ci)}, {found.num_pairs} blocks)"
-    return f"Within one process, with {with_} it is {known}."
-
-
-def _upper(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
+    faster = {key for key, one in known.items() if one.speedup > 1 + work.study.margin}
+    arms = [one for one in _arms(work.study, quick) if one.key in faster]
+    return list(max(arms, key=lambda one: known[one.key].speedup, default=BASELINE).settings)
 
 
 # Each in turns
@@ -232,7 +199,6 @@ def _compiling(quick: Sequence[Candidate]) -> set[Setting]:
 
 
 def _bundle(quick: Sequence[Candidate]) -> list[Setting]:
-    """Return one value of each knob, the first in order."""
     return list({one.setting.knob: one.setting for one in reversed(quick)}.values())[::-1]
 
 
@@ -261,7 +227,7 @@ def _hopeless(study: Study, quick: Sequence[Candidate], known: dict[str, Estimat
         if adds_at_most is None or adds_at_most > margin:
             continue
         rest = [setting for setting in rest if setting != one.setting]
-        beside = f"It helps alone ({_seen(study, single)}), but not beside {_names(without_it)}."
+        beside = f"It helps alone ({_seen(study, single)}), but not beside {words.names(without_it)}."
         found[one.id] = CandidateOutcome("not-needed", beside) if helps_alone else _outcome(study, single)
     return found
 
@@ -282,13 +248,3 @@ def _outcome(study: Study, estimate: Estimate) -> CandidateOutcome:
 
 def _seen(study: Study, estimate: Estimate) -> str:
     return f"{words.size(study, estimate.speedup)}, {words.interval(study, estimate.ci)}"
-
-
-def _names(settings: Sequence[Setting]) -> str:
-    return words.names(list(map(str, settings)))
-
-
-def _in_words(study: Study, best: Estimate) -> str:
-    if best.speedup <= 1 + study.margin:
-        return "In turns within one process, no setting was faster by more than the margin."
-    return f"In turns within one process, {best.arm} was best: {_seen(study, best)}."

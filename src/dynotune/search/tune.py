@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from dynotune import knobs, probe
 from dynotune.diagnose import LiveDiagnosis, conclude, gather
 from dynotune.launch import new_run_folder
 from dynotune.launch.process import origin
-from dynotune.measure.comparison import Interrupted, objective
+from dynotune.measure.comparison import Interrupted, MeasuredRun, objective, pays_off, read_run
 from dynotune.measure.live import (
     SYNCHRONISED,
     TaskRunner,
@@ -24,27 +25,29 @@ from dynotune.measure.live import (
     refuse_another_machine,
     refuse_impossible,
 )
-from dynotune.recipes import checking
+from dynotune.recipes import checking, recipe_of
+from dynotune.report.page import html
 from dynotune.report.study import long_time, spent_s
 from dynotune.schema import document
+from dynotune.schema import recipe as recipe_file
 from dynotune.schema.comparison import MARGIN
-from dynotune.schema.diagnosis import UpperBound
-from dynotune.schema.errors import CannotRunHere, DynotuneError
-from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.observation import Attribution, Observation
+from dynotune.schema.diagnosis import Diagnosis, UpperBound
+from dynotune.schema.errors import CannotRunHere, DynotuneError, RecordError, StatisticsError
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Attribution
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting, over
-from dynotune.schema.study import Attempt, BaseRecipe, Study, Trial
+from dynotune.schema.study import Attempt, BaseRecipe, BreakEven, Study
 from dynotune.search import asked
-from dynotune.search.candidates import Machine, refuse_unfit
+from dynotune.search.bench import BASELINE, arm
+from dynotune.search.candidates import Machine, offered, refusal, refuse_unfit
 from dynotune.search.earlier import DIAGNOSIS, plain_pilot
-from dynotune.search.offering import nothing_to_try, offered, refusal, to_try
 from dynotune.search.real_bench import RealBench
-from dynotune.search.results import REPORT, paid_off, write_results
 from dynotune.search.study import search
+from dynotune.search.words import nothing_to_try, to_try
 from dynotune.text import words as formats
 
-FILE = "study.json"
+FILE, RECIPE, REPORT = "study.json", "recipe.toml", "report.html"
 NOT_ASKED = Unknown("not asked for")
 MOST_OF_DIAGNOSIS = 0.1
 """Of the budget: a diagnosis that took more does not isolate the loader as well."""
@@ -72,10 +75,6 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
     values: list[str] = []
     base_recipe: BaseRecipe | None = None
 
-    def asked(self) -> asked.Asked:
-        """Raises UsageError as `asked.parse`."""
-        return asked.parse(allow=self.allow, extra=self.extra, exclude=self.exclude, values=self.values)
-
 
 def tune(request: TuneRequest, budget_s: float, watcher: Watcher) -> tuple[Path, Study]:
     """Study the command. What is known is on disk after every run.
@@ -88,10 +87,8 @@ def tune(request: TuneRequest, budget_s: float, watcher: Watcher) -> tuple[Path,
         CommandFailed, CannotRunHere: the command as it is fails, or the machine.
         Interrupted: `resume` goes on.
     """
-    words = request.asked()
-    baseline = asked.first_values(words, request.run.settings)
-    run = msgspec.structs.replace(request.run, settings=[*request.run.settings, *baseline])
-    request = msgspec.structs.replace(request, run=run)
+    words, given = _asked(request), request.run
+    run = replace(given, settings=[*given.settings, *asked.first_values(words, given.settings)])
     facts = facts_of(run)
     for setting in run.settings:
         knobs.check_applies(setting, facts)
@@ -103,10 +100,25 @@ def tune(request: TuneRequest, budget_s: float, watcher: Watcher) -> tuple[Path,
     for setting in run.settings:
         if caution := knobs.caution(setting, facts):
             watcher.warn(caution)
-    for caution in refuse_unfit(words, Machine(facts=facts, env=run.env, refused=refusal(run, facts, run.settings))):
+    for caution in refuse_unfit(words, Machine(facts=facts, env=run.env, refused=refusal(run, facts))):
         watcher.warn(caution)
     objective.refuse_impossible(run)
-    return _begin(request, budget_s, {**facts, **probe.environment.facts(run.env)}, watcher)
+    folder = new_run_folder(run.base)
+    study = Study(
+        id=folder.name,
+        run=run.recorded,
+        budget_s=budget_s,
+        allow=sorted(words.allowed - set(asked.UNASKED)),
+        extra=request.extra,
+        exclude=request.exclude,
+        values=request.values,
+        margin=request.margin,
+        facts={**facts, **probe.environment.facts(run.env)},
+        base_recipe=request.base_recipe,
+    )
+    origin.mark(folder, study)
+    document.write(folder / FILE, study)
+    return folder, _sit(run, folder, study, watcher)
 
 
 def resume(folder: Path, now: RunSpec, budget_s: float | None, watcher: Watcher) -> Study:
@@ -130,48 +142,18 @@ def resume(folder: Path, now: RunSpec, budget_s: float | None, watcher: Watcher)
         return study
     origin.refuse_foreign(folder, study, now)
     study = document.completed(study, now, *(one.setting for one in study.candidates))
-    request = _as_begun(study, now)
-    objective.refuse_impossible(request.run)
-    refuse_another_machine("study", study.facts, facts_of(request.run))
-    study = msgspec.structs.replace(study, budget_s=budget_s or study.budget_s)
-    return _sit(request, folder, study, watcher)
+    run = study.run.resumed(now)
+    objective.refuse_impossible(run)
+    refuse_another_machine("study", study.facts, facts_of(run))
+    return _sit(run, folder, replace(study, budget_s=budget_s or study.budget_s), watcher)
 
 
-def _begin(request: TuneRequest, budget_s: float, facts: Facts, watcher: Watcher) -> tuple[Path, Study]:
-    run, words = request.run, request.asked()
-    folder = new_run_folder(run.base)
-    study = Study(
-        id=folder.name,
-        run=run.recorded,
-        budget_s=budget_s,
-        allow=sorted(words.allowed - set(asked.UNASKED)),
-        extra=request.extra,
-        exclude=request.exclude,
-        values=request.values,
-        margin=request.margin,
-        facts=facts,
-        base_recipe=request.base_recipe,
-    )
-    origin.mark(folder, study)
-    document.write(folder / FILE, study)
-    return folder, _sit(request, folder, study, watcher)
+def _asked(by: TuneRequest | Study) -> asked.Asked:
+    return asked.parse(allow=by.allow, extra=by.extra, exclude=by.exclude, values=by.values)
 
 
-def _as_begun(study: Study, now: RunSpec) -> TuneRequest:
-    """What the study was asked to do."""
-    return TuneRequest(
-        run=study.run.resumed(now),
-        margin=study.margin,
-        allow=list(study.allow),
-        extra=study.extra,
-        exclude=study.exclude,
-        values=study.values,
-        base_recipe=study.base_recipe,
-    )
-
-
-def _sit(request: TuneRequest, folder: Path, study: Study, watcher: Watcher) -> Study:
-    attempt = _Attempt(request, folder, study, watcher)
+def _sit(run: RunSpec, folder: Path, study: Study, watcher: Watcher) -> Study:
+    attempt = _Attempt(run, folder, study, watcher)
     try:
         attempt.work()
     except KeyboardInterrupt as stopped:
@@ -186,10 +168,8 @@ def _sit(request: TuneRequest, folder: Path, study: Study, watcher: Watcher) -> 
 
 
 class _Attempt:
-    """One attempt of a study. What has to outlive it is in the study."""
-
-    def __init__(self, request: TuneRequest, folder: Path, study: Study, watcher: Watcher) -> None:
-        self._request, self._folder, self._watcher = request, folder, watcher
+    def __init__(self, run: RunSpec, folder: Path, study: Study, watcher: Watcher) -> None:
+        self._run, self._folder, self._watcher = run, folder, watcher
         self._earlier_s = spent_s(study)
         self._began, self._began_s = datetime.now(UTC), time.monotonic()
         self._attempts, self._diagnosis_s = study.attempts, 0.0
@@ -199,7 +179,7 @@ class _Attempt:
     def work(self) -> None:
         """From where it stands to its end."""
         waits_from_s = time.monotonic()
-        with machine_lock(self._request.run, self._watcher):
+        with machine_lock(self._run, self._watcher):
             # Waiting for others is not the study's time.
             waited_s = time.monotonic() - waits_from_s
             self._began_s += waited_s
@@ -211,7 +191,7 @@ class _Attempt:
                     live.end()
             else:
                 self._search(None)
-            self._update(break_even=paid_off(self._folder, self.study))
+            self._update(break_even=_paid_off(self._folder, self.study))
             self._diagnose_again()
         self.end("done")
         write_results(self._folder, self.study, self._watcher)
@@ -235,53 +215,42 @@ class _Attempt:
             raise
         bounds: list[UpperBound] | Unknown = NOT_ASKED
         is_cheap = time.monotonic() - began_s <= MOST_OF_DIAGNOSIS * budget_s
-        if is_cheap and _waits(observation) >= LEAST_WAIT:
+        found = observation.attribution
+        if is_cheap and isinstance(found, Attribution) and found.shares.input >= LEAST_WAIT:
             bounds = live.isolate_loader()
         diagnosis = conclude(observation, upper_bounds=bounds)
         self._diagnosis_s = time.monotonic() - began_s
         self._watcher.say(diagnosis.verdict)
-        asked_for = self._request.asked()
-        found, left_out = offered(
-            self._request.run, self.study, asked_for, observation, diagnosis, self.study.run.settings
-        )
-        self._update(
-            diagnosis=diagnosis, candidates=found, not_offered=left_out, trials=self._pilots(observation, file)
-        )
-
-    def _pilots(self, observation: Observation, file: Path) -> list[Trial]:
-        """The plain run, where it can stand for a pilot: nothing waited for the device after its steps."""
-        if self.study.run.objective in SYNCHRONISED:
-            return []
-        pilot = plain_pilot(self._folder, file.parent, observation.processes, self._began_s - self._earlier_s)
-        return [] if pilot is None else [pilot]
+        tried, left_out = offered(self._run, self.study, _asked(self.study), observation, diagnosis)
+        pilot = None
+        if self.study.run.objective not in SYNCHRONISED:
+            # Nothing waited for the device after the steps of the plain run.
+            pilot = plain_pilot(self._folder, file.parent, observation.processes, self._began_s - self._earlier_s)
+        trials = [] if pilot is None else [pilot]
+        self._update(diagnosis=diagnosis, candidates=tried, not_offered=left_out, trials=trials)
 
     def _diagnosed_run(self, settings: list[Setting]) -> RunSpec:
-        run = self._request.run
-        return msgspec.structs.replace(
-            run,
+        return replace(
+            self._run,
             base=self._folder / DIAGNOSIS,
             settings=settings,
             window_steps=None,
             lock=False,  # the study has the machine
-            timeout_s=min(run.timeout_s or DIAGNOSIS_LIMIT_S, self.study.budget_s),
+            timeout_s=min(self._run.timeout_s or DIAGNOSIS_LIMIT_S, self.study.budget_s),
         )
 
     def _diagnose_again(self) -> None:
         """Diagnose with the recipe's settings, if the time allows: something else may hold the command up now."""
         if not self.study.recipe:
             return
-        needed_s = self._diagnosis_s or 4 * _guess_s(self.study)
-        if self._elapsed_s() + needed_s > self.study.budget_s:
-            self._update(diagnosis_with_recipe=Unknown("the budget did not afford a diagnosis with the recipe"))
-            return
-        try:
-            observation, _ = gather(
-                self._diagnosed_run(over(self.study.run.settings, self.study.recipe)), self._watcher
-            )
-        except DynotuneError as error:
-            self._update(diagnosis_with_recipe=Unknown(error.message))
-        else:
-            self._update(diagnosis_with_recipe=conclude(observation))
+        found: Diagnosis | Unknown = Unknown("the budget did not afford a diagnosis with the recipe")
+        if self._elapsed_s() + (self._diagnosis_s or 4 * _guess_s(self.study)) <= self.study.budget_s:
+            try:
+                settings = over(self.study.run.settings, self.study.recipe)
+                found = conclude(gather(self._diagnosed_run(settings), self._watcher)[0])
+            except DynotuneError as error:
+                found = Unknown(error.message)
+        self._update(diagnosis_with_recipe=found)
 
     # Search
 
@@ -292,7 +261,7 @@ class _Attempt:
             return
         self._watcher.say(to_try(self.study))
         self._bench = RealBench(
-            self._request.run,
+            self._run,
             self._folder,
             self.study,
             self._watcher,
@@ -303,7 +272,7 @@ class _Attempt:
         with contextlib.closing(self._bench):
             found = search(self.study, self._bench, self._save, self._watcher)
         warnings = [*found.warnings, *self._bench.cautions(), *void_caution(found)]
-        self._save(msgspec.structs.replace(found, warnings=list(dict.fromkeys(warnings))))
+        self._save(replace(found, warnings=list(dict.fromkeys(warnings))))
 
     # Time and disk
 
@@ -311,14 +280,15 @@ class _Attempt:
         return self._earlier_s + time.monotonic() - self._began_s
 
     def _update(self, **changes: object) -> None:
-        self._save(msgspec.structs.replace(self.study, **changes))
+        self._save(replace(self.study, **changes))
 
     def _save(self, study: Study, by: EndedBy = "") -> None:
         if self._bench is not None:
             study = self._bench.add_to(study)
         now = datetime.now(UTC)
-        attempt = Attempt(_iso(self._began), _iso(now), by)
-        self.study = msgspec.structs.replace(study, attempts=[*self._attempts, attempt])
+        began, ended = (moment.isoformat(timespec="seconds") for moment in (self._began, now))
+        attempt = Attempt(began, ended, by)
+        self.study = replace(study, attempts=[*self._attempts, attempt])
         document.write(self._folder / FILE, self.study)
 
 
@@ -336,11 +306,29 @@ def _guess_s(study: Study) -> float:
     return 2 * timing.time_to_first_step_s + timing.window_s
 
 
-def _waits(observation: Observation) -> float:
-    """Share of a step that waits for the loader; 0 where it is not known, and then it bounds nothing."""
-    found = observation.attribution
-    return found.shares.input if isinstance(found, Attribution) else 0.0
+# What is made of a study when it is over
 
 
-def _iso(when: datetime) -> str:
-    return when.isoformat(timespec="seconds")
+def write_results(folder: Path, study: Study, watcher: Watcher) -> None:
+    """The recipe, where anything was proved, and the report, beside the study."""
+    proved = recipe_of(study) if study.recipe else None
+    if proved is not None:
+        recipe_file.write(folder / RECIPE, proved)
+    try:
+        html.write(folder / REPORT, study, recipe=recipe_file.text(proved) if proved is not None else "", own_name=True)
+    except CannotRunHere as error:
+        watcher.warn(f"The report could not be written: {error.message} {error.hint}")
+
+
+def _paid_off(folder: Path, study: Study) -> BreakEven | None:
+    """After how many steps the recipe is ahead, from the runs that confirmed it; None without, or where none tells."""
+    if not study.recipe or study.run.objective != "throughput":
+        return None
+    runs: dict[str, list[MeasuredRun]] = {arm(study.recipe).key: [], BASELINE.key: []}
+    for trial in study.trials:
+        if trial.arm in runs and (trial.phase, trial.ended, trial.void) == ("confirm", "measured", ""):
+            with contextlib.suppress(RecordError):  # a folder that was tidied away since
+                runs[trial.arm].append(read_run(folder / trial.run))
+    with contextlib.suppress(StatisticsError):
+        return pays_off(*runs.values())
+    return None

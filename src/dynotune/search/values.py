@@ -1,22 +1,107 @@
-"""Which values of a knob are tried, sized to the machine that they are tried on."""
+"""Which values of knobs the program has, and which are tried, sized to the machine that they are tried on."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dynotune import knobs
+from dynotune.launch.process import ALLOC_CONF_NAMES, split_alloc_conf
 from dynotune.schema.errors import UsageError
-from dynotune.schema.facts import Facts
-from dynotune.schema.knob import Knob, Scalar
-from dynotune.schema.setting import Setting
-from dynotune.search.present import Present
+from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.knob import Scalar
+from dynotune.schema.observation import Observation, ProcessState
+from dynotune.schema.setting import UNSET, Setting
 
 MOST_VALUES = 4
 """Of one knob: its cost has one best value, and half as many or twice as many are near enough to it."""
 GRAPHS, COMPILED = Setting("compile.mode", "reduce-overhead"), Setting("compile.mode", "default")
 _PER_CORE = ("loader.num_workers", "host.num_threads")
 """More of these than cores mostly take turns on them."""
+_LIVE = {
+    "host.num_threads": "live.num_threads",
+    "host.interop_threads": "live.num_interop_threads",
+    "cudnn.benchmark": "live.cudnn_benchmark",
+    "cudnn.deterministic": "live.cudnn_deterministic",
+    "determinism.algorithms": "live.deterministic_algorithms",
+}
+_LOADER = {
+    "loader.num_workers": "num_workers",
+    "loader.pin_memory": "pin_memory",
+    "loader.persistent_workers": "persistent_workers",
+    "loader.prefetch_factor": "prefetch_factor",
+    "loader.in_order": "in_order",
+    "loader.multiprocessing_context": "context",
+}
+_FP32 = {"ieee": "highest", "none": "highest", "tf32": "high", "bf16": "medium"}
+_AUTOCAST = {"bfloat16": "bf16", "float16": "fp16"}
+
+Present = dict[str, Scalar]
+"""Knob to value, of those that are known to have one value throughout the program."""
+
+
+# What the program has
+
+
+def present(observation: Observation, env: Mapping[str, str]) -> Present:
+    """What the first rank was seen to have; `env`: what the command inherits."""
+    processes = [] if isinstance(observation.processes, Unknown) else observation.processes
+    conf = next((env[name] for name in ALLOC_CONF_NAMES if env.get(name)), "")
+    words = {"True": True, "False": False}
+    of_allocator = {f"alloc.{key}": words.get(text, _number(text)) for key, text in split_alloc_conf(conf).items()}
+    return (_of_process(processes[0]) if processes else {}) | of_allocator
+
+
+def has(setting: Setting, present: Present, env: Mapping[str, str]) -> bool:
+    """Whether the program has it, as far as is known."""
+    if setting.knob.startswith("env."):
+        return env.get(setting.knob.removeprefix("env."), UNSET) == setting.value
+    if setting.knob not in present:
+        return False
+    now = present[setting.knob]
+    return now == setting.value and isinstance(now, bool) == isinstance(setting.value, bool)
+
+
+def _of_process(process: ProcessState) -> Present:
+    found: Present = {}
+    for knob, fact in _LIVE.items():
+        _add(found, knob, [process.live.get(fact)])
+    for knob, argument in _LOADER.items():
+        _add(found, knob, [getattr(loader, argument) for loader in process.loaders])
+    _add(found, "matmul.fp32_precision", [_FP32.get(str(process.live.get("live.matmul_fp32_precision")))])
+    _add(found, "optimizer.fused", [bool(optimizer.fused) for optimizer in process.optimizers])
+    if isinstance(dtypes := process.live.get("live.autocast_dtypes"), list):
+        _add(
+            found, "precision.autocast", [_AUTOCAST.get(str(each).removeprefix("torch.")) for each in dtypes] or ["off"]
+        )
+    # Neither where a model has no such weights, or some of either.
+    is_last: dict[float | None, bool] = {0.0: False, 1.0: True}
+    _add(found, "layout.channels_last", [is_last.get(model.channels_last_share) for model in process.models])
+    if process.models and not any(model.compiled for model in process.models):
+        found["compile.mode"] = "off"
+    elif not isinstance(process.compilation, Unknown) and process.models:
+        _add(found, "compile.mode", [mode or "default" for mode in process.compilation.modes])
+    return found
+
+
+def _add(found: Present, knob: str, values: Iterable[object]) -> None:
+    """Only where all of the program agrees."""
+    known = list(values)
+    first = known[0] if known else None
+    if isinstance(first, bool | int | float | str) and all(value == first for value in known):
+        found[knob] = first
+
+
+def _number(text: str) -> Scalar:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+# What is tried
 
 
 def num_cores(facts: Facts, num_ranks: int) -> int | None:
@@ -39,7 +124,10 @@ def around(settings: Sequence[Setting], present: Present, cores: int | None) -> 
     A finding knows how many workers would keep up if each were as fast as the loading process was. Half of them and
     twice as many are tried too, within the cores or what it names; not where it asks for fewer than there are.
     """
-    found = [*_with_milder(list(dict.fromkeys(settings)))]
+    found = list(dict.fromkeys(settings))
+    if GRAPHS in found and COMPILED not in found:
+        # A model that is called twice in a step does not run with CUDA graphs.
+        found.insert(found.index(GRAPHS) + 1, COMPILED)
     named = sorted({int(s.value) for s in found if s.knob == "loader.num_workers" and not isinstance(s.value, str)})
     now = present.get("loader.num_workers", 0)
     if not named or cores is None or not isinstance(now, int) or named[0] <= now:
@@ -47,17 +135,11 @@ def around(settings: Sequence[Setting], present: Present, cores: int | None) -> 
     near = (*named, named[0] // 2, 2 * named[-1], 2)
     most = max(cores, named[-1])
     more = sorted(num for num in {min(num, most) for num in near} if num > now)
-    keep = set(named) | set(_spread([num for num in more if num not in named], MOST_VALUES - len(named)))
+    others = [num for num in more if num not in named]
+    # The ends first, if there are too many.
+    keep = {*named, *[*others[-1:], *others[:-1]][: max(0, MOST_VALUES - len(named))]}
     rest = [setting for setting in found if setting.knob != "loader.num_workers"]
     return [*(Setting("loader.num_workers", num) for num in more if num in keep), *rest]
-
-
-def _with_milder(settings: Sequence[Setting]) -> Iterator[Setting]:
-    """After CUDA graphs, compiling without them: a model that is called twice in a step does not run with them."""
-    for setting in settings:
-        yield setting
-        if setting == GRAPHS and COMPILED not in settings:
-            yield COMPILED
 
 
 def beside_workers(settings: Sequence[Setting], present: Present) -> list[Setting]:
@@ -79,7 +161,9 @@ def some(knob_id: str, present: Present, cores: int | None) -> list[Setting]:
     if knob.type == "bool":
         values = (True, False)
     elif knob_id in _PER_CORE and cores is not None:
-        values = _powers_of_two(cores)
+        # The largest few of 1, 2, 4 … and the cores themselves.
+        powers = [1 << exponent for exponent in range(cores.bit_length()) if 1 << exponent < cores]
+        values = [*powers, cores][-MOST_VALUES:]
     elif knob_id == "loader.prefetch_factor":
         values = (2, 4, 8)
     if not values:
@@ -90,23 +174,6 @@ def some(knob_id: str, present: Present, cores: int | None) -> list[Setting]:
         )
     if knob_id in present:
         return [Setting(knob_id, value) for value in values if value != present[knob_id]]
-    return [Setting(knob_id, value) for value in values if not _is_default(knob, value)]
-
-
-def _is_default(knob: Knob, value: Scalar) -> bool:
-    """By the first word of the default in words: what holds, as far as is known, where nobody sets it."""
-    return str(value).lower() == re.split(r"[^\w-]", knob.default.lower(), maxsplit=1)[0]
-
-
-def _powers_of_two(cores: int) -> list[int]:
-    """1, 2, 4 … and the cores themselves: the largest few."""
-    powers = [1 << exponent for exponent in range(cores.bit_length()) if 1 << exponent < cores]
-    return [*powers, cores][-MOST_VALUES:]
-
-
-def _spread(values: Sequence[int], num: int) -> list[int]:
-    """At most `num` of the rising values, the ends first."""
-    if len(values) <= num:
-        return list(values)
-    order = [values[-1], values[0], *values[1:-1]]
-    return order[: max(0, num)]
+    # By the first word of the default in words: what holds, as far as is known, where nobody sets it.
+    default = re.split(r"[^\w-]", knob.default.lower(), maxsplit=1)[0]
+    return [Setting(knob_id, value) for value in values if str(value).lower() != default]

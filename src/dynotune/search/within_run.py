@@ -6,7 +6,9 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -14,7 +16,7 @@ from dynotune.measure.comparison import SequentialResult, in_process, judge
 from dynotune.measure.live import TaskRunner, Watcher, switching
 from dynotune.schema.comparison import MIN_PAIRS, Comparison
 from dynotune.schema.facts import Facts
-from dynotune.schema.run import Objective, RunSpec
+from dynotune.schema.run import RunSpec
 from dynotune.schema.study import Estimate
 from dynotune.search.bench import Arm, Tested
 from dynotune.search.guarding import Guards
@@ -28,9 +30,8 @@ class WithinRun:
     """The live run of a study, and what it tells of arms that can change at any step.
 
     Args:
-        folder: of the live run.
+        folder: of the live run; `cache_folder`: of the baseline.
         guards: told what the program's results were with an arm.
-        cache_folder: of the baseline.
         left_s: seconds that the study has left.
         runner: of a live run of the command as it is, that may go on.
     """
@@ -43,21 +44,18 @@ class WithinRun:
         watcher: Watcher,
         guards: Guards,
         *,
-        objective: Objective,
         cache_folder: Path,
         left_s: Callable[[], float],
         runner: TaskRunner | None = None,
     ) -> None:
         self._request, self._folder, self._facts, self._watcher = request, folder, facts, watcher
-        self._guards, self._objective, self._cache_folder, self._left_s = guards, objective, cache_folder, left_s
-        self._runner = runner
-        self._own_runner: TaskRunner | None = None
+        self._guards, self._cache_folder, self._left_s, self._runner = guards, cache_folder, left_s, runner
+        self._leave = ExitStack()
         self.block_s: float | None = None
         """What a block of an arm took, once one has been seen; seconds."""
 
     def switch(self, arms: Sequence[Arm], limit_s: float) -> list[Estimate]:
-        """As `Bench.switch`."""
-        if not arms or self._objective != "throughput":
+        if not arms or self._request.objective != "throughput":
             return []
         found = self._switched(arms, limit_s)
         reasons = list(dict.fromkeys([*found.given_up.values(), found.reason]))
@@ -66,41 +64,50 @@ class WithinRun:
             self._watcher.say(f"Within one process nothing could be compared: {why}. Fresh runs tell.")
         return found.estimates
 
-    def test(self, arm: Arm, plan: Comparison, error: float, limit_s: float, first_s: float = math.inf) -> Tested:
-        """As `Bench.test`."""
-        if self._objective != "throughput":
-            return Tested(reason=f"the objective is {self._objective}, and one run has one value of it")
-        until = _Decided(plan, error, first_s)
+    def test(self, arm: Arm, plan: Comparison, error: float, limit_s: float, first_s: float) -> Tested:
+        if self._request.objective != "throughput":
+            return Tested(reason=f"the objective is {self._request.objective}, and one run has one value of it")
+        began_s, earlier = time.monotonic(), list[switching.Block]()
 
-        def enough(blocks: Mapping[str, list[switching.Block]]) -> bool:
-            so_far = until.with_earlier(blocks.get(arm.key, []))
-            if until.is_late(so_far):
+        def is_late(blocks: Sequence[switching.Block]) -> bool:
+            return not blocks and time.monotonic() - began_s > first_s
+
+        def enough(now: Mapping[str, list[switching.Block]]) -> bool:
+            blocks = [*earlier, *now.get(arm.key, [])][: plan.max_pairs]
+            if is_late(blocks):
                 return True
-            judgement = until.judged(so_far, ended=False)
+            judgement = _judged(plan, blocks, error)
             known = words.so_far(judgement.speedup, judgement.ci, self._left_s())
-            self._watcher.running(f"{arm.key} within one process, block {len(so_far) + 1}; {known}")
+            self._watcher.running(f"{arm.key} within one process, block {len(blocks) + 1}; {known}")
             return judgement.finished
 
-        until_s, found = time.monotonic() + limit_s, switching.SwitchedArms()
+        found = switching.SwitchedArms()
         # A program that ends before enough blocks came goes through its steps again.
-        while (rest_s := until_s - time.monotonic()) > switching.LEAST_S:
-            now = self._switched([arm], rest_s, plan, enough)
-            until.earlier += now.blocks.get(arm.key, [])
-            found = msgspec.structs.replace(now, blocks={arm.key: list(until.earlier)})
-            if not now.blocks.get(arm.key) or not now.ran_out or enough({}):
+        while (rest_s := began_s + limit_s - time.monotonic()) > switching.LEAST_S:
+            found = self._switched(
+                [arm],
+                rest_s,
+                num_blocks=plan.max_pairs,
+                fewest_blocks=1,
+                stretch_s=in_process.STRETCH_S,
+                num_results=NUM_RESULTS,
+                enough=enough,
+            )
+            earlier += found.blocks.get(arm.key, [])
+            if not found.blocks.get(arm.key) or not found.ran_out or enough({}):
                 break
-        return self._tested(arm, found, until)
-
-    def _tested(self, arm: Arm, found: switching.SwitchedArms, until: _Decided) -> Tested:
-        event = found.results.get(arm.key)
-        guarded = self._guards.seen(arm, event) if event else None
-        blocks = until.with_earlier([])
-        if until.is_late(blocks) and not found.blamed.get(arm.key) and not found.unsuited.get(arm.key):
-            found.given_up[arm.key] = f"no block of it was whole in {until.first_s:.0f} s"
+        found = msgspec.structs.replace(found, blocks={arm.key: earlier[: plan.max_pairs]})
+        if is_late(earlier) and not found.blamed.get(arm.key) and not found.unsuited.get(arm.key):
+            found.given_up[arm.key] = f"no block of it was whole in {first_s:.0f} s"
             if self._runner is not None and self._runner.goes_on and not self._runner.makes_steps():
                 # It compiles, and the next arm would wait until that is done.
                 self.end()
-        if blocks:
+        return self._tested(arm, plan, found, error)
+
+    def _tested(self, arm: Arm, plan: Comparison, found: switching.SwitchedArms, error: float) -> Tested:
+        if event := found.results.get(arm.key):
+            self._guards.seen(arm, event)
+        if blocks := found.blocks[arm.key]:
             # The first one may compile.
             self.block_s = statistics.median(block.end_s - block.begin_s for block in blocks)
         if arm.key in found.given_up or len(blocks) < MIN_PAIRS:
@@ -108,22 +115,25 @@ class WithinRun:
                 reason=found.given_up.get(arm.key) or found.reason or "too few blocks were whole",
                 blamed=tuple(found.blamed.get(arm.key, ())),
                 unsuited=tuple(found.unsuited.get(arm.key, ())),
-                ended_program=found.ended_program,
-                guarded=guarded,
             )
-        judgement = until.judged(blocks, ended=True)
-        comparison = in_process.concluded(until.plan, found, blocks, in_process.pairs_of(blocks), judgement)
-        return Tested(comparison=comparison, guarded=guarded)
+        judgement = _judged(plan, blocks, error, ended=True)
+        return Tested(comparison=in_process.concluded(plan, found, blocks, in_process.pairs_of(blocks), judgement))
 
-    def _switched(
-        self,
-        arms: Sequence[Arm],
-        limit_s: float,
-        plan: Comparison | None = None,
-        enough: Callable[[Mapping[str, list[switching.Block]]], bool] | None = None,
-    ) -> switching.SwitchedArms:
-        """Of a test of one arm, `plan` and when it is decided; without them arms are compared in turns."""
-        in_turns = plan is None
+    def _switched(self, arms: Sequence[Arm], limit_s: float, **how: Any) -> switching.SwitchedArms:
+        """As `switching.switch_arms`, in the live run of the baseline that goes on, or else in a new one."""
+        if self._runner is None or not self._runner.goes_on:
+            self.end()
+            self._runner = self._leave.enter_context(
+                TaskRunner(
+                    msgspec.structs.replace(self._request, base=self._folder, run_to_end=False),
+                    self._watcher,
+                    facts=self._facts,
+                    label="the run that switches arms",
+                    limit_s=max(switching.LEAST_S, self._left_s()),
+                    cache_folder=self._cache_folder,
+                )
+            )
+            self._runner.start()
         return switching.switch_arms(
             self._request,
             arms,
@@ -132,65 +142,26 @@ class WithinRun:
             cache_folder=self._cache_folder,
             facts=self._facts,
             watcher=self._watcher,
-            num_blocks=switching.NUM_BLOCKS if plan is None else plan.max_pairs,
-            fewest_blocks=switching.FEWEST_BLOCKS if in_turns else 1,
-            stretch_s=switching.STRETCH_S if in_turns else in_process.STRETCH_S,
-            num_results=0 if in_turns else NUM_RESULTS,
-            runner=self._live_run(),
+            runner=self._runner,
             give_up_slow=True,
             goes_on=True,
-            enough=enough,
+            **how,
         )
 
     def end(self) -> None:
-        """End the live run, if one goes on."""
         if self._runner is not None and self._runner.goes_on:
             self._runner.end()
-        if self._own_runner is not None:
-            self._own_runner.__exit__(None, None, None)
-            self._own_runner = None
-
-    def _live_run(self) -> TaskRunner:
-        """The live run of the baseline that goes on, or a new one."""
-        if self._runner is None or not self._runner.goes_on:
-            self.end()
-            self._runner = self._own_runner = TaskRunner(
-                msgspec.structs.replace(self._request, base=self._folder, run_to_end=False),
-                self._watcher,
-                facts=self._facts,
-                label="the run that switches arms",
-                limit_s=max(switching.LEAST_S, self._left_s()),
-                cache_folder=self._cache_folder,
-            )
-            self._runner.start()
-        return self._runner
+        self._leave.close()
 
 
-class _Decided:
-    """When a test of an arm is decided: by its blocks, or because none came in time.
-
-    Args:
-        first_s: seconds that the first block may take.
-    """
-
-    def __init__(self, plan: Comparison, error: float, first_s: float) -> None:
-        self.plan, self._error, self.first_s = plan, error, first_s
-        self._began_s = time.monotonic()
-        self.earlier: list[switching.Block] = []
-        """Blocks of runs that ended before it was decided."""
-
-    def with_earlier(self, blocks: Sequence[switching.Block]) -> list[switching.Block]:
-        return [*self.earlier, *blocks][: self.plan.max_pairs]
-
-    def judged(self, blocks: Sequence[switching.Block], *, ended: bool) -> SequentialResult:
-        return judge(
-            in_process.pairs_of(blocks),
-            margin=self.plan.margin,
-            max_pairs=self.plan.max_pairs,
-            precision=math.inf if self.plan.precision is None else self.plan.precision,
-            error=self._error,
-            ended=ended,
-        )
-
-    def is_late(self, blocks: Sequence[switching.Block]) -> bool:
-        return not blocks and time.monotonic() - self._began_s > self.first_s
+def _judged(
+    plan: Comparison, blocks: Sequence[switching.Block], error: float, *, ended: bool = False
+) -> SequentialResult:
+    return judge(
+        in_process.pairs_of(blocks),
+        margin=plan.margin,
+        max_pairs=plan.max_pairs,
+        precision=math.inf if plan.precision is None else plan.precision,
+        error=error,
+        ended=ended,
+    )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 from dynotune.schema.study import Estimate, Study
 from dynotune.text import words
 
@@ -47,5 +50,30 @@ def either(ids: list[str]) -> str:
     return ids[0] if len(ids) == 1 else f"{', '.join(ids[:-1])} or {ids[-1]}"
 
 
-def names(ids: list[str]) -> str:
+def names(settings: Iterable[object]) -> str:
+    ids = list(map(str, settings))
     return ", ".join(ids) if len(ids) < 3 else f"{', '.join(ids[:-1])} and {ids[-1]}"
+
+
+def capitalised(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
+
+
+def nothing_to_try(study: Study) -> str:
+    """Why there is no candidate, and what would change that."""
+    waiting = sorted({word for row in study.not_offered for word in re.findall(r"--allow (\w+)", row.reason)})
+    if not study.not_offered:
+        return "Nothing to try: no finding names a setting. --try KNOB tries one all the same."
+    held = f"Nothing to try: {len(study.not_offered)} settings that findings or facts name are not offered here"
+    if waiting:
+        return f"{held}; {' '.join(f'--allow {word}' for word in waiting)} widens that."
+    reasons = {row.reason for row in study.not_offered}
+    return f"{held}: {reasons.pop()}." if len(reasons) == 1 else f"{held}; the report says why."
+
+
+def to_try(study: Study) -> str:
+    """How many candidates there are."""
+    num, knobs = len(study.candidates), {candidate.setting.knob for candidate in study.candidates}
+    left_out = f"; {len(study.not_offered)} more are not offered" if study.not_offered else ""
+    settings = "1 setting" if num == 1 else f"{num} settings of {len(knobs)} {'knob' if len(knobs) == 1 else 'knobs'}"
+    return f"To try: {settings}{left_out}."

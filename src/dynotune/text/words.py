@@ -10,32 +10,6 @@ from dynotune.schema.observation import Predicted
 from dynotune.schema.run import Objective
 from dynotune.schema.setting import Setting
 
-__all__ = [
-    "bandwidth",
-    "change",
-    "command",
-    "count",
-    "digits",
-    "duration",
-    "fine_share",
-    "gained",
-    "interval",
-    "num_bytes",
-    "percent_interval",
-    "plain",
-    "rate",
-    "saved",
-    "saved_interval",
-    "says_nothing",
-    "settings",
-    "share",
-    "shell",
-    "speedup",
-    "times",
-    "value",
-    "verdict",
-]
-
 UNKNOWN = "unknown"
 # Up to here a percentage says it better than a factor.
 LARGE_RATIO = 1.1
@@ -46,10 +20,7 @@ OPEN_BELOW, OPEN_ABOVE = 0.1, 10.0
 TOO_WIDE = "too wide to tell anything"
 # What is less or more where the better arm is not the faster one; and in what else it is faster.
 _USED: dict[Objective, str] = {"memory": "memory", "energy": "energy"}
-_IN_WHAT: dict[Objective, str] = {
-    "latency-p99": " at the 99th percentile",
-    "time-to-first-step": " to its first step",
-}
+_IN_WHAT: dict[Objective, str] = {"latency-p99": " at the 99th percentile", "time-to-first-step": " to its first step"}
 # From here a number with three digits reads as the next unit's one.
 ROUNDS_UP = 0.9995
 

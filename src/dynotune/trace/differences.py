@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable
-from typing import Literal
+from typing import Literal, TypeVar
 
 from dynotune.schema.trace_summary import Cause, CauseChange, Place, TraceDifference, TraceSummary
 
-__all__ = ["difference"]
-
+T = TypeVar("T")
 NO_PROOF = "one recording of each proves nothing, `dynotune compare` measures in pairs"
 
 
@@ -51,9 +50,8 @@ def _verdict(
     per: Literal["step", "window"], before_s: float | None, after_s: float | None, changes: list[CauseChange]
 ) -> str:
     if before_s is None or after_s is None:
-        which = (
-            "Neither trace" if before_s is after_s else "The trace before" if before_s is None else "The trace after"
-        )
+        which = "The trace before" if before_s is None else "The trace after"
+        which = "Neither trace" if before_s is after_s else which
         return f"{which} holds anything with a duration, so nothing can be compared."
     lengths = f"{_duration(before_s)} before and {_duration(after_s)} after"
     if per == "step":
@@ -68,15 +66,16 @@ def _verdict(
 
 def _matched(before: list[Cause], after: list[Cause]) -> list[tuple[list[Cause], list[Cause]]]:
     """Causes that are one, of each trace; [] where the other trace has none."""
-    old, new = _grouped(before, _exactly), _grouped(after, _exactly)
+    old, new = list(_by(before, _exactly).values()), list(_by(after, _exactly).values())
     pairs: list[tuple[list[Cause], list[Cause]]] = []
-    for key, fits in ((_exactly, _always), (_without_line, _always), (_id, _one_lacks_stacks)):
-        old_of, new_of = _by(old, key), _by(new, key)
+    for key in (_exactly, _without_line, _only_id):
+        old_of, new_of = (_by(groups, _of_first(key)) for groups in (old, new))
         for name in old_of.keys() & new_of.keys():
             if len(old_of[name]) != 1 or len(new_of[name]) != 1:
                 continue
             (one,), (other,) = old_of[name], new_of[name]
-            if fits(one[0].where, other[0].where):
+            one_lacks_stacks = bool(one[0].where.function) != bool(other[0].where.function)
+            if key is not _only_id or one_lacks_stacks:
                 pairs.append((one, other))
                 old.remove(one)
                 new.remove(other)
@@ -93,29 +92,18 @@ def _without_line(cause: Cause) -> Hashable:
     return cause.id, re.sub(r"\(\d+\): ", ": ", where.function, count=1), where.operator, where.call
 
 
-def _id(cause: Cause) -> Hashable:
+def _only_id(cause: Cause) -> Hashable:
     return cause.id
 
 
-def _always(one: Place, other: Place) -> bool:
-    return True
+def _of_first(key: Callable[[Cause], Hashable]) -> Callable[[list[Cause]], Hashable]:
+    return lambda group: key(group[0])
 
 
-def _one_lacks_stacks(one: Place, other: Place) -> bool:
-    return bool(one.function) != bool(other.function)
-
-
-def _grouped(causes: list[Cause], key: Callable[[Cause], Hashable]) -> list[list[Cause]]:
-    groups: dict[Hashable, list[Cause]] = {}
-    for cause in causes:
-        groups.setdefault(key(cause), []).append(cause)
-    return list(groups.values())
-
-
-def _by(groups: list[list[Cause]], key: Callable[[Cause], Hashable]) -> dict[Hashable, list[list[Cause]]]:
-    found: dict[Hashable, list[list[Cause]]] = {}
-    for group in groups:
-        found.setdefault(key(group[0]), []).append(group)
+def _by(items: list[T], key: Callable[[T], Hashable]) -> dict[Hashable, list[T]]:
+    found: dict[Hashable, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
     return found
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 
 import msgspec
 import numpy as np
 
 from dynotune.schema.facts import Unknown
 from dynotune.schema.trace_summary import (
-    Calls,
     DeviceTime,
     Gap,
     Idle,
@@ -74,14 +74,19 @@ def summarise(timelines: Sequence[Timeline]) -> TraceSummary:
         operators=of_operators,
         memory=[row for one in facts for row in memory.facts(one.timeline, one.window)],
         hosts=[host_time.facts(one.timeline, one.window) for one in facts],
-        unsynced=[row for one in facts for row in _unsynced(one)],
+        unsynced=[
+            row
+            for one in facts
+            for row in cuda_calls.grouped(
+                one.timeline, call_order.read_too_early(one.timeline), one.window, _place_of(one)
+            )
+        ],
         unknown=_unknown(facts),
         notes=[note for one in facts for note in (*one.timeline.notes, *_notes(one))],
     )
 
 
 def gather(timeline: Timeline) -> RankFacts:
-    """The facts about one rank."""
     found = steps.find(timeline)
     window = steps.window(timeline, found)
     places = Places(timeline, window)
@@ -115,12 +120,6 @@ def _place_of(facts: RankFacts) -> Callable[[Ints], list[Place]]:
     return lambda rows: facts.places.texts(facts.places.of_calls(rows))
 
 
-def _unsynced(facts: RankFacts) -> list[Calls]:
-    return cuda_calls.unsynced(
-        facts.timeline, facts.window, call_order.read_too_early(facts.timeline), _place_of(facts)
-    )
-
-
 def _device_time(facts: RankFacts, index: int) -> DeviceTime:
     busy, idle_ns = facts.devices[index].busy, facts.devices[index].gaps.idle_ns()
     properties = facts.timeline.properties.get(index)
@@ -135,15 +134,7 @@ def _device_time(facts: RankFacts, index: int) -> DeviceTime:
         copy_s=busy.any_copy_ns / 1e9,
         communication_s=busy.any_communication_ns / 1e9,
         idle_s=sum(idle_ns.values()) / 1e9,
-        overlap=Overlap(
-            compute_s=busy.compute_ns / 1e9,
-            copy_s=busy.copy_ns / 1e9,
-            communication_s=busy.communication_ns / 1e9,
-            compute_and_copy_s=busy.compute_and_copy_ns / 1e9,
-            compute_and_communication_s=busy.compute_and_communication_ns / 1e9,
-            copy_and_communication_s=busy.copy_and_communication_ns / 1e9,
-            all_s=busy.all_ns / 1e9,
-        ),
+        overlap=Overlap(**{f"{kinds.name[:-3]}_s": getattr(busy, kinds.name) / 1e9 for kinds in fields(busy)}),
         idle=Idle(**{f"{cause}_s": time_ns / 1e9 for cause, time_ns in idle_ns.items()}),
         late_s=facts.devices[index].gaps.late_ns() / 1e9,
         first_gap=first,

@@ -7,8 +7,9 @@ the longer stands first, so an enclosing span precedes what it encloses.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,6 @@ UNKNOWN = -1
 
 
 class HostKind(IntEnum):
-    """What a span of the host is."""
-
     OPERATOR = 0  # aten::conv2d, autograd nodes, torch.compile's regions
     ANNOTATION = 1  # record_function, ProfilerStep, NVTX ranges, Optimizer.step, enumerate(DataLoader)
     PYTHON = 2  # a Python function, named `file.py(line): function`
@@ -28,8 +27,6 @@ class HostKind(IntEnum):
 
 
 class DeviceKind(IntEnum):
-    """What a span of a device is."""
-
     KERNEL = 0
     COPY = 1
     SET = 2
@@ -155,15 +152,29 @@ class Timeline:
         return sorted({*device[:1].tolist(), *device[others].tolist()})
 
 
-def told_by_name(names: list[str], name: NDArray[np.int32], tell: Callable[[str], bool]) -> NDArray[np.bool_]:
-    """What `tell` says of the name of each row; each distinct name is asked once, and the other names never.
+Spans = TypeVar("Spans", HostSpans, DeviceSpans)
+
+
+def taken(spans: Spans, rows: Ints) -> Spans:
+    """Some of the spans, by number."""
+    return type(spans)(*(getattr(spans, column.name)[rows] for column in fields(spans)))
+
+
+def touching(spans: HostSpans | DeviceSpans, window: tuple[int, int]) -> NDArray[np.bool_]:
+    """Whether each span has a part in the window [start, end) of nanoseconds, or begins in it."""
+    inside: NDArray[np.bool_] = spans.start_ns < window[1]
+    return inside & ((spans.end_ns > window[0]) | (spans.start_ns >= window[0]))
+
+
+def told_by_name(names: list[str], name: NDArray[np.int32], tell: Callable[[str], object]) -> NDArray[np.bool_]:
+    """Whether `tell` says yes of the name of each row; each distinct name is asked once, and the other names never.
 
     Args:
         names: of the timeline; `name`: index into it for each row, not UNKNOWN.
     """
     said = np.zeros(len(names), dtype=bool)
     for index in np.flatnonzero(np.bincount(name, minlength=1)):
-        said[index] = tell(names[index])
+        said[index] = bool(tell(names[index]))
     return said[name] if len(name) else np.zeros(0, dtype=bool)
 
 

@@ -71,7 +71,6 @@ def _run(folder, fork, python, program, settings, env=None, facts=None, torch=Tr
         [knobs.parse(text) for text in settings],
         inherited | (env or {}),
         run_dir=folder,
-        agent_dir=AGENT,
         facts=facts or {},
     )
     # The driver stands in for the bootstrap, which would start the agent a second time.

@@ -4,8 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from dynotune.agent.facts import graph  # noqa: E402
-from dynotune.agent.facts.graph import Graphs, num_nodes  # noqa: E402
+from dynotune.agent.facts import memory  # noqa: E402
+from dynotune.agent.facts.memory import Graphs, num_nodes  # noqa: E402
 
 
 class Odd(torch.Tensor):
@@ -52,7 +52,7 @@ def test_only_what_keeps_its_graph_grows(keep, least, most):
 
 
 def test_what_is_too_much_to_count_is_not_known(monkeypatch):
-    monkeypatch.setattr(graph, "MOST_NODES", 5)
+    monkeypatch.setattr(memory, "MOST_NODES", 5)
     held = torch.ones(1, requires_grad=True)
     for _ in range(9):
         held = held * 2
@@ -61,5 +61,5 @@ def test_what_is_too_much_to_count_is_not_known(monkeypatch):
     graphs.torch_is_here(torch)
     graphs.begin()
     assert graphs.facts() == {"graph_nodes_growth": None}
-    monkeypatch.setattr(graph, "MOST_OBJECTS", 5)
+    monkeypatch.setattr(memory, "MOST_OBJECTS", 5)
     assert num_nodes(torch) is None

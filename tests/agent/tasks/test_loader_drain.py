@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from dynotune.agent.tasks import page_cache
-from dynotune.agent.tasks.batch_replay import alias, values
-from dynotune.agent.tasks.loader_drain import drain, position
+from dynotune.agent.tasks.loader_drain import alias, drain, position, values
 
 Pair = namedtuple("Pair", "first second")
 

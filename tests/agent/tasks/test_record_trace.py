@@ -142,7 +142,7 @@ def test_inference_without_a_loader_is_recorded(fork_under_agent):
     assert len(named(events, "ProfilerStep")) == 3
 
 
-@pytest.mark.parametrize("program", ["compiled.py", "compiled_inference.py"])
+@pytest.mark.parametrize("program", ["compiled.py", pytest.param("compiled_inference.py", marks=pytest.mark.long)])
 def test_compiled_code_is_neither_broken_nor_compiled_again(program, fork_under_agent):
     # These programs fail where something is compiled again.
     asked = {"num_steps": 3, "stacks": True}

@@ -11,14 +11,14 @@ from dynotune import knobs
 from dynotune.launch.process import environment
 from dynotune.schema.errors import CannotRunHere, UsageError
 
-RUN, AGENT = Path("/runs/1"), Path("/agent")
+RUN, AGENT = Path("/runs/1"), environment.AGENT
 NEW, OLD = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
 
 
 def build(*settings, base=None, version=None):
     facts = {} if version is None else {"torch.version": version}
     chosen = [knobs.parse(text) for text in settings]
-    return environment.build(chosen, base or {}, run_dir=RUN, agent_dir=AGENT, facts=facts)
+    return environment.build(chosen, base or {}, run_dir=RUN, facts=facts)
 
 
 def test_without_settings_only_the_way_to_the_agent_is_added():
@@ -26,7 +26,7 @@ def test_without_settings_only_the_way_to_the_agent_is_added():
     env, plan = build(base=base)
     assert env == {
         "PATH": "/bin",
-        "PYTHONPATH": "/agent/bootstrap:/mine:/more",
+        "PYTHONPATH": f"{AGENT}/bootstrap:/mine:/more",
         "DYNOTUNE_RUN": "/runs/1",
     }
     assert plan == []
@@ -34,9 +34,9 @@ def test_without_settings_only_the_way_to_the_agent_is_added():
 
 
 def test_a_dynotune_under_dynotune_does_not_name_its_folder_twice():
-    env, _ = build(base={"PYTHONPATH": "/agent/bootstrap:/mine"})
-    assert env["PYTHONPATH"] == "/agent/bootstrap:/mine"
-    assert build(base={"PYTHONPATH": ""})[0]["PYTHONPATH"] == "/agent/bootstrap"
+    env, _ = build(base={"PYTHONPATH": f"{AGENT}/bootstrap:/mine"})
+    assert env["PYTHONPATH"] == f"{AGENT}/bootstrap:/mine"
+    assert build(base={"PYTHONPATH": ""})[0]["PYTHONPATH"] == f"{AGENT}/bootstrap"
 
 
 def test_variables_are_set_and_taken_away():

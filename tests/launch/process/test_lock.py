@@ -11,7 +11,6 @@ import pytest
 
 from dynotune.launch import measuring
 from dynotune.launch.process import lock
-from dynotune.launch.process.lock import parse_visible
 from dynotune.schema.errors import CannotRunHere
 
 from ..conftest import SOURCE, until
@@ -167,21 +166,3 @@ def test_what_a_command_starts_does_not_keep_the_lock(tmp_path, run_dir, cwd, ho
         launched.wait(120)
     assert ".lock" not in Path(run_dir, "stdout").read_text()
     assert holder("[0]").says() == "holds"
-
-
-@pytest.mark.parametrize(
-    ("text", "indices"),
-    [
-        (None, None),
-        ("", []),
-        ("0", [0]),
-        ("2, 0", [2, 0]),
-        ("0,-1,1", [0]),
-        ("-1", []),
-        ("NoDevFiles", []),
-        ("GPU-8932f937-d72c", None),
-        ("MIG-GPU-8932f937/1/0", None),
-    ],
-)
-def test_visible_devices_are_read_as_cuda_does(text, indices):
-    assert parse_visible(text) == indices

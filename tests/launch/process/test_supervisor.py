@@ -160,7 +160,7 @@ while True:
     assert not marked.pids()
 
 
-@pytest.mark.parametrize("how", ["end", "kill dynotune"])
+@pytest.mark.parametrize("how", [pytest.param("end", marks=pytest.mark.long), "kill dynotune"])
 def test_torchrun_and_its_ranks_are_ended(how, measures, marked, run_dir, cwd, target_python):
     torchrun = Path(target_python).with_name("torchrun")
     if not torchrun.exists():

@@ -31,7 +31,7 @@ def own(values=FALLING, again=None, **more) -> Own:
 
 
 class Runs:
-    """Stands for `run_arm`: each run says the losses that its folder's name is given."""
+    """Stands for `run_settings`: each run says the losses that its folder's name is given."""
 
     def __init__(self) -> None:
         self.losses: dict[str, list[float | None]] = {}
@@ -40,10 +40,10 @@ class Runs:
         self.asked = []
         self.readback: list[Readback] = []
 
-    def __call__(self, request, arm, *, folder, purpose, results, enough, **more) -> Outcome:
+    def __call__(self, run_of, settings, *, label, folder, purpose, results, enough, **more) -> Outcome:
         assert purpose == "results"
         self.names.append(folder.name)
-        self.asked.append((arm, list(map(str, request.arm(arm))), results))
+        self.asked.append((label.removeprefix("a run of the "), list(map(str, settings)), results))
         one = record([0.1] * 30)
         assert not enough([one])
         values = self.losses.get(folder.name, FALLING)
@@ -56,7 +56,7 @@ class Runs:
 @pytest.fixture
 def runs(monkeypatch):
     runs = Runs()
-    monkeypatch.setattr(guarding, "run_arm", runs)
+    monkeypatch.setattr(guarding, "run_settings", runs)
     return runs
 
 

@@ -29,7 +29,7 @@ FACTS = {"host.cpu": "a processor", "host.num_cores": 2, "gpu.name": Unknown("no
 def runs(monkeypatch):
     clock = Clock()
     runs = Runs(clock)
-    monkeypatch.setattr(protocol, "run_arm", runs)
+    monkeypatch.setattr(protocol, "run_settings", runs)
     monkeypatch.setattr(protocol, "time", clock)
     monkeypatch.setattr(protocol, "facts_of", lambda run, candidate=(): dict(FACTS))
     return runs

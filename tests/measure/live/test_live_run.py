@@ -14,7 +14,7 @@ from dynotune.measure.live.launch_plan import launch_plan
 from dynotune.measure.live.live_run import PLANNED, LiveRun, has_answered
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere
-from dynotune.schema.run import Run
+from dynotune.schema.run import Plan, Run
 from dynotune.schema.task import IsolateLoader, RecordTrace, TimeWindow
 
 from ...fakes import spec
@@ -59,7 +59,7 @@ def live(tmp_path):
         )
         folder = new_run_folder(run.base)
         plan = launch_plan(
-            run, [], folder=folder, label="the run", purpose="live", facts={}, tasks=list(tasks), live=True
+            run, [], folder=folder, label="the run", purpose="live", facts={}, plan=Plan(tasks=list(tasks), live=True)
         )
         started.append(LiveRun(plan, folder=folder, limit_s=limit_s))
         return started[-1]
@@ -89,7 +89,7 @@ def test_tasks_are_carried_out_one_after_another_and_the_program_goes_on_between
     assert document.read(run.folder / "run.json", Run) == outcome.run
     spent = outcome.run.spent
     assert min(spent.interpreter_s, spent.imports_s, spent.warmup_s, spent.window_s, spent.tasks_s) > 0
-    assert not run.is_alive(outcome.records[0].pid)
+    assert not live_run.is_alive(outcome.records[0].pid)
 
 
 def test_a_task_that_cannot_be_done_is_a_reason_and_the_next_one_is_done(live):

@@ -19,7 +19,7 @@ from dynotune.measure.live import switching
 from dynotune.measure.live.switching import HAS_ALREADY, Block, Stretch, estimate, switch_arms, why_left_behind
 from dynotune.search.bench import arm
 
-from ...fakes import spec
+from ...fakes import Watcher, spec
 
 TRAIN = """
 import torch
@@ -63,7 +63,7 @@ def switch(tmp_path, monkeypatch):
     """Switches arms of a program that is given as text, as briefly as can be."""
     monkeypatch.setattr(switching, "LEAST_S", 0.0)
 
-    def run(text, *arms, left_s=120.0, num_blocks=3, num_results=0):
+    def run(text, *arms, left_s=120.0, num_blocks=3, num_results=0, enough=None):
         path = tmp_path / "program.py"
         path.write_text(text)
         request = spec(
@@ -74,11 +74,14 @@ def switch(tmp_path, monkeypatch):
             request,
             [arm_of(*texts) for texts in arms],
             left_s,
+            folder=request.base,
             facts={},
+            watcher=Watcher(),
             num_blocks=num_blocks,
             cache_folder=tmp_path / "caches",
             stretch_s=0.005,
             num_results=num_results,
+            enough=enough,
         )
 
     return run
@@ -380,23 +383,21 @@ class Data(Dataset):
 torch.manual_seed(0)
 model = torch.nn.Linear(16, 1)
 optimizer = torch.optim.SGD(model.parameters(), 1e-9)
-pids, firsts = set(), []
+shared = 0
 for epoch in range(100_000):
-    indices = collections.Counter()
-    for number, (batch, made_by) in enumerate(DataLoader(Data(), batch_size=4, shuffle=True)):
+    indices, pids = collections.Counter(), set()
+    for batch, made_by in DataLoader(Data(), batch_size=4, shuffle=True):
         indices.update(int(each) for each in batch[:, 0])
         pids.update(made_by.tolist())
-        if number == 0:
-            firsts.append(float(torch.rand(())))
         loss = model(batch).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     assert sorted(indices.elements()) == list(range(800)), indices.most_common(3)
+    shared += len(pids) > 1
     with open(FILE + ".new", "w") as file:
-        file.write("%d %d" % (len(pids - {os.getpid()}), epoch + 1))
+        file.write(str(shared))
     os.replace(FILE + ".new", FILE)
-    WAIT
 """
 
 
@@ -408,13 +409,16 @@ for epoch in range(100_000):
     ],
 )
 def test_batches_of_other_workers_come_in_between_and_each_sample_once_an_epoch(switch, tmp_path, settings):
-    text = LOADER.replace("WAIT", "pass")
-    key = " ".join(sorted(settings))
-    found = held(switch(f"FILE = {str(tmp_path / 'seen')!r}\n{text}", settings), key)
-    # Of a loader that is made anew for each epoch samples are counted all along, too.
+    key, seen = " ".join(sorted(settings)), tmp_path / "seen"
+
+    def enough(blocks):
+        """Whether an epoch has ended, all of its samples counted, that several processes had read."""
+        return len(blocks[key]) >= 3 and seen.exists() and int(seen.read_text()) >= 1
+
+    found = held(switch(f"FILE = {str(seen)!r}\n{LOADER}", settings, num_blocks=1000, enough=enough), key)
+    # A loader that is made anew for each epoch has its samples counted all along, too.
     assert switching.counts_samples(found.blocks[key])
-    others, epochs = map(int, (tmp_path / "seen").read_text().split())
-    assert others >= 1 and epochs >= 1
+    assert found.reason == "" and int(seen.read_text()) >= 1
 
 
 def test_samples_of_an_iterable_dataset_are_not_drawn_twice(switch):
@@ -451,7 +455,9 @@ def test_enough_blocks_end_it(tmp_path):
         request,
         [arm],
         120.0,
+        folder=request.base,
         facts={},
+        watcher=Watcher(),
         num_blocks=1000,
         stretch_s=0.005,
         enough=lambda blocks: len(blocks[arm.key]) >= 4,

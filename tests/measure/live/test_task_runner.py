@@ -24,7 +24,7 @@ COMMAND = [sys.executable, "-c", "import sys; sys.exit('it fails at once')"]
     ],
 )
 def test_runs_in_the_users_folder_itself_are_said_when_the_first_begins(sandbox, said, monkeypatch, tmp_path):
-    monkeypatch.setattr(views, "_find_place", lambda *args: views._Place(None, "trying it: no"))
+    monkeypatch.setattr(views, "_find_place", lambda *args: "trying it: no")
     (tmp_path / "project").mkdir()
     watcher, base = Silent(), tmp_path / "runs"
     run = RunSpec(

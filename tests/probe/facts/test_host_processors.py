@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dynotune.probe.facts import host_processors
-from dynotune.probe.facts.hypervisor import hypervisor
+from dynotune.probe.facts.host_processors import hypervisor
 from dynotune.schema.facts import Unknown
 
 

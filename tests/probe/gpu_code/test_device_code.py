@@ -261,7 +261,7 @@ def test_a_conda_environment_keeps_cudas_libraries_beside_its_python(tmp_path):
     (tmp_path / "lib").mkdir()
     python = tmp_path / "python"
     reply = f'{{"folders": [], "prefixes": ["{tmp_path}"]}}'
-    python.write_text(f"#!/bin/sh\necho 'dynotune-folders:{reply}'\n")
+    python.write_text(f"#!/bin/sh\necho '{code_places.MARK}{reply}'\n")
     python.chmod(0o755)
     places = Places()
     code_places.of_interpreter(str(python), places, {}, tmp_path)

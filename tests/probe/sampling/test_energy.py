@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.probe import Sampler, energy
-from dynotune.probe.sampling.tree_memory import tree_bytes
+from dynotune.probe.sources.counters import tree_bytes
 from dynotune.probe.sources.samples import Gpu, GpuProcess, Sample
 from dynotune.schema.facts import Unknown
 

@@ -189,7 +189,7 @@ def test_the_command_of_the_study_is_the_one_that_was_asked():
         nice=5,
         step_function="a:b",
     )
-    line = next(one.line for one in repeats(study) if one.what == "Tune again")
+    line = next(" ".join(one.words) for one in repeats(study) if one.what == "Tune again")
     assert shlex.split(line) == [
         *["dynotune", "tune", "--budget", "90m", "--objective", "memory", "--allow", "numerics"],
         *["--try", "env.CUDA_MODULE_LOADING=EAGER", "--exclude", "alloc.max_split_size_mb"],
@@ -201,23 +201,23 @@ def test_the_command_of_the_study_is_the_one_that_was_asked():
 
 def test_a_variable_that_the_user_typed_is_typed_again_with_the_recipe():
     study = studies.rich(extra=["env.A=1 2"], recipe=[*studies.rich().recipe, Setting("env.A", "1 2")])
-    lines = {one.what: one.line for one in repeats(study)}
+    lines = {one.what: " ".join(one.words) for one in repeats(study)}
     assert "--recipe recipe.toml --set 'env.A=1 2' -- python" in lines["Run with the recipe"]
     assert "verify recipe.toml --set 'env.A=1 2' -- python" in lines["Prove the recipe again"]
 
 
 def test_a_recipe_is_run_verified_and_compared_with_and_without_each_setting():
-    lines = [one.line for one in repeats(studies.rich())]
+    lines = [" ".join(one.words) for one in repeats(studies.rich())]
     assert any(line.startswith("dynotune run --recipe recipe.toml -- python train.py") for line in lines)
     assert any(line.startswith("dynotune recipe verify recipe.toml -- python train.py") for line in lines)
-    first = compares(studies.rich())[0].line
+    first = " ".join(compares(studies.rich())[0].words)
     whole = "host.num_threads=4 loader.num_workers=8 precision.autocast=bf16"
     rest = "--baseline loader.num_workers=8 --baseline precision.autocast=bf16"
     assert first.startswith(f"dynotune compare {whole} {rest} --warmup 24")
 
 
 def test_what_was_not_tried_is_not_compared():
-    assert not any("cudaMallocAsync" in one.line for one in compares(studies.rich()))
+    assert not any("cudaMallocAsync" in " ".join(one.words) for one in compares(studies.rich()))
 
 
 @settings(max_examples=30, deadline=None)
@@ -275,7 +275,7 @@ def test_voids_and_failures_have_marks_of_their_own_on_the_timeline():
 
 def test_commands_of_a_study_that_began_from_a_recipe_have_its_settings():
     study = studies.on_top()
-    lines = {one.what: one.line for one in [*repeats(study, recipe="new.toml"), *compares(study)]}
+    lines = {one.what: " ".join(one.words) for one in [*repeats(study, recipe="new.toml"), *compares(study)]}
     assert "--recipe '/runs/a study/recipe.toml'" in lines["Tune again"]
     assert "--recipe new.toml" in lines["Go on from the recipe"]
     compared = [line for line in lines.values() if " compare " in line]

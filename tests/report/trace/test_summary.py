@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from dynotune.report.bars import OF_A_WINDOW, Bar
 from dynotune.report.trace.difference import difference_report
 from dynotune.report.trace.summary import trace_report
-from dynotune.report.trace_parts import PARTS, Bar, short_kernel
+from dynotune.report.trace_parts import short_kernel
 from dynotune.schema.facts import Unknown
 from dynotune.schema.trace_summary import (
     Calls,
@@ -29,6 +30,8 @@ from dynotune.schema.trace_summary import (
 from ..summaries import ELEMENTWISE, ITEM, device, of_ranks, on_the_host, summary
 
 NASTY = "[red]x[/red] \x1b[31m\x07\r\n[/] \u202e\u200e层层层" + "long" * 60
+
+NUM_PARTS = len(OF_A_WINDOW)
 
 
 def text_of(renderable, *, width: int = 100, **more) -> str:
@@ -99,28 +102,30 @@ def test_without_steps_everything_is_of_the_window():
 
 
 def test_parts_of_the_bar_are_told_apart_without_colour():
-    for glyphs in ([part.glyph for part in PARTS], [part.ascii_glyph for part in PARTS]):
-        assert len(set(glyphs)) == len(PARTS)
-    assert all(part.ascii_glyph.isascii() for part in PARTS)
+    for glyphs in ([part.glyph for part in OF_A_WINDOW], [part.ascii_glyph for part in OF_A_WINDOW]):
+        assert len(set(glyphs)) == len(OF_A_WINDOW)
+    assert all(part.ascii_glyph.isascii() for part in OF_A_WINDOW)
 
 
 def shares_of(parts: list[float]) -> Shares:
-    return Shares(**{part.field: share for part, share in zip(PARTS, parts, strict=True)})
+    return Shares(**{part.field: share for part, share in zip(OF_A_WINDOW, parts, strict=True)})
 
 
 @given(
-    st.lists(st.floats(0, 1), min_size=len(PARTS), max_size=len(PARTS)).filter(lambda parts: sum(parts) > 0),
+    st.lists(st.floats(0, 1), min_size=len(OF_A_WINDOW), max_size=len(OF_A_WINDOW)).filter(
+        lambda parts: sum(parts) > 0
+    ),
     st.integers(1, 200),
 )
 def test_the_bar_is_full_and_no_part_is_off_by_a_column(parts, width):
-    cells = Bar(shares_of(parts)).cells(width)
+    cells = Bar(OF_A_WINDOW, shares_of(parts)).cells(width)
     assert sum(cells) == width
     for part, drawn in zip(parts, cells, strict=True):
         assert abs(drawn - width * part / sum(parts)) < 1.0001
 
 
 def test_a_window_without_any_part_draws_nothing():
-    assert sum(Bar(shares_of([0.0] * len(PARTS))).cells(80)) == 0
+    assert sum(Bar(OF_A_WINDOW, shares_of([0.0] * len(OF_A_WINDOW))).cells(80)) == 0
 
 
 def test_the_longest_causes_come_first_with_time_share_id_claim_and_place():

@@ -138,6 +138,7 @@ def test_fused_attention_is_counted_by_torchs_formulas(tmp_path):
     assert found.total == forward + flop_counter.sdpa_backward_flop_count(query.shape, *shapes)
 
 
+@pytest.mark.long
 def test_a_compiled_step_counts_products_that_torch_itself_makes(tmp_path):
     net = torch.compile(torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4)))
     x = torch.randn(8, 16)

@@ -8,6 +8,7 @@ import types
 import weakref
 from threading import get_ident
 
+from ..core.covers import covers
 from .site import Site, answer
 
 TYPE_CHECKING = False
@@ -34,23 +35,20 @@ class CompileSite(Site):
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
-        self._setting = planned[0]
-        self._mode = planned[0]["value"]
-        self._torch: Any = None
         self._roots: list[weakref.ref[Any]] = []
         self._own_calls: dict[int, OwnCalls] = {}
         self._refused: list[str] = []
         self._num_skipped = 0
 
     def after_torch(self, torch: Any) -> None:
-        self._torch = torch
-        if self._mode == "off":
+        super().after_torch(torch)
+        if self.value == "off":
             self._turn_off(torch)
 
     def _turn_off(self, torch: Any) -> None:
         original = torch.compile
 
-        @functools.wraps(original)
+        @covers(torch, "compile")
         def compile(*args: Any, **kwargs: Any) -> Any:
             self._num_skipped += 1
             try:
@@ -63,17 +61,15 @@ class CompileSite(Site):
                 kwargs["disable"] = True
             return original(*args, **kwargs)
 
-        torch.compile = compile
-
     def _force_eager(self) -> None:
         # Not at start: it imports the compiler, which takes seconds, for programs that never compile.
         from torch._dynamo import eval_frame
 
         if eval_frame._stance.stance != "force_eager":
-            self._torch.compiler.set_stance("force_eager")
+            self.torch.compiler.set_stance("force_eager")
 
     def hold(self) -> None:
-        if self._mode == "off" and self._num_skipped and hasattr(self._torch.compiler, "set_stance"):
+        if self.value == "off" and self._num_skipped and hasattr(self.torch.compiler, "set_stance"):
             self._force_eager()
 
     def on_root(self, module: Any) -> None:
@@ -85,49 +81,41 @@ class CompileSite(Site):
             if root is not None and id(root) in parts:
                 root._compiled_call_impl = None
         self._roots = [ref for ref in self._roots if id(ref()) not in parts]
-        if self._mode != "off" and not self._why_not(module) and hasattr(module.forward, "__func__"):
-            self._own_calls[id(module)] = OwnCalls(module, self._torch.Tensor)
+        if self.value != "off" and not why_not(self.torch, module) and hasattr(module.forward, "__func__"):
+            self._own_calls[id(module)] = OwnCalls(module, self.torch.Tensor)
 
     def root_ran(self, module: Any) -> None:
-        if self._mode == "off":
+        if self.value == "off":
             return
         own_calls = self._own_calls.pop(id(module), None)
         if own_calls is not None:
             own_calls.end()
-        if reason := self._why_not(module):
+        if reason := why_not(self.torch, module):
             self._refused.append(reason)
             return
         if own_calls is not None and own_calls.once_in_tensors:
-            compiled = self._torch.compile(module.forward, mode=self._mode)
-            module._compiled_call_impl = CompiledInside(module, compiled, self._torch.Tensor)
+            compiled = self.torch.compile(module.forward, mode=self.value)
+            module._compiled_call_impl = CompiledInside(module, compiled, self.torch.Tensor)
         else:
             # Not by its own name: a class may mean something else by it.
-            self._torch.nn.Module.compile(module, mode=self._mode)
+            self.torch.nn.Module.compile(module, mode=self.value)
         self._roots.append(weakref.ref(module))
 
-    def _why_not(self, module: Any) -> str:
-        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
-            return "the program compiles %s itself" % type(module).__name__
-        return "%s is a TorchScript module" % type(module).__name__ if self._is_script(module) else ""
-
-    def _is_script(self, module: Any) -> bool:
-        return isinstance(module, self._torch.jit.ScriptModule)
-
     def readback(self) -> list[Answer]:
-        if self._mode == "off":
+        if self.value == "off":
             return [self._read_off()]
         witness = "_compiled_call_impl of the outermost modules"
         roots = [root for root in (ref() for ref in self._roots) if root is not None]
         if not roots:
             detail = "; ".join(self._refused) or "no outermost module was called"
-            return [answer(self._setting, None, witness, False, detail)]
+            return [answer(self.setting, None, witness, False, detail)]
         compiled = all(root._compiled_call_impl is not None for root in roots)
         inside = [root for root in roots if isinstance(root._compiled_call_impl, CompiledInside)]
         details = [*self._refused, *("%s in the calls that it makes of itself" % type(one).__name__ for one in inside)]
         return [
             answer(
-                self._setting,
-                self._mode if compiled else "off",
+                self.setting,
+                self.value if compiled else "off",
                 witness,
                 compiled and not self._refused,
                 "; ".join(dict.fromkeys(details)),
@@ -136,17 +124,25 @@ class CompileSite(Site):
 
     def _read_off(self) -> Answer:
         if not self._num_skipped:
-            return answer(self._setting, "off", "calls of torch.compile", True, "the program compiles nothing")
+            return answer(self.setting, "off", "calls of torch.compile", True, "the program compiles nothing")
         eval_frame = sys.modules.get("torch._dynamo.eval_frame")
         stance = getattr(getattr(eval_frame, "_stance", None), "stance", None)
         if stance is None:
-            return answer(self._setting, "off", "calls of torch.compile", True, "made with disable=True")
+            return answer(self.setting, "off", "calls of torch.compile", True, "made with disable=True")
         return answer(
-            self._setting,
+            self.setting,
             "off" if stance == "force_eager" else "on",
             "torch.compiler's stance",
             stance == "force_eager",
         )
+
+
+def why_not(torch: Any, module: Any) -> str:
+    """Why a module cannot be compiled; "" if it can."""
+    if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+        return "the program compiles %s itself" % type(module).__name__
+    is_script = isinstance(module, torch.jit.ScriptModule)
+    return "%s is a TorchScript module" % type(module).__name__ if is_script else ""
 
 
 class OwnCalls:
@@ -211,8 +207,7 @@ class Cover:
     It is a method, which a copy has as its own, and which pickles find by its name: hooks may copy and save a module
     while it is called.
 
-    Raises:
-        AttributeError: its `forward` is no method.
+    Raises AttributeError: its `forward` is no method.
     """
 
     def __init__(self, module: Any, call: Callable[..., Any]) -> None:

@@ -13,7 +13,6 @@ import functools
 import os
 import sys
 
-from .env_effects import seen_effect
 from .site import Site, answer
 
 TYPE_CHECKING = False
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from .site import Answer, Planned
 
     Name = str | bytes | PathLike[str] | PathLike[bytes]
+    Effect = tuple[str, str] | None
 
 _UNSET = "@unset"
 # In place of a secret, which is not written into the plan: the process was started with it.
@@ -157,13 +157,9 @@ class AllocatorSite(EnvironmentSite):
         site = planned[0]["site"]
         self._variables = {site["variable"]: site["conf"], site["other"]: None}
         self._names = set(self._variables)
-        self._torch: Any = None
 
     def before_torch(self) -> None:
         _kept.add(self._variables)
-
-    def after_torch(self, torch: Any) -> None:
-        self._torch = torch
 
     def readback(self) -> list[Answer]:
         conf, witness = self._settings_in_force()
@@ -179,7 +175,7 @@ class AllocatorSite(EnvironmentSite):
 
     def _settings_in_force(self) -> tuple[dict[str, str] | None, str]:
         """The allocator's settings as key to text, and where they were read; None and a reason."""
-        torch = self._torch
+        torch = self.torch
         if torch is None:
             return None, "torch was not imported"
         read = getattr(torch._C, "_accelerator_getAllocatorSettings", None)
@@ -245,3 +241,36 @@ def _what_the_program_wrote(name: str) -> str:
     if _kept.values.get(key) is None and key in getattr(os.environ, "_data", {}):
         detail += " out of the process's environment, but Python code that reads os.environ still sees it"
     return detail
+
+
+_LOADING_MODES = {1: "EAGER", 2: "LAZY"}
+
+
+def seen_effect(name: str, asked: str) -> Effect:
+    """What the variable came to, written as it is set, and who says so; None where nobody says (yet)."""
+    try:
+        if name == "TORCHINDUCTOR_COMPILE_THREADS":
+            return _compile_threads()
+        return _module_loading() if name == "CUDA_MODULE_LOADING" and asked in _LOADING_MODES.values() else None
+    except (AttributeError, OSError):  # of another version: then the variable itself is what is known
+        return None
+
+
+def _compile_threads() -> Effect:
+    config: Any = sys.modules.get("torch._inductor.config")
+    threads = getattr(config, "compile_threads", None)
+    return None if threads is None else (str(threads), "torch._inductor.config.compile_threads")
+
+
+def _module_loading() -> Effect:
+    """Asked only once torch has started CUDA: the driver knows it by then, and a question starts nothing."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    import ctypes
+
+    mode = ctypes.c_int()
+    if ctypes.CDLL("libcuda.so.1").cuModuleGetLoadingMode(ctypes.byref(mode)) != 0:
+        return None
+    found = _LOADING_MODES.get(mode.value)
+    return None if found is None else (found, "cuModuleGetLoadingMode")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-
+from ..core.covers import covers
 from .site import Site, answer, resolve, text
 
 TYPE_CHECKING = False
@@ -18,11 +17,7 @@ _FORMAT_TO_PRECISION = {"ieee": "highest", "none": "highest", "tf32": "high", "b
 
 
 def read(torch: Any, site: dict[str, Any]) -> Any:
-    """What holds now.
-
-    Raises:
-        AttributeError: this version has no such thing.
-    """
+    """What holds now. Raises AttributeError: this version has no such thing."""
     if site["type"] == "attr":
         return resolve(torch, site["path"])
     try:
@@ -51,15 +46,14 @@ class GlobalSite(Site):
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
-        self._torch: Any = None
         self._changes: dict[str, list[str]] = {}
         self._refused: dict[str, str] = {}
 
     def after_torch(self, torch: Any) -> None:
-        self._torch = torch
+        super().after_torch(torch)
         for setting in self.planned:
             try:
-                write(self._torch, setting["site"], setting["value"])
+                write(self.torch, setting["site"], setting["value"])
             except Exception as error:
                 self._refused[setting["knob"]] = "torch refuses it: %s" % error
             if setting["site"].get("set") == "torch.set_num_interop_threads":
@@ -68,13 +62,13 @@ class GlobalSite(Site):
     def hold(self) -> None:
         for setting in self.planned:
             knob = setting["knob"]
-            if not setting.get("keep", True) or knob in self._refused or self._torch is None:
+            if not setting.get("keep", True) or knob in self._refused or self.torch is None:
                 continue
-            found = read(self._torch, setting["site"])
+            found = read(self.torch, setting["site"])
             if found == setting["value"]:
                 continue
             try:
-                write(self._torch, setting["site"], setting["value"])
+                write(self.torch, setting["site"], setting["value"])
             except Exception as error:
                 self._refused[knob] = "the program changed it, and it cannot be put back: %s" % error
                 continue
@@ -82,7 +76,7 @@ class GlobalSite(Site):
             self.event({"event": "setting_put_back", "knob": knob, "found": text(found)})
 
     def readback(self) -> list[Answer]:
-        if self._torch is None:
+        if self.torch is None:
             return [answer(s, None, "none", False, "the program did not import torch") for s in self.planned]
         return [self._read(setting) for setting in self.planned]
 
@@ -90,7 +84,7 @@ class GlobalSite(Site):
         knob, site = setting["knob"], setting["site"]
         witness = site["path"] if site["type"] == "attr" else site["get"] + "()"
         try:
-            found = read(self._torch, setting["site"])
+            found = read(self.torch, setting["site"])
         except Exception as error:
             detail = self._refused.get(knob) or "it cannot be read: %s" % error
             return answer(setting, None, witness, False if knob in self._refused else None, detail)
@@ -105,11 +99,8 @@ class GlobalSite(Site):
         """Torch lets it be set once and raises the second time: the program's own call must do nothing."""
         if not setting.get("keep", True) or setting["knob"] in self._refused:
             return
-        original = self._torch.set_num_interop_threads
 
-        @functools.wraps(original)
+        @covers(self.torch, "set_num_interop_threads")
         def set_num_interop_threads(*args: Any, **kwargs: Any) -> None:
             asked = args[0] if args else kwargs.get("num")
             self._changes.setdefault(setting["knob"], []).append(text(asked))
-
-        self._torch.set_num_interop_threads = set_num_interop_threads

@@ -7,16 +7,14 @@ one, end there.
 
 from __future__ import annotations
 
-import functools
-import inspect
 import weakref
 
 from ..core.worker_sharding import shards_by_worker
-from .site import Site, answer, text
+from .site import Site, answer, cover_constructor, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from inspect import BoundArguments
     from typing import Any
 
     from ..core.hooks import Event
@@ -34,31 +32,17 @@ class LoaderSite(Site):
         self._asked = {setting["site"]["argument"]: setting["value"] for setting in planned}
         self._built: list[tuple[weakref.ref[Any], dict[str, str]]] = []
         self._drawn: list[tuple[dict[str, Any], dict[str, str]]] = []
-        self._torch: Any = None
 
     def after_torch(self, torch: Any) -> None:
-        self._torch = torch
-        loader_class = torch.utils.data.DataLoader
-        original = loader_class.__init__
-        signature = inspect.signature(original)
+        super().after_torch(torch)
+        cover_constructor(torch.utils.data.DataLoader, self._rewrite, self._refused, self._remember)
 
-        @functools.wraps(original)
-        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
-            try:
-                bound = signature.bind(loader, *args, **kwargs)
-                refused = self._rewrite(bound.arguments, signature.parameters)
-                args, kwargs = bound.args[1:], bound.kwargs
-            except TypeError:
-                refused = {}  # not a call that torch accepts: its own error is the right one
-            except Exception as error:
-                refused = dict.fromkeys(self._asked, "%s: %s" % (type(error).__name__, error))
-            original(loader, *args, **kwargs)
-            self._remember(loader, refused)
+    def _refused(self, reason: str) -> dict[str, str]:
+        return dict.fromkeys(self._asked, reason) if reason else {}
 
-        loader_class.__init__ = __init__
-
-    def _rewrite(self, arguments: dict[str, Any], parameters: Mapping[str, inspect.Parameter]) -> dict[str, str]:
+    def _rewrite(self, bound: BoundArguments) -> dict[str, str]:
         """Change the arguments of one construction; argument to reason for those that could not be."""
+        arguments, parameters = bound.arguments, bound.signature.parameters
         refused: dict[str, str] = {}
         asked = dict(self._asked)
         given = arguments.get("num_workers", 0)
@@ -85,7 +69,7 @@ class LoaderSite(Site):
 
     def _why_no_workers(self, arguments: dict[str, Any], given: int, asked: int | None) -> str:
         dataset = arguments.get("dataset")
-        if not asked or asked == given or not isinstance(dataset, self._torch.utils.data.IterableDataset):
+        if not asked or asked == given or not isinstance(dataset, self.torch.utils.data.IterableDataset):
             return ""
         if shards_by_worker(dataset, arguments.get("worker_init_fn")):
             return ""
@@ -118,15 +102,11 @@ class LoaderSite(Site):
         differ = [value for value in found if value != text(setting["value"])]
         if differ and not reasons:
             reasons = ["a loader's class does not pass its arguments on to torch's DataLoader"]
-        if name == "pin_memory" and setting["value"] and not reasons and not self._torch.cuda.is_available():
+        if name == "pin_memory" and setting["value"] and not reasons and not self.torch.cuda.is_available():
             reasons = ["without a GPU nothing is pinned"]
         witness = "%s of the loader%s drawn from" % (name, "s" if len(found) > 1 else "")
         return answer(
-            setting,
-            ", ".join(sorted(set(found))),
-            witness,
-            not differ and not reasons,
-            "; ".join(sorted(set(reasons))),
+            setting, ", ".join(sorted(set(found))), witness, not differ and not reasons, "; ".join(sorted(set(reasons)))
         )
 
 

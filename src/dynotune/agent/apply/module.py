@@ -6,9 +6,9 @@ sanity check before training), and what is made there could never be trained: so
 
 from __future__ import annotations
 
-import functools
 import weakref
 
+from ..core.covers import covers
 from .site import Site, answer
 
 TYPE_CHECKING = False
@@ -24,25 +24,23 @@ class ChannelsLastSite(Site):
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
-        self._setting = planned[0]
-        self._torch: Any = None
         self._format: Any = None
         self._weights: list[weakref.ref[Any]] = []
 
     @property
     def wants_around(self) -> bool:
-        return bool(self._setting["value"])
+        return bool(self.value)
 
     def after_torch(self, torch: Any) -> None:
-        self._torch = torch
-        self._format = torch.channels_last if self._setting["value"] else torch.contiguous_format
+        super().after_torch(torch)
+        self._format = torch.channels_last if self.value else torch.contiguous_format
 
     def watch(self, weights: list[Any]) -> None:
         """Read back the layout of weights that something else converted."""
         self._weights = list(map(weakref.ref, weights))
 
     def on_root(self, module: Any) -> None:
-        torch = self._torch
+        torch = self.torch
         with torch.inference_mode(False), torch.no_grad():
             for parameter in module.parameters():
                 if parameter.dim() == 4:
@@ -53,7 +51,7 @@ class ChannelsLastSite(Site):
         return tuple(map(self._convert, args)), {name: self._convert(v) for name, v in kwargs.items()}
 
     def _convert(self, value: Any) -> Any:
-        if isinstance(value, self._torch.Tensor):
+        if isinstance(value, self.torch.Tensor):
             if value.dim() == 4 and value.is_floating_point():
                 return value.contiguous(memory_format=self._format)
         elif type(value) in (list, tuple):
@@ -69,10 +67,10 @@ class ChannelsLastSite(Site):
         telling = [weight for weight in weights if min(weight.shape[1], weight.shape[2] * weight.shape[3]) > 1]
         if not telling:
             detail = "no outermost module has a 4-D weight whose layout could differ"
-            return [answer(self._setting, None, witness, False, detail)]
-        last = [weight.is_contiguous(memory_format=self._torch.channels_last) for weight in telling]
-        found = any(last) if not self._setting["value"] else all(last)
-        return [answer(self._setting, found, witness, found == self._setting["value"])]
+            return [answer(self.setting, None, witness, False, detail)]
+        last = [weight.is_contiguous(memory_format=self.torch.channels_last) for weight in telling]
+        found = any(last) if not self.value else all(last)
+        return [answer(self.setting, found, witness, found == self.value)]
 
 
 class AutocastSite(Site):
@@ -89,39 +87,33 @@ class AutocastSite(Site):
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
-        self._setting = planned[0]
-        self._asked = planned[0]["value"]
-        self._torch: Any = None
         self._found: set[str] = set()
         self._refused: list[str] = []
         self._scalers: list[weakref.ref[Any]] = []
         self._weights: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 
     def after_torch(self, torch: Any) -> None:
-        self._torch = torch
+        super().after_torch(torch)
         self._dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
         self._names = {dtype: name for name, dtype in self._dtypes.items()}
-        if self._asked == "fp16":
+        if self.value == "fp16":
             self._watch_scalers(torch.amp.GradScaler)
 
     def _watch_scalers(self, scaler_class: Any) -> None:
         original, scalers = scaler_class.__init__, self._scalers
 
-        @functools.wraps(original)
+        @covers(scaler_class, "__init__")
         def __init__(scaler: Any, *args: Any, **kwargs: Any) -> None:
             original(scaler, *args, **kwargs)
             scalers.append(weakref.ref(scaler))
 
-        scaler_class.__init__ = __init__
-
     def watch(self, scalers: list[Any]) -> None:
-        """Know of scalers that were there before."""
         self._scalers.extend(map(weakref.ref, scalers))
 
     def around(self, module: Any, args: Args, kwargs: Kwargs) -> Around | None:
-        torch = self._torch
+        torch = self.torch
         device, dtype = self._device_and_dtype(module, args)
-        if self._asked == "off":
+        if self.value == "off":
             self._found.add("off")
             if not torch.is_autocast_enabled(device):
                 return None
@@ -136,44 +128,44 @@ class AutocastSite(Site):
             if reason not in self._refused:
                 self._refused.append(reason)
             return None
-        context = torch.autocast(device, dtype=self._dtypes[self._asked])
-        self._found.add(self._asked if getattr(context, "_enabled", True) else "off")
+        context = torch.autocast(device, dtype=self._dtypes[self.value])
+        self._found.add(self.value if getattr(context, "_enabled", True) else "off")
         return context, self._to_float32
 
     def inputs(self, module: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-        if self._asked != "off":
+        if self.value != "off":
             return args, kwargs
         device, dtype = self._device_and_dtype(module, args)
-        if dtype is not self._torch.float32 or not self._torch.is_autocast_enabled(device):
+        if dtype is not self.torch.float32 or not self.torch.is_autocast_enabled(device):
             return args, kwargs
         # What the program made under its autocast is in half precision; the weights are not.
         return self._to_float32(args), self._to_float32(kwargs)
 
     def _device_and_dtype(self, module: Any, args: Args) -> tuple[str, Any]:
         """Of the module's first floating-point weight, else of its first such input."""
-        weight = self._weights.get(module, _none)()
+        weight = self._weights.get(module, lambda: None)()
         if weight is None:
             weight = next((p for p in module.parameters() if p.is_floating_point()), None)
             if weight is not None:
                 # Looked for once: walking a large model at each call would be charged to the setting.
                 self._weights[module] = weakref.ref(weight)
         for tensor in (weight, *args):
-            if isinstance(tensor, self._torch.Tensor) and tensor.is_floating_point():
+            if isinstance(tensor, self.torch.Tensor) and tensor.is_floating_point():
                 return tensor.device.type, tensor.dtype
-        return "cpu", self._torch.float32
+        return "cpu", self.torch.float32
 
     def _why_not(self, module: Any, dtype: Any) -> str:
-        torch = self._torch
+        torch = self.torch
         if dtype is not torch.float32:
             return "the weights of %s are %s already" % (type(module).__name__, str(dtype).rpartition(".")[2])
-        if self._asked != "fp16" or not (module.training and torch.is_grad_enabled()):
+        if self.value != "fp16" or not (module.training and torch.is_grad_enabled()):
             return ""
         if any(scaler is not None and scaler.is_enabled() for scaler in (ref() for ref in self._scalers)):
             return ""
         return "training in fp16 needs a GradScaler and the program has none: its gradients would underflow"
 
     def _to_float32(self, value: Any) -> Any:
-        torch = self._torch
+        torch = self.torch
         if isinstance(value, torch.Tensor):
             return value.float() if value.dtype in (torch.bfloat16, torch.float16) else value
         if isinstance(value, tuple):
@@ -202,13 +194,9 @@ class AutocastSite(Site):
     def readback(self) -> list[Answer]:
         witness = "autocast at the outermost modules' calls"
         if not self._found:
-            return [answer(self._setting, None, witness, False, "no outermost module was called")]
+            return [answer(self.setting, None, witness, False, "no outermost module was called")]
         found = ", ".join(sorted(self._found))
-        return [answer(self._setting, found, witness, self._found == {self._asked}, "; ".join(self._refused))]
-
-
-def _none() -> None:
-    return None
+        return [answer(self.setting, found, witness, self._found == {self.value}, "; ".join(self._refused))]
 
 
 def _identity(value: Any) -> Any:

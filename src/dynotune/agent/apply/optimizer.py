@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import weakref
 
-from .site import Site, answer, resolve
+from .site import Site, answer, cover_constructor, resolve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from inspect import BoundArguments
     from typing import Any
 
     from ..core.hooks import Event
@@ -22,40 +21,19 @@ class OptimizerSite(Site):
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
-        self._setting = planned[0]
-        self._fused = planned[0]["value"]
         self._built: list[weakref.ref[Any]] = []
         self._found: set[bool] = set()
         self._reasons: list[str] = []
-        self._torch: Any = None
 
     def after_torch(self, torch: Any) -> None:
-        self._torch = torch
-        for target in self._setting["site"]["targets"]:
-            self._cover(resolve(torch, target))
+        super().after_torch(torch)
+        for target in self.setting["site"]["targets"]:
+            cover_constructor(resolve(torch, target), self._rewrite, str, self._remember)
 
-    def _cover(self, optimizer_class: Any) -> None:
-        original = optimizer_class.__init__
-        signature = inspect.signature(original)
-
-        @functools.wraps(original)
-        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-            try:
-                bound = signature.bind(optimizer, *args, **kwargs)
-                reason = self._rewrite(bound.arguments)
-                args, kwargs = bound.args[1:], bound.kwargs
-            except TypeError:
-                reason = ""  # not a call that torch accepts: its own error is the right one
-            except Exception as error:
-                reason = "%s: %s" % (type(error).__name__, error)
-            original(optimizer, *args, **kwargs)
-            self._remember(optimizer, reason)
-
-        optimizer_class.__init__ = __init__
-
-    def _rewrite(self, arguments: dict[str, Any]) -> str:
+    def _rewrite(self, bound: BoundArguments) -> str:
         """Change the arguments of one construction; why not, if it cannot be."""
-        if not self._fused:
+        arguments = bound.arguments
+        if not self.value:
             # None, not False: False would also switch off foreach, which torch uses by default on a GPU.
             if arguments.get("fused"):
                 arguments["fused"] = None
@@ -74,7 +52,7 @@ class OptimizerSite(Site):
     def _why_not(self, arguments: dict[str, Any]) -> str:
         if arguments.get("differentiable"):
             return "the optimizer is differentiable, which excludes fused"
-        devices = self._torch.utils._foreach_utils._get_fused_kernels_supported_devices()
+        devices = self.torch.utils._foreach_utils._get_fused_kernels_supported_devices()
         for parameter in _parameters(arguments["params"]):
             if not parameter.is_floating_point():
                 return "a parameter is %s; fused takes floating point only" % parameter.dtype
@@ -98,7 +76,7 @@ class OptimizerSite(Site):
 
     def on_root(self, module: Any) -> None:
         """Gradients that will be sparse are known only now, and fused kernels take none."""
-        if not self._fused:
+        if not self.value:
             return
         sparse = {
             id(part.weight)
@@ -122,14 +100,14 @@ class OptimizerSite(Site):
         self._look()
         found = set(self._found)
         if not found:
-            names = ", ".join(target.rpartition(".")[2] for target in self._setting["site"]["targets"])
+            names = ", ".join(target.rpartition(".")[2] for target in self.setting["site"]["targets"])
             detail = "the program built none of " + names
-            return [answer(self._setting, None, witness, False, detail)]
-        ok = found == {self._fused}
+            return [answer(self.setting, None, witness, False, detail)]
+        ok = found == {self.value}
         detail = "; ".join(self._reasons)
         if not ok and not detail:
             detail = "a parameter group that came later sets it for itself"
-        return [answer(self._setting, (found & {not self._fused} or found).pop(), witness, ok, detail)]
+        return [answer(self.setting, (found & {not self.value} or found).pop(), witness, ok, detail)]
 
 
 def _as_the_optimizer(params: Any, is_changed: Callable[[dict[str, Any]], Any]) -> Any:

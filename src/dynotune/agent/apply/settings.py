@@ -5,13 +5,15 @@ Nothing here raises into the program: what fails is logged, and the setting's re
 
 from __future__ import annotations
 
+import functools
+
 from .compile import CompileSite
 from .environment import AllocatorSite, EnvironmentSite, PreloadSite
 from .globals import GlobalSite
 from .loader import LoaderSite
 from .module import AutocastSite, ChannelsLastSite
 from .optimizer import OptimizerSite
-from .site import answer
+from .site import answer, call_inside
 from .transfer import TransferSite
 
 TYPE_CHECKING = False
@@ -44,10 +46,7 @@ _SITES: dict[str, type[Site]] = {
 class Settings:
     """All planned settings of this process.
 
-    Args:
-        planned: dicts with the fields of `schema.run.PlannedSetting`.
-        event: takes a dict (its key `event` names it) and writes it into the record.
-        log: takes a place in words and an exception; by default an event `error`.
+    `planned`: dicts with the fields of `schema.task.PlannedSetting`. `log` writes an event `error` by default.
     """
 
     def __init__(self, planned: list[Planned], event: Event, log: Log | None = None) -> None:
@@ -111,7 +110,7 @@ class Settings:
 
         Only what the program's own code raises comes out of here.
         """
-        entered: list[tuple[Site, Around]] = []
+        entered: list[Around] = []
         for site in self._sites:
             if site.failure or not site.wants_around:
                 continue
@@ -122,22 +121,10 @@ class Settings:
                 self._fail(site, "around", error)
                 continue
             if around is not None:
-                entered.append((site, around))
-        return self._call_inside(entered, call, module, args, kwargs)
+                entered.append((around[0], functools.partial(self._finished, site, around[1])))
+        return call_inside(entered, call, module, args, kwargs)
 
-    def _call_inside(
-        self,
-        entered: list[tuple[Site, Around]],
-        call: Callable[..., Any],
-        module: Any,
-        args: Args,
-        kwargs: Kwargs,
-    ) -> Any:
-        if not entered:
-            return call(module, *args, **kwargs)
-        site, (context, finish) = entered[-1]
-        with context:
-            output = self._call_inside(entered[:-1], call, module, args, kwargs)
+    def _finished(self, site: Site, finish: Callable[[Any], Any], output: Any) -> Any:
         try:
             return finish(output)
         except Exception as error:

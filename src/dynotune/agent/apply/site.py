@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+
+from ..core.covers import covers
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
-    from typing import Any
+    from typing import Any, TypeVar
 
     from ..core.hooks import Event
 
@@ -15,19 +19,21 @@ if TYPE_CHECKING:
     Args = tuple[Any, ...]
     Kwargs = dict[str, Any]
     Around = tuple[AbstractContextManager[Any], Callable[[Any], Any]]
+    Rewritten = TypeVar("Rewritten")
 
 
 class Site:
     """Settings that act at one place. An entry may raise: `Settings` catches it, and leaves the site alone.
 
     Args:
-        planned: the settings of this place, as in the plan: dicts of knob, value, site, keep.
-        event: takes a dict; writes it into the record.
+        planned: the settings of this place, as in the plan: dicts of knob, value, site, keep. Most places have one:
+            `setting` is the first, `value` what it asks for.
     """
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
-        self.planned = planned
-        self.event = event
+        self.planned, self.event = planned, event
+        self.setting, self.value = planned[0], planned[0]["value"]
+        self.torch: Any = None
         self.failure = ""
 
     @property
@@ -40,6 +46,7 @@ class Site:
 
     def after_torch(self, torch: Any) -> None:
         """`import torch` has just finished; nothing has used it yet."""
+        self.torch = torch
 
     def hold(self) -> None:
         """Put back what the program has changed."""
@@ -82,11 +89,47 @@ def answer(setting: Planned, found: object, witness: str, ok: bool | None, detai
     }
 
 
+def cover_constructor(
+    kind: Any,
+    rewrite: Callable[[inspect.BoundArguments], Rewritten],
+    otherwise: Callable[[str], Rewritten],
+    built: Callable[[Any, Rewritten], None],
+) -> None:
+    """Let `rewrite` change the arguments of each construction of a class; `built` gets the object and its answer.
+
+    Where nothing was changed, `otherwise` makes that answer of what went wrong; of "" for a call that torch refuses.
+    """
+    original = kind.__init__
+    signature = inspect.signature(original)
+
+    @covers(kind, "__init__")
+    def __init__(made: Any, /, *args: Any, **kwargs: Any) -> None:
+        try:
+            bound = signature.bind(made, *args, **kwargs)
+            found = rewrite(bound)
+            args, kwargs = bound.args[1:], bound.kwargs
+        except TypeError:
+            found = otherwise("")  # its own error is the right one
+        except Exception as error:
+            found = otherwise("%s: %s" % (type(error).__name__, error))
+        original(made, *args, **kwargs)
+        built(made, found)
+
+
+def call_inside(entered: list[Around], call: Callable[..., Any], module: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Make a call in all these contexts, the last outermost; its output goes through what finishes each."""
+    if not entered:
+        return call(module, *args, **kwargs)
+    context, finish = entered[-1]
+    with context:
+        output = call_inside(entered[:-1], call, module, args, kwargs)
+    return finish(output)
+
+
 def resolve(root: Any, path: str) -> Any:
     """The object that a dotted path names, `root` being what its first word stands for.
 
-    Raises:
-        AttributeError: this version has no such thing.
+    Raises AttributeError: this version has no such thing.
     """
     for name in path.split(".")[1:]:
         root = getattr(root, name)

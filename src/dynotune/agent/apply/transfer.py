@@ -6,8 +6,7 @@ the host, lets the program read what has not arrived.
 
 from __future__ import annotations
 
-import functools
-
+from ..core.covers import covers
 from ..core.errors import by_a_signal
 from .site import Site, answer
 
@@ -27,8 +26,6 @@ class TransferSite(Site):
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
-        self._setting = planned[0]
-        self._flag = planned[0]["value"]
         self._num_copies = 0
         self._dtype: Any = None
 
@@ -36,10 +33,12 @@ class TransferSite(Site):
         is_tracing = getattr(torch.compiler, "is_dynamo_compiling", lambda: False)
         self._dtype = torch.dtype
         for name, place in (("to", self._in_to), ("cuda", self._in_cuda), ("copy_", self._in_copy)):
-            setattr(torch.Tensor, name, self._cover(getattr(torch.Tensor, name), name, place, is_tracing))
+            self._cover(torch.Tensor, name, place, is_tracing)
 
-    def _cover(self, original: Any, name: str, place: Place, is_tracing: Callable[[], bool]) -> Callable[..., Any]:
-        @functools.wraps(original)
+    def _cover(self, kind: Any, name: str, place: Place, is_tracing: Callable[[], bool]) -> None:
+        original = getattr(kind, name)
+
+        @covers(kind, name)
         def method(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             # Traced, this folds to the method that torch.compile knows by its name.
             if is_tracing():
@@ -51,8 +50,6 @@ class TransferSite(Site):
                 if by_a_signal(error):
                     raise
             return original(tensor, *args, **kwargs)
-
-        return method
 
     def _in_to(self, tensor: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         if tensor.is_cuda or not (args or "device" in kwargs or "other" in kwargs):
@@ -77,15 +74,15 @@ class TransferSite(Site):
     def _flagged(self, args: Args, kwargs: Kwargs, position: int) -> tuple[Args, Kwargs]:
         self._num_copies += 1
         if len(args) > position:
-            return (*args[:position], self._flag, *args[position + 1 :]), kwargs
-        return args, {**kwargs, "non_blocking": self._flag}
+            return (*args[:position], self.value, *args[position + 1 :]), kwargs
+        return args, {**kwargs, "non_blocking": self.value}
 
     def readback(self) -> list[Answer]:
         witness = "copies from pinned memory to the GPU"
         if self._num_copies:
-            return [answer(self._setting, self._flag, witness, True, "%d copies" % self._num_copies)]
+            return [answer(self.setting, self.value, witness, True, "%d copies" % self._num_copies)]
         detail = "the program made no such copy: loader.pin_memory=true makes its batches pinned"
-        return [answer(self._setting, None, witness, False, detail)]
+        return [answer(self.setting, None, witness, False, detail)]
 
 
 def _is_cuda(target: Any) -> bool:

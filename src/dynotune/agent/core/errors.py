@@ -15,11 +15,7 @@ MOST = 20
 
 
 class ErrorLog:
-    """Called where something of the agent's raised.
-
-    Args:
-        event: writes an event of the record.
-    """
+    """Called where something of the agent's raised."""
 
     def __init__(self, event: Callable[[dict[str, Any]], None]) -> None:
         self._event = event
@@ -37,6 +33,15 @@ class ErrorLog:
         except Exception:  # an exception of the program's own may not like to be printed
             words = ""
         self._event({"event": "error", "where": where, "error": "%s: %s" % (type(error).__name__, words)})
+
+
+def guarded(log: Callable[[str, Exception], None], where: str, function: Callable[..., Any], *args: Any) -> Any:
+    """What the function gives; None where it raised, which `log` is told with the place."""
+    try:
+        return function(*args)
+    except Exception as error:
+        log(where, error)
+        return None
 
 
 def by_a_signal(error: Exception) -> bool:

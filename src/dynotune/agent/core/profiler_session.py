@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import sys
 from threading import get_ident
+
+from .covers import covers
+from .errors import guarded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ class ProgramsProfiler:
         self._ours = False
         module = torch.autograd.profiler
         for name, running in (("_prepare_profiler", True), ("_enable_profiler", True), ("_disable_profiler", False)):
-            setattr(module, name, self._cover(getattr(module, name), running))
+            self._cover(module, name, running)
 
     def in_the_way(self) -> bool:
         """Whether a session of somebody's would be disturbed by one that begins now."""
@@ -49,17 +51,14 @@ class ProgramsProfiler:
         finally:
             self._ours = before
 
-    def _cover(self, original: Callable[..., Any], running: bool) -> Callable[..., Any]:
-        @functools.wraps(original)
+    def _cover(self, module: Any, name: str, running: bool) -> None:
+        original = getattr(module, name)
+
+        @covers(module, name)
         def covered(*args: Any, **kwargs: Any) -> Any:
             if not self._ours:
-                try:
-                    self._meet(running)
-                except Exception as error:
-                    self._log("profiler", error)
+                guarded(self._log, "profiler", self._meet, running)
             return original(*args, **kwargs)
-
-        return covered
 
     def _meet(self, running: bool) -> None:
         if running and not self.is_running:
@@ -73,9 +72,7 @@ class ProgramsProfiler:
 class Session:
     """Prepared in one step, recording in those after it; all of it in one thread.
 
-    Args:
-        stacks, shapes, memory: recorded too.
-        program: asked to look away while this begins and ends.
+    `stacks`, `shapes`, `memory`: recorded too. `program`: asked to look away while this begins and ends.
     """
 
     def __init__(self, torch: Any, program: ProgramsProfiler, *, stacks: bool, shapes: bool, memory: bool) -> None:
@@ -117,7 +114,6 @@ class Session:
         self._open.__enter__()
 
     def close(self) -> None:
-        """End the step that is open."""
         opened, self._open = self._open, None
         if opened is not None:
             opened.__exit__(None, None, None)
@@ -138,7 +134,6 @@ class Session:
         self.end()
 
     def save(self, path: str) -> None:
-        """Write what was recorded, as JSON."""
         self._profile.export_chrome_trace(path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from types import FunctionType, MethodType, ModuleType
 
@@ -21,12 +22,21 @@ def class_name(thing: Any) -> str:
     return name_of(type(thing))
 
 
-def name_of(function: Any) -> str:
-    """Of a class or function, with its module."""
-    function = getattr(function, "func", function)  # functools.partial
-    name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    module = getattr(function, "__module__", None) or type(function).__module__
-    return "%s.%s" % (module, name)
+def name_of(thing: Any) -> str:
+    """Of a class or function, with its module; else of the class of an object."""
+    while isinstance(thing, functools.partial):
+        thing = thing.func
+    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    # In a worker that was spawned the program's own module bears another name.
+    module = "__main__" if named.__module__ == "__mp_main__" else named.__module__
+    return "%s.%s" % (module, named.__qualname__)
+
+
+def length_of(thing: Any) -> int | None:
+    try:
+        return len(thing)
+    except Exception:  # it has none, or its own code does not know
+        return None
 
 
 def can_look(torch: Any) -> bool:

@@ -44,8 +44,7 @@ _LAST_BYTES = 64 * 1024 * 1024
 class Writer:
     """Appends steps and events to a file of its own in `folder`; silent once it cannot write.
 
-    Args:
-        plan: says what in events is a secret.
+    `plan`: says what in events is a secret.
     """
 
     def __init__(self, folder: str, plan: dict[str, Any] | None = None) -> None:
@@ -156,8 +155,7 @@ class Writer:
 def map_file(descriptor: int, size: int) -> memoryview:
     """The first `size` bytes of the file; closes the descriptor.
 
-    Raises:
-        OSError: the file system has no room, or cannot do it.
+    Raises OSError: the file system has no room, or cannot do it.
     """
     try:
         os.posix_fallocate(descriptor, 0, size)

@@ -4,10 +4,10 @@ looked for. And where the program runs torch's profiler.
 
 from __future__ import annotations
 
-import functools
 import sys
 
 from ..core import source_location
+from ..core.covers import covers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ class Calls:
     def torch_is_here(self, torch: Any) -> None:
         self._torch = torch
         is_compiling = torch.compiler.is_compiling
-        empty_cache = self._count(torch.cuda.empty_cache, self._empty_cache, is_compiling)
-        torch.cuda.empty_cache = torch.cuda.memory.empty_cache = empty_cache
-        torch.set_anomaly_enabled = self._count(torch.set_anomaly_enabled, self._anomaly, is_compiling, _is_enabled)
+        self._count(torch.cuda, "empty_cache", self._empty_cache, is_compiling)
+        torch.cuda.memory.empty_cache = torch.cuda.empty_cache
+        self._count(torch, "set_anomaly_enabled", self._anomaly, is_compiling, _is_enabled)
         self._cover_pin_memory(torch)
 
     def begin(self) -> None:
@@ -69,12 +69,15 @@ class Calls:
 
     def _count(
         self,
-        original: Any,
+        owner: Any,
+        name: str,
         counted: _Counted,
         is_compiling: Callable[[], bool],
         counts: Callable[..., bool] = lambda *args, **kwargs: True,
-    ) -> Any:
-        @functools.wraps(original)
+    ) -> None:
+        original = getattr(owner, name)
+
+        @covers(owner, name)
         def function(*args: Any, **kwargs: Any) -> Any:
             if is_compiling():
                 return original(*args, **kwargs)
@@ -84,13 +87,11 @@ class Calls:
                 counted.place = source_location.line()
             return result
 
-        return function
-
     def _cover_pin_memory(self, torch: Any) -> None:
         original, counted = torch.Tensor.pin_memory, self._pin_memory
         is_tracing = getattr(torch.compiler, "is_dynamo_compiling", lambda: False)
 
-        @functools.wraps(original)
+        @covers(torch.Tensor, "pin_memory")
         def pin_memory(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             # Traced, this folds to the method that torch.compile knows by its name.
             if is_tracing():
@@ -101,8 +102,6 @@ class Calls:
                 counted.num += 1
                 counted.place = source_location.line()
             return result
-
-        torch.Tensor.pin_memory = pin_memory
 
 
 def _is_enabled(mode: Any = False, *args: Any, **kwargs: Any) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import re
 import sys
 
+from ..core.covers import covers
 from ..core.source_location import function
 
 TYPE_CHECKING = False
@@ -37,12 +37,10 @@ class Compilations:
         logging.getLogger("torch._inductor").addHandler(_Listener(self._inductor_says))
         original = torch.compile
 
-        @functools.wraps(original)
+        @covers(torch, "compile")
         def compile(*args: Any, **kwargs: Any) -> Any:
             self._modes[_mode(kwargs)] = None
             return original(*args, **kwargs)
-
-        torch.compile = compile
 
     def compilation_begins(self, *args: Any) -> None:
         """Torch's callback; newer versions say of what: `2/1` is the second compilation of the third function."""

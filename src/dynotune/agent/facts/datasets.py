@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 
+from ..core.tensors import length_of, name_of
 from ..core.worker_sharding import shards_by_worker
 
 TYPE_CHECKING = False
@@ -17,28 +18,17 @@ _MAX_DEPTH = 3
 
 
 def facts_of(torch: Any, dataset: Any, collate: Any) -> dict[str, Any]:
-    """Facts as fields of an event."""
     inner = _innermost(dataset)
     is_iterable = isinstance(dataset, torch.utils.data.IterableDataset)
     return {
         "dataset": name_of(dataset),
         "collate": name_of(collate),
-        "num_items": None if is_iterable else _length(dataset),
+        "num_items": None if is_iterable else length_of(dataset),
         "items_at": _place(getattr(type(inner), "__getitem__", None) or getattr(type(inner), "__iter__", None)),
         "collate_at": _place(collate),
         "num_objects": _num_objects(dataset),
         "splits_by_worker": shards_by_worker(dataset) if is_iterable else None,
     }
-
-
-def name_of(thing: Any) -> str:
-    """`module.name` of a function or class, or of an object's class."""
-    while isinstance(thing, functools.partial):
-        thing = thing.func
-    named = thing if hasattr(thing, "__qualname__") else type(thing)
-    # In a worker that was spawned the program's own module bears another name.
-    module = "__main__" if named.__module__ == "__mp_main__" else named.__module__
-    return "%s.%s" % (module, named.__qualname__)
 
 
 def num_distinct(torch: Any, batch: Any) -> int | None:
@@ -72,13 +62,6 @@ def _innermost(dataset: Any) -> Any:
             break
         dataset = inner
     return dataset
-
-
-def _length(dataset: Any) -> int | None:
-    try:
-        return len(dataset)
-    except Exception:  # it has none, or will not tell
-        return None
 
 
 def _place(function: Any) -> str:

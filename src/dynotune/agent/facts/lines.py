@@ -96,8 +96,7 @@ class Moments:
 class Lines:
     """Looks from `begin` until `facts`. The thread that calls `begin` is the one that makes the steps.
 
-    Args:
-        among: looks at the threads in it alone, which are few and change; None for all.
+    `among`: looks at the threads in it alone, which are few and change; None for all.
     """
 
     def __init__(self, among: Container[int] | None = None) -> None:
@@ -192,8 +191,9 @@ class Lines:
                 time.sleep(INTERVAL_S)
                 taken, ran_ns = self._take(me)
                 _wait_for_lock(own_s, False)
-                if self._turn == turn and os.getpid() == pid:
-                    self._see_all(taken, ran_ns)
+                for ident, stack in taken if self._turn == turn and os.getpid() == pid else ():
+                    if ident in self._seen or len(self._seen) < 4 * MOST_THREADS:
+                        self._see(ident, stack, ran_ns)
         except Exception:  # the thread of the steps has ended, or the interpreter ends: what was seen by then is told
             return
 
@@ -213,11 +213,6 @@ class Lines:
                 taken.append((ident, stack))
         return taken, time.clock_gettime_ns(self._clock)
 
-    def _see_all(self, taken: list[tuple[int, list[Taken]]], ran_ns: int) -> None:
-        for ident, stack in taken:
-            if ident in self._seen or len(self._seen) < 4 * MOST_THREADS:
-                self._see(ident, stack, ran_ns)
-
     def _see(self, ident: int, taken: list[Taken], ran_ns: int) -> None:
         seen = self._seen.setdefault(ident, Seen())
         if ident != self._of_steps:
@@ -235,8 +230,7 @@ class Lines:
         Where nothing is the user's own, as in a command that a package installs, the innermost line of a package but
         torch's.
 
-        Args:
-            stack: takes all frames but those of torch and of the standard library.
+        `stack`: takes all frames but those of torch and of the standard library.
         """
         own = line = callee = leaf = 0
         installed = (0, 0, 0)
@@ -267,7 +261,8 @@ class Lines:
         found = self._known.get(id(code))
         if found is None:
             owner = whose(code, module)
-            found = self._known[id(code)] = owner, code, owner in _OF_PROGRAM or (owner == WHOSE_TORCH and _tells(code))
+            tells = owner == WHOSE_TORCH and any(part in code.co_filename for part in _TELLING)
+            found = self._known[id(code)] = owner, code, tells or owner in _OF_PROGRAM
         return found[0]
 
     def _suspended(self) -> tuple[int, int, int] | None:
@@ -289,10 +284,6 @@ class Lines:
         return None
 
 
-def _tells(code: CodeType) -> bool:
-    return any(part in code.co_filename for part in _TELLING)
-
-
 def _text(code: CodeType, line: int) -> str:
     return linecache.getline(code.co_filename, line).strip()[:MOST_TEXT]
 
@@ -304,8 +295,7 @@ def _most_first(seen: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _wait_for_lock(own_s: float | None, waits: bool) -> None:
     """Lower the switch interval, or put it back. Where the program has set its own meanwhile, that stays.
 
-    Args:
-        own_s: the program's; None to leave it alone.
+    `own_s`: the program's; None to leave it alone.
     """
     if own_s is not None and abs(sys.getswitchinterval() - (own_s if waits else SWITCH_S)) < 1e-7:
         sys.setswitchinterval(SWITCH_S if waits else own_s)

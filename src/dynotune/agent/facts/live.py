@@ -22,8 +22,7 @@ class NotKnown(Exception):
 def facts(torch: Any) -> dict[str, Any]:
     """Each by itself: what this version does not have is unknown, and takes no other with it.
 
-    Args:
-        torch: the module; None if the program has not imported it.
+    `torch`: the module; None if the program has not imported it.
     """
     found: dict[str, Any] = {"gc_enabled": gc.isenabled(), "gc_threshold": list(gc.get_threshold())}
     for name, ask in _ASKED.items():
@@ -55,36 +54,14 @@ def _with_cuda(ask: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return asked
 
 
-def _capability(torch: Any) -> str:
-    return "%d.%d" % tuple(torch.cuda.get_device_capability())
-
-
-def _nccl(torch: Any) -> str:
-    return ".".join(str(part) for part in torch.cuda.nccl.version())
-
-
-def _matmul(torch: Any) -> str:
-    matmul = torch.backends.cuda.matmul
+def _precision(backends: Any, backend: Any, of_operation: Callable[[Any], Any]) -> str:
     try:
         # Asked first: where it was set, the older names raise.
-        value = str(matmul.fp32_precision)
+        value = str(of_operation(backend).fp32_precision)
     except (AttributeError, AssertionError):
-        return "tf32" if matmul.allow_tf32 else "ieee"
-    return _inherited(torch, value)
-
-
-def _conv(torch: Any) -> str:
-    cudnn = torch.backends.cudnn
-    try:
-        value = str(cudnn.conv.fp32_precision)
-    except (AttributeError, AssertionError):
-        return "tf32" if cudnn.allow_tf32 else "ieee"
-    return _inherited(torch, value)
-
-
-def _inherited(torch: Any, value: str) -> str:
+        return "tf32" if backend.allow_tf32 else "ieee"
     if value == "none":
-        value = str(getattr(torch.backends, "fp32_precision", "none"))
+        value = str(getattr(backends, "fp32_precision", "none"))
     return "ieee" if value == "none" else value
 
 
@@ -101,29 +78,23 @@ def _backend(torch: Any) -> str | None:
 
 
 def _recompile_limit(torch: Any) -> int:
-    config: Any = sys.modules.get("torch._dynamo.config")
-    if config is None:
-        raise NotKnown(_NOT_COMPILED)
+    config = _config("torch._dynamo.config")
     return int(config.recompile_limit if hasattr(config, "recompile_limit") else config.cache_size_limit)
 
 
-def _inductor(name: str) -> Callable[[Any], bool]:
-    def asked(torch: Any) -> bool:
-        config: Any = sys.modules.get("torch._inductor.config")
-        if config is None:
-            raise NotKnown(_NOT_COMPILED)
-        return bool(getattr(config, name))
-
-    return asked
+def _config(name: str) -> Any:
+    if name not in sys.modules:
+        raise NotKnown(_NOT_COMPILED)
+    return sys.modules[name]
 
 
 _ASKED: dict[str, Callable[[Any], Any]] = {
     "torch_version": lambda torch: str(torch.__version__),
     "cuda_version": lambda torch: torch.version.cuda,
     "cudnn_version": _with_cuda(lambda torch: torch.backends.cudnn.version()),
-    "nccl_version": _with_cuda(_nccl),
+    "nccl_version": _with_cuda(lambda torch: ".".join(map(str, torch.cuda.nccl.version()))),
     "arch_list": _with_cuda(lambda torch: list(torch.cuda.get_arch_list())),
-    "compute_capability": _with_cuda(_capability),
+    "compute_capability": _with_cuda(lambda torch: "%d.%d" % tuple(torch.cuda.get_device_capability())),
     "device_name": _with_cuda(lambda torch: torch.cuda.get_device_name()),
     "num_threads": lambda torch: int(torch.get_num_threads()),
     "num_interop_threads": lambda torch: int(torch.get_num_interop_threads()),
@@ -134,8 +105,8 @@ _ASKED: dict[str, Callable[[Any], Any]] = {
     "deterministic_algorithms": lambda torch: bool(torch.are_deterministic_algorithms_enabled()),
     "deterministic_warn_only": lambda torch: bool(torch.is_deterministic_algorithms_warn_only_enabled()),
     "fill_uninitialized_memory": lambda torch: bool(torch.utils.deterministic.fill_uninitialized_memory),
-    "matmul_fp32_precision": _matmul,
-    "conv_fp32_precision": _conv,
+    "matmul_fp32_precision": lambda torch: _precision(torch.backends, torch.backends.cuda.matmul, lambda own: own),
+    "conv_fp32_precision": lambda torch: _precision(torch.backends, torch.backends.cudnn, lambda cudnn: cudnn.conv),
     "fp16_reduced_precision_reduction": _reduced,
     "fp16_accumulation": lambda torch: bool(torch.backends.cuda.matmul.allow_fp16_accumulation),
     "sdp_flash": lambda torch: bool(torch.backends.cuda.flash_sdp_enabled()),
@@ -144,7 +115,7 @@ _ASKED: dict[str, Callable[[Any], Any]] = {
     "sdp_cudnn": lambda torch: bool(torch.backends.cuda.cudnn_sdp_enabled()),
     "distributed_backend": _backend,
     "dynamo_recompile_limit": _recompile_limit,
-    "inductor_caches_disabled": _inductor("force_disable_caches"),
-    "inductor_fx_graph_cache": _inductor("fx_graph_cache"),
+    "inductor_caches_disabled": lambda torch: bool(_config("torch._inductor.config").force_disable_caches),
+    "inductor_fx_graph_cache": lambda torch: bool(_config("torch._inductor.config").fx_graph_cache),
     "multiprocessing_sharing": lambda torch: str(torch.multiprocessing.get_sharing_strategy()),
 }

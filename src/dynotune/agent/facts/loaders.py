@@ -7,7 +7,8 @@ import weakref
 from collections.abc import Mapping, Sequence
 
 from ..core import source_location
-from ..core.tensors import class_name, described, name_of
+from ..core.covers import covers
+from ..core.tensors import class_name, described, length_of, name_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,11 +38,7 @@ class _Loader:
 
 
 class Loaders:
-    """Those drawn from so far, in the order they began.
-
-    Args:
-        log: takes a place in words and an exception.
-    """
+    """Those drawn from so far, in the order they began."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -87,7 +84,7 @@ class Loaders:
         iterator = self._iterator
         self._original = original = iterator.__next__
 
-        @functools.wraps(original)
+        @covers(iterator, "__next__")
         def __next__(self_: Any) -> Any:
             batch = original(self_)
             try:
@@ -97,7 +94,7 @@ class Loaders:
                 self.look_no_more()
             return batch
 
-        iterator.__next__, self._ours = __next__, __next__
+        self._ours = __next__
 
     def _drawn(self, iterator: Any, batch: Any) -> None:
         named = getattr(iterator, "_dynotune", None)
@@ -105,7 +102,9 @@ class Loaders:
         if entry is None or entry.batch is not None:
             return
         entry.iterator = weakref.ref(iterator)
-        entry.batch = {"batch": described(self._torch, batch), "batch_is_pinnable": _is_pinnable(self._torch, batch)}
+        # Whether torch's `pin_memory` does anything with it.
+        pinnable = isinstance(batch, (self._torch.Tensor, Mapping, Sequence)) or hasattr(batch, "pin_memory")
+        entry.batch = {"batch": described(self._torch, batch), "batch_is_pinnable": pinnable}
         if all(other.batch is not None for other in self._met.values()):
             self.look_no_more()
 
@@ -127,9 +126,9 @@ def _arguments(torch: Any, loader: Any, where: str) -> dict[str, Any]:
         "dataset": class_name(dataset),
         "sampler": class_name(get("sampler", None) if usual else batch_sampler),
         "collate": name_of(get("collate_fn", None)),
-        "num_items": _length(dataset),
+        "num_items": length_of(dataset),
         # Of an iterable one, the loader would note that it was asked, and warn of it later.
-        "num_batches": None if is_iterable else _length(loader),
+        "num_batches": None if is_iterable else length_of(loader),
         "batch_size": _whole(get("batch_size", None) or getattr(batch_sampler, "batch_size", None)),
         "num_workers": _whole(get("num_workers", 0)) or 0,
         "pin_memory": bool(get("pin_memory", False)),
@@ -147,16 +146,3 @@ def _arguments(torch: Any, loader: Any, where: str) -> dict[str, Any]:
 
 def _whole(value: Any) -> int | None:
     return int(value) if isinstance(value, int) else None
-
-
-def _length(thing: Any) -> int | None:
-    try:
-        return len(thing)
-    except Exception:  # it has none, or its own code does not know
-        return None
-
-
-def _is_pinnable(torch: Any, batch: Any) -> bool:
-    """Whether torch's `pin_memory` does anything with it."""
-    containers = (torch.Tensor, Mapping, Sequence)
-    return isinstance(batch, containers) or hasattr(batch, "pin_memory")

@@ -9,6 +9,7 @@ import weakref
 
 from ..core import source_location
 from ..core.autocast import inside_forward
+from ..core.covers import call_directly
 from ..core.tensors import can_look, class_name, described, is_channels_last, shapes, tensors_in
 
 TYPE_CHECKING = False
@@ -67,12 +68,6 @@ class _Root:
 
 
 class Models:
-    """Outermost modules that were called.
-
-    Args:
-        log: takes a place in words and an exception.
-    """
-
     def __init__(self, log: Log) -> None:
         self._log = log
         self._torch: Any = None
@@ -106,10 +101,12 @@ class Models:
     def around(self, inner: Around | None) -> Around:
         """Makes the call, and looks at it while the program warms up; `inner` makes it otherwise."""
 
+        make = inner or call_directly
+
         def around(call: Call, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if not self._is_over:
                 call = functools.partial(self._looked_at, call)
-            return call(module, *args, **kwargs) if inner is None else inner(call, module, args, kwargs)
+            return make(call, module, args, kwargs)
 
         return around
 

@@ -48,7 +48,6 @@ class Optimizers:
             self._uncover.pop()()
 
     def parameters(self) -> set[int]:
-        """Identities of the parameters that they update."""
         alive = [optimizer for ref, _ in self._met.values() if (optimizer := ref()) is not None]
         return {id(each) for optimizer in alive for group in optimizer.param_groups for each in group["params"]}
 

@@ -10,10 +10,9 @@ import resource
 from . import live as state_torch
 from .calls import Calls
 from .compile import Compilations
-from .graph import Graphs
 from .lines import Lines
 from .loaders import Loaders
-from .memory import Garbage, Memory
+from .memory import Garbage, Graphs, Memory
 from .models import Models
 from .optimizers import Optimizers
 from .threads import Threads
@@ -28,11 +27,7 @@ if TYPE_CHECKING:
 
 
 class State:
-    """The parts, and when each of them looks.
-
-    Args:
-        log: takes a place in words and an exception.
-    """
+    """The parts, and when each of them looks."""
 
     def __init__(self, log: Log) -> None:
         self._log = log

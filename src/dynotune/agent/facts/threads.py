@@ -15,8 +15,7 @@ _NANOSECOND = 1e-9
 class Threads:
     """Looks at the window's two ends: some microseconds a thread, outside of what is timed.
 
-    Args:
-        folder: of this process in `/proc`.
+    `folder`: of this process in `/proc`.
     """
 
     def __init__(self, folder: str = "/proc/self") -> None:

@@ -15,6 +15,8 @@ from multiprocessing.util import Finalize
 from threading import get_ident
 from time import perf_counter, process_time, thread_time
 
+from ..core.covers import covers
+from ..core.errors import guarded
 from . import datasets
 from .lines import Lines
 
@@ -47,6 +49,9 @@ _DECODERS = {
     "soundfile": ("read",),
     "librosa": ("load",),
 }
+
+
+_TOLD = ("begin_s", "num", "fetch_s", "collate_s", "decode_s", "cpu_s", "longest_s", "private_bytes")
 
 
 class Counts:
@@ -90,15 +95,11 @@ class Fetching:
         @functools.wraps(original)
         def create_fetcher(*args: Any, **kwargs: Any) -> Any:
             fetcher = original(*args, **kwargs)
-            try:
-                self._cover_fetcher(torch, fetcher)
-            except Exception as error:
-                self._log("fetcher", error)
+            guarded(self._log, "fetcher", self._cover_fetcher, torch, fetcher)
             return fetcher
 
         kinds.create_fetcher = staticmethod(create_fetcher)
-        pinning: Any = importlib.import_module("torch.utils.data._utils.pin_memory")
-        pinning.pin_memory = self._timed_pinning(pinning.pin_memory)
+        self._cover_pinning(importlib.import_module("torch.utils.data._utils.pin_memory"))
 
     def _cover_fetcher(self, torch: Any, fetcher: Any) -> None:
         dataset, collate = fetcher.dataset, fetcher.collate_fn
@@ -157,48 +158,41 @@ class Fetching:
         for name in names:
             owner_name, _, attribute = name.rpartition(".")
             owner = getattr(module, owner_name, None) if owner_name else module
-            original = getattr(owner, attribute, None)
-            if callable(original):
-                setattr(owner, attribute, self._timed_decoder(original, "%s.%s" % (module_name, name)))
+            if callable(getattr(owner, attribute, None)):
+                self._cover_decoder(owner, attribute, "%s.%s" % (module_name, name))
 
-    def _timed_decoder(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
-        inside, decoding = self._inside, self._decoding
+    def _cover_decoder(self, owner: Any, attribute: str, name: str) -> None:
+        def decoded(counts: Counts, begin_s: float) -> None:
+            counts.decode_s += perf_counter() - begin_s
+            counts.decoders.add(name)
 
-        @functools.wraps(original)
-        def decode(*args: Any, **kwargs: Any) -> Any:
+        self._cover_outermost(owner, attribute, self._decoding, self._inside.get, decoded)
+
+    def _cover_pinning(self, module: Any) -> None:
+        def pinned(_: object, begin_s: float) -> None:
+            guarded(self._log, "pin", self._pinned, begin_s, perf_counter())
+
+        self._cover_outermost(module, "pin_memory", self._pinning, lambda thread: True, pinned)
+
+    def _cover_outermost(
+        self, owner: Any, name: str, busy: set[int], counted: Callable[[int], Any], done: Callable[[Any, float], None]
+    ) -> None:
+        """Tell `done` of each call, with what `counted` gives for its thread. Calls inside of one do not count."""
+        original = getattr(owner, name)
+
+        @covers(owner, name)
+        def outermost(*args: Any, **kwargs: Any) -> Any:
             thread = get_ident()
-            counts = inside.get(thread)
-            if counts is None or thread in decoding:
+            counts = counted(thread)
+            if counts is None or thread in busy:
                 return original(*args, **kwargs)
-            decoding.add(thread)
+            busy.add(thread)
             begin_s = perf_counter()
             try:
                 return original(*args, **kwargs)
             finally:
-                decoding.discard(thread)
-                counts.decode_s += perf_counter() - begin_s
-                counts.decoders.add(name)
-
-        return decode
-
-    def _timed_pinning(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """It calls itself for what a batch holds: the outermost call counts."""
-        pinning = self._pinning
-
-        @functools.wraps(original)
-        def pin_memory(*args: Any, **kwargs: Any) -> Any:
-            thread = get_ident()
-            if thread in pinning:
-                return original(*args, **kwargs)
-            pinning.add(thread)
-            begin_s = perf_counter()
-            try:
-                return original(*args, **kwargs)
-            finally:
-                pinning.discard(thread)
-                self._pinned(begin_s, perf_counter())
-
-        return pin_memory
+                busy.discard(thread)
+                done(counts, begin_s)
 
     # What is told
 
@@ -222,19 +216,12 @@ class Fetching:
             {
                 "event": "fetching",
                 "at_s": now_s,
-                "begin_s": counts.begin_s,
                 "drawn_by": os.getpid() if counts.worker is None or parent is None else parent.pid,
                 "worker": None if counts.worker is None else counts.worker.id,
                 "num_workers": 0 if counts.worker is None else counts.worker.num_workers,
                 "num_threads": None if counts.worker is None else int(self._torch.get_num_threads()),
-                "num": counts.num,
-                "fetch_s": counts.fetch_s,
-                "collate_s": counts.collate_s,
-                "decode_s": counts.decode_s,
-                "cpu_s": counts.cpu_s,
-                "longest_s": counts.longest_s,
+                **{name: getattr(counts, name) for name in _TOLD},
                 "decoders": sorted(counts.decoders),
-                "private_bytes": counts.private_bytes,
                 "lines": [] if self._lines is None else self._lines.so_far(_MOST_LINES),
                 **counts.facts,
             }
@@ -254,14 +241,11 @@ class Fetching:
             self._say(counts, now_s)
 
     def _pinned(self, begin_s: float, end_s: float) -> None:
-        try:
-            self._pin_num += 1
-            self._pin_s += end_s - begin_s
-            if end_s - self._pin_said_s >= _EVENT_S:
-                self._pin_said_s = end_s
-                self._event({"event": "pinning", "at_s": end_s, "num": self._pin_num, "pin_s": self._pin_s})
-        except Exception as error:
-            self._log("pin", error)
+        self._pin_num += 1
+        self._pin_s += end_s - begin_s
+        if end_s - self._pin_said_s >= _EVENT_S:
+            self._pin_said_s = end_s
+            self._event({"event": "pinning", "at_s": end_s, "num": self._pin_num, "pin_s": self._pin_s})
 
 
 def _private_bytes() -> int | None:

@@ -23,11 +23,7 @@ MOST_TRIES = 256
 
 
 class Constructors:
-    """
-    Args:
-        module_class: torch's.
-        log: takes a place in words and an exception.
-    """
+    """Tells calls by constructors of modules, of torch's `module_class`, from others."""
 
     def __init__(self, module_class: type, log: Log) -> None:
         self._module_class = module_class

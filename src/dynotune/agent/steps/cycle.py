@@ -73,9 +73,7 @@ def find(
 
     Args:
         events: tokens' numbers in order of time; `times`: when each came, seconds.
-        tokens: Token of each number.
         num_optimizers: optimizers that exist; a program that has one trains, and each should step in a cycle.
-        phase: in which it is; None for training where there is any.
     """
     relevant, when = _relevant(events, times, tokens, phase)
     tail = _tail_period(relevant)
@@ -187,8 +185,7 @@ def _anchor(sequence: list[int], tokens: list[Token]) -> tuple[int, int]:
     candidates = [n for n in counts if counts[n] == rarest]
     best = max(rank[tokens[n].kind] for n in candidates)
     last = max(
-        (n for n in candidates if rank[tokens[n].kind] == best),
-        key=lambda n: len(sequence) - sequence[::-1].index(n),
+        (n for n in candidates if rank[tokens[n].kind] == best), key=lambda n: len(sequence) - sequence[::-1].index(n)
     )
     return last, rarest
 
@@ -207,7 +204,6 @@ class History:
         self._rest: list[tuple[float, int | None, bool]] = []
 
     def add(self, number: int, now: float, wait_s: float, num_samples: int | None, begins: bool) -> int:
-        """Remember an event; how many there are."""
         if len(self.numbers) < MAX_EVENTS:
             self.numbers.append(number)
             self.times.append(now)

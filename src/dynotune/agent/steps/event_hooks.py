@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 from contextlib import contextmanager
 from threading import get_ident
 from time import perf_counter
 
+from ..core.covers import covers
+from ..core.errors import guarded
 from .steps import MAX_INSIDE_OPTIMIZER
 
 TYPE_CHECKING = False
@@ -25,8 +26,7 @@ class LoaderHooks:
     Making an iterator, which starts workers, and finding it exhausted, which ends them, are told as
     `steps.waited_before(key, seconds)`.
 
-    Args:
-        met: called as `met(key, loader)` when an iterator of a loader is made; gives the key to use.
+    `met`: called as `met(key, loader)` when an iterator of a loader is made; gives the key to use.
     """
 
     def __init__(self, torch: Any, steps: Steps, met: Callable[[Any, Any], Any], log: Log) -> None:
@@ -35,8 +35,9 @@ class LoaderHooks:
         self._original_next = iterator.__next__
         self._draw = [iterator.__next__]  # a task may change it
         self._are_unseen = False
-        iterator.__init__, iterator._reset = self._init(iterator.__init__), self._reset(iterator._reset)
-        iterator.__next__, loaders.__iter__ = self._next(), self._iter(loaders.__iter__)
+        self._cover_begins(iterator)
+        self._cover_next(iterator)
+        self._cover_iter(loaders)
 
     def draw_through(self, around: Callable[[Callable[[Any], Any]], Callable[[Any], Any]]) -> None:
         """From here on batches are drawn by `around(the iterator's own __next__)`."""
@@ -55,68 +56,50 @@ class LoaderHooks:
             self._are_unseen = False
 
     def _waited_before(self, iterator: Any, begin: float) -> None:
-        try:
-            of = getattr(iterator, "_dynotune", None)  # none where another library brings its own iterator
-            if of is not None:
-                self._steps.waited_before(of[0], perf_counter() - begin)
-        except Exception as error:
-            self._log("loader", error)
+        of = getattr(iterator, "_dynotune", None)  # none where another library brings its own iterator
+        if of is not None:
+            guarded(self._log, "loader", self._steps.waited_before, of[0], perf_counter() - begin)
 
-    def _iter(self, original: Any) -> Any:
-        hooks = self
+    def _cover_iter(self, loaders: Any) -> None:
+        hooks, original = self, loaders.__iter__
 
-        @functools.wraps(original)
+        @covers(loaders, "__iter__")
         def __iter__(self: Any) -> Any:
             begin = perf_counter()
             made = original(self)
             hooks._waited_before(made, begin)
             return made
 
-        return __iter__
+    def _cover_begins(self, iterator: Any) -> None:
+        hooks, init, reset = self, iterator.__init__, iterator._reset
 
-    def _init(self, original: Any) -> Any:
-        hooks = self
-
-        @functools.wraps(original)
+        @covers(iterator, "__init__")
         def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-            original(self, loader, *args, **kwargs)
-            if hooks._are_unseen:
-                return
-            try:
-                # No reference to the loader: it must die when it would have died. Of what it holds, the iterator needs
-                # nearly all.
-                self._dynotune_loader = type(loader), {n: v for n, v in vars(loader).items() if n != "_iterator"}
-                batch_size = getattr(loader, "batch_size", None)
-                key = type(loader), id(loader.dataset), batch_size, type(loader.sampler), hooks._steps.grad_enabled()
-                self._dynotune = hooks._met(key, loader), batch_size
-            except Exception as error:
-                hooks._log("loader", error)
-
-        return __init__
-
-    def _reset(self, original: Any) -> Any:
-        hooks = self
+            init(self, loader, *args, **kwargs)
+            if not hooks._are_unseen:
+                guarded(hooks._log, "loader", hooks._made, self, loader)
 
         # A loader with persistent workers keeps its iterator and begins it anew.
-        @functools.wraps(original)
+        @covers(iterator, "_reset")
         def _reset(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-            original(self, loader, *args, **kwargs)
-            if hooks._are_unseen:
-                return
-            try:
-                is_first = bool(args[0] if args else kwargs.get("first_iter", False))
-                if hasattr(self, "_dynotune") and not is_first:  # it has just been made
-                    hooks._met(self._dynotune[0], loader)
-            except Exception as error:
-                hooks._log("loader", error)
+            reset(self, loader, *args, **kwargs)
+            is_first = bool(args[0] if args else kwargs.get("first_iter", False))  # it has just been made
+            if not (hooks._are_unseen or is_first) and hasattr(self, "_dynotune"):
+                guarded(hooks._log, "loader", hooks._met, self._dynotune[0], loader)
 
-        return _reset
+    def _made(self, iterator: Any, loader: Any) -> None:
+        # No reference to the loader: it must die when it would have died. Of what it holds, the iterator needs nearly
+        # all.
+        iterator._dynotune_loader = type(loader), {n: v for n, v in vars(loader).items() if n != "_iterator"}
+        batch_size = getattr(loader, "batch_size", None)
+        key = type(loader), id(loader.dataset), batch_size, type(loader.sampler), self._steps.grad_enabled()
+        iterator._dynotune = self._met(key, loader), batch_size
 
-    def _next(self) -> Any:
+    def _cover_next(self, iterator: Any) -> None:
         hooks = self
         steps, draw, log = hooks._steps, hooks._draw, hooks._log
 
-        @functools.wraps(hooks._original_next)
+        @covers(iterator, "__next__")
         def __next__(self: Any) -> Any:
             begin = perf_counter()
             try:
@@ -132,8 +115,6 @@ class LoaderHooks:
                 log("draw", error)
             return batch
 
-        return __next__
-
 
 def cover_loader_workers(torch: Any, begun: Callable[[], None], log: Log) -> None:
     """Call `begun()` in each process that begins work for a loader."""
@@ -141,15 +122,10 @@ def cover_loader_workers(torch: Any, begun: Callable[[], None], log: Log) -> Non
     original = workers._worker_loop
 
     # Pickled by its name, so a process that is spawned calls the cover of its own agent.
-    @functools.wraps(original)
+    @covers(workers, "_worker_loop")
     def _worker_loop(*args: Any, **kwargs: Any) -> Any:
-        try:
-            begun()
-        except Exception as error:
-            log("worker", error)
+        guarded(log, "worker", begun)
         return original(*args, **kwargs)
-
-    workers._worker_loop = _worker_loop
 
 
 def cover_optimizers(torch: Any, steps: Steps, compiled: list[bool], log: Log) -> None:
@@ -157,8 +133,7 @@ def cover_optimizers(torch: Any, steps: Steps, compiled: list[bool], log: Log) -
 
     A GradScaler that skips the step because of infinities has stepped all the same: the program's cycle goes on.
 
-    Args:
-        compiled: holds something once the process compiles; only then can a hook be traced.
+    `compiled`: holds something once the process compiles; only then can a hook be traced.
     """
     # torch.optim deletes the attribute `optimizer`, so `torch.optim.optimizer` is not reachable by dots.
     optimizers: Any = importlib.import_module("torch.optim.optimizer")
@@ -167,13 +142,10 @@ def cover_optimizers(torch: Any, steps: Steps, compiled: list[bool], log: Log) -
     limit = MAX_INSIDE_OPTIMIZER
     scaling: set[int] = set()  # threads inside a scaler's step
 
-    @functools.wraps(original_init)
+    @covers(optimizers.Optimizer, "__init__")
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original_init(self, *args, **kwargs)
-        try:
-            steps.optimizer_built(self)
-        except Exception as error:
-            log("optimizer", error)
+        guarded(log, "optimizer", steps.optimizer_built, self)
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
         if not (compiled and is_compiling()):
@@ -188,14 +160,13 @@ def cover_optimizers(torch: Any, steps: Steps, compiled: list[bool], log: Log) -
         except Exception as error:
             log("optimizer", error)
 
-    optimizers.Optimizer.__init__ = __init__
     optimizers.register_optimizer_step_pre_hook(before)
     optimizers.register_optimizer_step_post_hook(after)
 
     scaler = torch.amp.grad_scaler.GradScaler
     original_step = scaler.step
 
-    @functools.wraps(original_step)
+    @covers(scaler, "step")
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         thread = get_ident()
         try:
@@ -203,13 +174,8 @@ def cover_optimizers(torch: Any, steps: Steps, compiled: list[bool], log: Log) -
             result = original_step(self, optimizer, *args, **kwargs)
         finally:
             scaling.discard(thread)
-        try:
-            steps.stepped(getattr(optimizer, "optimizer", optimizer))
-        except Exception as error:
-            log("scaler", error)
+        guarded(log, "scaler", lambda: steps.stepped(getattr(optimizer, "optimizer", optimizer)))
         return result
-
-    scaler.step = step
 
 
 def cover_graph_replay(torch: Any, replayed: Callable[[Any], None], log: Log) -> None:
@@ -219,13 +185,8 @@ def cover_graph_replay(torch: Any, replayed: Callable[[Any], None], log: Log) ->
     if original is None:
         return
 
-    @functools.wraps(original)
+    @covers(graph, "replay")
     def replay(self: Any) -> Any:
         result = original(self)
-        try:
-            replayed(self)
-        except Exception as error:
-            log("graph", error)
+        guarded(log, "graph", replayed, self)
         return result
-
-    graph.replay = replay

@@ -8,6 +8,8 @@ import sys
 import types
 import weakref
 
+from ..core.covers import covers
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,13 +32,11 @@ def torch_is_here(torch: Any, marked: Callable[[], None]) -> None:
     _is_compiling = torch.compiler.is_compiling
     original = torch.compile
 
-    @functools.wraps(original)
+    @covers(torch, "compile")
     def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
         if isinstance(model, types.FunctionType) and model in _wrappers:
             return _marking(original(vars(model)["__wrapped__"], *args, **kwargs), marked)
         return original(model, *args, **kwargs)
-
-    torch.compile = compile
 
 
 def wrap_function(target: str, hooks: AfterImport, marked: Callable[[], None], log: Log) -> None:

@@ -29,8 +29,7 @@ class OutermostModules:
     """Calls `first(module)` before a root runs for the first time, `ran(module)` after that, and `after(module, args,
     kwargs)` each time.
 
-    Args:
-        around: None, or `around(call, module, args, kwargs)` that makes the call.
+    `around`: None, or `around(call, module, args, kwargs)` that makes the call.
     """
 
     def __init__(
@@ -117,11 +116,6 @@ class OutermostModules:
         """From here on only `classes` are covered, and calls are not made through `around`, where covers may change."""
         self.around = None
         self.watch_only(classes)
-
-    @property
-    def calls_around(self) -> bool:
-        """Whether calls are made through `around`."""
-        return self.around is not None
 
     def reset_after_fork(self) -> None:
         """Of all threads only this one is here; another may come by the name of one that was inside a call."""

@@ -39,7 +39,6 @@ class Steps:
     """Events in, steps out.
 
     Args:
-        grad_enabled: tells whether gradients are recorded now.
         record: called as `record(end_s, wait_s, num_samples, flags)` for each step in order; -1 samples are unknown.
         flags_now: flags of a step that ends now; None where nobody asks.
         reached: called as `reached(num_steps)` when a step has just ended and `num_steps` of them are at or past the
@@ -49,8 +48,6 @@ class Steps:
         has_stepped: called as `has_stepped(optimizer)` after a step of an optimizer, but not of the one that ends steps
             once they are found.
         search_again: called where another training seems to begin; whether its step may be searched for.
-        marked_by_hand: steps will be marked; no cycle is searched for.
-        phase: of which a step is searched for, one of `cycle`'s; None for training where there is any.
         wait: waits for the device where a step may end; None where the host's time is asked for.
     """
 
@@ -156,7 +153,6 @@ class Steps:
 
     @property
     def draws(self) -> bool:
-        """Whether steps draw from a loader."""
         return bool(self._loaders)
 
     def counts(self, key: Key) -> bool:
@@ -304,7 +300,6 @@ class Steps:
         return True
 
     def _forget_cycle(self) -> None:
-        """Search anew."""
         self.cycle, self._anchor, self._sampler, self._loaders = None, -1, None, frozenset()
         self._forget_short_ways()
         self.cover_of_anchor = None
@@ -357,7 +352,6 @@ class Steps:
         self.num_epochs += 1
 
     def work_off(self) -> None:
-        """Count what was noted."""
         pending = self.pending
         if not pending:
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager, suppress
 
+from ..apply.site import call_inside
 from ..core.device import free_memory
 from ..core.errors import by_a_signal
 from .loader_switch import LoaderSwitch
@@ -74,7 +75,7 @@ class Arm:
                 around = switch.site.around(module, args, kwargs)
                 if around is not None:
                     entered.append(around)
-        return _call_inside(entered, call, module, args, kwargs)
+        return call_inside(entered, call, module, args, kwargs)
 
     def called_without(self, error: Exception, call: Callable[[], Any]) -> Any:
         """Make a call that has failed again: without one of the switches after the other, then without all of them.
@@ -203,15 +204,6 @@ def _switch_for(setting: Planned) -> type[Switch]:
     if kind == "constructor":
         return LoaderSwitch if "torch.utils.data.DataLoader" in site["targets"] else FusedSwitch
     return found.get(kind, Unswitched)
-
-
-def _call_inside(entered: list[Around], call: Callable[..., Any], module: Any, args: Args, kwargs: Kwargs) -> Any:
-    if not entered:
-        return call(module, *args, **kwargs)
-    context, finish = entered[-1]
-    with context:
-        output = _call_inside(entered[:-1], call, module, args, kwargs)
-    return finish(output)
 
 
 def _refused(answer: Answer) -> str:

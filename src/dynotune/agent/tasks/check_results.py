@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 import weakref
 
+from ..core.covers import call_directly, covers
 from ..core.device import is_capturing
+from ..core.errors import guarded
 from .digests import as_fields, digests_of, is_plain, local, number, plainly, precision_of, random_states
 from .task import NEVER, Task
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from ..core.program import Program
@@ -40,6 +41,7 @@ class CheckResults(Task):
 
     def __init__(self, program: Program, order: dict[str, Any]) -> None:
         super().__init__(program, order)
+        self._safely = functools.partial(guarded, program.log, "results")
         self._num_values: int = order["num_values"]
         self._other_draws: list[str] = order.get("other_draws") or []
         self._nudge: float = order.get("nudge") or 0.0
@@ -71,7 +73,7 @@ class CheckResults(Task):
         """`Tensor.backward` comes by here, too."""
         original, is_compiling = torch.autograd.backward, torch.compiler.is_compiling
 
-        @functools.wraps(original)
+        @covers(torch.autograd, "backward")
         def backward(*args: Any, **kwargs: Any) -> Any:
             # First, so that a traced call folds to the original's.
             if is_compiling() or self.done:
@@ -85,20 +87,16 @@ class CheckResults(Task):
             finally:
                 self._inside_backward -= 1
 
-        torch.autograd.backward = backward
-
     def _cover_scaler(self, torch: Any) -> None:
         scaler = torch.amp.grad_scaler.GradScaler
         original, is_compiling = scaler.scale, torch.compiler.is_compiling
 
-        @functools.wraps(original)
+        @covers(scaler, "scale")
         def scale(scaler: Any, outputs: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(scaler, outputs, *args, **kwargs)
             if not (is_compiling() or self.done):
                 self._safely(self._was_scaled, scaler, outputs, result)
             return result
-
-        scaler.scale = scale
 
     def _was_scaled(self, scaler: Any, outputs: Any, result: Any) -> None:
         factor = getattr(scaler, "_scale", None)
@@ -137,12 +135,13 @@ class CheckResults(Task):
     # Outputs
 
     def around_calls(self, inner: Any) -> Any:
+        make = inner or call_directly
 
         def around(call: Any, module: Any, args: Any, kwargs: Any) -> Any:
             if self.done:
-                return inner(call, module, args, kwargs) if inner else call(module, *args, **kwargs)
+                return make(call, module, args, kwargs)
             before = self._safely(self._before, module)
-            output = inner(call, module, args, kwargs) if inner else call(module, *args, **kwargs)
+            output = make(call, module, args, kwargs)
             self._safely(self._after, before, output)
             return output
 
@@ -220,10 +219,3 @@ class CheckResults(Task):
                 "num_captured": self._num_captured,
             }
         )
-
-    def _safely(self, function: Callable[..., Any], *args: Any) -> Any:
-        try:
-            return function(*args)
-        except Exception as error:
-            self.program.log("results", error)
-            return None

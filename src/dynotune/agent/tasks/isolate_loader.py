@@ -12,8 +12,7 @@ from threading import get_ident
 from time import perf_counter
 
 from ..core.device import is_capturing, synchronise
-from .batch_replay import alias, values
-from .loader_drain import drain, position
+from .loader_drain import alias, drain, position, values
 from .page_cache import drop
 from .task import Task
 
@@ -76,8 +75,6 @@ class IsolateLoader(Task):
         return num_steps + 1
 
     def around(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Cover the `__next__` of a loader's iterators."""
-
         @functools.wraps(original)
         def __next__(iterator: Any) -> Any:
             if self.done:

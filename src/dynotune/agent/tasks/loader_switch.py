@@ -92,8 +92,6 @@ class Router:
             sources.refuse(options)
 
     def around(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Cover the `__next__` of a loader's iterators."""
-
         def __next__(iterator: Any) -> Any:
             sources = self._sources(iterator)
             if sources is None:

@@ -6,6 +6,7 @@ look costs no system call, and the program is never interrupted. Only the ends o
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import struct
@@ -27,6 +28,7 @@ PAGE_BYTES = 4096
 PAGE_HEAD = struct.Struct("<8sHHII")
 PAGE_MAGIC, PAGE_VERSION = b"DYNOTASK", 1
 TASK_SCHEMA = "dynotune.task/1"
+KINDS = ("time-window", "record-trace", "isolate-loader", "switch-arms", "check-results", "record-memory")
 # Steps are worked off many at a time; a look after each would end that.
 LOOK_S = 0.02
 MOST_STEPS_BETWEEN_LOOKS = 100
@@ -36,7 +38,6 @@ class TaskQueue:
     """Carries out tasks one after another; what is wrong with an order is written down, and the program goes on.
 
     Args:
-        program: what the tasks work on.
         planned: tasks of the plan, dicts as `schema.task` has them, in order.
         live: more tasks come while the program runs.
     """
@@ -54,10 +55,8 @@ class TaskQueue:
         self._num_taken = self._num_repeats = 0
         self._looked_s, self._looked_at = perf_counter(), 0
         self._ignored = False
-        program.more_ordered = self._more_ordered
-
-    def _more_ordered(self) -> bool:
-        return self._page is not None and PAGE_HEAD.unpack_from(self._page)[3] > self._num_taken
+        if live and self._page is not None:
+            program.more_ordered = lambda: PAGE_HEAD.unpack_from(self._page)[3] > self._num_taken
 
     @property
     def has_begun(self) -> bool:
@@ -67,12 +66,10 @@ class TaskQueue:
 
     @property
     def takes_traces(self) -> bool:
-        """Whether a trace may be recorded."""
         return self._page is not None or any(task.event == "trace" for task in self._planned)
 
     @property
     def is_recording(self) -> bool:
-        """Whether a trace is being recorded."""
         return self._current is not None and self._current.event == "trace" and self._current.has_begun
 
     def around(self, inner: Any) -> Any:
@@ -192,28 +189,7 @@ class TaskQueue:
 
 def _class_of(kind: str) -> Any:
     """The class that carries out tasks of this kind; each is imported only where it is asked for."""
-    if kind == "time-window":
-        from .time_window import TimeWindow
-
-        return TimeWindow
-    if kind == "record-trace":
-        from .record_trace import RecordTrace
-
-        return RecordTrace
-    if kind == "isolate-loader":
-        from .isolate_loader import IsolateLoader
-
-        return IsolateLoader
-    if kind == "switch-arms":
-        from .switch_arms import SwitchArms
-
-        return SwitchArms
-    if kind == "check-results":
-        from .check_results import CheckResults
-
-        return CheckResults
-    if kind == "record-memory":
-        from .record_memory import RecordMemory
-
-        return RecordMemory
-    raise ValueError("%r" % kind)
+    if kind not in KINDS:
+        raise ValueError("%r" % kind)
+    module = importlib.import_module("." + kind.replace("-", "_"), __package__)
+    return getattr(module, kind.title().replace("-", ""))

@@ -18,6 +18,7 @@ from time import perf_counter
 from types import FunctionType
 
 from ..core.device import synchronise
+from ..core.errors import guarded
 from ..core.observe import number
 from ..core.tensors import class_name, tensors_in
 from ..steps import samples
@@ -51,6 +52,7 @@ class RecordMemory(Task):
 
     def __init__(self, program: Program, order: dict[str, Any]) -> None:
         super().__init__(program, order)
+        self._tried = functools.partial(guarded, program.log, self.event)
         self._num_steps = max(1, int(order.get("num_steps") or 1))
         self._share: float | None = order.get("batch_share")
         self._undo: list[Callable[[], None]] = []
@@ -289,13 +291,6 @@ class RecordMemory(Task):
         output = runner(call, module, args, kwargs)
         self._tried(self._after_root, output)
         return output
-
-    def _tried(self, function: Callable[..., None], *args: Any) -> None:
-        """The program goes on, whatever goes wrong here."""
-        try:
-            function(*args)
-        except Exception as error:
-            self.program.log(self.event, error)
 
     def _before_root(self, args: Any, kwargs: Any) -> None:
         torch, facts = self.program.torch, self._facts

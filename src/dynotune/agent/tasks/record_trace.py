@@ -207,8 +207,7 @@ def _resident_bytes() -> int:
 def _write(session: Session, folder: str, name: str) -> int:
     """Write the trace, packed and readable by its owner alone; its size.
 
-    Raises:
-        OSError: there is no room for it; nothing is left behind.
+    Raises OSError: there is no room for it; nothing is left behind.
     """
     path = os.path.join(folder, name)
     plain, packed = path + ".plain", path + ".partial"
@@ -230,11 +229,7 @@ def _write(session: Session, folder: str, name: str) -> int:
 
 
 def _refuse_cut_short(path: str) -> None:
-    """The profiler does not say when the disk is full.
-
-    Raises:
-        OSError: the file does not end as JSON does.
-    """
+    """The profiler does not say when the disk is full. Raises OSError: the file does not end as JSON does."""
     with open(path, "rb") as file:
         file.seek(max(0, os.path.getsize(path) - 64))
         if not file.read().rstrip().endswith(b"}"):

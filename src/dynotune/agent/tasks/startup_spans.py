@@ -17,6 +17,9 @@ import weakref
 from threading import get_ident
 from time import perf_counter
 
+from ..core.covers import covers, on_compilations
+from ..core.errors import guarded
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,12 +50,7 @@ def _renamed(code: types.CodeType) -> types.CodeType:
 
 
 class StartupSpans:
-    """From the first line of the agent on.
-
-    Args:
-        begun_s: when the agent's first line ran.
-        event: writes an event of the record.
-    """
+    """From the first line of the agent on. `begun_s`: when the agent's first line ran."""
 
     def __init__(self, begun_s: float, event: Event, log: Log) -> None:
         self._begun_s, self._event, self._log = begun_s, event, log
@@ -68,7 +66,8 @@ class StartupSpans:
         """Watch imports from here on, and the rest when it is there; the agent's own part of the start is over."""
         self._guard("imports", self._cover_imports)
         hooks.call("torch._dynamo.callback", lambda module: self._later("compile", self._watch_compilations, module))
-        hooks.call("safetensors.torch", lambda module: self._later("weights", self._cover_load_file, module))
+        load_file = functools.partial(self._cover, name="load_file", phase="weights")
+        hooks.call("safetensors.torch", lambda module: self._later("weights", load_file, module))
         hooks.call("transformers.modeling_utils", lambda module: self._later("weights", self._cover_pretrained, module))
         self._guard("process", self._tell_process)
         self._record("agent", self._begun_s, perf_counter())
@@ -81,7 +80,6 @@ class StartupSpans:
         self._event({"event": "starting_process", "started_s": ticks / os.sysconf("SC_CLK_TCK") - since_boot_s})
 
     def torch_is_here(self, torch: Any) -> None:
-        """`import torch` has just finished."""
         self._guard("cuda", self._cover_cuda, torch)
         self._guard("weights", self._cover_weights, torch)
         self._guard("model_build", self._cover_construction, torch.nn.Module)
@@ -148,14 +146,12 @@ class StartupSpans:
         original = getattr(owner, name)
         is_compiling: Callable[[], bool] = sys.modules["torch"].compiler.is_compiling
 
-        @functools.wraps(original)
+        @covers(owner, name)
         def covered(*args: Any, **kwargs: Any) -> Any:
             # A model may be moved inside of what is compiled: to the compiler this is a constant.
             if is_compiling():
                 return original(*args, **kwargs)
             return self._within(phase, original, *args, **kwargs)
-
-        setattr(owner, name, covered)
 
     # Imports
 
@@ -218,9 +214,6 @@ class StartupSpans:
         for name in ("to", "cuda"):
             self._cover(module, name, "to_device")
 
-    def _cover_load_file(self, module: Any) -> None:
-        self._cover(module, "load_file", "weights")
-
     @_not_counted
     def _cover_pretrained(self, module: Any) -> None:
         model = module.PreTrainedModel
@@ -247,20 +240,16 @@ class StartupSpans:
         self._tool, self._monitoring = tool, monitoring
         original = module.__init__
 
-        @functools.wraps(original)
+        @covers(module, "__init__")
         def __init__(self_: Any, *args: Any, **kwargs: Any) -> None:
             original(self_, *args, **kwargs)
             if get_ident() == self._thread:
-                try:
-                    self._constructing(self_, sys._getframe(1))
-                except Exception as error:
-                    self._log("starting: model_build", error)
+                guarded(self._log, "starting: model_build", self._constructing, self_, sys._getframe(1))
 
         def uncover() -> None:
             if module.__init__ is __init__:  # nobody has covered ours
                 module.__init__ = original
 
-        module.__init__ = __init__
         self._uncover_construction = uncover
 
     def _constructing(self, made: Any, frame: Any) -> None:
@@ -295,16 +284,7 @@ class StartupSpans:
     # Compilation
 
     def _watch_compilations(self, callback: Any) -> None:
-        handler = callback.callback_handler
-        forget = type(handler).clear
-
-        def clear(handler_: Any) -> None:
-            # torch._dynamo.reset() clears the callbacks, ours too.
-            forget(handler_)
-            self._register(handler_)
-
-        self._register(handler)
-        type(handler).clear = clear
+        on_compilations(callback, self._register)
 
     def _register(self, handler: Any) -> None:
         handler.register_end_callback(self._compilation_ends)
@@ -321,19 +301,11 @@ class StartupSpans:
         if begin_s is None:
             return
         self._end("compile", begin_s)
-        try:
-            self._event({"event": "compiled", **_compiler_counts()})
-        except Exception as error:
-            self._log("starting: compiled", error)
+        guarded(self._log, "starting: compiled", lambda: self._event({"event": "compiled", **_compiler_counts()}))
 
 
 class _Building:
-    """A constructor that is under way. Its frame would keep all that it made, should it raise: so its number is kept.
-
-    Args:
-        made: what it makes.
-        frame: its own.
-    """
+    """A constructor that is under way. Its frame would keep all that it made, should it raise: its number is kept."""
 
     def __init__(self, made: Any, frame: Any) -> None:
         self._made = weakref.ref(made)

@@ -21,10 +21,11 @@ from statistics import median
 from threading import get_ident
 from time import perf_counter
 
+from ..core.covers import call_directly
 from ..core.device import device_allocations, synchronise
 from ..core.errors import by_a_signal
 from .arm import Arm
-from .results_within import ResultsWithin
+from .digests import ResultsWithin
 from .switches import NotSwitched
 from .task import Task
 
@@ -153,8 +154,7 @@ class SwitchArms(Task):
         """`inner`, around it the arm that is on."""
         self._inner.append(inner)
 
-        def plainly(call: Call, module: Any, args: Args, kwargs: Kwargs) -> Any:
-            return inner(call, module, args, kwargs) if inner is not None else call(module, *args, **kwargs)
+        plainly = inner or call_directly
 
         def around_root(call: Call, module: Any, args: Args, kwargs: Kwargs) -> Any:
             on = self._on

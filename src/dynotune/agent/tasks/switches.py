@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 
+from ..apply.compile import why_not
 from ..apply.globals import write
 from ..apply.module import AutocastSite, ChannelsLastSite
 from ..apply.site import resolve, text
@@ -23,10 +24,7 @@ if TYPE_CHECKING:
     from ..core.program import Program
 
 # The older call sets these, too, and could not put them back by its own value alone.
-_SET_BESIDE = (
-    "torch.backends.cuda.matmul.fp32_precision",
-    "torch.backends.mkldnn.matmul.fp32_precision",
-)
+_SET_BESIDE = ("torch.backends.cuda.matmul.fp32_precision", "torch.backends.mkldnn.matmul.fp32_precision")
 
 
 class NotSwitched(Exception):
@@ -43,9 +41,7 @@ class HasAlready(NotSwitched):
 class Switch:
     """Settings of one place.
 
-    Args:
-        planned: dicts with the fields of `schema.run.PlannedSetting`.
-        program: whose objects are switched.
+    `planned`: dicts with the fields of `schema.run.PlannedSetting`. `program`: whose objects are switched.
     """
 
     site: Site | None = None
@@ -183,7 +179,8 @@ class ChannelsLastSwitch(Switch):
             raise NotSwitched("no outermost module has a 4-D weight")
         if all(weight.is_contiguous(memory_format=wanted) for weight in tensors):
             raise HasAlready
-        self._before = [(weight, self._layout_of(weight)) for weight in tensors]
+        layouts = {True: torch.contiguous_format, False: torch.channels_last}
+        self._before = [(weight, layouts[weight.is_contiguous()]) for weight in tensors]
         for weight in tensors:
             self._convert(weight, wanted)
         self._layout.watch(tensors)
@@ -192,10 +189,6 @@ class ChannelsLastSwitch(Switch):
         for weight, layout in self._before:
             self._convert(weight, layout)
         self._before = []
-
-    def _layout_of(self, weight: Any) -> Any:
-        torch = self.torch
-        return torch.contiguous_format if weight.is_contiguous() else torch.channels_last
 
     def _convert(self, weight: Any, wanted: Any) -> None:
         with self.torch.inference_mode(False), self.torch.no_grad():
@@ -246,13 +239,10 @@ class CompileSwitch(Switch):
         return []
 
     def _roots(self) -> list[Any]:
-        script = self.torch.jit.ScriptModule
         found = list(self.program.roots.alive())
         for root in found:
-            if hasattr(root, "_orig_mod") or getattr(root, "_compiled_call_impl", None) is not None:
-                raise NotSwitched("the program compiles %s itself" % type(root).__name__)
-            if isinstance(root, script):
-                raise NotSwitched("%s is a TorchScript module" % type(root).__name__)
+            if reason := why_not(self.torch, root):
+                raise NotSwitched(reason)
         if not found:
             raise NotSwitched("no outermost module is called")
         return found

@@ -23,9 +23,7 @@ class Task:
     where a step has just ended, and return the number of steps at which to be called next. One that `needs_torch` is
     given up in a program that has none.
 
-    Args:
-        program: what it works on.
-        order: its fields, as `schema.task` has them.
+    `program`: what it works on. `order`: its fields, as `schema.task` has them.
     """
 
     event = ""
@@ -83,15 +81,10 @@ class Task:
         return NEVER if self.done else stop
 
     def complete(self, fields: dict[str, Any]) -> None:
-        """Write the result."""
         self._write({"event": self.event, "task": self.id, "done_s": perf_counter(), **fields})
 
     def give_up(self, reason: str, *, at_exit: bool = False, **fields: Any) -> None:
-        """Write why there is no result.
-
-        Args:
-            at_exit: the program ended before.
-        """
+        """Write why there is no result. `at_exit`: the program ended before."""
         given_up = {"event": "given_up", "task": self.id, "kind": self.event, "reason": reason, "at_exit": at_exit}
         self._write({**given_up, **fields})
 

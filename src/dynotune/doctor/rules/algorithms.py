@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from dynotune.doctor import policy
-from dynotune.doctor.bounds import (
-    at_most,
-    is_at,
-    main_model,
-    num_input_shapes,
-    operator_share,
-    operators,
-    place_of,
-    saving,
-)
-from dynotune.doctor.declaration import rule
-from dynotune.doctor.machine import fact_or_none
+from dynotune.doctor import bounds, policy
+from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.observation_view import ObservationView, evidence_of
 from dynotune.doctor.slow_steps import slow_steps
-from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
-from dynotune.schema.trace_summary import Place
 
 REPEATABLE = ("index", "sort", "random", "pooling")
 """Classes of kernels for which torch has a second algorithm, whose results repeat."""
@@ -31,110 +16,88 @@ _CONVOLUTIONS = ("aten::cudnn_convolution", "aten::convolution_backward")
 
 
 @rule(
-    "cudnn-benchmark-off",
-    "program",
     title="cuDNN picks convolution algorithms by a heuristic, without timing them.",
-    sees="convolutions take a fifth of a step or more, their shapes hardly vary, and `torch.backends.cudnn.benchmark` "
-    "is off.",
-    costs="at most half of the time of convolutions. The severity is at most medium unless slow kernels (half types or "
-    "TF32 without tensor cores) show that the heuristic failed.",
-    wrong_when="the heuristic already picks the fastest algorithm, as it mostly does for common shapes. With "
-    "benchmarking on, the choice may differ between runs, and results then differ in their last digits.",
+    sees="convolutions of few shapes take a fifth of a step or more, and `torch.backends.cudnn.benchmark` is off.",
+    costs="at most half of the time of convolutions. Above medium only if slow kernels show that the heuristic failed.",
+    wrong_when="the heuristic already picks the fastest algorithm, as it mostly does for common shapes.",
     candidates=[Setting("cudnn.benchmark", True)],
 )
-def cudnn_benchmark_off(view: ObservationView) -> Iterator[Finding]:
+def cudnn_benchmark_off(view: ObservationView) -> Judgements:
     if not view.uses_cuda or not _may_convolve(view):
         return
     share_of = view.kernel_share("convolution")
-    if share_of < policy.CONVOLUTION_SHARE or num_input_shapes(view) > policy.FEW_SHAPES:
+    if share_of < policy.CONVOLUTION_SHARE or bounds.num_input_shapes(view) > policy.FEW_SHAPES:
         return
     if view.truth("live.cudnn_benchmark"):
         return
-    share = saving(view, policy.AUTOTUNED * share_of)
+    share = bounds.saving(view, policy.AUTOTUNED * share_of)
     if share < policy.LEAST_SHARE:
         return
-    slow = [loss for loss in view.losses("gemm-misaligned", "amp-absent") if is_at(loss.where, "conv")]
-    yield Finding(
-        id="cudnn-benchmark-off",
-        severity=policy.severity(share) if slow else at_most(policy.severity(share), "medium"),
+    slow = [loss for loss in view.losses("gemm-misaligned", "amp-absent") if bounds.is_at(loss.where, "conv")]
+    yield Judgement(
+        severity=policy.severity(share) if slow else bounds.at_most(policy.severity(share), "medium"),
         claim=f"Convolutions take {share_of:.0%} of a step, with algorithms that cuDNN chose without timing them.",
         share=share,
         evidence=[view.mentions("live.cudnn_benchmark"), *evidence_of(slow)],
-        where=place_of(slow, main_model(view)),
-        candidates=[Setting("cudnn.benchmark", True)],
+        where=bounds.place_of(slow, bounds.main_model(view)),
         remedy="Set torch.backends.cudnn.benchmark = True, so that cuDNN times its algorithms. Results may differ in "
         "their last digits.",
     )
 
 
 @rule(
-    "cudnn-deterministic-on",
-    "program",
     title="cuDNN may use only algorithms whose results repeat.",
     sees="`torch.backends.cudnn.deterministic` is on in a training whose convolutions take a fifth of a step or more.",
-    costs="at most half of the time of convolutions. Only their backward pass has algorithms whose results do not "
-    "repeat.",
+    costs="at most half of the time of convolutions: faster algorithms of their backward pass are left out.",
     wrong_when="results must repeat bit by bit.",
     candidates=[Setting("cudnn.deterministic", False), Setting("cudnn.benchmark", True)],
     explains=["cudnn-benchmark-off"],
 )
-def cudnn_deterministic_on(view: ObservationView) -> Iterator[Finding]:
+def cudnn_deterministic_on(view: ObservationView) -> Judgements:
     if not view.uses_cuda or not view.is_training or not _may_convolve(view):
         return
     share_of = view.kernel_share("convolution")
     if share_of < policy.CONVOLUTION_SHARE or not view.truth("live.cudnn_deterministic"):
         return
-    share = saving(view, policy.AUTOTUNED * share_of)
-    if share < policy.LEAST_SHARE:
-        return
-    benchmarks = fact_or_none(view, "live.cudnn_benchmark") is True
-    yield Finding(
-        id="cudnn-deterministic-on",
-        severity=policy.severity(share),
+    share = bounds.saving(view, policy.AUTOTUNED * share_of)
+    benchmarks = view.fact_or_none("live.cudnn_benchmark") is True
+    yield Judgement(
         claim=f"Convolutions take {share_of:.0%} of a step, and cuDNN may use only algorithms whose results repeat.",
         share=share,
         evidence=[view.mentions("live.cudnn_deterministic"), view.mentions("live.cudnn_benchmark")],
-        where=place_of([], main_model(view)),
+        model=bounds.main_model(view),
         candidates=[Setting("cudnn.deterministic", False), *([] if benchmarks else [Setting("cudnn.benchmark", True)])],
         remedy="Set torch.backends.cudnn.deterministic = False if results need not repeat bit by bit.",
     )
 
 
 @rule(
-    "cudnn-benchmark-dynamic",
-    "program",
     title="cuDNN times its algorithms again for each new input shape.",
-    sees="`torch.backends.cudnn.benchmark` is on and inputs had more than twenty shapes. Either the recorded steps "
-    "have more convolution kernels than their operators can have used, or step times differ much. With more than two "
-    "shapes, the rule also fires if memory was allocated in steps among the slowest hundredth, because each trial "
-    "needs memory.",
-    costs="the kernels that were only timed, and the time for which the host waits for them; otherwise the time that "
-    "steps take beyond the median. With twenty shapes or fewer, the share is what the slowest steps lost, which is a "
-    "lower bound.",
+    sees="`torch.backends.cudnn.benchmark` is on and inputs had more than twenty shapes; and the recorded steps have "
+    "more convolution kernels than their operators can have used, or step times differ much. With three shapes or "
+    "more, also if memory was allocated in steps among the slowest hundredth.",
+    costs="the kernels that were only timed, and the host's waits for them; otherwise the time of steps beyond the "
+    "median. With twenty shapes or fewer: what the slowest steps lost, a lower bound.",
     wrong_when="the program has seen all shapes after it has run for a while.",
     candidates=[Setting("cudnn.benchmark", False)],
     explains=["alloc-retries", "alloc-jitter", "host-bound", "launch-bound", "sync-per-step"],
 )
-def cudnn_benchmark_dynamic(view: ObservationView) -> Iterator[Finding]:
+def cudnn_benchmark_dynamic(view: ObservationView) -> Judgements:
     if not view.uses_cuda or not _may_convolve(view) or not view.truth("live.cudnn_benchmark"):
         return
-    num_shapes = num_input_shapes(view)
+    num_shapes = bounds.num_input_shapes(view)
     slow = slow_steps(view, "allocation") if num_shapes > policy.FULL_AND_LAST else None
     if num_shapes <= policy.FEW_SHAPES and slow is None:
         return
     kernels = sum(row.num for row in view.kernels.classes if row.name in ("convolution", "layout"))
-    calls = sum(row.num for row in operators(view, lambda name: name in _CONVOLUTIONS))
+    calls = sum(row.num for row in bounds.operators(view, lambda name: name in _CONVOLUTIONS))
     tried = 1.0 - policy.KERNELS_OF_CONVOLUTION * calls / kernels if calls and kernels else 0.0
     # The host waits for each trial.
     timed = tried * view.kernel_share("convolution", "layout") + view.attribution.shares.host if tried > 0 else 0.0
     uneven = 1.0 - view.timing.median_step_s / view.timing.step_s if view.timing.step_s else 0.0
     # With few shapes most steps time nothing, and some steps are longer only by their size.
     share = min(1.0, max(timed, uneven if num_shapes > policy.FEW_SHAPES else slow.share if slow else 0.0))
-    if share < policy.LEAST_SHARE:
-        return
-    yield Finding(
-        id="cudnn-benchmark-dynamic",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"cuDNN times its algorithms for each new shape, and there were {num_shapes} already.",
         share=share,
         evidence=[
@@ -142,110 +105,88 @@ def cudnn_benchmark_dynamic(view: ObservationView) -> Iterator[Finding]:
             f"the median step takes {1 - uneven:.0%} of the mean one",
             *(slow.evidence() if slow else []),
         ],
-        where=place_of([], main_model(view)),
-        candidates=[Setting("cudnn.benchmark", False)],
+        model=bounds.main_model(view),
         remedy="Set torch.backends.cudnn.benchmark = False, or pad inputs to a few sizes.",
     )
 
 
 @rule(
-    "cudnn-benchmark-limit",
-    "program",
-    title="cuDNN times only the first ten of its algorithms.",
+    title="cuDNN times ten algorithms for each convolution, and may have more of them.",
     sees="benchmarking is on, convolutions take half of a step or more, and the limit is the default.",
     costs="unknown. The fastest algorithm is mostly among the first ten.",
     wrong_when="the fastest algorithm is among the first ten.",
 )
-def cudnn_benchmark_limit(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda or not _may_convolve(view) or num_input_shapes(view) > policy.FEW_SHAPES:
+def cudnn_benchmark_limit(view: ObservationView) -> Judgements:
+    if not view.uses_cuda or not _may_convolve(view) or bounds.num_input_shapes(view) > policy.FEW_SHAPES:
         return
     if view.kernel_share("convolution") < 0.5 or not view.truth("live.cudnn_benchmark"):
         return
     if view.number("live.cudnn_benchmark_limit") == 0:
         return
-    yield Finding(
-        id="cudnn-benchmark-limit",
+    yield Judgement(
         severity="low",
-        claim="cuDNN times ten algorithms for each convolution, and may have more of them.",
         share=Unknown("the other algorithms were not tried"),
         evidence=[view.mentions("live.cudnn_benchmark_limit")],
-        remedy="Try torch.backends.cudnn.benchmark_limit = 0 in a long training: cuDNN then times all algorithms, "
-        "once a shape.",
+        remedy="Try torch.backends.cudnn.benchmark_limit = 0 in a long training: cuDNN then times all algorithms, once "
+        "a shape.",
     )
 
 
 @rule(
-    "deterministic-algos-on",
-    "program",
     title="torch may use only algorithms whose results repeat.",
-    sees="`torch.use_deterministic_algorithms(True)`, and time in operations that have a faster algorithm whose "
-    "results do not repeat: indexing, scattering, sorting, interpolation, and convolutions in training.",
+    sees="`torch.use_deterministic_algorithms(True)`, and time in operations that have a faster algorithm.",
     costs="at most the time of indexing, scattering, sorting and interpolation, half of the time of convolutions, and "
     "the fills of `fill-uninitialized`.",
     wrong_when="results must repeat bit by bit.",
     candidates=[Setting("determinism.algorithms", False)],
     explains=["fill-uninitialized"],
 )
-def deterministic_algos_on(view: ObservationView) -> Iterator[Finding]:
+def deterministic_algos_on(view: ObservationView) -> Judgements:
     if not view.truth("live.deterministic_algorithms"):
         return
     if view.uses_cuda:
         convolving = policy.AUTOTUNED * view.kernel_share("convolution") if view.is_training else 0.0
-        share = saving(view, view.kernel_share(*REPEATABLE) + convolving)
+        share = bounds.saving(view, view.kernel_share(*REPEATABLE) + convolving)
     else:
-        share = operator_share(view, lambda name: name.startswith(_REPEATABLE_ON_CPU))
+        share = bounds.operator_share(view, lambda name: name.startswith(_REPEATABLE_ON_CPU))
     share = min(1.0, share + (_filling(view)[1] if view.truth("live.fill_uninitialized_memory") else 0.0))
-    yield Finding(
-        id="deterministic-algos-on",
+    yield Judgement(
         severity=policy.severity(share),
-        claim="torch may use only algorithms whose results repeat.",
         share=share,
         evidence=[view.mentions("live.deterministic_algorithms"), view.mentions("live.deterministic_warn_only")],
-        where=place_of([], main_model(view)),
-        candidates=[Setting("determinism.algorithms", False)],
+        model=bounds.main_model(view),
         remedy="Call torch.use_deterministic_algorithms(False) if results need not repeat bit by bit.",
     )
 
 
 @rule(
-    "fill-uninitialized",
-    "program",
-    title="torch fills memory that the program overwrites anyway.",
-    sees="deterministic algorithms are on, `torch.utils.deterministic.fill_uninitialized_memory` is on, and fills are "
-    "among the recorded operators.",
-    costs="at most the fills' part of the pointwise kernels and of the time for which the device waits for the host. "
-    "Without a device: the time of the fills.",
+    title="With deterministic algorithms torch fills each new tensor, although the program overwrites it.",
+    sees="deterministic algorithms, `torch.utils.deterministic.fill_uninitialized_memory`, and recorded fills.",
+    costs="at most the fills' part of pointwise kernels and of waits for the host. Without a device: the fills' time.",
     wrong_when="the program reads memory that it never wrote, and results must still repeat.",
     candidates=[Setting("determinism.algorithms", False)],
 )
-def fill_uninitialized(view: ObservationView) -> Iterator[Finding]:
+def fill_uninitialized(view: ObservationView) -> Judgements:
     if not view.truth("live.deterministic_algorithms") or not view.truth("live.fill_uninitialized_memory"):
         return
     fills, share = _filling(view)
-    if share < policy.LEAST_SHARE:
-        return
-    yield Finding(
-        id="fill-uninitialized",
-        severity=policy.severity(share),
-        claim="With deterministic algorithms torch fills each new tensor, although the program overwrites it.",
+    yield Judgement(
         share=share,
         evidence=[f"{fills / (view.trace.num_steps or 1):,.0f} fills a step"],
-        where=Place(),
-        candidates=[Setting("determinism.algorithms", False)],
         remedy="Set torch.utils.deterministic.fill_uninitialized_memory = False.",
     )
 
 
 def _filling(view: ObservationView) -> tuple[int, float]:
     """Return the number of recorded fills, and the most that they cost of a step."""
-    fills = sum(row.num for row in operators(view, _fills))
+    fills = sum(row.num for row in bounds.operators(view, _fills))
     if view.uses_cuda:
         pointwise = sum(row.num for row in view.kernels.classes if row.name == "elementwise")
         part = min(1.0, fills / pointwise) if pointwise else 0.0
         calls = sum(row.num for row in view.trace.operators)
         waits = view.attribution.shares.host * min(1.0, 2 * fills / calls) if calls else 0.0
-        return fills, min(1.0, saving(view, part * view.kernel_share("elementwise")) + waits)
-    return fills, operator_share(view, _fills)
+        return fills, min(1.0, bounds.saving(view, part * view.kernel_share("elementwise")) + waits)
+    return fills, bounds.operator_share(view, _fills)
 
 
 def _fills(name: str) -> bool:
@@ -255,13 +196,3 @@ def _fills(name: str) -> bool:
 def _may_convolve(view: ObservationView) -> bool:
     """Return False if the modules are known and none of them is a convolution."""
     return not view.models or any(model.num_modules.get("convolution") for model in view.models)
-
-
-RULES = (
-    cudnn_benchmark_off,
-    cudnn_deterministic_on,
-    cudnn_benchmark_dynamic,
-    cudnn_benchmark_limit,
-    deterministic_algos_on,
-    fill_uninitialized,
-)

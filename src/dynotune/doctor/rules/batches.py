@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dynotune.doctor import policy
-from dynotune.doctor.declaration import rule
+from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.hot_lines import known, of_loader, place
 from dynotune.doctor.loaders import are_behind, loading_of, main_loader, more_workers, steady_wait, taken_by_workers
 from dynotune.doctor.observation_view import ObservationView
-from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading
 from dynotune.schema.setting import Setting
 
 
 @rule(
-    "collate-heavy",
-    "program",
     title="Collating samples takes much of the loading time.",
-    sees="the program waits for its loader, or operators wait for cores that workers use; and the collate function "
-    "takes a large part of the time in which a batch is made.",
+    sees="a wait for the loader or for cores that workers use; collating takes much of a batch's time.",
     costs="at most the collate function's part of this wait.",
     wrong_when="samples are lazy, and the collate function is what reads or decodes them.",
     candidates=["loader.num_workers"],
     explains=["loader-bound", "loader-jitter", "epoch-jitter"],
 )
-def collate_heavy(view: ObservationView) -> Iterator[Finding]:
+def collate_heavy(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     if loader is None or _lost(view, loader) < policy.LEAST_SHARE:
         return
@@ -34,34 +28,26 @@ def collate_heavy(view: ObservationView) -> Iterator[Finding]:
     share = _saved(view, loader, loading.collate_s)
     if loading.collate_s < policy.LARGE_PART * loading.fetch_s or share < policy.LEAST_SHARE:
         return
-    yield Finding(
-        id="collate-heavy",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"{loading.collate_s / loading.fetch_s:.0%} of making a batch goes into collating it.",
         share=share,
         evidence=[_part(loading, loading.collate_s, "in the collate function"), f"collate_fn: {loader.collate}"],
         where=place(known(of_loader, view), loading.collate if loading.collate.function else loader.place),
         candidates=_workers(view, loader),
-        remedy=(
-            "Allocate one tensor for each batch and write samples into it, or let the data set return whole batches "
-            "(__getitems__)."
-        ),
+        remedy="Write samples into one tensor for each batch, or let the data set return whole batches (__getitems__).",
     )
 
 
 @rule(
-    "decode-bound",
-    "program",
     title="Decoding images or sound takes most of the loading time.",
-    sees="the program waits for its loader, or operators wait for cores that workers use; and a known decoder (Pillow, "
-    "OpenCV, torchvision, TurboJPEG, soundfile and others) takes a large part of the time in which a batch is made. "
-    "Converting and resizing the decoded image (Pillow, OpenCV) counts as decoding.",
+    sees="a wait for the loader or for cores that workers use; a known decoder (Pillow, OpenCV, torchvision, "
+    "TurboJPEG, soundfile and others) takes much of a batch's time, with converting and resizing the decoded image.",
     costs="at most the decoder's part of this wait.",
     wrong_when="the decoder waits for the file's bytes, or the size is drawn at random for each image.",
     candidates=["loader.num_workers"],
     explains=["loader-bound", "loader-jitter", "epoch-jitter"],
 )
-def decode_bound(view: ObservationView) -> Iterator[Finding]:
+def decode_bound(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     if loader is None or _lost(view, loader) < policy.LEAST_SHARE:
         return
@@ -70,9 +56,7 @@ def decode_bound(view: ObservationView) -> Iterator[Finding]:
     if loading.decode_s < policy.LARGE_PART * loading.fetch_s or share < policy.LEAST_SHARE:
         return
     resizing = " and resizing" if any(name.endswith(("resize", "thumbnail")) for name in loading.decoders) else ""
-    yield Finding(
-        id="decode-bound",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"{loading.decode_s / loading.fetch_s:.0%} of making a batch goes into decoding{resizing}.",
         share=share,
         evidence=[_part(loading, loading.decode_s, f"in {', '.join(loading.decoders)}")],
@@ -83,49 +67,31 @@ def decode_bound(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "cow-growth",
-    "program",
     title="Forked workers copy the data set's Python objects as they read them.",
-    sees="the data set holds many Python objects in lists or dicts, and the private memory of the forked workers grew "
-    "within the window.",
-    costs="memory: in the end each worker has its own copy, because reading an object changes its reference count and "
-    "so writes to its page. It costs time only if the machine swaps.",
+    sees="the data set holds many Python objects, and the forked workers' private memory grew within the window.",
+    costs="memory: reading an object changes its reference count, so in the end each worker has a copy of its page.",
     wrong_when="workers fill a cache of their own on purpose.",
 )
-def cow_growth(view: ObservationView) -> Iterator[Finding]:
+def cow_growth(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     if loader is None or not loader.num_workers or loader.context not in (None, "fork"):
         return
     loading = loading_of(loader)
     if (loading.num_objects or 0) < policy.MANY_OBJECTS:
         return
-    if loading.private_growth_bytes is None or not loading.private_over_s:
-        yield from _may_grow(loader, loading)
-        return
+    claim = f"Each of {loader.num_workers} forked workers copies the data set's Python objects as it reads them."
+    seen, much = "their memory was not followed", False
     grown, over_s = loading.private_growth_bytes, loading.private_over_s
-    if grown < policy.COPIED_BYTES:
-        return
-    yield Finding(
-        id="cow-growth",
-        severity="medium" if grown * 60 / over_s >= policy.COPIED_MUCH_BYTES else "low",
+    if grown is not None and over_s:
+        if grown < policy.COPIED_BYTES:
+            return
+        claim = f"The workers' own memory grew by {grown / 1e6:,.0f} MB in {over_s:.1f} s as they read the data set."
+        seen, much = f"{loader.num_workers} workers", grown * 60 / over_s >= policy.COPIED_MUCH_BYTES
+    yield Judgement(
+        severity="medium" if much else "low",
         kind="memory",
-        claim=f"The workers' own memory grew by {grown / 1e6:,.0f} MB in {over_s:.1f} s as they read the data set.",
-        share=Unknown("it costs memory"),
-        evidence=[f"the data set holds some {loading.num_objects:,} Python objects", f"{loader.num_workers} workers"],
-        where=loader.place,
-        remedy="Hold the data in numpy arrays, torch tensors or Arrow tables: each is one object, for any number of "
-        "entries.",
-    )
-
-
-def _may_grow(loader: Loader, loading: Loading) -> Iterator[Finding]:
-    yield Finding(
-        id="cow-growth",
-        severity="low",
-        kind="memory",
-        claim=f"Each of {loader.num_workers} forked workers copies the data set's Python objects as it reads them.",
-        share=Unknown("it costs memory"),
-        evidence=[f"the data set holds some {loading.num_objects:,} Python objects", "their memory was not followed"],
+        claim=claim,
+        evidence=[f"the data set holds some {loading.num_objects:,} Python objects", seen],
         where=loader.place,
         remedy="Hold the data in numpy arrays, torch tensors or Arrow tables: each is one object, for any number of "
         "entries.",
@@ -133,14 +99,12 @@ def _may_grow(loader: Loader, loading: Loading) -> Iterator[Finding]:
 
 
 @rule(
-    "last-batch-shape",
-    "program",
     title="The last batch of each epoch is smaller than the others.",
     sees="the loader keeps an incomplete last batch, and the program compiles or times convolutions for each shape.",
     costs="compilation within the window, if the smaller batch caused it; otherwise only the first such batch.",
     wrong_when="shapes vary anyway.",
 )
-def last_batch_shape(view: ObservationView) -> Iterator[Finding]:
+def last_batch_shape(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     if loader is None or loader.drop_last is not False or not loader.num_items or not loader.batch_size:
         return
@@ -154,8 +118,7 @@ def last_batch_shape(view: ObservationView) -> Iterator[Finding]:
     )
     if not recompiled and not (tunes and view.uses_cuda):
         return
-    yield Finding(
-        id="last-batch-shape",
+    yield Judgement(
         severity="low",
         kind="jitter",
         claim=f"The last batch of an epoch holds {rest} samples, not {loader.batch_size}, and so has its own shape.",
@@ -191,6 +154,3 @@ def _workers(view: ObservationView, loader: Loader) -> list[Setting]:
 
 def _part(loading: Loading, part_s: float, where: str) -> str:
     return f"{part_s * 1e3:.3g} of the {loading.fetch_s * 1e3:.3g} ms that a batch takes to make are {where}"
-
-
-RULES = (collate_heavy, decode_bound, cow_growth, last_batch_shape)

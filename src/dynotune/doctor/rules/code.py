@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from dynotune.doctor import policy
-from dynotune.doctor.bounds import (
-    at_least,
-    bytes_per_s,
-    goes_backward,
-    host_share,
-    main_model,
-    operator_share,
-    place_of,
-    severity_of,
-    version,
-    waits_for_host,
-)
-from dynotune.doctor.declaration import rule
+from dynotune.doctor import bounds, policy
+from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.hot_lines import steps_thread
-from dynotune.doctor.machine import fact_or_none, unset
-from dynotune.doctor.observation_view import Missing, ObservationView
-from dynotune.schema.diagnosis import Finding
+from dynotune.doctor.machine import unset, version
+from dynotune.doctor.observation_view import ObservationView, or_else, or_unknown
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Model, ModelCall
 from dynotune.schema.setting import Setting
@@ -35,29 +20,20 @@ _ZEROING = ("aten::zero_", "aten::_foreach_zero_", "aten::fill_", "aten::add_")
 
 
 @rule(
-    "profiler-left-on",
-    "program",
-    title="The program profiles itself.",
+    title="The program runs torch's profiler during its steps.",
     sees="the program itself runs torch's profiler, or `emit_nvtx`, within the window.",
-    costs="host time for each operator and kernel: on one H200, ResNet-50 took 1.7 times as long under the profiler. "
-    "The bound is the time for which the device waits for the host. Without a trace nothing bounds it, because two "
-    "recordings cannot run at once.",
+    costs="host time for each operator and kernel: on one H200, ResNet-50 took 1.7 times as long. At most the time for "
+    "which the device waits for the host; without a trace, nothing bounds it.",
     wrong_when="this run is meant to profile. A schedule without `repeat=1` never ends.",
     explains=["host-bound", "launch-bound"],
 )
-def profiler_left_on(view: ObservationView) -> Iterator[Finding]:
+def profiler_left_on(view: ObservationView) -> Judgements:
     where = view.text("live.profiler_place")
     if not where:
         return
-    share: float | Unknown
-    try:
-        share = waits_for_host(view) + (0.0 if view.uses_cuda else view.attribution.shares.device)
-    except Missing:
-        share = Unknown("no trace can be recorded while the program records its own")
-    yield Finding(
-        id="profiler-left-on",
-        severity="high" if isinstance(share, Unknown) else at_least(policy.severity(share), "medium"),
-        claim="The program runs torch's profiler during its steps.",
+    share = or_else(lambda: _of_host(view), Unknown("no trace can be recorded while the program records its own"))
+    yield Judgement(
+        severity="high" if isinstance(share, Unknown) else bounds.at_least(policy.severity(share), "medium"),
         share=share,
         evidence=[f"running in the window: {where}"],
         where=Place(where) if where != "elsewhere" else Place(),
@@ -66,47 +42,39 @@ def profiler_left_on(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "inference-mode-absent",
-    "program",
-    title="Inference keeps activations that only a backward pass needs.",
-    sees="a program without an optimizer and without a backward pass calls its model with gradients enabled, and the "
-    "results require gradients.",
-    costs="some microseconds of host time for each operator, at most the time for which the device waits for the host. "
-    "If that time is short (without a device: less than a tenth of a step), nothing bounds the cost: activations stay "
-    "in memory until the results are freed, and new memory is allocated for them.",
+    title="The model runs with gradients enabled and without a backward pass, so it keeps all activations.",
+    sees="no optimizer, no backward pass, and a model that is called with gradients enabled; its results require them.",
+    costs="some microseconds of host time for each operator, at most the device's wait for the host. If that wait is "
+    "short, nothing bounds the cost: activations stay in memory until the results are freed.",
     wrong_when="gradients are computed in a way that leaves no trace.",
 )
-def inference_mode_absent(view: ObservationView) -> Iterator[Finding]:
+def inference_mode_absent(view: ObservationView) -> Judgements:
     if view.is_training:
         return
     kept = [model for model in view.models if model.call is not None and _keeps_graph(model)]
-    if not kept or goes_backward(view):
+    if not kept or bounds.goes_backward(view):
         return
     model = kept[0]
     recording = _of_recording(view)
     little = recording < (policy.LEAST_SHARE if view.uses_cuda else policy.HIGH_SHARE)
     share: float | Unknown = Unknown("a trace does not show the cost of keeping activations") if little else recording
-    yield Finding(
-        id="inference-mode-absent",
-        severity=at_least(severity_of(share, "medium"), "medium"),
-        claim="The model runs with gradients enabled and without a backward pass, so it keeps all activations.",
+    yield Judgement(
+        severity=bounds.at_least(bounds.severity_of(share, "medium"), "medium"),
         share=share,
         evidence=[f"results of {model.name} require gradients; no optimizer stepped, no backward pass ran"],
-        where=place_of([], model),
+        model=model,
         remedy="Call the model under torch.inference_mode() or torch.no_grad(): it then keeps no activations.",
     )
 
 
 @rule(
-    "gradients-unused",
-    "program",
     title="Gradients are computed of a model that nothing updates.",
-    sees="a module in evaluation mode that training calls with gradients enabled, whose results require gradients, and "
-    "none of whose parameters an optimizer has: a teacher, a frozen encoder, a metric.",
+    sees="a module in evaluation mode that training calls with gradients enabled, and no optimizer has its parameters: "
+    "a teacher, a frozen encoder, a metric.",
     costs="the part of the backward pass that goes through it: twice its forward pass, at most the backward pass.",
     wrong_when="what is trained stands before it, so that gradients have to go through it.",
 )
-def gradients_unused(view: ObservationView) -> Iterator[Finding]:
+def gradients_unused(view: ObservationView) -> Judgements:
     if not view.is_training:
         return
     for model in view.models:
@@ -118,8 +86,7 @@ def gradients_unused(view: ObservationView) -> Iterator[Finding]:
         share = _behind(view, call)
         if share < policy.LEAST_SHARE:
             continue
-        yield Finding(
-            id="gradients-unused",
+        yield Judgement(
             severity=policy.severity(share),
             claim=f"{model.name.rpartition('.')[2]} is evaluated with gradients, and no optimizer has its weights.",
             share=share,
@@ -142,98 +109,89 @@ def _keeps_graph(model: Model) -> bool:
     return call is not None and call.grad_enabled and not call.inference_mode and call.output_requires_grad is True
 
 
+def _of_host(view: ObservationView) -> float:
+    """Return the device's wait for the host, of a plain step; without a device, all that the host does."""
+    return bounds.waits_for_host(view) + (0.0 if view.uses_cuda else view.attribution.shares.device)
+
+
 def _of_recording(view: ObservationView) -> float:
     """Return the share of a plain step in which autograd records all operators."""
     if not view.trace.num_steps or not view.timing.step_s:
         return 0.0
     num = sum(row.num for row in view.trace.operators if row.name.startswith("aten::")) / view.trace.num_steps
-    most = waits_for_host(view) + (0.0 if view.uses_cuda else view.attribution.shares.device)
-    return min(most, num * policy.RECORDING_OPERATOR_S / view.timing.step_s)
+    return min(_of_host(view), num * policy.RECORDING_OPERATOR_S / view.timing.step_s)
 
 
 @rule(
-    "model-train-mode-eval",
-    "program",
     title="A model in training mode is used for inference.",
-    sees="a program without an optimizer and without a backward pass calls a model whose dropout or batch norm is in "
-    "training mode.",
+    sees="no optimizer, no backward pass, and a model whose dropout or batch norm is in training mode.",
     costs="right results, not time: dropout drops, and batch norm uses the batch's statistics and changes its own.",
     wrong_when="the mode is meant, as for Monte Carlo dropout or to renew batch norm's statistics.",
 )
-def model_train_mode_eval(view: ObservationView) -> Iterator[Finding]:
+def model_train_mode_eval(view: ObservationView) -> Judgements:
     if view.is_training:
         return
     model = next((model for model in view.models if model.num_training and model.call is not None), None)
     if model is None or model.call is None or not model.call.training:
         return
-    if model.call.grad_enabled and goes_backward(view):
+    if model.call.grad_enabled and bounds.goes_backward(view):
         return
-    yield Finding(
-        id="model-train-mode-eval",
+    yield Judgement(
         severity="high",
         kind="correctness",
         claim=f"{model.num_training} layers of the model (dropout, batch norm) are in training mode during inference.",
-        share=Unknown("it costs right results, not time"),
         evidence=[f"{model.name}.training: {model.training}", "no optimizer stepped"],
-        where=place_of([], model),
+        model=model,
         remedy="Call model.eval() before inference.",
     )
 
 
 @rule(
-    "zero-grad-memset",
-    "program",
-    title="Gradients are filled with zeros instead of dropped.",
+    title="zero_grad(set_to_none=False) fills all gradients with zeros, and the backward pass adds to them.",
     sees="`zero_grad(set_to_none=False)`.",
-    costs="zeros are written to all gradients, and the new gradients are added to them: four times the gradients' "
-    "bytes, and one more operator for each parameter. On the CPU: at most the time of such operators.",
+    costs="zeros are written to all gradients and the new ones added: four times the gradients' bytes, and one more "
+    "operator a parameter. On the CPU: at most the time of such operators.",
     wrong_when="the program reads `.grad` of parameters that got no gradient.",
 )
-def zero_grad_memset(view: ObservationView) -> Iterator[Finding]:
-    if not view.is_training or fact_or_none(view, "live.zero_grad_sets_none") is not False:
+def zero_grad_memset(view: ObservationView) -> Judgements:
+    if not view.is_training or view.fact_or_none("live.zero_grad_sets_none") is not False:
         return
     num = sum(each.num_tensors for each in view.optimizers)
     num_bytes = sum(model.parameter_bytes for model in view.models)
     step_s = view.timing.step_s
-    share: float | Unknown
-    try:
-        shares = view.attribution.shares
-        moved = policy.ZEROED_BYTES * num_bytes / bytes_per_s(view) / step_s if step_s else 0.0
-        if view.uses_cuda:
-            launched = min(shares.host, num * policy.HOST_OPERATOR_S / step_s) if step_s else 0.0
-            share = min(1.0, min(moved, view.kernel_share("elementwise", "optimizer")) + launched)
-        else:
-            launched = num * policy.HOST_OPERATOR_S / step_s if step_s else 0.0
-            share = min(moved + launched, operator_share(view, _ZEROING.__contains__))
-    except Missing as missing:
-        share = Unknown(f"{missing.name}: {missing.reason}")
+    share = or_unknown(lambda: _of_zeroing(view, num, num_bytes, step_s))
     if not isinstance(share, Unknown) and share < policy.LEAST_SHARE:
         return
-    place = fact_or_none(view, "live.zero_grad_place")
-    yield Finding(
-        id="zero-grad-memset",
-        severity=severity_of(share, "low"),
-        claim="zero_grad(set_to_none=False) fills all gradients with zeros, and the backward pass adds to them.",
+    place = view.fact_or_none("live.zero_grad_place")
+    yield Judgement(
+        otherwise="low",
         share=share,
         evidence=[f"{num} tensors, {num_bytes / 1e6:,.0f} MB"],
-        where=Place(place) if isinstance(place, str) and place else place_of([], main_model(view)),
+        where=Place(place) if isinstance(place, str) and place else None,
+        model=bounds.main_model(view),
         remedy="Leave out set_to_none=False: gradients are then dropped, and the new ones take their place.",
     )
 
 
+def _of_zeroing(view: ObservationView, num: int, num_bytes: float, step_s: float) -> float:
+    """Return the bound of writing zeros to `num` tensors and adding to them, of a plain step."""
+    shares = view.attribution.shares
+    moved = policy.ZEROED_BYTES * num_bytes / bounds.bytes_per_s(view) / step_s if step_s else 0.0
+    launched = num * policy.HOST_OPERATOR_S / step_s if step_s else 0.0
+    if view.uses_cuda:
+        return min(1.0, min(moved, view.kernel_share("elementwise", "optimizer")) + min(shares.host, launched))
+    return min(moved + launched, bounds.operator_share(view, _ZEROING.__contains__))
+
+
 @rule(
-    "ul-cublas-env-on-construct",
-    "program",
     title="Ultralytics sets a variable that slows each matrix product.",
-    sees="Ultralytics put CUBLAS_WORKSPACE_CONFIG into the environment, it is still set, and torch is older than 2.13. "
-    "Such a torch reads the variable with a regular expression at each product.",
-    costs="50 to 150 µs of host time for each product, in every model of the process. The bound is the host's own time "
-    "in products, and at most the time for which the device waits for the host.",
+    sees="Ultralytics set CUBLAS_WORKSPACE_CONFIG, it is still set, and torch is older than 2.13 (`cublas-env-regex`).",
+    costs="50 to 150 µs of host time a product: at most the host's own time in products, and the device's waits.",
     wrong_when="results must repeat although several streams are used.",
     candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
     explains=["cublas-env-regex"],
 )
-def ul_cublas_env_on_construct(view: ObservationView) -> Iterator[Finding]:
+def ul_cublas_env_on_construct(view: ObservationView) -> Judgements:
     changes = [
         change
         for change in view.process.environment_changes
@@ -241,67 +199,37 @@ def ul_cublas_env_on_construct(view: ObservationView) -> Iterator[Finding]:
     ]
     if not changes or view.variable(WORKSPACE) is None:
         return
-    if version(str(fact_or_none(view, "live.torch_version") or view.text("torch.version"))) >= READ_ONCE_FROM:
+    if version(str(view.fact_or_none("live.torch_version") or view.text("torch.version"))) >= READ_ONCE_FROM:
         return
-    share: float | Unknown
-    try:
-        share = host_share(view, _PRODUCTS.__contains__)
-    except Missing as missing:
-        share = Unknown(f"{missing.name}: {missing.reason}")
     last = changes[-1]
-    yield Finding(
-        id="ul-cublas-env-on-construct",
-        severity=severity_of(share, "medium"),
+    yield Judgement(
+        otherwise="medium",
         claim=f"Ultralytics set {WORKSPACE}, which costs host time at each matrix product.",
-        share=share,
-        evidence=[
-            f"{WORKSPACE}={last.value}, {view.who_set(WORKSPACE)}",
-            view.mentions("live.torch_version"),
-        ],
+        share=or_unknown(lambda: bounds.host_share(view, _PRODUCTS.__contains__)),
+        evidence=[f"{WORKSPACE}={last.value}, {view.who_set(WORKSPACE)}", view.mentions("live.torch_version")],
         where=Place(f"{last.file}({last.line}): {last.function}"),
-        candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
         remedy=f'Call os.environ.pop("{WORKSPACE}") right after YOLO(...), or use torch 2.13 or later.',
     )
 
 
 @rule(
-    "ul-deterministic-default",
-    "program",
-    title="Ultralytics trains with repeatable results by default.",
+    title="Ultralytics trains with deterministic algorithms by default.",
     sees="a training of an Ultralytics model with deterministic algorithms on.",
-    costs="at most what `deterministic-algos-on` and `cudnn-deterministic-on` count: here half of the time of "
-    "convolutions, and the time of indexing and sorting.",
+    costs="at most half of the time of convolutions, and the time of indexing and sorting.",
     wrong_when="results must repeat bit by bit.",
     candidates=[Setting("determinism.algorithms", False), Setting("cudnn.deterministic", False)],
     explains=["deterministic-algos-on", "cudnn-deterministic-on", "fill-uninitialized"],
 )
-def ul_deterministic_default(view: ObservationView) -> Iterator[Finding]:
+def ul_deterministic_default(view: ObservationView) -> Judgements:
     model = next((model for model in view.models if model.name.startswith("ultralytics.")), None)
     if model is None or not view.is_training or not view.truth("live.deterministic_algorithms"):
         return
-    share: float | Unknown
-    try:
-        share = policy.AUTOTUNED * view.kernel_share("convolution") + view.kernel_share("index", "sort", "pooling")
-    except Missing as missing:
-        share = Unknown(f"{missing.name}: {missing.reason}")
-    yield Finding(
-        id="ul-deterministic-default",
-        severity=severity_of(share, "low"),
-        claim="Ultralytics trains with deterministic algorithms by default.",
-        share=share,
+    yield Judgement(
+        otherwise="low",
+        share=or_unknown(
+            lambda: policy.AUTOTUNED * view.kernel_share("convolution") + view.kernel_share("index", "sort", "pooling")
+        ),
         evidence=[view.mentions("live.deterministic_algorithms"), f"model: {model.name}"],
-        where=place_of([], model),
-        candidates=[Setting("determinism.algorithms", False), Setting("cudnn.deterministic", False)],
+        model=model,
         remedy="Pass deterministic=False to train() if results need not repeat bit by bit.",
     )
-
-
-RULES = (
-    profiler_left_on,
-    inference_mode_absent,
-    gradients_unused,
-    model_train_mode_eval,
-    zero_grad_memset,
-    ul_cublas_env_on_construct,
-    ul_deterministic_default,
-)

@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
-from dynotune.doctor import policy
-from dynotune.doctor.bounds import (
-    PRODUCTS,
-    at_least,
-    main_model,
-    operator_share,
-    operators,
-    place_of,
-    saving,
-    severity_of,
-    waits_for_host,
-)
-from dynotune.doctor.declaration import rule
-from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
+from dynotune.doctor import bounds, policy
+from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
+from dynotune.doctor.observation_view import Missing, ObservationView, or_unknown
 from dynotune.doctor.rules.sync import breaks_a_graph
-from dynotune.schema.diagnosis import Finding
+from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Compilation
 from dynotune.schema.setting import Setting
@@ -35,67 +23,54 @@ _BREAK = re.compile(r"(?:\d+x )?(?P<file>.+?\.py):(?P<line>\d+): ")
 _CHANGED = re.compile(r"size|shape|stride|rank|dimension", re.IGNORECASE)
 
 
-@rule(
-    "compile-default",
-    "program",
-    title="Pointwise kernels run one by one.",
-    sees="in a model that is not compiled, pointwise, normalising and reducing kernels take a fifth of the kernels' "
-    "time or more.",
+@cuda_rule(
+    title="Many kernels read and write memory for a single small operation each.",
+    sees="pointwise, normalising and reducing kernels of an uncompiled model take a fifth of the kernels' time.",
     costs="at most their time without the longest kernel of each uninterrupted row, as far as the device sets the "
-    "pace. Compiled, such a row runs as one kernel. A sum over the batch ends a row.",
-    wrong_when="shapes vary much, or the program ends before compilation has paid for itself. Results change in their "
-    "last digits.",
+    "pace: compiled, such a row runs as one kernel.",
+    wrong_when="shapes vary much, or the program ends too soon. Results change in their last digits.",
     candidates=[Setting("compile.mode", "default")],
 )
-def compile_default(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def compile_default(view: ObservationView) -> Judgements:
     losses = view.losses("compile-default")
-    share = saving(view, sum(loss.share for loss in losses))
+    share = bounds.saving(view, sum(loss.share for loss in losses))
     if share < policy.LEAST_SHARE or any(model.compiled for model in view.models):
         return
-    yield Finding(
-        id="compile-default",
+    yield Judgement(
         severity="medium" if share >= policy.MUCH_FUSABLE else "low",
-        claim="Many kernels read and write memory for a single small operation each.",
         share=share,
-        evidence=evidence_of(losses),
-        where=place_of(losses, main_model(view)),
-        candidates=[Setting("compile.mode", "default")],
+        losses=losses,
+        model=bounds.main_model(view),
         remedy="Compile the model, torch.compile(model): it fuses these kernels.",
     )
 
 
 @rule(
-    "graph-breaks",
-    "program",
     title="torch.compile cuts the model into pieces.",
     sees="torch counted graph breaks while it compiled; or torch made no graph of a compiled model at all, which it "
     "does silently after a break inside a loop.",
-    costs="at most what compiling the whole model could spare. With a device: its waits for the host, what "
-    "`compile-default` counts of pointwise kernels, and three quarters of as many generated kernels as there are cuts. "
-    "Without a device: the time of Python, three quarters of the time of uncompiled operators other than products, and "
-    "three quarters of the time of generated code that one piece would spare. If it is more, the cost is the time "
-    "spent waiting for values on which the code branches.",
+    costs="at most what compiling the whole model could spare. With a device: its waits for the host, the cost of "
+    "`compile-default`, and three quarters of the kernels that cuts keep apart. Without one: the time of Python, and "
+    "three quarters of that of uncompiled operators and of needless pieces. Or, if it is more, the waits for values on "
+    "which the code branches.",
     wrong_when="the code that breaks the graph is needed, and runs once in many calls.",
     explains=["launch-bound", "host-bound", "compile-default"],
 )
-def graph_breaks(view: ObservationView) -> Iterator[Finding]:
-    compilation = _compiled(view)
+def graph_breaks(view: ObservationView) -> Judgements:
+    compilation = compiled(view)
     if compilation is None:
         return
     gave_up = not compilation.num_graphs and bool(compilation.modes) and any(model.compiled for model in view.models)
     if not (compilation.num_graph_breaks or compilation.skipped or gave_up):
         return
-    share = _spared(view)
+    share = or_unknown(lambda: _spared(view))
     if not isinstance(share, Unknown):
         share = max(share, _waits_at_breaks(view))
-    severity = severity_of(share, "medium")
+    severity = bounds.severity_of(share, "medium")
     num = compilation.num_graph_breaks
     reasons = [*compilation.breaks, *compilation.skipped]
-    yield Finding(
-        id="graph-breaks",
-        severity=at_least(severity, "medium") if gave_up else severity,
+    yield Judgement(
+        severity=bounds.at_least(severity, "medium") if gave_up else severity,
         claim="torch.compile made no graph of the model: all of it runs uncompiled."
         if gave_up
         else f"torch.compile broke the graph {num} {'time' if num == 1 else 'times'}; Python runs between the pieces."
@@ -103,25 +78,24 @@ def graph_breaks(view: ObservationView) -> Iterator[Finding]:
         else "torch.compile left some functions uncompiled.",
         share=share,
         evidence=reasons[:SHOWN] or [f"modes: {', '.join(compilation.modes)}; graphs: {compilation.num_graphs}"],
-        where=_place(reasons) or place_of([], main_model(view)),
+        where=_place(reasons),
+        model=bounds.main_model(view),
         remedy="Remove from forward what breaks the graph (print, .item(), data-dependent branches, unknown calls), "
         "and check with torch.compile(fullgraph=True).",
     )
 
 
 @rule(
-    "recompiles",
-    "program",
     title="torch.compile compiles the same code again, or has given up.",
     sees="torch counted recompilations. A function that reached the limit, 8 by default, runs uncompiled from then on, "
     "and torch says so once.",
     costs="after the limit, at most what compiling spares, as for `graph-breaks`. Otherwise the time that steps take "
-    "beyond the median if something was compiled within the window; if not, only the first steps.",
+    "beyond the median if the window compiled anything; else only the first steps.",
     wrong_when="the program has seen all shapes after a while.",
     explains=["launch-bound", "host-bound", "compile-default", "recompile-jitter"],
 )
-def recompiles(view: ObservationView) -> Iterator[Finding]:
-    compilation = _compiled(view)
+def recompiles(view: ObservationView) -> Judgements:
+    compilation = compiled(view)
     if compilation is None or not (compilation.limit_reached or compilation.num_recompilations):
         return
     again = f"{compilation.num_recompilations} recompilations, {compilation.num_compilations_in_window} compilations "
@@ -131,74 +105,60 @@ def recompiles(view: ObservationView) -> Iterator[Finding]:
         if not compilation.recompilations or _CHANGED.search(" ".join(compilation.recompilations))
         else "Pass the value that changes as a tensor, or keep it out of the compiled function."
     )
-    where = place_of([], main_model(view))
-    if compilation.limit_reached:
-        yield Finding(
-            id="recompiles",
-            severity="high",
-            claim=f"torch.compile reached its limit of recompilations in {', '.join(compilation.limit_reached[:SHOWN])}"
-            ", which has run uncompiled since.",
-            share=_spared(view),
-            evidence=evidence,
-            where=where,
-            remedy=remedy,
-        )
-        return
-    timing = view.timing
-    in_window = compilation.num_compilations_in_window > 0
-    share = max(0.0, 1.0 - timing.median_step_s / timing.step_s) if in_window and timing.step_s else 0.0
-    yield Finding(
-        id="recompiles",
-        severity=at_least(severity_of(share, "low"), "medium") if in_window else "low",
-        kind="speed" if in_window else "start",
-        claim=f"torch.compile compiled the same code again {compilation.num_recompilations} times.",
-        share=share if in_window else Unknown("it cost time before the window"),
+    severity: Severity = "high"
+    limit, now = compilation.limit_reached, compilation.num_compilations_in_window > 0
+    claim = f"torch.compile reached its limit of recompilations in {', '.join(limit[:SHOWN])}, uncompiled since."
+    share = or_unknown(lambda: _spared(view))
+    if not limit:
+        timing = view.timing
+        beyond = max(0.0, 1.0 - timing.median_step_s / timing.step_s) if timing.step_s else 0.0
+        severity = bounds.at_least(policy.severity(beyond), "medium") if now else "low"
+        claim = f"torch.compile compiled the same code again {compilation.num_recompilations} times."
+        share = beyond if now else Unknown("it cost time before the window")
+    yield Judgement(
+        severity=severity,
+        kind="speed" if limit or now else "start",
+        claim=claim,
+        share=share,
         evidence=evidence,
-        where=where,
+        model=bounds.main_model(view),
         remedy=remedy,
     )
 
 
 @rule(
-    "cudagraph-skipped",
-    "program",
-    title="torch.compile was asked for CUDA graphs and does not use them.",
+    title="torch.compile was asked for CUDA graphs and left them out.",
     sees="a mode of torch.compile that uses CUDA graphs, and TorchInductor's reasons for leaving them out.",
     costs="at most the time for which the device waits for the host: a graph needs a single launch.",
     wrong_when="the device is busy all the time anyway.",
     explains=["launch-bound", "host-bound"],
 )
-def cudagraph_skipped(view: ObservationView) -> Iterator[Finding]:
-    compilation = _compiled(view)
+def cudagraph_skipped(view: ObservationView) -> Judgements:
+    compilation = compiled(view)
     if compilation is None or not view.uses_cuda or not compilation.cudagraph_skips:
         return
     if not any(mode in GRAPH_MODES for mode in compilation.modes):
         return
-    shares = _shares_of_host(view)
-    yield Finding(
-        id="cudagraph-skipped",
-        severity=severity_of(shares, "medium"),
-        claim="torch.compile was asked for CUDA graphs and left them out.",
-        share=shares,
+    yield Judgement(
+        otherwise="medium",
+        share=or_unknown(lambda: view.attribution.shares.host),
         evidence=[f"modes: {', '.join(compilation.modes)}", *compilation.cudagraph_skips[:SHOWN]],
-        where=_place(compilation.cudagraph_skips) or place_of([], main_model(view)),
+        where=_place(compilation.cudagraph_skips),
+        model=bounds.main_model(view),
         remedy="Remove the reason that torch gives: inputs changed in place, operations on the CPU, or shapes that "
         "vary.",
     )
 
 
 @rule(
-    "cudagraph-rerecord",
-    "program",
     title="CUDA graphs are recorded again for each input shape.",
     sees="a mode of torch.compile that uses CUDA graphs, and graphs that were recorded within the window.",
-    costs="at most the time for which the device waits for the host meanwhile. Each graph also holds memory of its "
-    "own.",
+    costs="at most the device's wait for the host meanwhile. Each graph also holds memory of its own.",
     wrong_when="the program has seen all shapes after a while.",
     explains=["launch-bound", "host-bound"],
 )
-def cudagraph_rerecord(view: ObservationView) -> Iterator[Finding]:
-    compilation = _compiled(view)
+def cudagraph_rerecord(view: ObservationView) -> Judgements:
+    compilation = compiled(view)
     if compilation is None or not view.uses_cuda or not any(mode in GRAPH_MODES for mode in compilation.modes):
         return
     recorded = compilation.num_cudagraphs_in_window
@@ -206,19 +166,17 @@ def cudagraph_rerecord(view: ObservationView) -> Iterator[Finding]:
         raise Missing("how often CUDA graphs were recorded", "torch does not say")
     if not recorded:
         return
-    share = _shares_of_host(view)
-    yield Finding(
-        id="cudagraph-rerecord",
-        severity=severity_of(share, "medium"),
+    yield Judgement(
+        otherwise="medium",
         claim=f"CUDA graphs were recorded {recorded} times within the window.",
-        share=share,
+        share=or_unknown(lambda: view.attribution.shares.host),
         evidence=[f"modes: {', '.join(compilation.modes)}"],
-        where=place_of([], main_model(view)),
+        model=bounds.main_model(view),
         remedy="Pad inputs to a few shapes, or set torch._inductor.config.triton.cudagraph_skip_dynamic_graphs.",
     )
 
 
-def _compiled(view: ObservationView) -> Compilation | None:
+def compiled(view: ObservationView) -> Compilation | None:
     """Return what torch compiled; None if nothing was compiled.
 
     Raises:
@@ -232,16 +190,13 @@ def _compiled(view: ObservationView) -> Compilation | None:
     return None
 
 
-def _spared(view: ObservationView) -> float | Unknown:
+def _spared(view: ObservationView) -> float:
     """Return the most that compiling the whole model spares of a plain step."""
-    try:
-        host = waits_for_host(view)
-        if view.uses_cuda:
-            fused = view.lost("compile-default") + policy.FUSABLE * _at_cuts(view)
-            return min(1.0, host + saving(view, fused))
-        return min(1.0, host + policy.FUSABLE * (_uncompiled(view) + _in_pieces(view)))
-    except Missing as missing:
-        return Unknown(f"{missing.name}: {missing.reason}")
+    host = bounds.waits_for_host(view)
+    if view.uses_cuda:
+        fused = view.lost("compile-default") + policy.FUSABLE * _at_cuts(view)
+        return min(1.0, host + bounds.saving(view, fused))
+    return min(1.0, host + policy.FUSABLE * (_uncompiled(view) + _in_pieces(view)))
 
 
 def _waits_at_breaks(view: ObservationView) -> float:
@@ -258,7 +213,7 @@ def _uncompiled(view: ObservationView) -> float:
     Generated code is compiled already. Products and convolutions stay calls of a library. Optimizers and loaders are no
     part of the model.
     """
-    rows = [row for row in view.trace.operators if row.name.startswith("aten::") and row.name not in PRODUCTS]
+    rows = [row for row in view.trace.operators if row.name.startswith("aten::") and row.name not in bounds.PRODUCTS]
     all_s = sum(row.self_s for row in view.trace.operators)
     fusable_s = sum(called.self_s for row in rows for caller, called in row.callers.items() if caller in OF_MODEL)
     fusable_s += sum(row.self_s for row in rows if not row.callers)
@@ -270,23 +225,16 @@ def _at_cuts(view: ObservationView) -> float:
     if not view.compilation.num_graph_breaks:
         return 0.0  # models that are compiled part by part are in pieces too
     num = sum(row.num for row in view.kernels.classes if row.name == "inductor")
-    pieces = sum(row.num for row in operators(view, _PIECE.match))
+    pieces = sum(row.num for row in bounds.operators(view, _PIECE.match))
     cuts = pieces - (view.trace.num_steps or 1)
     return view.kernel_share("inductor") * min(1.0, cuts / num) if num and cuts > 0 else 0.0
 
 
 def _in_pieces(view: ObservationView) -> float:
     """Return the share of a plain step without a device in generated code and its entries, but for one piece."""
-    pieces = operators(view, _PIECE.match)
+    pieces = bounds.operators(view, _PIECE.match)
     num = sum(row.num for row in pieces) / (view.trace.num_steps or 1)
-    return operator_share(view, _GENERATED.match) * (1.0 - 1.0 / num) if num > 1 else 0.0
-
-
-def _shares_of_host(view: ObservationView) -> float | Unknown:
-    try:
-        return view.attribution.shares.host
-    except Missing as missing:
-        return Unknown(f"{missing.name}: {missing.reason}")
+    return bounds.operator_share(view, _GENERATED.match) * (1.0 - 1.0 / num) if num > 1 else 0.0
 
 
 def _place(reasons: list[str]) -> Place | None:
@@ -295,6 +243,3 @@ def _place(reasons: list[str]) -> Place | None:
         if match := _BREAK.match(reason):
             return Place(f"{match['file']}({match['line']}): forward")
     return None
-
-
-RULES = (compile_default, graph_breaks, recompiles, cudagraph_skipped, cudagraph_rerecord)

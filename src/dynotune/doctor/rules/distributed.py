@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import at_least, bytes_per_s, main_model, place_of, saving, severity_of
-from dynotune.doctor.declaration import rule
-from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
-from dynotune.schema.diagnosis import Finding
-from dynotune.schema.facts import Unknown, Value
+from dynotune.doctor.declaration import Judgement, Judgements, rule
+from dynotune.doctor.observation_view import ObservationView, evidence_of, or_unknown, required
+from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Model
 from dynotune.schema.trace_summary import Place
 
@@ -18,110 +16,85 @@ _CALLED_SEVERAL_TIMES = re.compile(r"(?P<num>\d+) × call ")
 
 
 @rule(
-    "dataparallel-used",
-    "program",
-    title="A model runs under DataParallel.",
+    title="DataParallel copies the model to each device in every step, from one process.",
     sees="the outermost module is `torch.nn.DataParallel`.",
-    costs="at most the time for which devices idle or only exchange data: one process copies the model to all devices "
-    "in each step, and its threads share Python's lock. On one device the cost is a little host time.",
+    costs="at most the time for which devices idle or only exchange data: one process copies the model to all of them "
+    "in each step. On one device the cost is a little host time.",
     wrong_when="the program splits the batch for inference of a few seconds.",
     explains=["launch-bound", "host-bound", "communication-exposed"],
 )
-def dataparallel_used(view: ObservationView) -> Iterator[Finding]:
+def dataparallel_used(view: ObservationView) -> Judgements:
     model = next((model for model in view.models if model.wrapper == "DataParallel"), None)
     if model is None:
         return
-    share = _idle_of_all(view)
-    yield Finding(
-        id="dataparallel-used",
+    share = or_unknown(lambda: _idle_of_all(view))
+    yield Judgement(
         severity=at_least(severity_of(share, "medium"), "medium"),
-        claim="DataParallel copies the model to each device in every step, from one process.",
         share=share,
         evidence=[f"{model.name}: {model.num_parameters:,} parameters", *_devices(view)],
-        where=place_of([], model),
+        model=model,
         remedy="Start a process for each device with torchrun, and wrap the model in DistributedDataParallel; on one "
         "device, leave the wrapper out.",
     )
 
 
-def _idle_of_all(view: ObservationView) -> float | Unknown:
+def _idle_of_all(view: ObservationView) -> float:
     """Return the part of time in which devices idle or only exchange data; for one device, its wait for the host."""
-    try:
-        devices = view.trace.devices
-        if len(devices) > 1:
-            window_s = sum(row.window_s for row in devices)
-            idle = 1.0 - sum(row.busy_s for row in devices) / window_s if window_s else 0.0
-            return min(1.0, idle + view.attribution.shares.communication)
+    devices = view.trace.devices
+    if len(devices) <= 1:
         return view.attribution.shares.host
-    except Missing as missing:
-        return Unknown(f"{missing.name}: {missing.reason}")
+    window_s = sum(row.window_s for row in devices)
+    idle = 1.0 - sum(row.busy_s for row in devices) / window_s if window_s else 0.0
+    return min(1.0, idle + view.attribution.shares.communication)
 
 
 def _devices(view: ObservationView) -> list[str]:
-    trace = view.observation.trace
-    if isinstance(trace, Unknown):
-        return []
-    return [
-        f"device {row.device} is busy for {row.busy_s / row.window_s:.0%} of the time"
-        for row in trace.devices
-        if row.window_s
-    ]
+    devices = [] if isinstance(view.observation.trace, Unknown) else view.observation.trace.devices
+    shares = [(row.device, row.busy_s / row.window_s) for row in devices if row.window_s]
+    return [f"device {device} is busy for {share:.0%} of the time" for device, share in shares]
 
 
 @rule(
-    "ddp-find-unused-on",
-    "program",
-    title="DistributedDataParallel looks for unused parameters, and there are none.",
+    title="DistributedDataParallel walks the graph in each step for parameters without a gradient, and there are none.",
     sees="`find_unused_parameters=True`, and every parameter got a gradient.",
-    costs="a walk of the graph after each forward pass, and one more collective: at most the time for which the device "
-    "waits for the host (without one, some microseconds a parameter), and the collective's part of the exposed "
-    "communication.",
+    costs="a walk of the graph after each forward pass and one more collective: at most the device's wait for the host "
+    "(without one, some microseconds a parameter), and that collective's part of communication.",
     wrong_when="parameters are unused only in some steps.",
     explains=["host-bound"],
 )
-def ddp_find_unused_on(view: ObservationView) -> Iterator[Finding]:
+def ddp_find_unused_on(view: ObservationView) -> Judgements:
     model = _ddp(view)
     if model is None or model.ddp.get("find_unused_parameters") is not True:
         return
-    if _ddp_fact(model, "unused_parameters") not in (0, False):
+    unused = model.ddp.get("unused_parameters", Unknown("DistributedDataParallel did not say"))
+    if required(unused, "unused_parameters of DistributedDataParallel") not in (0, False):
         return
-    share = _of_unused(view)
-    yield Finding(
-        id="ddp-find-unused-on",
-        severity=severity_of(share, "medium"),
-        claim="DistributedDataParallel walks the graph in each step for parameters without a gradient, and there "
-        "are none.",
-        share=share,
+    yield Judgement(
+        otherwise="medium",
+        share=or_unknown(lambda: _of_unused(view, model)),
         evidence=["find_unused_parameters=True, unused: none", f"{model.num_tensors} parameters"],
-        where=place_of([], model),
+        model=model,
         remedy="Leave out find_unused_parameters=True: all parameters get a gradient.",
     )
 
 
-def _of_unused(view: ObservationView) -> float | Unknown:
-    try:
-        shares, model = view.attribution.shares, _ddp(view)
-        walked_s = policy.WALKED_PARAMETER_S * (model.num_tensors if model is not None else 0)
-        num = sum(row.num for row in view.trace.communication if row.rank == view.trace.communication[0].rank)
-        per_step = num / (view.trace.num_steps or 1)
-        # A device is waited for, too: what was used comes back from it.
-        walk = shares.host if view.uses_cuda else walked_s / view.timing.step_s
-        return min(1.0, walk + shares.communication / max(1.0, per_step))
-    except Missing as missing:
-        return Unknown(f"{missing.name}: {missing.reason}")
+def _of_unused(view: ObservationView, model: Model) -> float:
+    shares, calls = view.attribution.shares, view.trace.communication
+    per_step = sum(row.num for row in calls if row.rank == calls[0].rank) / (view.trace.num_steps or 1)
+    # A device is waited for, too: what was used comes back from it.
+    walked = policy.WALKED_PARAMETER_S * model.num_tensors / view.timing.step_s
+    walk = shares.host if view.uses_cuda else walked
+    return min(1.0, walk + shares.communication / max(1.0, per_step))
 
 
 @rule(
-    "ddp-no-sync-absent",
-    "program",
     title="Gradients are exchanged in each backward pass of an accumulated step.",
-    sees="DistributedDataParallel is called several times for each step of the optimizer, and exchanges gradients "
-    "after each of them.",
+    sees="DistributedDataParallel is called several times for each optimizer step, and exchanges gradients each time.",
     costs="the exchanges but the last one: their part of the exposed communication.",
     wrong_when="the batches between two updates differ in number between ranks.",
     explains=["communication-exposed"],
 )
-def ddp_no_sync_absent(view: ObservationView) -> Iterator[Finding]:
+def ddp_no_sync_absent(view: ObservationView) -> Judgements:
     model, match = _ddp(view), _CALLED_SEVERAL_TIMES.search(view.process.step)
     if model is None or model.call is None or match is None or not view.is_training:
         return
@@ -129,109 +102,86 @@ def ddp_no_sync_absent(view: ObservationView) -> Iterator[Finding]:
     if model.call.num_synced < 0.9 * model.call.num:
         return
     share = view.attribution.shares.communication * (num - 1) / num
-    if share < policy.LEAST_SHARE:
-        return
-    yield Finding(
-        id="ddp-no-sync-absent",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"Gradients are exchanged {num} times for each update, and once is enough.",
         share=share,
         evidence=[f"a step: {view.process.step}"],
-        where=place_of([], model),
+        model=model,
         remedy="Call the model and backward() inside model.no_sync() for all batches of an update but the last.",
     )
 
 
 @rule(
-    "ddp-bucket-cap",
-    "program",
     title="Gradients are reduced while the device does nothing else.",
-    sees="all-reduces of DistributedDataParallel beside which nothing ran. The time for which one rank waits for "
-    "another counts for `rank-imbalance`.",
+    sees="all-reduces of DistributedDataParallel beside which nothing ran, without the waits of `rank-imbalance`.",
     costs="this time, if the backward pass could hide all of it.",
     wrong_when="communication takes longer than the backward pass, so no bucket size hides it.",
 )
-def ddp_bucket_cap(view: ObservationView) -> Iterator[Finding]:
+def ddp_bucket_cap(view: ObservationView) -> Judgements:
     losses = view.losses("ddp-bucket-cap")
     share = sum(loss.share for loss in losses) - view.lost("rank-imbalance")
     if share < policy.LEAST_SHARE:
         return
     model = _ddp(view)
     cap = None if model is None else model.ddp.get("bucket_cap_mb")
-    yield Finding(
-        id="ddp-bucket-cap",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"The device only reduces gradients for {share:.0%} of a step.",
         share=share,
-        evidence=[*evidence_of(losses), *([f"bucket_cap_mb: {cap}"] if isinstance(cap, int | float) else [])],
-        where=place_of(losses, model),
+        losses=losses,
+        evidence=[*([f"bucket_cap_mb: {cap}"] if isinstance(cap, int | float) else [])],
+        model=model,
         remedy="Try bucket_cap_mb from 10 to 100 with gradient_as_bucket_view=True; accumulate gradients under "
         "no_sync(), or send them in bfloat16 (bf16_compress_hook), which changes results.",
     )
 
 
 @rule(
-    "ddp-bucket-view",
-    "program",
-    title="Gradients are copied into buckets and back.",
+    title="DistributedDataParallel copies all gradients into buckets and back.",
     sees="`gradient_as_bucket_view=False`, and time in copying kernels.",
-    costs="at most the time of these kernels, and at most the time in which the device's memory copies all gradients "
-    "twice.",
+    costs="at most the time of these kernels, and of copying all gradients twice at the memory's bandwidth.",
     wrong_when="the program detaches gradients in place, which fails with views.",
 )
-def ddp_bucket_view(view: ObservationView) -> Iterator[Finding]:
+def ddp_bucket_view(view: ObservationView) -> Judgements:
     model = _ddp(view)
     if model is None or model.ddp.get("gradient_as_bucket_view") is not False or not view.uses_cuda:
         return
     step_s = view.timing.step_s
     copied = 4 * model.parameter_bytes / bytes_per_s(view) / step_s if step_s else 1.0
     share = saving(view, min(copied, view.kernel_share("copy") + view.lost("device-copies")))
-    if share < policy.LEAST_SHARE:
-        return
-    yield Finding(
-        id="ddp-bucket-view",
-        severity=policy.severity(share),
-        claim="DistributedDataParallel copies all gradients into buckets and back.",
+    yield Judgement(
         share=share,
         evidence=[f"{model.parameter_bytes / 1e6:,.0f} MB of parameters", "gradient_as_bucket_view=False"],
-        where=place_of([], model),
+        model=model,
         remedy="Pass gradient_as_bucket_view=True, which also spares the memory of one copy.",
     )
 
 
 @rule(
-    "ddp-static-graph",
-    "program",
-    title="DistributedDataParallel does not know that the graph stays the same.",
+    title="The graph was the same in all steps, and static_graph is off.",
     sees="torch says that `static_graph=True` could be set, and it is not set.",
     costs="little: with a static graph, DistributedDataParallel looks for unused parameters only once.",
     wrong_when="the graph changes later on.",
 )
-def ddp_static_graph(view: ObservationView) -> Iterator[Finding]:
+def ddp_static_graph(view: ObservationView) -> Judgements:
     model = _ddp(view)
     if model is None or model.ddp.get("static_graph") is not False or model.ddp.get("can_set_static_graph") is not True:
         return
-    yield Finding(
-        id="ddp-static-graph",
+    yield Judgement(
         severity="low",
-        claim="The graph was the same in all steps, and static_graph is off.",
         share=Unknown("the saving is not known"),
-        where=place_of([], model),
+        model=model,
         remedy="Pass static_graph=True if no step takes another path.",
     )
 
 
 @rule(
-    "communication-exposed",
-    "program",
     title="Ranks communicate while nothing else is done.",
-    sees="collectives beside which the device ran nothing, except all-reduces of DistributedDataParallel. Without a "
-    "device: collectives beside which no operator ran. The time for which one rank waits for another counts for "
-    "`rank-imbalance`.",
+    sees="collectives beside which the device ran nothing (without a device, no operator), except all-reduces of "
+    "DistributedDataParallel and the waits of `rank-imbalance`.",
     costs="this time, if other work could hide all of it.",
     wrong_when="the next operation needs the result at once, as in tensor parallelism.",
 )
-def communication_exposed(view: ObservationView) -> Iterator[Finding]:
+def communication_exposed(view: ObservationView) -> Judgements:
     losses = view.losses("communication-exposed")
     if view.uses_cuda:
         exposed = sum(loss.share for loss in losses)
@@ -240,9 +190,7 @@ def communication_exposed(view: ObservationView) -> Iterator[Finding]:
         share = view.attribution.shares.communication * (1.0 - _waiting(view))
     if share < policy.LEAST_SHARE:
         return
-    yield Finding(
-        id="communication-exposed",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"Ranks exchange data and do nothing else for {share:.0%} of a step.",
         share=share,
         evidence=evidence_of(losses) or [view.mentions("live.distributed_backend")],
@@ -253,17 +201,14 @@ def communication_exposed(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "rank-imbalance",
-    "program",
     title="Ranks wait for the slowest one.",
-    sees="time in collectives before the last rank has joined them. Without a device: such time in which no operator "
-    "runs.",
+    sees="time in collectives before the last rank has joined them; without a device, only if no operator runs.",
     costs="this time: with equal work, all ranks would join at once. Without a device, the severity is that of the "
     "time by which one rank waits longer than another and works less.",
     wrong_when="another rank is the slow one in each step. Then no rank stands out, and the severity is low.",
     explains=["communication-exposed"],
 )
-def rank_imbalance(view: ObservationView) -> Iterator[Finding]:
+def rank_imbalance(view: ObservationView) -> Judgements:
     if len(view.processes) < 2:
         return
     share, evidence = _imbalance(view)
@@ -273,8 +218,7 @@ def rank_imbalance(view: ObservationView) -> Iterator[Finding]:
     # Ranks that wait equally long, or work equally long, wait by chance, for instance for a core.
     beyond = min(share, _beyond_slowest(view)) if losses and not view.uses_cuda else share
     small = beyond < policy.RANKS_DIFFER or not losses
-    yield Finding(
-        id="rank-imbalance",
+    yield Judgement(
         severity="low" if small else policy.severity(beyond),
         claim=losses[0].claim
         if losses
@@ -282,8 +226,8 @@ def rank_imbalance(view: ObservationView) -> Iterator[Finding]:
         share=share,
         evidence=evidence,
         where=losses[0].where if losses else Place(),
-        remedy="Give all ranks equal work (as many samples, of similar length), and look at the "
-        "slow rank's loader, device clock and cores.",
+        remedy="Give all ranks equal work (as many samples, of similar length), and look at the slow rank's loader, "
+        "device clock and cores.",
     )
 
 
@@ -330,27 +274,3 @@ def _waiting(view: ObservationView) -> float:
 
 def _ddp(view: ObservationView) -> Model | None:
     return next((model for model in view.models if model.wrapper == "DistributedDataParallel"), None)
-
-
-def _ddp_fact(model: Model, name: str) -> Value:
-    """Return a field that DistributedDataParallel reports about itself.
-
-    Raises:
-        Missing: it does not report the field.
-    """
-    value = model.ddp.get(name, Unknown("DistributedDataParallel did not say"))
-    if isinstance(value, Unknown):
-        raise Missing(f"{name} of DistributedDataParallel", value.reason)
-    return value
-
-
-RULES = (
-    dataparallel_used,
-    ddp_find_unused_on,
-    ddp_no_sync_absent,
-    ddp_bucket_cap,
-    ddp_bucket_view,
-    ddp_static_graph,
-    communication_exposed,
-    rank_imbalance,
-)

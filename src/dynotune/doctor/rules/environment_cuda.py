@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-
-from dynotune.doctor import policy
-from dynotune.doctor.declaration import rule
-from dynotune.doctor.machine import (
-    NOT_MEASURED,
-    fact_or_none,
-    gpus,
-    no_gpu,
-    place_of,
-    severity_on_gpu,
-    shares,
-    unset,
-    variable_evidence,
-    version,
-)
-from dynotune.doctor.observation_view import Missing, ObservationView
-from dynotune.schema.diagnosis import Finding
+from dynotune.doctor import machine
+from dynotune.doctor.bounds import host_share
+from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
+from dynotune.doctor.observation_view import ObservationView, or_else
 from dynotune.schema.facts import Unknown
 
 REGEX_FROM, REGEX_UNTIL = (2, 0), (2, 13)
@@ -31,24 +16,20 @@ PRODUCTS = frozenset(
 )
 
 
-@rule(
-    "driver-too-old",
-    "machine",
+@machine_rule(
     title="The driver is too old for torch's CUDA version.",
     sees="the CUDA version of the torch build against the highest that the driver supports. A driver serves all minor "
     "versions of its major version.",
     costs="torch finds no GPU. A program that falls back to the CPU does so silently.",
     wrong_when="NVIDIA's forward-compatibility package is installed beside the driver.",
 )
-def driver_too_old(view: ObservationView) -> Iterator[Finding]:
-    if no_gpu(view) or view.fact("torch.cuda") is None:
+def driver_too_old(view: ObservationView) -> Judgements:
+    if machine.no_gpu(view) or view.fact("torch.cuda") is None:
         return
     if not view.truth("torch.driver_ok"):
-        yield Finding(
-            id="driver-too-old",
+        yield Judgement(
             severity="high",
             claim=f"torch is built for CUDA {view.text('torch.cuda')}, which the GPU's driver does not support.",
-            share=NOT_MEASURED,
             evidence=[view.mentions(name) for name in ("torch.version", "gpu.driver", "gpu.cuda_driver")],
             remedy="Install a newer driver, or a torch built for the CUDA that the driver supports.",
             commands=[
@@ -58,125 +39,64 @@ def driver_too_old(view: ObservationView) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "torch-without-cuda",
-    "machine",
+@machine_rule(
     title="There is a GPU, and torch is built without CUDA.",
     sees="a visible GPU, and a torch build for the CPU in the command's interpreter.",
     costs="everything runs on the CPU.",
     wrong_when="the program is meant to run on the CPU.",
 )
-def torch_without_cuda(view: ObservationView) -> Iterator[Finding]:
-    if not gpus(view) or view.fact("torch.cuda") is not None:
+def torch_without_cuda(view: ObservationView) -> Judgements:
+    if not machine.gpus(view) or view.fact("torch.cuda") is not None:
         return
     torch_version = view.text("torch.version")
     if "rocm" not in torch_version and "xpu" not in torch_version:
-        yield Finding(
-            id="torch-without-cuda",
+        yield Judgement(
             severity="high",
             claim=f"There is a GPU, and torch {torch_version} is built without CUDA.",
-            share=NOT_MEASURED,
             evidence=[view.mentions(name) for name in ("gpu.name", "torch.version", "python.executable")],
             remedy="Install a CUDA build: https://pytorch.org/get-started/locally/ names it for your driver.",
         )
 
 
-@rule(
-    "cublas-env-regex",
-    "machine",
-    title="A variable costs host time at each matrix product.",
+@machine_rule(
+    title="CUBLAS_WORKSPACE_CONFIG costs host time at each matrix product.",
     sees="CUBLAS_WORKSPACE_CONFIG is set, and torch is 2.0 to 2.12. These versions read it with a regular expression "
-    "whenever they fetch a cuBLAS handle. For a watched command, the host's own time in matrix products bounds the "
-    "cost.",
-    costs="on a machine with an H200, 50 µs of host time for each product, and 150 µs for a product with a bias: two "
-    "to four times the step of small models, and nothing if products are large and the host is ahead of the GPU.",
-    wrong_when="results must repeat although several streams are used. Then the variable is needed.",
-    candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
+    "whenever they fetch a cuBLAS handle.",
+    costs="at most the host's own time in matrix products. On a machine with an H200: 50 µs a product, 150 µs with a "
+    "bias. That made steps of small models two to four times as long. It costs nothing if the host is ahead.",
+    wrong_when="results must repeat although several streams are used.",
+    candidates=machine.unset("CUBLAS_WORKSPACE_CONFIG"),
     explains=["launch-bound", "host-bound"],
 )
-def cublas_env_regex(view: ObservationView) -> Iterator[Finding]:
+def cublas_env_regex(view: ObservationView) -> Judgements:
     if view.variable("CUBLAS_WORKSPACE_CONFIG") is None:
         return
     torch_version = view.text("torch.version")
-    if not REGEX_FROM <= version(torch_version)[:2] < REGEX_UNTIL:
+    if not REGEX_FROM <= machine.version(torch_version) < REGEX_UNTIL:
         return
-    wanted = fact_or_none(view, "live.deterministic_algorithms") is True
+    wanted = view.fact_or_none("live.deterministic_algorithms") is True
     bound, products = _host_share_of_products(view)
-    if bound is None:
-        share: float | Unknown = NOT_MEASURED
-        severity = severity_on_gpu(view, "low" if wanted else "medium")
-    else:
-        share, severity = bound, "low" if wanted else policy.severity(bound)
-    yield Finding(
-        id="cublas-env-regex",
-        severity=severity,
-        claim="CUBLAS_WORKSPACE_CONFIG costs host time at each matrix product.",
-        share=share,
+    yield Judgement(
+        severity="low" if wanted else None,
+        otherwise="medium",
+        share=machine.measured(bound),
+        variables=["CUBLAS_WORKSPACE_CONFIG"],
         evidence=[
-            *variable_evidence(view, "CUBLAS_WORKSPACE_CONFIG"),
             view.mentions("torch.version"),
             *products,
             *(["deterministic algorithms are on, which need it"] if wanted else []),
         ],
-        where=place_of(view, "CUBLAS_WORKSPACE_CONFIG"),
-        candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
         remedy="Unset it unless results must repeat bit by bit. torch 2.13 and later read it only once.",
     )
 
 
 def _host_share_of_products(view: ObservationView) -> tuple[float | None, list[str]]:
-    """Return the host's own time in products as a share of a plain step, with evidence.
-
-    The share is at most the device's idle time that the host causes. Recording slows the host, so its recorded time in
-    products is no less than in a plain step.
-    """
-    parts, trace = shares(view), view.observation.trace
-    if parts is None or isinstance(trace, Unknown) or not trace.num_steps:
+    """Return the host's own time in products as a share of a plain step, with evidence; None if it is not known."""
+    trace = view.observation.trace
+    share = or_else(lambda: host_share(view, PRODUCTS.__contains__), None)
+    if share is None or isinstance(trace, Unknown) or not trace.num_steps:
         return None, []
-    products = [operator for operator in trace.operators if operator.name in PRODUCTS]
-    host_s = sum(operator.self_s for operator in products) / trace.num_steps
-    try:
-        step_s = view.timing.step_s
-    except Missing:
-        return None, []
-    num = sum(operator.num for operator in products) / trace.num_steps
-    evidence = f"{num:,.0f} products a step, {host_s * 1e3:.3g} ms of host time while recorded"
-    return min(host_s / step_s, parts.host), [evidence]
-
-
-@rule(
-    "cublas-workspace-small",
-    "machine",
-    title="cuBLAS gets less workspace than torch's default.",
-    sees="CUBLAS_WORKSPACE_CONFIG names less than 8.125 MiB in all, as `:16:8` and `:0:0` do.",
-    costs="cuBLAS cannot use algorithms that split a product along its inner dimension, which are the fast ones for "
-    "small results.",
-    wrong_when="products are large, or memory is very short.",
-    candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
-)
-def cublas_workspace_small(view: ObservationView) -> Iterator[Finding]:
-    value = view.variable("CUBLAS_WORKSPACE_CONFIG")
-    size = _workspace_bytes(value or "")
-    if size is None or size >= policy.DEFAULT_CUBLAS_WORKSPACE_BYTES:
-        return
-    yield Finding(
-        id="cublas-workspace-small",
-        severity=severity_on_gpu(view, "medium"),
-        claim=f"CUBLAS_WORKSPACE_CONFIG leaves cuBLAS {size / 1024:,.4g} KiB of workspace; torch gives 8 MiB or more.",
-        share=NOT_MEASURED,
-        evidence=[*variable_evidence(view, "CUBLAS_WORKSPACE_CONFIG"), "sizes are in KiB: :SIZE:COUNT"],
-        where=place_of(view, "CUBLAS_WORKSPACE_CONFIG"),
-        candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
-        remedy="Unset it, or use :4096:8 if results must repeat.",
-    )
-
-
-def _workspace_bytes(value: str) -> int | None:
-    """Return the size that a value names: `:4096:2:16:8` is 8.125 MiB. None for a value that torch ignores."""
-    pairs = re.findall(r":(\d{1,9}):(\d{1,9})", value)
-    if not pairs or "".join(f":{size}:{count}" for size, count in pairs) != value:
-        return None
-    return sum(int(size) * int(count) for size, count in pairs) * 1024
-
-
-RULES = (driver_too_old, torch_without_cuda, cublas_env_regex, cublas_workspace_small)
+    products = [row for row in trace.operators if row.name in PRODUCTS]
+    num, host_s = sum(row.num for row in products), sum(row.self_s for row in products)
+    each_ms = host_s / trace.num_steps * 1e3
+    return share, [f"{num / trace.num_steps:,.0f} products a step, {each_ms:.3g} ms of host time while recorded"]

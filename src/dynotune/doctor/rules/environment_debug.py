@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from dynotune.doctor import policy
-from dynotune.doctor.declaration import rule
-from dynotune.doctor.machine import (
-    NOT_MEASURED,
-    fact_or_none,
-    in_words,
-    is_on,
-    is_watched,
-    number_or_none,
-    place_of,
-    severity_on_gpu,
-    shares,
-    unset,
-    variable_evidence,
-)
+from dynotune.doctor import machine
+from dynotune.doctor.bounds import severity_of
+from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.rules.environment_variables import is_off, is_one_of, is_set_to
 from dynotune.doctor.startup_shared import what_it_saves
-from dynotune.schema.diagnosis import Finding, Severity
+from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import FRESH_CACHES, Compilation
-
-
-def _is(*values: str) -> Callable[[str], bool]:
-    return lambda value: value.strip().upper() in values
 
 
 def _asks_for_debug(value: str) -> bool:
@@ -53,19 +38,19 @@ class Flag(NamedTuple):
 
 CHECKS_COLLECTIVES = "checks each collective against the other ranks"
 FLAGS = (
-    Flag("TORCH_DISTRIBUTED_DEBUG", _is("DETAIL"), "medium", CHECKS_COLLECTIVES),
-    Flag("TORCH_DISTRIBUTED_DEBUG", _is("INFO"), "low", "logs more than it needs to"),
-    Flag("NCCL_DEBUG", _is("TRACE"), "medium", "writes a line for each call of NCCL", on_gpu=True),
-    Flag("TORCH_COMPILE_DEBUG", is_on, "medium", "writes every graph and kernel of torch.compile to disk"),
-    Flag("TORCHINDUCTOR_NAN_ASSERTS", is_on, "medium", "checks every output of compiled code for NaN"),
+    Flag("TORCH_DISTRIBUTED_DEBUG", is_one_of("DETAIL"), "medium", CHECKS_COLLECTIVES),
+    Flag("TORCH_DISTRIBUTED_DEBUG", is_one_of("INFO"), "low", "logs more than it needs to"),
+    Flag("NCCL_DEBUG", is_one_of("TRACE"), "medium", "writes a line for each call of NCCL", on_gpu=True),
+    Flag("TORCH_COMPILE_DEBUG", machine.is_on, "medium", "writes every graph and kernel of torch.compile to disk"),
+    Flag("TORCHINDUCTOR_NAN_ASSERTS", machine.is_on, "medium", "checks every output of compiled code for NaN"),
     Flag("TORCH_LOGS", _asks_for_debug, "low", "logs at debug level"),
-    Flag("TORCH_CPP_LOG_LEVEL", _is("INFO"), "low", "logs at info level in C++"),
-    Flag("CUDNN_LOGINFO_DBG", is_on, "low", "logs each call of cuDNN", on_gpu=True),
-    Flag("CUDNN_LOGLEVEL_DBG", _is("2", "3"), "low", "logs each call of cuDNN", on_gpu=True),
-    Flag("CUBLAS_LOGINFO_DBG", is_on, "low", "logs each call of cuBLAS", on_gpu=True),
-    Flag("CUBLASLT_LOG_LEVEL", _is("2", "3", "4", "5"), "low", "logs each call of cuBLASLt", on_gpu=True),
-    Flag("MALLOC_PERTURB_", is_on, "low", "fills memory at each allocation and release"),
-    Flag("MALLOC_CHECK_", is_on, "low", "checks the C allocator's lists"),
+    Flag("TORCH_CPP_LOG_LEVEL", is_one_of("INFO"), "low", "logs at info level in C++"),
+    Flag("CUDNN_LOGINFO_DBG", machine.is_on, "low", "logs each call of cuDNN", on_gpu=True),
+    Flag("CUDNN_LOGLEVEL_DBG", is_one_of("2", "3"), "low", "logs each call of cuDNN", on_gpu=True),
+    Flag("CUBLAS_LOGINFO_DBG", machine.is_on, "low", "logs each call of cuBLAS", on_gpu=True),
+    Flag("CUBLASLT_LOG_LEVEL", is_one_of("2", "3", "4", "5"), "low", "logs each call of cuBLASLt", on_gpu=True),
+    Flag("MALLOC_PERTURB_", machine.is_on, "low", "fills memory at each allocation and release"),
+    Flag("MALLOC_CHECK_", machine.is_on, "low", "checks the C allocator's lists"),
 )
 
 NCCL = {
@@ -77,60 +62,47 @@ NCCL = {
 }
 
 COMPILE_CACHES: dict[str, Callable[[str], bool]] = {
-    "TORCHINDUCTOR_FORCE_DISABLE_CACHES": is_on,
-    "TORCHINDUCTOR_FX_GRAPH_CACHE": lambda value: not is_on(value),
-    "TORCHINDUCTOR_AUTOGRAD_CACHE": lambda value: not is_on(value),
-    "TRITON_ALWAYS_COMPILE": is_on,
+    "TORCHINDUCTOR_FORCE_DISABLE_CACHES": machine.is_on,
+    "TORCHINDUCTOR_FX_GRAPH_CACHE": is_off,
+    "TORCHINDUCTOR_AUTOGRAD_CACHE": is_off,
+    "TRITON_ALWAYS_COMPILE": machine.is_on,
 }
 
 
-def _set(view: ObservationView, name: str, counts: Callable[[str], bool]) -> bool:
-    value = view.variable(name)
-    return value is not None and counts(value)
-
-
-@rule(
-    "debug-flags-left-on",
-    "machine",
+@machine_rule(
     title="A debugging aid was left on.",
     sees="variables that make torch, NCCL, cuDNN or cuBLAS check or log their work. In a watched program, also "
     "autograd's anomaly detection.",
-    costs="host time for each call that is checked or logged. If each collective is checked, the bound is the exposed "
-    "communication of a step. Anomaly detection keeps a stack trace for each operator and searches every gradient for "
-    "NaN, for which the host waits.",
+    costs="host time for each call that is checked or logged; for checked collectives, at most the exposed "
+    "communication of a step. Anomaly detection keeps a stack trace for each operator, and the host waits for a search "
+    "for NaN in every gradient.",
     wrong_when="the fault is still being looked for.",
-    candidates=unset(*dict.fromkeys(flag.name for flag in FLAGS)),
+    candidates=machine.unset(*dict.fromkeys(flag.name for flag in FLAGS)),
     explains=["host-bound", "launch-bound", "sync-per-step", "communication-exposed"],
 )
-def debug_flags_left_on(view: ObservationView) -> Iterator[Finding]:
-    flags = [flag for flag in FLAGS if _set(view, flag.name, flag.counts)]
-    anomaly = fact_or_none(view, "live.anomaly_mode") is True
+def debug_flags_left_on(view: ObservationView) -> Judgements:
+    flags = [flag for flag in FLAGS if is_set_to(view, flag.name, flag.counts)]
+    anomaly = view.fact_or_none("live.anomaly_mode") is True
     if not flags and not anomaly:
         return
     names = list(dict.fromkeys(flag.name for flag in flags))
-    weights = [severity_on_gpu(view, flag.severity) if flag.on_gpu else flag.severity for flag in flags]
+    weights = [machine.severity_on_gpu(view, flag.severity) if flag.on_gpu else flag.severity for flag in flags]
     severity: Severity = "high" if anomaly else "medium" if "medium" in weights else "low"
     share = _bound_of_anomaly_mode(view) if anomaly else _bound_of_flags(view, flags)
-    if isinstance(share, float):
-        severity = policy.severity(share)
     evidence = ["torch.autograd.set_detect_anomaly(True) is in force"] if anomaly else []
-    evidence += [f"{variable_evidence(view, flag.name)[0]}: {flag.does}" for flag in flags]
-    yield Finding(
-        id="debug-flags-left-on",
-        severity=severity,
+    evidence += [f"{view.variable_evidence(flag.name)[0]}: {flag.does}" for flag in flags]
+    yield Judgement(
+        severity=severity_of(share, severity),
         claim="Anomaly detection of autograd is on."
         if anomaly
-        else f"{in_words(names)} {'are' if len(names) > 1 else 'is'} set, for debugging.",
+        else f"{machine.in_words(names)} {'are' if len(names) > 1 else 'is'} set, for debugging.",
         share=share,
         evidence=evidence,
-        where=place_of(view, *names),
-        candidates=unset(*names),
-        remedy=" ".join(
-            [
-                *(["Call torch.autograd.set_detect_anomaly(False) once the fault is found."] if anomaly else []),
-                *(["Unset the variables."] if names else []),
-            ]
-        ),
+        where=view.place_of_variable(*names),
+        candidates=machine.unset(*names),
+        remedy="Call torch.autograd.set_detect_anomaly(False) once the fault is found." * anomaly
+        + " " * bool(anomaly and names)
+        + "Unset the variables." * bool(names),
     )
 
 
@@ -139,89 +111,79 @@ def _bound_of_anomaly_mode(view: ObservationView) -> float | Unknown:
 
     On the CPU, each operator keeps its stack inside its own time, and nothing bounds that.
     """
-    parts = shares(view)
+    parts = machine.shares(view)
     if parts is None:
-        return NOT_MEASURED
+        return machine.NOT_MEASURED
     if not view.uses_cuda:
         return Unknown("on the CPU it is part of every operator's own time")
     try:
         return min(parts.host + view.kernel_share("elementwise", "reduction"), 1.0)
     except Missing:
-        return NOT_MEASURED
+        return machine.NOT_MEASURED
 
 
 def _bound_of_flags(view: ObservationView, flags: Sequence[Flag]) -> float | Unknown:
     """Return the bound of checking each collective. Nothing bounds the other flags."""
-    parts = shares(view)
-    if parts is None or flags[0].does != CHECKS_COLLECTIVES or len(flags) > 1 or not parts.communication:
-        return NOT_MEASURED
-    return parts.communication
+    if len(flags) > 1 or flags[0].does != CHECKS_COLLECTIVES:
+        return machine.NOT_MEASURED
+    return machine.part_of_step(view, "communication") or machine.NOT_MEASURED
 
 
-@rule(
-    "torch-nccl-debug",
-    "machine",
+@machine_rule(
     title="torch watches its collectives for debugging.",
     sees="TORCH_NCCL_BLOCKING_WAIT, TORCH_NCCL_NAN_CHECK, TORCH_NCCL_ENABLE_TIMING or TORCH_NCCL_DESYNC_DEBUG is on.",
-    costs="a host that waits for each collective cannot queue the next work. A search for NaN reads each buffer once "
-    "more.",
+    costs="the host waits for each collective and queues no work meanwhile, or each buffer is read once more.",
     wrong_when="a hang is being looked for.",
-    candidates=unset(*NCCL),
+    candidates=machine.unset(*NCCL),
 )
-def torch_nccl_debug(view: ObservationView) -> Iterator[Finding]:
-    names = [name for name in NCCL if is_on(view.variable(name))]
+def torch_nccl_debug(view: ObservationView) -> Judgements:
+    names = [name for name in NCCL if machine.is_on(view.variable(name))]
     if not names:
         return
-    several = (number_or_none(view, "gpu.count") or 2) > 1
+    several = (view.number_or_none("gpu.count") or 2) > 1
     waits = any(name.endswith(("BLOCKING_WAIT", "NAN_CHECK")) for name in names)
-    yield Finding(
-        id="torch-nccl-debug",
-        severity=severity_on_gpu(view, "medium" if several and waits else "low"),
-        claim=f"{in_words(names)} {'slow' if len(names) > 1 else 'slows'} collectives down.",
-        share=NOT_MEASURED,
-        evidence=[f"{line}: {NCCL[name]}" for name, line in zip(names, variable_evidence(view, *names), strict=True)],
-        where=place_of(view, *names),
-        candidates=unset(*names),
+    yield Judgement(
+        otherwise="medium" if several and waits else "low",
+        claim=f"{machine.in_words(names)} {'slow' if len(names) > 1 else 'slows'} collectives down.",
+        evidence=[f"{line}: {NCCL[name]}" for name, line in zip(names, view.variable_evidence(*names), strict=True)],
+        where=view.place_of_variable(*names),
+        candidates=machine.unset(*names),
         remedy="Unset them once the hang is found.",
     )
 
 
-@rule(
-    "caches-disabled",
-    "machine",
+@machine_rule(
     title="torch.compile keeps none of its results.",
     sees="TORCHINDUCTOR_FORCE_DISABLE_CACHES, TORCHINDUCTOR_FX_GRAPH_CACHE=0, TORCHINDUCTOR_AUTOGRAD_CACHE=0 or "
     "TRITON_ALWAYS_COMPILE. In a watched program, also torch's configuration, and a cache folder that the program sets "
     "to a new path in each run.",
     costs="each start compiles everything again, for seconds to minutes. Steps are not slower.",
     wrong_when="the compiler itself is being worked on, or the program compiles nothing.",
-    candidates=unset(*COMPILE_CACHES),
+    candidates=machine.unset(*COMPILE_CACHES),
 )
-def caches_disabled(view: ObservationView) -> Iterator[Finding]:
-    names = [name for name, counts in COMPILE_CACHES.items() if _set(view, name, counts)]
+def caches_disabled(view: ObservationView) -> Judgements:
+    names = [name for name, counts in COMPILE_CACHES.items() if is_set_to(view, name, counts)]
     live = [
         text
         for name, off, text in (
             ("live.inductor_caches_disabled", True, "torch.compiler.config.force_disable_caches is true"),
             ("live.inductor_fx_graph_cache", False, "torch._inductor.config.fx_graph_cache is false"),
         )
-        if fact_or_none(view, name) is off
+        if view.fact_or_none(name) is off
     ]
-    fresh = str(fact_or_none(view, FRESH_CACHES) or "").split()
+    fresh = str(view.fact_or_none(FRESH_CACHES) or "").split()
     if not names and not live and not fresh:
         return
     off = "The caches of torch.compile are off" if names or live else "Each start has a compile cache of its own"
     unused = not isinstance(view.observation.processes, Unknown) and not _compiles(view)
-    unused = unused or number_or_none(view, "start.num_graphs") == 0
-    yield Finding(
-        id="caches-disabled",
+    unused = unused or view.number_or_none("start.num_graphs") == 0
+    yield Judgement(
         severity="low" if unused else "medium",
         kind="start",
         claim=f"{off}: each start compiles everything again.",
-        share=0.0,
-        evidence=[*variable_evidence(view, *names, *fresh), *live, *what_it_saves(view)],
-        where=place_of(view, *names, *fresh),
-        candidates=unset(*names),
+        variables=[*names, *fresh],
+        evidence=[*live, *what_it_saves(view)],
+        candidates=machine.unset(*names),
         remedy="Leave the caches on. TORCHINDUCTOR_CACHE_DIR can name a folder that lasts."
         if names or live
         else f"Set {fresh[0]} to a folder that lasts, not to a new one at each start.",
@@ -234,63 +196,30 @@ def _compiles(view: ObservationView) -> bool:
     return isinstance(compilation, Compilation) and compilation.num_graphs > 0
 
 
-@rule(
-    "bytecode-not-kept",
-    "machine",
-    title="Python compiles the modules that it imports anew at each start.",
+@machine_rule(
+    title="Python compiles all modules that it imports anew at each start, torch's included.",
     sees="torch's modules have no bytecode files, and either PYTHONDONTWRITEBYTECODE is set or the folder for these "
     "files is not writable.",
-    costs="seconds at each start: a small training took 8.2 s to its first step, and 3.0 s with its modules compiled. "
-    "Each spawned worker and each rank pays, too. Steps are not slower, so the severity is low for a watched command.",
+    costs="seconds at the start of each process: a small training took 8.2 s to its first step, and 3.0 s with its "
+    "modules compiled. Steps are not slower, so the severity is low for a watched command.",
     wrong_when="the program starts once and runs for days.",
 )
-def bytecode_not_kept(view: ObservationView) -> Iterator[Finding]:
+def bytecode_not_kept(view: ObservationView) -> Judgements:
     if view.truth("torch.bytecode"):
         return
     name = "PYTHONDONTWRITEBYTECODE"
     refused = bool(view.variable(name))
     if not refused and view.truth("torch.bytecode_writable"):
         return
-    folder, python = fact_or_none(view, "torch.folder"), fact_or_none(view, "python.executable")
+    folder, python = view.fact_or_none("torch.folder"), view.fact_or_none("python.executable")
     packages = str(folder).rpartition("/")[0] if folder else ""
     way = f"Unset {name}" if refused else "Let PYTHONPYCACHEPREFIX name a folder that lasts"
     compiles = [f"{python} -m compileall -q {packages}"] if packages and python else []
-    yield Finding(
-        id="bytecode-not-kept",
-        severity="low" if is_watched(view) else "medium",
+    yield Judgement(
+        severity="low" if machine.is_watched(view) else "medium",
         kind="start",
-        claim="Python compiles all modules that it imports anew at each start, torch's included.",
-        share=0.0,
-        evidence=variable_evidence(view, name) if refused else ["there are none, and their folder is not writable"],
-        where=place_of(view, name),
+        evidence=view.variable_evidence(name) if refused else ["there are none, and their folder is not writable"],
+        where=view.place_of_variable(name),
         remedy=f"{way}, or compile the modules once, for instance while an image is built.",
         commands=compiles,
     )
-
-
-@rule(
-    "jiterator-cache",
-    "machine",
-    title="torch compiles some of its own kernels anew at each start.",
-    sees="USE_PYTORCH_KERNEL_CACHE=0.",
-    costs="seconds at the first call of each special function that torch compiles at run time. Later steps are not "
-    "slower.",
-    wrong_when="the program calls none of these functions.",
-    candidates=unset("USE_PYTORCH_KERNEL_CACHE"),
-)
-def jiterator_cache(view: ObservationView) -> Iterator[Finding]:
-    if _set(view, "USE_PYTORCH_KERNEL_CACHE", lambda value: not is_on(value)):
-        yield Finding(
-            id="jiterator-cache",
-            severity="low",
-            kind="start",
-            claim="USE_PYTORCH_KERNEL_CACHE=0: kernels that torch compiles at run time are not kept.",
-            share=0.0,
-            evidence=variable_evidence(view, "USE_PYTORCH_KERNEL_CACHE"),
-            where=place_of(view, "USE_PYTORCH_KERNEL_CACHE"),
-            candidates=unset("USE_PYTORCH_KERNEL_CACHE"),
-            remedy="Unset it. PYTORCH_KERNEL_CACHE_PATH can name a folder that lasts.",
-        )
-
-
-RULES = (debug_flags_left_on, torch_nccl_debug, caches_disabled, bytecode_not_kept, jiterator_cache)

@@ -2,39 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from dynotune.doctor import policy
-from dynotune.doctor.bounds import (
-    PRODUCTS,
-    after_waits,
-    faster_host_saving,
-    main_model,
-    operators,
-    place_of,
-    saving,
-    waits_for_host,
-)
-from dynotune.doctor.declaration import rule
-from dynotune.doctor.hot_lines import (
-    asleep,
-    ends_in_torch,
-    known,
-    of_python,
-    of_reads,
-    place,
-    steps_thread,
-    told,
-    updating,
-    within,
-)
-from dynotune.doctor.machine import fact_or_none, number_or_none
+from dynotune.doctor import bounds, hot_lines, policy
+from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
+from dynotune.doctor.machine import cores_in_use
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
-from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader
 from dynotune.schema.setting import Setting
-from dynotune.schema.trace_summary import SHORT_KERNEL_S, Called, Caller, Operator, Place
+from dynotune.schema.trace_summary import SHORT_KERNEL_S, Called, Caller, Operator
 
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _PROGRAM: tuple[Caller, ...] = ("program", "unknown")
@@ -47,32 +22,26 @@ _SMALL = (
 _SMALL_NAMES = frozenset(f"aten::{name}" for name in _SMALL.split())
 
 
-@rule(
-    "launch-bound",
-    "program",
+@cuda_rule(
     title="Kernels take less time than their launch.",
-    sees="the device is idle for short times, again and again, between kernels of less than 10 µs. Or: a step runs "
-    "hundreds of such kernels, they are three quarters of all kernels or more, and with the pauses before them they "
-    "take a tenth of the step, whether they are queued in time or not. Or: the device waits for the host, which a "
-    "sampler saw in torch's modules, backward passes and optimizers.",
-    costs="these pauses, and the longer pauses that the host causes if those are the smaller part. Only fewer launches "
-    "help (larger batches, fused kernels, CUDA graphs); faster kernels do not. If the device is kept busy, the cost "
-    "includes the time of the short kernels. No graph spares that time: most of it is what any kernel takes to begin "
-    "and end.",
+    sees="the device is idle for short times, again and again, between kernels of less than 10 µs. Or: hundreds of "
+    "such kernels a step, most of all kernels, take a tenth of it with the pauses before them. Or: the device waits "
+    "for the host, which a sampler saw in torch's modules, backward passes and optimizers.",
+    costs="these pauses, and longer pauses that the host causes if those are the smaller part. Only fewer launches "
+    "help (larger batches, fused kernels, CUDA graphs). If the device is kept busy, also the time of the short "
+    "kernels, most of which no graph spares.",
     wrong_when="the program consists of many small steps that depend on one another's results.",
     candidates=[Setting("compile.mode", "reduce-overhead")],
     explains=["launch-latency"],
 )
-def launch_bound(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def launch_bound(view: ObservationView) -> Judgements:
     losses, launches = view.losses("launch-bound"), _mostly_launches(view)
     pauses = sum(loss.share for loss in losses)
     others = view.lost("host-bound")
     late = min(view.lost("launch-latency"), view.attribution.shares.host)
     counted = others if others <= pauses or launches else 0.0
     share = min(pauses + counted + late, view.attribution.shares.host)
-    share = min(share - after_waits(view), faster_host_saving(view))
+    share = min(share - bounds.after_waits(view), bounds.faster_host_saving(view))
     if not losses and not (launches and others):
         yield from _many_short_kernels(view)
         return
@@ -84,20 +53,18 @@ def launch_bound(view: ObservationView) -> Iterator[Finding]:
     if others > pauses:
         claim = f"The device waits for {share:.0%} of a step while the host launches its kernels."
     candidates = [] if any(model.compiled for model in view.models) else [Setting("compile.mode", "reduce-overhead")]
-    yield Finding(
-        id="launch-bound",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=claim,
         share=share,
         evidence=evidence_of([*losses, *view.losses("host-bound")] if counted else losses),
-        where=place_of(losses, main_model(view)),
+        where=bounds.place_of(losses, bounds.main_model(view)),
         candidates=candidates,
         remedy="Launch fewer kernels: larger batches, torch.compile with CUDA graphs (reduce-overhead), fused "
         "optimizers.",
     )
 
 
-def _many_short_kernels(view: ObservationView) -> Iterator[Finding]:
+def _many_short_kernels(view: ObservationView) -> Judgements:
     """Find a device that works nearly all the time on kernels that do very little."""
     kernels, num_steps, step_s = view.kernels, view.trace.num_steps, view.timing.step_s
     num, short_s = kernels.num_short, kernels.short_s
@@ -106,69 +73,70 @@ def _many_short_kernels(view: ObservationView) -> Iterator[Finding]:
     if num < policy.MANY_SHORT_KERNELS * num_steps or num < policy.MOSTLY_SHORT * kernels.num:
         return
     working = min(view.attribution.shares.device, short_s / num_steps / step_s)
-    share = saving(view, working) + view.lost("launch-latency")
+    share = bounds.saving(view, working) + view.lost("launch-latency")
     if share < policy.HIGH_SHARE:
         return
     compiled = any(model.compiled for model in view.models)
-    yield Finding(
-        id="launch-bound",
+    yield Judgement(
         severity=policy.severity(share),
         claim=f"{num / num_steps:,.0f} of {kernels.num / num_steps:,.0f} kernels a step take less than 10 µs each: "
         f"with the pauses between them {share:.0%} of a step.",
         share=share,
         evidence=[f"they work for {working:.0%} of a step, {short_s / num * 1e6:.2g} µs each"],
-        where=place_of([], main_model(view)),
+        model=bounds.main_model(view),
         candidates=[] if compiled else [Setting("compile.mode", "reduce-overhead")],
         remedy="Use fewer kernels: batch small layers into one product, or fuse them (torch.compile).",
     )
 
 
 @rule(
-    "host-bound",
-    "program",
     title="The device waits for the host's own work.",
-    sees="the device is idle while the host runs Python or operators of its own, and no more specific rule explains "
-    "it. If kernels are short and most pauses are, or if the host was seen in torch's modules, backward passes and "
-    "optimizers for most of its time, `launch-bound` counts the time. Host work that could run beside the "
-    "device's work if the host did not wait for the device counts for those waits. Without a device: Python between "
-    "operators takes a tenth of a step or more; below a quarter, as in many programs, the severity is low. It is low, "
-    "too, where recorded operators alone take longer than a plain step, and Python counts as often as it was seen.",
+    sees="the device is idle while the host runs Python or operators of its own. If most pauses are for launches, "
+    "`launch-bound` counts them; host work that could run beside the device's counts for the waits that prevent it. "
+    "Without a device: Python between operators takes a tenth of a step or more. The severity is low below a quarter, "
+    "and if recorded operators alone take longer than a plain step.",
     costs="all of this time.",
     wrong_when="the host's work is the program's purpose, as in a simulation.",
 )
-def host_bound(view: ObservationView) -> Iterator[Finding]:
+def host_bound(view: ObservationView) -> Judgements:
     if not view.uses_cuda:
         yield from _python_bound(view)
         return
     losses = view.losses("host-bound")
-    share = min(sum(loss.share for loss in losses), view.attribution.shares.host) - after_waits(view)
+    share = min(sum(loss.share for loss in losses), view.attribution.shares.host) - bounds.after_waits(view)
     # What lines that read values compute for it is the waits' own.
-    share -= max(0.0, sum(part for _, part in known(of_reads, view)) - view.lost("sync-per-step") - after_waits(view))
-    share = min(share, faster_host_saving(view))
+    share -= max(
+        0.0,
+        sum(part for _, part in hot_lines.known(hot_lines.of_reads, view))
+        - view.lost("sync-per-step")
+        - bounds.after_waits(view),
+    )
+    share = min(share, bounds.faster_host_saving(view))
     if share < policy.LEAST_SHARE or share <= view.lost("launch-bound") or _mostly_launches(view):
         return
-    lines = known(of_python, view)
-    yield Finding(
-        id="host-bound",
+    lines = hot_lines.known(hot_lines.of_python, view)
+    yield Judgement(
         severity=policy.severity(policy.SPARED_OF_HOST * share),
         claim=f"The device waits for the host's own work for {share:.0%} of a step.",
         share=share,
-        evidence=[*told(lines), *evidence_of(losses)],
-        where=place(lines, place_of(losses, main_model(view))),
-        remedy="The GPU waits while Python runs: do this work less often, on the GPU, or in a thread or process "
-        "beside the loop.",
+        evidence=[*hot_lines.told(lines), *evidence_of(losses)],
+        where=hot_lines.place(lines, bounds.place_of(losses, bounds.main_model(view))),
+        remedy="The GPU waits while Python runs: do this work less often, on the GPU, or in a thread or process beside "
+        "the loop.",
     )
 
 
 def _mostly_launches(view: ObservationView) -> bool:
     """Tell whether the host's own work is torch's: modules, backward passes and optimizers that queue kernels."""
     try:
-        thread = steps_thread(view)
+        thread = hot_lines.steps_thread(view)
     except Missing:
         return False
     working = [line for line in thread.lines if not line.inside]
     num = sum(line.num for line in working)
-    return num > 0 and sum(line.num for line in working if ends_in_torch(line)) >= policy.MOSTLY_LAUNCHES * num
+    return (
+        num > 0 and sum(line.num for line in working if hot_lines.ends_in_torch(line)) >= policy.MOSTLY_LAUNCHES * num
+    )
 
 
 def _between_operators_of_optimizer(view: ObservationView) -> float:
@@ -189,77 +157,70 @@ def _crowded_out(view: ObservationView) -> float:
     recorded_s = row.loader_s + row.operator_s + row.communication_s
     if recorded_s < view.timing.step_s * view.trace.num_steps:
         return 0.0
-    return min(sum(part for _, part in known(of_python, view)), max(0.0, 1 - recorded_s / row.window_s))
+    return min(
+        sum(part for _, part in hot_lines.known(hot_lines.of_python, view)), max(0.0, 1 - recorded_s / row.window_s)
+    )
 
 
-def _python_bound(view: ObservationView) -> Iterator[Finding]:
-    sleeps = known(asleep, view)
-    surely = waits_for_host(view) - _between_operators_of_optimizer(view) - sum(part for _, part in sleeps)
+def _python_bound(view: ObservationView) -> Judgements:
+    sleeps = hot_lines.known(hot_lines.asleep, view)
+    surely = bounds.waits_for_host(view) - _between_operators_of_optimizer(view) - sum(part for _, part in sleeps)
     share = max(surely, _crowded_out(view))
-    lines = within(known(of_python, view), share)
+    lines = hot_lines.within(hot_lines.known(hot_lines.of_python, view), share)
     if view.attribution.busy_share is not None or share < policy.HIGH_SHARE:
         return
-    yield Finding(
-        id="host-bound",
+    yield Judgement(
         # Between operators of usual size Python takes as much: what a verdict names has a place, and no alarm.
         severity=policy.severity(surely) if surely >= policy.MUCH_PYTHON else "low",
         claim=f"Python runs between operators for {share:.0%} of a step.",
         share=share,
         evidence=[
             f"{view.timing.step_s * share * 1e3:.3g} ms a step in no operator and not in the loader",
-            *told(lines),
+            *hot_lines.told(lines),
         ],
-        where=place(lines, place_of([], main_model(view))),
+        where=hot_lines.place(lines, bounds.place_of([], bounds.main_model(view))),
         remedy="Move this work out of the loop, or into operators on whole tensors.",
     )
 
 
-@rule(
-    "launch-latency",
-    "program",
+@cuda_rule(
     title="The device pauses between queued kernels.",
     sees="pauses of up to 100 µs although the next kernel was queued.",
     costs="these pauses, one or two microseconds for each kernel. Only fewer kernels, or CUDA graphs, help.",
     wrong_when="kernels are long, so the pauses do not matter.",
 )
-def launch_latency(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def launch_latency(view: ObservationView) -> Judgements:
     losses = view.losses("launch-latency")
     share = sum(loss.share for loss in losses)
     if share < policy.LEAST_SHARE:
         return
     short = (view.kernels.mean_s or 0.0) < SHORT_KERNEL_S and not view.kernels.in_graphs
     much = short and share >= policy.MUCH_WAITING_IN_QUEUE
-    yield Finding(
-        id="launch-latency",
+    yield Judgement(
         severity=policy.severity(share) if much else "low",
         claim=f"The device pauses between queued kernels for {share:.0%} of a step.",
         share=share,
-        evidence=evidence_of(losses),
-        where=place_of(losses, main_model(view)),
+        losses=losses,
+        model=bounds.main_model(view),
         remedy="Fuse kernels (torch.compile), or replay them as CUDA graphs.",
     )
 
 
 @rule(
-    "optimizer-forloop",
-    "program",
     title="The optimizer updates each parameter with separate kernels.",
     sees="more than 300 short kernels in each call of an optimizer's step. Without a device: more than 100 short "
     "operators that take one parameter each.",
-    costs="the time of these kernels, and the time for which the device waits until they are queued. Without a device: "
-    "what the optimizer takes beyond operators that take many parameters at once, at most two and a half of the part "
-    "of the plain steps in which their thread was seen in torch's optimizers: recording slows short operators most.",
+    costs="the time of these kernels, and of the device's waits for them. Without a device: what the optimizer takes "
+    "beyond operators on many parameters, at most two and a half of the part of steps in which it was seen.",
     wrong_when="the optimizer has no other implementation.",
     candidates=[Setting("optimizer.fused", True)],
     explains=["launch-bound", "launch-latency"],
 )
-def optimizer_forloop(view: ObservationView) -> Iterator[Finding]:
+def optimizer_forloop(view: ObservationView) -> Judgements:
     losses = view.losses("optimizer-forloop")
     share = min(1.0, sum(loss.share for loss in losses))
     if not view.uses_cuda and all(each.name.startswith("torch.optim.") for each in view.optimizers):
-        share = min(share, policy.SEEN_TOO_SELDOM * (updating(view) or share))
+        share = min(share, policy.SEEN_TOO_SELDOM * (hot_lines.updating(view) or share))
     if share < policy.LEAST_SHARE:
         return
     device = "cuda" if view.uses_cuda else "cpu"
@@ -268,20 +229,17 @@ def optimizer_forloop(view: ObservationView) -> Iterator[Finding]:
     slow = [each for each in here if not each.fused] or here
     fusable = any(each.name.rpartition(".")[2] in FUSED for each in slow)
     kernels = "kernels" if view.uses_cuda else "operators"
-    yield Finding(
-        id="optimizer-forloop",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"The optimizer updates each parameter with separate {kernels}.",
         share=share,
+        losses=losses,
         evidence=[
-            *evidence_of(losses),
             *(
                 f"{each.name}(foreach={each.foreach}, fused={each.fused}), {each.num_tensors} tensors"
                 + ", of groups that set it for themselves" * each.groups_differ
                 for each in slow
-            ),
+            )
         ],
-        where=place_of(losses),
         candidates=[Setting("optimizer.fused", True)] if fusable else [],
         remedy=(
             "Pass fused=True, or leave foreach at its default: one kernel then updates many parameters."
@@ -294,24 +252,21 @@ def optimizer_forloop(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "python-elementwise-loops",
-    "program",
     title="A Python loop works on a tensor element by element.",
-    sees="functions of the program call hundreds of short pointwise and indexing operators a step, one by one, and "
-    "twenty or more for each matrix product or convolution. Calls by optimizers, backward passes and loops of "
-    "libraries do not count.",
-    costs="part of the time for which the device waits for the host: the part of all short operators that the program "
-    "calls often, with their backward pass. Without a device: the operators' own time, and their part of Python's.",
+    sees="functions of the program (no optimizers, backward passes or libraries) call hundreds of short pointwise and "
+    "indexing operators a step, twenty or more for each matrix product or convolution.",
+    costs="the part of the device's waits for the host that these operators are of all, with their backward pass. "
+    "Without a device: their own time, and their part of Python's.",
     wrong_when="each element depends on the one before, as in a recurrence.",
     explains=["launch-bound", "host-bound"],
 )
-def python_elementwise_loops(view: ObservationView) -> Iterator[Finding]:
+def python_elementwise_loops(view: ObservationView) -> Judgements:
     num_steps = view.trace.num_steps
     if not num_steps:
         raise Missing("steps in the trace", "they are neither marked nor found")
-    small = [(row, _by_program(row)) for row in operators(view, _SMALL_NAMES.__contains__)]
+    small = [(row, _by_program(row)) for row in bounds.operators(view, _SMALL_NAMES.__contains__)]
     num = sum(called.num for _, called in small)
-    products = sum(row.num for row in operators(view, PRODUCTS.__contains__)) / num_steps
+    products = sum(row.num for row in bounds.operators(view, bounds.PRODUCTS.__contains__)) / num_steps
     per_step = num / num_steps
     if per_step < policy.MANY_SMALL_OPERATORS or per_step < policy.SMALL_PER_PRODUCT * products:
         return
@@ -321,14 +276,12 @@ def python_elementwise_loops(view: ObservationView) -> Iterator[Finding]:
         return
     losses = view.losses("launch-bound", "host-bound")
     commonest = sorted(small, key=lambda pair: -pair[1].num)[:3]
-    yield Finding(
-        id="python-elementwise-loops",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"{per_step:,.0f} pointwise and indexing operators run in a step, as in a Python loop over elements.",
         share=share,
         evidence=[f"{row.name}: {called.num / num_steps:,.0f} a step" for row, called in commonest]
         + evidence_of(losses, 1),
-        where=place_of(losses, main_model(view)),
+        where=bounds.place_of(losses, bounds.main_model(view)),
         remedy="Write the loop as operations on the whole tensor (masks, where, cumsum, indexing by tensors).",
     )
 
@@ -343,7 +296,7 @@ def _by_program(row: Operator) -> Called:
 
 def _of_loop(view: ObservationView, num_steps: int) -> float:
     """Return the bound of a loop's operators, their backward pass and the Python around them, of a plain step."""
-    rows = [row for row in view.trace.operators if row.name.startswith("aten::") and row.name not in PRODUCTS]
+    rows = [row for row in view.trace.operators if row.name.startswith("aten::") and row.name not in bounds.PRODUCTS]
     all_s = sum(row.self_s for row in view.trace.operators if row.name.startswith("aten::"))
     if not all_s:
         return 0.0
@@ -358,30 +311,27 @@ def _of_loop(view: ObservationView, num_steps: int) -> float:
     backward_s = sum(called.self_s for called in backward if is_looped(called))
     part = min(1.0, (sum(called.self_s for _, called in own) + looped * backward_s) / all_s)
     if view.uses_cuda:
-        return min(waits_for_host(view), part * view.lost("launch-bound", "host-bound", "launch-latency"))
-    return min(1.0, part * (view.attribution.shares.device + waits_for_host(view)))
+        return min(bounds.waits_for_host(view), part * view.lost("launch-bound", "host-bound", "launch-latency"))
+    return min(1.0, part * (view.attribution.shares.device + bounds.waits_for_host(view)))
 
 
 @rule(
-    "cpu-oversubscribed",
-    "program",
     title="More threads compute than there are cores.",
-    sees="torch's threads over all ranks, or OpenCV's threads over all workers, outnumber the usable cores; and these "
-    "cores are busy, other programs included, or threads that are ready to run wait for a core. Too many threads wake "
-    "one another and leave cores idle meanwhile.",
+    sees="torch's threads over all ranks, or OpenCV's over all workers, outnumber the usable cores; and these cores "
+    "are busy, other programs included, or threads that are ready to run wait for one.",
     costs="at most the surplus threads' part of the time of operators, or of the wait for the loader.",
     wrong_when="the threads do not run at the same time.",
     candidates=["host.num_threads"],
     explains=["host-bound", "loader-bound"],
 )
-def cpu_oversubscribed(view: ObservationView) -> Iterator[Finding]:
+def cpu_oversubscribed(view: ObservationView) -> Judgements:
     cores = view.number("host.num_cores")
     if cores < 1 or not (_cores_are_busy(view, cores) or _threads_wait(view)):
         return
     ranks = len(view.processes)
     threads = ranks * view.number("live.num_threads")
     workers = sum(loader.num_workers for loader in view.loaders) * ranks
-    decoding = fact_or_none(view, "live.cv2_num_threads")
+    decoding = view.fact_or_none("live.cv2_num_threads")
     in_workers = workers * decoding if isinstance(decoding, int) and decoding > 1 else 0
     of_workers = sum(loader.num_workers * _threads_of_torch(loader) for loader in view.loaders) * ranks
     shares = view.attribution.shares
@@ -398,14 +348,10 @@ def cpu_oversubscribed(view: ObservationView) -> Iterator[Finding]:
     if not over:
         return
     share = min(1.0, sum(share for _, _, share in over))
-    if share < policy.LEAST_SHARE:
-        return
     of_torch = over[0][0] == "torch" and of_workers <= workers
     each = max(1, int(cores) // ranks)
-    waited = number_or_none(view, "live.core_wait_s_per_s")
-    yield Finding(
-        id="cpu-oversubscribed",
-        severity=policy.severity(share),
+    waited = view.number_or_none("live.core_wait_s_per_s")
+    yield Judgement(
         claim=f"{over[0][1]:.0f} threads of {over[0][0]} share {cores:.0f} cores.",
         share=share,
         evidence=[
@@ -415,7 +361,6 @@ def cpu_oversubscribed(view: ObservationView) -> Iterator[Finding]:
             view.mentions("window.tree_cpu_s_per_s"),
             *([] if waited is None else [f"threads that are ready to run wait {waited:.2g} s a second for a core"]),
         ],
-        where=Place(),
         candidates=[Setting("host.num_threads", each)] if of_torch else [],
         remedy=f"Call torch.set_num_threads({each}), or set OMP_NUM_THREADS."
         if of_torch
@@ -432,20 +377,17 @@ def _threads_of_torch(loader: Loader) -> int:
 
 def _waiting_for_cores(view: ObservationView) -> float | None:
     """Return the part of the time for which each of the steps' threads is ready to run and has no core."""
-    waited, threads = number_or_none(view, "live.core_wait_s_per_s"), number_or_none(view, "live.num_threads")
+    waited, threads = view.number_or_none("live.core_wait_s_per_s"), view.number_or_none("live.num_threads")
     return waited / threads if waited is not None and threads else None
 
 
 def _cores_are_busy(view: ObservationView, cores: float) -> bool:
     """Tell whether the cores are busy, other programs included; true if that is not known."""
-    used, by_others = (number_or_none(view, f"window.{whose}_cpu_s_per_s") for whose in ("tree", "others"))
-    return used is None or used + max(0.0, by_others or 0.0) >= policy.CORES_BUSY * cores
+    used = cores_in_use(view)
+    return used is None or used >= policy.CORES_BUSY * cores
 
 
 def _threads_wait(view: ObservationView) -> bool:
     """Tell whether the first rank's threads would use far more of the cores if these were free."""
-    used, waited = (number_or_none(view, name) for name in ("window.tree_cpu_s_per_s", "live.core_wait_s_per_s"))
+    used, waited = (view.number_or_none(name) for name in ("window.tree_cpu_s_per_s", "live.core_wait_s_per_s"))
     return used is not None and waited is not None and used + waited >= policy.OVERSUBSCRIBED * used
-
-
-RULES = (launch_bound, host_bound, launch_latency, optimizer_forloop, python_elementwise_loops, cpu_oversubscribed)

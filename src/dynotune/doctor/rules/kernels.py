@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import is_at, main_model, operator_share, operators, place_of, saving
-from dynotune.doctor.declaration import rule
-from dynotune.doctor.machine import fact_or_none
+from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
 from dynotune.doctor.observation_view import ObservationView, evidence_of
-from dynotune.schema.diagnosis import Finding
 from dynotune.schema.observation import Model
 from dynotune.schema.setting import Setting
 
@@ -18,19 +14,14 @@ _OF_TORCH = ("aten::_scaled_dot_product_attention_math", "aten::_native_multi_he
 _POINTWISE = ("elementwise", "cast", "random", "copy")
 
 
-@rule(
-    "channels-last",
-    "program",
+@cuda_rule(
     title="Images change their memory layout around convolutions.",
-    sees="kernels that convert between memory layouts: cuDNN's fast convolutions want the channels last, and the "
-    "tensors have them first.",
+    sees="kernels that convert layouts: cuDNN's fast convolutions want channels last, and tensors have them first.",
     costs="the time of these kernels, as far as the device sets the pace.",
     wrong_when="operations without a channels-last kernel convert there and back. In float32 there is little to gain.",
     candidates=[Setting("layout.channels_last", True)],
 )
-def channels_last(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def channels_last(view: ObservationView) -> Judgements:
     losses = view.losses("channels-last")
     share = saving(view, sum(loss.share for loss in losses))
     if share < policy.LEAST_SHARE:
@@ -40,19 +31,17 @@ def channels_last(view: ObservationView) -> Iterator[Finding]:
     if already and model is not None and _inputs_are_channels_last(model):
         # What is left pads channels, as of pictures with three of them: there is nothing to set.
         return
-    yield Finding(
-        id="channels-last",
-        severity=policy.severity(share),
+    yield Judgement(
         claim="Images are converted between layouts around convolutions, although the weights are channels-last."
         if already
         else "Images are converted between layouts around convolutions. A change of layout uses other kernels, which "
         "round differently.",
         share=share,
+        losses=losses,
         evidence=[
-            *evidence_of(losses),
-            *([] if model is None else [f"{model.channels_last_share or 0:.0%} of the weights are channels-last"]),
+            *([] if model is None else [f"{model.channels_last_share or 0:.0%} of the weights are channels-last"])
         ],
-        where=place_of(losses, model),
+        model=model,
         candidates=[] if already else [Setting("layout.channels_last", True)],
         remedy="Give the model channels-last inputs, and remove calls that make them contiguous again."
         if already
@@ -65,34 +54,23 @@ def _inputs_are_channels_last(model: Model) -> bool:
     return bool(images) and all(tensor.channels_last for tensor in images)
 
 
-@rule(
-    "sdpa-math",
-    "program",
-    title="Attention runs by its plain formula.",
-    sees="kernels inside `_scaled_dot_product_attention_math`: torch has no fused kernel for these inputs, or its "
-    "fused kernels are switched off.",
-    costs="at most the time of these kernels. In training, twice that time again for their backward pass, which a "
-    "trace does not tell apart from other work.",
+@cuda_rule(
+    title="Attention runs by its plain formula, not by a fused kernel, and writes all scores to memory.",
+    sees="kernels of `_scaled_dot_product_attention_math`: there is no fused kernel for these inputs, or it is off.",
+    costs="at most the time of these kernels; in training, twice that time again for their backward pass.",
     wrong_when="sequences are so short that a fused kernel gains nothing.",
 )
-def sdpa_math(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def sdpa_math(view: ObservationView) -> Judgements:
     losses = view.losses("sdpa-math")
     forward = sum(loss.share for loss in losses)
     share = saving(view, forward * (1 + policy.BACKWARD_OF_ATTENTION) if view.is_training else forward)
-    if share < policy.LEAST_SHARE:
-        return
     switched_off = [
-        name for name in ("flash", "mem_efficient", "cudnn") if fact_or_none(view, f"live.sdp_{name}") is False
+        name for name in ("flash", "mem_efficient", "cudnn") if view.fact_or_none(f"live.sdp_{name}") is False
     ]
-    yield Finding(
-        id="sdpa-math",
-        severity=policy.severity(share),
-        claim="Attention runs by its plain formula, not by a fused kernel, and writes all scores to memory.",
+    yield Judgement(
         share=share,
-        evidence=[*evidence_of(losses), *(f"{name} attention is switched off" for name in switched_off)],
-        where=place_of(losses),
+        losses=losses,
+        evidence=[*(f"{name} attention is switched off" for name in switched_off)],
         remedy="Switch the fused kernels on again (torch.backends.cuda.enable_flash_sdp, enable_mem_efficient_sdp)."
         if switched_off
         else "Call torch.backends.cuda.can_use_flash_attention(params, debug=True) for the reason: mostly the type, "
@@ -102,26 +80,21 @@ def sdpa_math(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "manual-attention",
-    "program",
-    title="Attention is written out by hand.",
-    sees="softmax kernels take a twentieth of the kernels' time or more beside batched products, or each softmax has "
-    "two batched products; and torch's own unfused attention did not run.",
-    costs="at most four times the softmax: a fused kernel also spares the scaling, the masking, and the writing and "
-    "reading of the scores. At most the time of such kernels and of matrix products.",
+    title="Attention is written out as products and a softmax, which writes all scores to memory.",
+    sees="softmax kernels beside batched products take a twentieth of the kernels' time, or each softmax has two "
+    "batched products; and torch's own unfused attention did not run.",
+    costs="at most four times the softmax, for scaling, masking, and writing and reading the scores; and at most the "
+    "time of such kernels and of matrix products.",
     wrong_when="the program needs the scores themselves, or a softmax over a large vocabulary stands beside batched "
     "products.",
 )
-def manual_attention(view: ObservationView) -> Iterator[Finding]:
+def manual_attention(view: ObservationView) -> Judgements:
     softmax, most = _softmax_of_attention(view)
     share = saving(view, min(policy.UNFUSED_ATTENTION * softmax, most)) if softmax else 0.0
     if share < policy.LEAST_SHARE:
         return
     losses = view.losses("manual-attention")
-    yield Finding(
-        id="manual-attention",
-        severity=policy.severity(share),
-        claim="Attention is written out as products and a softmax, which writes all scores to memory.",
+    yield Judgement(
         share=share,
         evidence=evidence_of(losses) or [f"softmax between batched products: {softmax:.0%} of a step"],
         where=place_of(losses, main_model(view)),
@@ -152,43 +125,30 @@ def _softmax_of_attention(view: ObservationView) -> tuple[float, float]:
     return (share, view.attribution.shares.device) if at_least else (0.0, 0.0)
 
 
-@rule(
-    "gemm-misaligned",
-    "program",
-    title="Matrix products have sizes that do not fit tensor cores.",
+@cuda_rule(
+    title="Matrix products use slow kernels because their sizes or addresses are not aligned.",
     sees="products of half types without tensor cores, or by kernels that load one or two elements at a time, as for "
     "sizes that are not multiples of 8 (4 for TF32). Convolutions count for `cudnn-benchmark-off`.",
     costs="at most three quarters of the time of these products: aligned products are up to four times as fast.",
     wrong_when="the data determine the sizes, and padding costs more than it saves.",
 )
-def gemm_misaligned(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def gemm_misaligned(view: ObservationView) -> Judgements:
     losses = [loss for loss in view.losses("gemm-misaligned") if not is_at(loss.where, "conv")]
     share = saving(view, policy.MISALIGNED * sum(loss.share for loss in losses))
-    if share < policy.LEAST_SHARE:
-        return
-    yield Finding(
-        id="gemm-misaligned",
-        severity=policy.severity(share),
-        claim="Matrix products use slow kernels because their sizes or addresses are not aligned.",
+    yield Judgement(
         share=share,
-        evidence=evidence_of(losses),
-        where=place_of(losses),
+        losses=losses,
         remedy="Pad sizes (vocabulary, hidden size, sequence length) to multiples of 8, better of 64.",
     )
 
 
 @rule(
-    "conv-bn-unfused",
-    "program",
     title="Batch norm runs separately at inference.",
-    sees="a model with convolutions and batch norm in evaluation mode, not compiled, without gradients; and the time "
-    "of its normalisation.",
-    costs="this time: in evaluation, batch norm is a scale and a shift that the convolution's weights can include.",
+    sees="an uncompiled model with convolutions and batch norm in evaluation mode, called without gradients.",
+    costs="the norms' time: in evaluation they are a scale and a shift that a convolution's weights can include.",
     wrong_when="the weights will still be trained or saved, or the norm does not follow a convolution.",
 )
-def conv_bn_unfused(view: ObservationView) -> Iterator[Finding]:
+def conv_bn_unfused(view: ObservationView) -> Judgements:
     model = main_model(view)
     if model is None or view.is_training or model.compiled or model.call is None or model.call.grad_enabled:
         return
@@ -203,8 +163,7 @@ def conv_bn_unfused(view: ObservationView) -> Iterator[Finding]:
     )
     if share < policy.LEAST_SHARE:
         return
-    yield Finding(
-        id="conv-bn-unfused",
+    yield Judgement(
         severity="low",  # nothing is wrong: it is an opportunity
         claim=f"{norms} batch norms run separately, although their convolutions could include them.",
         share=share,
@@ -214,96 +173,59 @@ def conv_bn_unfused(view: ObservationView) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "device-copies",
-    "program",
-    title="The device copies within its own memory.",
+@cuda_rule(
+    title="The device copies tensors within its memory and does nothing else meanwhile.",
     sees="copies from the device to itself beside which nothing ran.",
     costs="their time, as far as the device sets the pace.",
     wrong_when="the copy is the purpose of the program.",
 )
-def device_copies(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def device_copies(view: ObservationView) -> Judgements:
     losses = view.losses("device-copies")
     share = saving(view, sum(loss.share for loss in losses))
-    if share < policy.LEAST_SHARE:
-        return
-    yield Finding(
-        id="device-copies",
-        severity=policy.severity(share),
-        claim="The device copies tensors within its memory and does nothing else meanwhile.",
+    yield Judgement(
         share=share,
-        evidence=evidence_of(losses),
-        where=place_of(losses),
+        losses=losses,
         remedy="Remove clones, or write results where they are needed (out=, views, in-place operations).",
     )
 
 
-@rule(
-    "d2h-not-overlapped",
-    "program",
+@cuda_rule(
     title="Copies to the host run while the device does nothing else.",
     sees="copies from the device to the host beside which nothing ran.",
     costs="their time, and at most the rest of the step, which would have to hide them.",
     wrong_when="nothing else can be done before the results arrive.",
 )
-def d2h_not_overlapped(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def d2h_not_overlapped(view: ObservationView) -> Judgements:
     losses = view.losses("d2h-not-overlapped")
     lost = sum(loss.share for loss in losses)
     share = min(lost, 1.0 - lost)
-    if share < policy.LEAST_SHARE:
-        return
-    yield Finding(
-        id="d2h-not-overlapped",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"The device only sends results to the host for {lost:.0%} of a step.",
         share=share,
-        evidence=evidence_of(losses),
-        where=place_of(losses),
+        losses=losses,
         remedy="Send less (reduce or convert on the device first), or copy to pinned memory with non_blocking=True on "
         "a stream of its own, and wait for an event before reading.",
     )
 
 
-@rule(
-    "queue-stalled",
-    "program",
-    title="Queued work does not start.",
+@cuda_rule(
+    title="Queued work does not start: it waits for another stream, device or rank.",
     sees="gaps of more than 100 µs in which the device had queued work and ran none.",
     costs="these gaps: the work waits for another stream, device or rank.",
     wrong_when="work ran that was not recorded, as kernels of CUDA graphs.",
 )
-def queue_stalled(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def queue_stalled(view: ObservationView) -> Judgements:
     losses = view.losses("queue-stalled")
     share = sum(loss.share for loss in losses)
     if share < policy.LEAST_SHARE:
         return
     in_graphs = bool(view.kernels.in_graphs)
     much = share >= policy.MUCH_WAITING_IN_QUEUE and not in_graphs
-    yield Finding(
-        id="queue-stalled",
+    yield Judgement(
         severity="medium" if much else "low",
-        claim="Queued work does not start: it waits for another stream, device or rank.",
         share=share,
-        evidence=[*evidence_of(losses), *(["part of the work is in CUDA graphs"] if in_graphs else [])],
-        where=place_of(losses),
+        losses=losses,
+        evidence=[*(["part of the work is in CUDA graphs"] if in_graphs else [])],
         remedy="Look in the trace for the events, wait_stream calls and host functions that the other streams wait "
         "for.",
     )
-
-
-RULES = (
-    channels_last,
-    sdpa_math,
-    manual_attention,
-    gemm_misaligned,
-    conv_bn_unfused,
-    device_copies,
-    d2h_not_overlapped,
-    queue_stalled,
-)

@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from dynotune.doctor import policy
+from dynotune.doctor import loaders, policy
 from dynotune.doctor.bounds import delay_of_device
-from dynotune.doctor.declaration import rule
+from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.hot_lines import known, of_loader, place, told
-from dynotune.doctor.loaders import (
-    are_behind,
-    epoch_starts,
-    first_batch_s,
-    gives_all_to_each,
-    loading_of,
-    main_loader,
-    more_workers,
-    num_ranks,
-    starts_workers_each_epoch,
-    steady_wait,
-    taken_by_workers,
-)
-from dynotune.doctor.machine import number_or_none
-from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
+from dynotune.doctor.observation_view import ObservationView, evidence_of, or_else
 from dynotune.doctor.phases import sampling
-from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading
 from dynotune.schema.setting import Setting
@@ -34,26 +17,21 @@ SPLIT_FIRST = "Let the data set give each worker its own part (torch.utils.data.
 
 
 @rule(
-    "loader-bound",
-    "program",
     title="The program waits for its data loader.",
-    sees="the share of a step in which the program only waited for the loader's next batch. With a device, this is the "
-    "device's idle time while the program is inside the loader; without one, the time inside the loader. If workers "
-    "start anew for each epoch, `persistent-workers` counts the cost of these starts.",
-    costs="all of this share, if batches were always ready, and with a device the time for which it waits for the host "
-    "after each late batch. If operators run on the CPU and wait for cores that workers use, at most the time in which "
-    "workers compute.",
-    wrong_when="the window began with a cold page cache, and later epochs read from memory. The severity is low if the "
-    "wait is as short as handing a batch over, or if there is no device and the command uses up its processors, "
-    "because the loader then takes its time from the operators. If even the longest batch comes in time, the wait is "
-    "only for handing over, and the severity is that of what making batches in the process itself would spare.",
+    sees="the share of a step in which the program only waited for the loader's next batch: with a device, its idle "
+    "time meanwhile. `persistent-workers` counts starts of workers for each epoch.",
+    costs="all of this share, and with a device its wait for the host after each late batch. If operators on the CPU "
+    "wait for cores that workers use: at most the time in which workers compute.",
+    wrong_when="the window began with a cold page cache. The severity is low if the wait is as short as handing a "
+    "batch over, or if the command uses up its processors without a device. If even the longest batch comes in time, "
+    "it is that of what making batches in the process would spare.",
     candidates=["loader.num_workers"],
     explains=["loader-jitter", "epoch-jitter"],
 )
-def loader_bound(view: ObservationView) -> Iterator[Finding]:
-    loader = main_loader(view)
-    share = steady_wait(view, loader)
-    if loader is not None and (taken := taken_by_workers(view, loader)) > share:
+def loader_bound(view: ObservationView) -> Judgements:
+    loader = loaders.main_loader(view)
+    share = loaders.steady_wait(view, loader)
+    if loader is not None and (taken := loaders.taken_by_workers(view, loader)) > share:
         yield _crowded(view, loader, taken)
         return
     if share < policy.LEAST_SHARE:
@@ -68,25 +46,21 @@ def loader_bound(view: ObservationView) -> Iterator[Finding]:
     if loader is not None:
         evidence += [_in_words(loader), *_making(loader)]
         loading = loader.loading
-        if loader.num_workers and are_behind(loader):
-            candidates = more_workers(view, loader)
+        if loader.num_workers and loaders.are_behind(loader):
+            candidates = loaders.more_workers(view, loader)
             remedy = "Give it more workers, or make each batch cheaper to load."
-            if gives_all_to_each(loader):
+            if loaders.gives_all_to_each(loader):
                 remedy = f"{SPLIT_FIRST}, then give it more workers; or make each batch cheaper to load."
         elif loader.num_workers:
-            remedy = (
-                "The workers have time left: look at how they hand batches over (size, number of tensors, pinning)."
-            )
+            remedy = "The workers have time left: look at how they hand batches over (size, pinning)."
             if not isinstance(loading, Unknown) and loading.fetch_s < share * view.timing.step_s:
                 candidates = [Setting("loader.num_workers", 0)]
-                remedy = "Handing batches over takes longer than making them: make larger batches, or make them "
-                "without workers."
+                remedy = "Handing batches over takes longer than making them: make them larger, or without workers."
     brief = share * view.timing.step_s < policy.HANDOVER_S
     used_up = not view.uses_cuda and _uses_up_processors(view)
     spared = min(share, _avoidable(view, loader)) + late
     then = f", and {late:.0%} until work is queued after late batches" if late >= policy.LEAST_SHARE else ""
-    yield Finding(
-        id="loader-bound",
+    yield Judgement(
         severity="low" if brief or used_up else policy.severity(spared),
         claim=f"A step waits {share:.0%} of its time for the data loader{then}.",
         share=min(1.0, share + late),
@@ -97,10 +71,9 @@ def loader_bound(view: ObservationView) -> Iterator[Finding]:
     )
 
 
-def _crowded(view: ObservationView, loader: Loader, taken: float) -> Finding:
+def _crowded(view: ObservationView, loader: Loader, taken: float) -> Judgement:
     cores = int(view.number("host.num_cores"))
-    return Finding(
-        id="loader-bound",
+    return Judgement(
         severity=policy.severity(taken),
         claim=f"Operators wait for cores that workers use, for at most {taken:.0%} of a step.",
         share=taken,
@@ -127,27 +100,24 @@ def _avoidable(view: ObservationView, loader: Loader | None) -> float:
     return max(0.0, view.attribution.shares.input - loader.loading.fetch_s / view.timing.step_s)
 
 
-def _uses_up_processors(view: ObservationView) -> bool:
-    used, cores = number_or_none(view, "window.tree_cpu_s_per_s"), number_or_none(view, "host.num_cores")
-    return used is not None and cores is not None and used >= policy.USED_UP * cores
+def _uses_up_processors(view: ObservationView, part: float = policy.USED_UP, otherwise: bool = False) -> bool:
+    """Tell whether the command takes this part of the processors; `otherwise` if that is not known."""
+    return or_else(lambda: view.number("window.tree_cpu_s_per_s") >= part * view.number("host.num_cores"), otherwise)
 
 
 @rule(
-    "num-workers-zero",
-    "program",
     title="The training process makes its batches itself.",
     sees="the program waits for a DataLoader that has `num_workers=0`.",
-    costs="the wait, less what workers cannot hide: handing a batch over, and the processor time of loading on the "
-    "cores that the program may use.",
+    costs="the wait, less handing batches over and the processor time of loading on the usable cores.",
     wrong_when="the data set holds open files or connections that do not work in another process.",
     candidates=["loader.num_workers"],
     explains=["loader-bound", "loader-jitter"],
 )
-def num_workers_zero(view: ObservationView) -> Iterator[Finding]:
-    loader = main_loader(view)
+def num_workers_zero(view: ObservationView) -> Judgements:
+    loader = loaders.main_loader(view)
     if loader is None or loader.num_workers:
         return
-    wait = steady_wait(view, loader)
+    wait = loaders.steady_wait(view, loader)
     if wait < policy.LEAST_SHARE:
         return
     share = min(wait, _hidden_by_workers(view, loader, wait))
@@ -155,47 +125,42 @@ def num_workers_zero(view: ObservationView) -> Iterator[Finding]:
         return
     losses, lines = view.losses("loader-bound"), known(of_loader, view)
     remedy = "Let workers make batches beside the training process."
-    if gives_all_to_each(loader):
+    if loaders.gives_all_to_each(loader):
         remedy = f"{SPLIT_FIRST}, then use workers."
-    yield Finding(
-        id="num-workers-zero",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"Batches are made in the training process, which waits {wait:.0%} of a step for them.",
         share=share,
         evidence=[*told(lines), *evidence_of(losses), _in_words(loader), *_making(loader)],
         where=place(lines, losses[0].where if losses else loader.place),
-        candidates=more_workers(view, loader),
+        candidates=loaders.more_workers(view, loader),
         remedy=remedy,
     )
 
 
 @rule(
-    "num-workers-too-many",
-    "program",
     title="There are more workers than cores.",
     sees="the loader's workers, times the ranks on this machine, outnumber the cores that affinity and quota allow.",
-    costs="at most the wait for the loader without the starts of epochs, or the wait of operators on the CPU for cores "
-    "that workers use. Only a comparison shows what crowded cores cost besides. Each worker also takes memory and time "
-    "to start.",
+    costs="at most the wait for the loader without starts of epochs, or operators' wait for cores that workers use. "
+    "Only a comparison shows what crowded cores cost besides.",
     wrong_when="workers wait for disk or network and do not compute.",
     candidates=["loader.num_workers"],
     explains=["loader-bound", "loader-jitter", "prefetch-factor"],
 )
-def num_workers_too_many(view: ObservationView) -> Iterator[Finding]:
-    loader = main_loader(view)
+def num_workers_too_many(view: ObservationView) -> Judgements:
+    loader = loaders.main_loader(view)
     if loader is None or not loader.num_workers:
         return
-    ranks, cores = num_ranks(view), int(view.number("host.num_cores"))
+    ranks, cores = loaders.num_ranks(view), int(view.number("host.num_cores"))
     if loader.num_workers * ranks <= cores:
         return
     loading = loader.loading
-    if not isinstance(loading, Unknown) and loading.cpu_s < policy.LARGE_PART * loading.fetch_s and _cores_left(view):
-        return  # they wait for something else, and cores are left
-    wait = max(steady_wait(view, loader), taken_by_workers(view, loader))
+    waits = not isinstance(loading, Unknown) and loading.cpu_s < policy.LARGE_PART * loading.fetch_s
+    if waits and not _uses_up_processors(view, policy.WORKERS_BUSY, True):
+        return  # workers wait for something else, and cores are left
+    wait = max(loaders.steady_wait(view, loader), loaders.taken_by_workers(view, loader))
     lost = wait >= policy.LEAST_SHARE
     fewer = max(1, cores // ranks)
-    yield Finding(
-        id="num-workers-too-many",
+    yield Judgement(
         severity=policy.severity(wait) if lost else "low",
         claim=f"{loader.num_workers * ranks} workers share {cores} {'core' if cores == 1 else 'cores'}.",
         share=wait if lost else Unknown("only a comparison shows what crowded cores cost"),
@@ -207,38 +172,28 @@ def num_workers_too_many(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "persistent-workers",
-    "program",
     title="Workers start anew for each epoch.",
-    sees="steps that begin an epoch take longer than others, by more than the first batch takes to make, and the "
-    "loader's workers do not persist. The rule is silent if an iterator goes on across epochs, as Ultralytics' does.",
+    sees="first steps of epochs take longer than others, by more than the first batch, and workers do not persist.",
     costs="this excess, once an epoch.",
     wrong_when="the data set changes between epochs: persistent workers do not see the change.",
     candidates=[Setting("loader.persistent_workers", True)],
     explains=["epoch-jitter"],
 )
-def persistent_workers(view: ObservationView) -> Iterator[Finding]:
-    loader = main_loader(view)
-    if loader is None or not starts_workers_each_epoch(view, loader) or sampling(view):
+def persistent_workers(view: ObservationView) -> Judgements:
+    loader = loaders.main_loader(view)
+    if loader is None or not loaders.starts_workers_each_epoch(view, loader) or sampling(view):
         return
-    share = epoch_starts(view, first_batch_s(loader))
-    if share < policy.LEAST_SHARE:
-        return
-    yield Finding(
-        id="persistent-workers",
-        severity=policy.severity(share),
+    share = loaders.epoch_starts(view, loaders.first_batch_s(loader))
+    yield Judgement(
         claim=f"Starting {loader.num_workers} workers for each epoch takes {share:.0%} of the time.",
         share=share,
         evidence=[*_epochs_in_words(view), _in_words(loader)],
         where=loader.place,
-        candidates=[Setting("loader.persistent_workers", True)],
         remedy="Keep the workers from one epoch to the next (persistent_workers=True).",
     )
 
 
 @rule(
-    "mp-context",
-    "program",
     title="Workers start in a fresh interpreter.",
     sees="the loader starts its workers by spawn or forkserver, anew for each epoch, and the first steps of epochs "
     "take longer than forked workers would need.",
@@ -247,45 +202,37 @@ def persistent_workers(view: ObservationView) -> Iterator[Finding]:
     candidates=[Setting("loader.multiprocessing_context", "fork")],
     explains=["epoch-jitter"],
 )
-def mp_context(view: ObservationView) -> Iterator[Finding]:
-    loader = main_loader(view)
-    if loader is None or not starts_workers_each_epoch(view, loader) or sampling(view):
+def mp_context(view: ObservationView) -> Judgements:
+    loader = loaders.main_loader(view)
+    if loader is None or not loaders.starts_workers_each_epoch(view, loader) or sampling(view):
         return
     if loader.context not in ("spawn", "forkserver"):
         return
-    share = epoch_starts(view, max(first_batch_s(loader), policy.FORK_S * loader.num_workers))
-    if share < policy.LEAST_SHARE:
-        return
-    yield Finding(
-        id="mp-context",
-        severity=policy.severity(share),
+    share = loaders.epoch_starts(view, max(loaders.first_batch_s(loader), policy.FORK_S * loader.num_workers))
+    yield Judgement(
         claim=f"Workers start by {loader.context}: each imports the program again, once an epoch.",
         share=share,
         evidence=[*_epochs_in_words(view), _in_words(loader)],
         where=loader.place,
-        candidates=[Setting("loader.multiprocessing_context", "fork")],
         remedy="Keep the workers, or fork them if that is safe.",
     )
 
 
 @rule(
-    "prefetch-factor",
-    "program",
     title="Batches take unevenly long to make, and too few are made ahead.",
-    sees="the program waits although the workers have time left, and the longest batch took several times the mean, so "
-    "long that workers would not keep up if each batch did. For a model on the CPU, the rule asks for idle cores, too.",
-    costs="the wait, if enough batches were ready, and at most the mean time in which a batch is made: all slow "
-    "batches together take no longer.",
-    wrong_when="a slow batch is needed at once, at the start of an epoch; or there is no memory for more batches.",
+    sees="the program waits although workers have time left, and the longest batch took several times the mean, too "
+    "long to keep up with. For a model on the CPU, cores must be idle, too.",
+    costs="the wait, and at most the mean time in which a batch is made: all slow batches together take no longer.",
+    wrong_when="a slow batch is needed at once, at the start of an epoch; or memory has no room for more.",
     candidates=["loader.prefetch_factor"],
     explains=["loader-bound", "loader-jitter"],
 )
-def prefetch_factor(view: ObservationView) -> Iterator[Finding]:
-    loader = main_loader(view)
-    share = steady_wait(view, loader)
+def prefetch_factor(view: ObservationView) -> Judgements:
+    loader = loaders.main_loader(view)
+    share = loaders.steady_wait(view, loader)
     if loader is None or not loader.num_workers or share < policy.LEAST_SHARE:
         return
-    loading = loading_of(loader)
+    loading = loaders.loading_of(loader)
     if (loading.busy_share or 0.0) >= policy.WORKERS_BUSY or loading.longest_s < policy.UNEVEN * loading.fetch_s:
         return
     uneven = loading.fetch_s / view.timing.step_s
@@ -295,8 +242,7 @@ def prefetch_factor(view: ObservationView) -> Iterator[Finding]:
         return  # a batch made ahead takes a core from the one made now
     share = min(share, uneven)
     ahead = loader.prefetch_factor or 2
-    yield Finding(
-        id="prefetch-factor",
+    yield Judgement(
         severity=policy.severity(share),
         claim=f"A batch can take {loading.longest_s / loading.fetch_s:.0f} times the mean, and each worker makes "
         f"{ahead} ahead.",
@@ -324,13 +270,6 @@ def _always_ready(view: ObservationView, loader: Loader, loading: Loading) -> bo
     return busy * loading.longest_s <= loading.fetch_s
 
 
-def _cores_left(view: ObservationView) -> bool:
-    try:
-        return view.number("window.tree_cpu_s_per_s") < policy.WORKERS_BUSY * view.number("host.num_cores")
-    except Missing:
-        return False
-
-
 def _hidden_by_workers(view: ObservationView, loader: Loader, wait: float) -> float:
     """Return the share of a step that workers can hide: all but handing over, and the processor time of loading."""
     step_s = view.timing.step_s
@@ -338,7 +277,7 @@ def _hidden_by_workers(view: ObservationView, loader: Loader, wait: float) -> fl
     loading = loader.loading
     if isinstance(loading, Unknown) or not loading.fetch_s:
         return 1.0 - rest
-    cores = max(1, int(view.number("host.num_cores")) // num_ranks(view))
+    cores = max(1, int(view.number("host.num_cores")) // loaders.num_ranks(view))
     busy = wait * min(1.0, loading.cpu_s / loading.fetch_s)
     return 1.0 - max(rest, (1.0 - wait + busy) / cores)
 
@@ -375,6 +314,3 @@ def _epochs_in_words(view: ObservationView) -> list[str]:
         f"epochs begun in the window: {timing.num_epochs}",
         f"their first step takes {first_s * 1e3:.3g} ms, others {usual_s * 1e3:.3g} ms",
     ]
-
-
-RULES = (loader_bound, num_workers_zero, num_workers_too_many, persistent_workers, mp_context, prefetch_factor)

@@ -2,300 +2,268 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from dynotune.doctor import policy
-from dynotune.doctor.declaration import rule
-from dynotune.doctor.machine import (
-    NOT_MEASURED,
-    Load,
-    fact_evidence,
-    fact_or_none,
-    gpu_in_words,
-    gpu_label,
-    gpu_option,
-    gpus,
-    in_words,
-    load,
-    no_gpu,
-    number_or_none,
-    share_and_severity,
-    shares,
-)
+from dynotune.doctor import machine, policy
+from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.observation_view import Missing, ObservationView
-from dynotune.schema.diagnosis import Finding, Severity
+from dynotune.schema.diagnosis import Severity
 
 THERMAL = ("sw-thermal", "hw-thermal")
 HARDWARE = ("hw-slowdown", "hw-power-brake")
 EXPLAINING = ("sw-power-cap", "sync-boost", *THERMAL, *HARDWARE)
 
 
-@rule(
-    "gpu-power-capped",
-    "machine",
+@machine_rule(
     title="The power limit of a GPU was lowered.",
-    sees="the power limit in force is below the GPU's default. For a watched command, also whether the limit held the "
-    "clocks down.",
-    costs="clocks, once the GPU draws as much power as the limit allows: at most the part by which the limit was "
-    "lowered, of the time in which the GPU works. A GPU that waits for its host draws less and loses nothing.",
+    sees="the power limit in force is below the GPU's default. For a watched command, also whether it held the clocks "
+    "down.",
+    costs="clocks, once the GPU draws that much power: at most the part by which the limit was lowered, of the time in "
+    "which the GPU works.",
     wrong_when="the limit was lowered on purpose, for a rack that cannot cool or feed more.",
 )
-def gpu_power_capped(view: ObservationView) -> Iterator[Finding]:
-    lowered = []
-    for gpu in gpus(view):
-        limit, default = view.number(f"{gpu}.power_limit_w"), view.number(f"{gpu}.default_power_limit_w")
-        if limit < policy.LOWERED_POWER * default:
-            lowered.append((gpu, limit, default))
+def gpu_power_capped(view: ObservationView) -> Judgements:
+    limits = [
+        (gpu, view.number(f"{gpu}.power_limit_w"), view.number(f"{gpu}.default_power_limit_w"))
+        for gpu in machine.gpus(view)
+    ]
+    lowered = [(gpu, limit, default) for gpu, limit, default in limits if limit < policy.LOWERED_POWER * default]
     if not lowered:
         return
     part = max(1 - limit / default for _, limit, default in lowered)
-    parts = shares(view)
-    capped = fact_or_none(view, "window.clock_reasons")
+    parts = machine.shares(view)
+    capped = view.fact_or_none("window.clock_reasons")
     bound = None
     if parts is not None and isinstance(capped, list):
         held = any(str(reason).startswith("sw-power-cap") for reason in capped)
         bound = parts.device * part if held else 0.0
-    otherwise: Severity = "medium" if part >= 1 - policy.MUCH_LOWERED_POWER else "low"
-    share, severity = share_and_severity(view, bound, otherwise)
-    names = in_words([gpu_in_words(view, gpu) for gpu, _, _ in lowered])
-    yield Finding(
-        id="gpu-power-capped",
-        severity=severity,
+    names = machine.in_words([machine.gpu_in_words(view, gpu) for gpu, _, _ in lowered])
+    yield Judgement(
+        otherwise="medium" if part >= 1 - policy.MUCH_LOWERED_POWER else "low",
         claim=f"The power limit of {names} was lowered, by {part:.0%} of its default.",
-        share=share,
+        share=machine.measured(bound),
         evidence=[
-            f"{gpu_label(view, gpu)}: {limit:g} W, its default is {default:g} W" for gpu, limit, default in lowered
+            f"{machine.gpu_label(view, gpu)}: {limit:g} W, its default is {default:g} W"
+            for gpu, limit, default in lowered
         ],
         remedy="Ask why the limit was lowered. Raise it if power supply and cooling allow.",
-        commands=[f"sudo nvidia-smi{gpu_option(view, gpu)} -pl {default:g}" for gpu, _, default in lowered],
+        commands=[f"sudo nvidia-smi{machine.gpu_option(view, gpu)} -pl {default:g}" for gpu, _, default in lowered],
     )
 
 
-@rule(
-    "gpu-thermal-slowdown",
-    "machine",
-    title="A GPU slows down because it is hot.",
-    sees="clock event reasons for heat, set by the driver or by the hardware, under load or now.",
-    costs="clocks. Better cooling gives back at most the difference to the highest clock, of the time in which the GPU "
-    "works.",
-    wrong_when="the GPU was hot only at this moment, after another program.",
-)
-def gpu_thermal_slowdown(view: ObservationView) -> Iterator[Finding]:
-    yield from _slowed(
-        view,
-        THERMAL,
-        id_="gpu-thermal-slowdown",
-        claim="{names} slowed down because of heat.",
-        remedy="Look at fans, air flow, the room's temperature, and a busy GPU beside this one.",
-        otherwise="high",
-    )
+class Slowed(NamedTuple):
+    """A GPU that could work faster: what was seen, and the most that it costs of a step, if that was measured."""
+
+    seen: str
+    bound: float | None
 
 
-@rule(
-    "gpu-hw-slowdown",
-    "machine",
-    title="The hardware holds a GPU's clocks down.",
-    sees="clock event reasons that the hardware set for another cause than heat: too much power drawn, or the power "
-    "supply's brake.",
-    costs="often half of the clocks, of the time in which the GPU works.",
-    wrong_when="the reason was set only at this moment.",
-)
-def gpu_hw_slowdown(view: ObservationView) -> Iterator[Finding]:
-    yield from _slowed(
-        view,
-        HARDWARE,
-        id_="gpu-hw-slowdown",
-        claim="The hardware held the clocks of {names} down.",
-        remedy="Look at the power supply, its cables and the board. The machine's log names the event.",
-        otherwise="high",
-        unless="hw-thermal",
-    )
-
-
-@rule(
-    "gpu-sync-boost",
-    "machine",
-    title="A GPU keeps to the clocks of the slowest GPU in its group.",
-    sees="the clock event reason sync boost: an administrator put several GPUs into one group.",
-    costs="the difference to the clock that the GPU would reach alone, of the time in which it works.",
-    wrong_when="the group is wanted, so that all ranks of a job take equally long.",
-)
-def gpu_sync_boost(view: ObservationView) -> Iterator[Finding]:
-    yield from _slowed(
-        view,
-        ("sync-boost",),
-        id_="gpu-sync-boost",
-        claim="{names} kept to the clocks of the slowest GPU in its group.",
-        remedy="Remove it from its sync boost group (dcgmi, or the cluster's configuration).",
-        otherwise="medium",
-    )
-
-
-def _slowed(
+def slowed_gpus(
     view: ObservationView,
-    reasons: tuple[str, ...],
+    look: Callable[[str], Slowed | None],
     *,
-    id_: str,
     claim: str,
     remedy: str,
     otherwise: Severity,
-    unless: str = "",
-) -> Iterator[Finding]:
-    """Yield a finding for all GPUs with one of these clock event reasons. An idle GPU without one is unknown.
+    commands: Sequence[str] = (),
+) -> Judgements:
+    """Yield one judgement on all GPUs that `look` finds slowed.
+
+    Args:
+        claim: `{names}` stands for the GPUs.
+        commands: `{option}` stands for the option by which nvidia-smi takes one GPU.
+
+    Raises:
+        Missing: no GPU is slowed, as far as one could tell.
+    """
+    slowed: dict[str, Slowed] = {}
+    unknown = None
+    for gpu in machine.gpus(view):
+        try:
+            found = look(gpu)
+        except Missing as missing:
+            unknown = unknown or missing
+            continue
+        if found is not None:
+            slowed[gpu] = found
+    if not slowed and unknown is not None:
+        raise unknown
+    if slowed:
+        bounds = [each.bound for each in slowed.values() if each.bound is not None]
+        text = claim.format(names=machine.in_words([machine.gpu_in_words(view, gpu) for gpu in slowed]))
+        lines = [each.format(option=machine.gpu_option(view, gpu)) for gpu in slowed for each in commands]
+        yield Judgement(
+            otherwise=otherwise,
+            claim=text[0].upper() + text[1:],
+            share=machine.measured(max(bounds) if len(bounds) == len(slowed) else None),
+            evidence=[f"{machine.gpu_label(view, gpu)}: {each.seen}" for gpu, each in slowed.items()],
+            remedy=remedy,
+            commands=list(dict.fromkeys(lines)),
+        )
+
+
+def _held_by(view: ObservationView, reasons: tuple[str, ...], unless: str = "") -> Callable[[str], Slowed | None]:
+    """Make a look for these clock event reasons.
 
     Args:
         unless: another reason that explains these.
     """
-    slowed, evidence, bounds, idle = [], [], [], None
-    for gpu in gpus(view):
+
+    def look(gpu: str) -> Slowed | None:
+        idle = None
         try:
-            at_load = load(view, gpu)
+            at_load = machine.load(view, gpu)
         except Missing as missing:
             # A reason that is set on an idle GPU counts. On an idle GPU without one nothing follows.
-            now = fact_or_none(view, f"{gpu}.clock_reasons")
-            at_load = Load(0.0, dict.fromkeys(map(str, now), 1.0) if isinstance(now, list) else {}, 0.0, "now")
-            idle = idle or missing
-        held = max((at_load.reasons.get(reason, 0.0) for reason in reasons), default=0.0)
+            now, idle = view.fact_or_none(f"{gpu}.clock_reasons"), missing
+            at_load = machine.Load(0.0, dict.fromkeys(map(str, now), 1.0) if isinstance(now, list) else {}, 0.0, "now")
+        held = max(at_load.reasons.get(reason, 0.0) for reason in reasons)
         if held < policy.LEAST_REASON_SHARE or at_load.reasons.get(unless, 0.0) >= policy.LEAST_REASON_SHARE:
-            continue
-        name = gpu_in_words(view, gpu)
-        slowed.append(name)
-        names = in_words([reason for reason in reasons if at_load.reasons.get(reason)])
+            if idle is not None:
+                raise idle
+            return None
+        names = machine.in_words([reason for reason in reasons if at_load.reasons.get(reason)])
         often = "" if at_load.when == "now" else f" in {held:.0%} of the samples"
-        evidence += [
-            f"{gpu_label(view, gpu)}: {names}{often}, {at_load.when}",
-            *fact_evidence(view, f"{gpu}.temperature_c"),
-        ]
-        bounds.append(_lost(view, gpu, at_load, held))
-    if slowed:
-        bound = None if None in bounds else max(bound for bound in bounds if bound is not None)
-        share, severity = share_and_severity(view, bound, otherwise)
-        text = claim.format(names=in_words(slowed))
-        yield Finding(
-            id=id_,
-            severity=severity,
-            claim=text[0].upper() + text[1:],
-            share=share,
-            evidence=evidence,
-            remedy=remedy,
-        )
-    elif idle is not None:
-        raise idle
+        heat = view.number_or_none(f"{gpu}.temperature_c")
+        hot = "" if heat is None else f", {heat:g} °C"
+        return Slowed(f"{names}{often}, {at_load.when}{hot}", _lost(view, gpu, at_load, held))
+
+    return look
 
 
-def _lost(view: ObservationView, gpu: str, at_load: Load, held: float) -> float | None:
+def _lost(view: ObservationView, gpu: str, at_load: machine.Load, held: float = 1.0) -> float | None:
     """Return the most that the highest clock would save of a step; `held` is the part of samples below it."""
-    parts, highest = shares(view), number_or_none(view, f"{gpu}.max_sm_clock_mhz")
+    parts, highest = machine.shares(view), view.number_or_none(f"{gpu}.max_sm_clock_mhz")
     if parts is None or not highest or not at_load.clock_mhz:
         return None
     # If more than half of the samples are held down, the median clock is one of them.
     return parts.device * (max(1 - at_load.clock_mhz / highest, 0.0) if held >= 0.5 else held)
 
 
-@rule(
-    "gpu-clocks-locked-low",
-    "machine",
+@machine_rule(
+    title="A GPU slows down because it is hot.",
+    sees="clock event reasons for heat, set by the driver or by the hardware, under load or now.",
+    costs="clocks: at most the difference to the highest clock, of the time in which the GPU works.",
+    wrong_when="the GPU was hot only at this moment, after another program.",
+)
+def gpu_thermal_slowdown(view: ObservationView) -> Judgements:
+    yield from slowed_gpus(
+        view,
+        _held_by(view, THERMAL),
+        claim="{names} slowed down because of heat.",
+        remedy="Look at fans, air flow, the room's temperature, and a busy GPU beside this one.",
+        otherwise="high",
+    )
+
+
+@machine_rule(
+    title="The hardware holds a GPU's clocks down.",
+    sees="clock event reasons of the hardware other than heat: too much power drawn, or the power supply's brake.",
+    costs="often half of the clocks, of the time in which the GPU works.",
+    wrong_when="the reason was set only at this moment.",
+)
+def gpu_hw_slowdown(view: ObservationView) -> Judgements:
+    yield from slowed_gpus(
+        view,
+        _held_by(view, HARDWARE, unless="hw-thermal"),
+        claim="The hardware held the clocks of {names} down.",
+        remedy="Look at the power supply, its cables and the board. The machine's log names the event.",
+        otherwise="high",
+    )
+
+
+@machine_rule(
+    title="A GPU keeps to the clocks of the slowest GPU in its group.",
+    sees="the clock event reason sync boost: an administrator put several GPUs into one group.",
+    costs="the difference to the clock that the GPU would reach alone, of the time in which it works.",
+    wrong_when="the group is wanted, so that all ranks of a job take equally long.",
+)
+def gpu_sync_boost(view: ObservationView) -> Judgements:
+    yield from slowed_gpus(
+        view,
+        _held_by(view, ("sync-boost",)),
+        claim="{names} kept to the clocks of the slowest GPU in its group.",
+        remedy="Remove it from its sync boost group (dcgmi, or the cluster's configuration).",
+        otherwise="medium",
+    )
+
+
+@machine_rule(
     title="A busy GPU stays far below its highest clock, and names no reason.",
-    sees="under load, clocks are below 0.8 of the highest, and neither power, heat nor hardware is named as the "
-    "reason. The clocks were locked, or application clocks were set.",
+    sees="under load, clocks below 0.8 of the highest, and no reason of power, heat or hardware: the clocks were "
+    "locked, or application clocks were set.",
     costs="the difference to the highest clock, of the time in which the GPU works; less if its memory is the limit.",
     wrong_when="the clocks were locked for a measurement, or the work comes in bursts too short for the GPU to raise "
     "its clocks.",
 )
-def gpu_clocks_locked_low(view: ObservationView) -> Iterator[Finding]:
-    locked, evidence, bounds, idle = [], [], [], None
-    for gpu in gpus(view):
-        try:
-            at_load = load(view, gpu, least_percent=policy.BUSY_FOR_CLOCKS_PERCENT)
-        except Missing as missing:
-            idle = idle or missing
-            continue
-        highest = view.number(f"{gpu}.max_sm_clock_mhz")
-        named = [name for name in EXPLAINING if at_load.reasons.get(name, 0.0) >= policy.LEAST_REASON_SHARE]
-        if named or at_load.clock_mhz >= policy.LOW_CLOCK * highest:
-            continue
-        locked.append(gpu)
-        evidence.append(
-            f"{gpu_label(view, gpu)}: {at_load.clock_mhz:g} of {highest:g} MHz {at_load.when}, "
-            f"{at_load.utilisation_percent:.0f}% busy"
-        )
-        parts = shares(view)
-        bounds.append(None if parts is None else parts.device * (1 - at_load.clock_mhz / highest))
-    if locked:
-        bound = None if None in bounds else max(bound for bound in bounds if bound is not None)
-        share, severity = share_and_severity(view, bound, "high")
-        names = in_words([gpu_in_words(view, gpu) for gpu in locked])
-        yield Finding(
-            id="gpu-clocks-locked-low",
-            severity=severity,
-            claim=f"The clocks of {names} stay low under load, and the driver names no reason.",
-            share=share,
-            evidence=evidence,
-            remedy="Reset locked clocks and application clocks.",
-            commands=[
-                f"sudo nvidia-smi{gpu_option(view, gpu)} {reset}" for gpu in locked for reset in ("-rgc", "-rac")
-            ],
-        )
-    elif idle is not None:
-        raise idle
+def gpu_clocks_locked_low(view: ObservationView) -> Judgements:
+    def look(gpu: str) -> Slowed | None:
+        at_load = machine.load(view, gpu, least_percent=policy.BUSY_FOR_CLOCKS_PERCENT)
+        highest, clock = view.number(f"{gpu}.max_sm_clock_mhz"), at_load.clock_mhz
+        named = any(at_load.reasons.get(name, 0.0) >= policy.LEAST_REASON_SHARE for name in EXPLAINING)
+        if named or clock >= policy.LOW_CLOCK * highest:
+            return None
+        seen = f"{clock:g} of {highest:g} MHz {at_load.when}, {at_load.utilisation_percent:.0f}% busy"
+        return Slowed(seen, _lost(view, gpu, at_load))
+
+    yield from slowed_gpus(
+        view,
+        look,
+        claim="The clocks of {names} stay low under load, and the driver names no reason.",
+        remedy="Reset locked clocks and application clocks.",
+        otherwise="high",
+        commands=["sudo nvidia-smi{option} -rgc", "sudo nvidia-smi{option} -rac"],
+    )
 
 
-@rule(
-    "persistence-off",
-    "machine",
-    title="The driver releases the GPU whenever no program uses it.",
+@machine_rule(
+    title="Persistence mode is off: each start waits until the driver has set up the GPU.",
     sees="persistence mode is off.",
     costs="a second or more at the start of each program that finds the GPU unused. Steps are not slower.",
     wrong_when="another program, for instance a display, uses the GPU all the time.",
 )
-def persistence_off(view: ObservationView) -> Iterator[Finding]:
-    off = [gpu for gpu in gpus(view) if not view.truth(f"{gpu}.persistence")]
+def persistence_off(view: ObservationView) -> Judgements:
+    off = [gpu for gpu in machine.gpus(view) if not view.truth(f"{gpu}.persistence")]
     if off:
-        yield Finding(
-            id="persistence-off",
+        yield Judgement(
             severity="low",
             kind="start",
-            claim="Persistence mode is off: each start waits until the driver has set up the GPU.",
-            share=0.0,
-            evidence=[f"{gpu_label(view, gpu)}: persistence mode is off" for gpu in off],
+            evidence=[f"{machine.gpu_label(view, gpu)}: persistence mode is off" for gpu in off],
             remedy="Run nvidia-persistenced, or switch persistence mode on until the next restart of the machine.",
             commands=["sudo systemctl enable --now nvidia-persistenced", "sudo nvidia-smi -pm 1"],
         )
 
 
-@rule(
-    "gpu-shared",
-    "machine",
+@machine_rule(
     title="Another process uses the GPU.",
     sees="processes with a compute context before the command starts. If a container hides processes: a GPU that is "
-    "busy, or whose memory is in use, without a visible process.",
-    costs="the time in which the other process computes, and the memory that it holds. Measurements are not valid "
-    "meanwhile.",
+    "busy, or whose memory is in use.",
+    costs="the time in which the other process computes, and its memory. Measurements are not valid meanwhile.",
     wrong_when="the other process is your own and idle, as a notebook that is still open.",
 )
-def gpu_shared(view: ObservationView) -> Iterator[Finding]:
+def gpu_shared(view: ObservationView) -> Judgements:
     if view.is_watched and not view.uses_cuda:
         return  # the command uses no GPU
     evidence, worst, hidden = [], [], None
-    for gpu in gpus(view):
+    for gpu in machine.gpus(view):
         try:
             num = view.number(f"{gpu}.num_processes")
         except Missing as missing:
             num, hidden = 0, hidden or missing
-        busy, held = number_or_none(view, f"{gpu}.utilisation_percent"), _held(view, gpu)
+        busy, held = view.number_or_none(f"{gpu}.utilisation_percent"), _held(view, gpu)
         if not num and not (hidden and (held or (busy or 0) >= policy.BUSY_PERCENT)):
             continue
-        who = fact_or_none(view, f"{gpu}.processes")
+        who = view.fact_or_none(f"{gpu}.processes")
         names = ", ".join(map(str, who[:3])) if isinstance(who, list) else "processes that cannot be seen from here"
         evidence += [
-            f"{gpu_label(view, gpu)}: {names}",
-            *fact_evidence(view, f"{gpu}.utilisation_percent", f"{gpu}.memory_used_bytes"),
+            f"{machine.gpu_label(view, gpu)}: {names}",
+            *view.fact_evidence(f"{gpu}.utilisation_percent", f"{gpu}.memory_used_bytes"),
         ]
         worst.append(0 if (busy or 0) >= policy.BUSY_PERCENT else 1 if held else 2)
     if evidence:
         severities: tuple[Severity, ...] = ("high", "medium", "low")
-        yield Finding(
-            id="gpu-shared",
+        yield Judgement(
             severity=severities[min(worst)],
             kind="measurement",
             claim=(
@@ -303,7 +271,7 @@ def gpu_shared(view: ObservationView) -> Iterator[Finding]:
                 "Other processes hold memory of the GPU.",
                 "Another process has the GPU open.",
             )[min(worst)],
-            share=NOT_MEASURED,
+            share=machine.NOT_MEASURED,
             evidence=evidence,
             remedy="Choose another GPU with CUDA_VISIBLE_DEVICES, wait, or ask the owners of the processes.",
             commands=["nvidia-smi"],
@@ -314,68 +282,44 @@ def gpu_shared(view: ObservationView) -> Iterator[Finding]:
 
 def _held(view: ObservationView, gpu: str) -> bool:
     """Tell whether other processes hold more of its memory than the driver keeps for itself."""
-    used, total = number_or_none(view, f"{gpu}.memory_used_bytes"), number_or_none(view, f"{gpu}.memory_bytes")
+    used, total = view.number_or_none(f"{gpu}.memory_used_bytes"), view.number_or_none(f"{gpu}.memory_bytes")
     return bool(used and total) and used >= max(policy.SHARED_MEMORY * total, policy.HIDDEN_MEMORY_BYTES)  # type: ignore[operator]
 
 
-@rule(
-    "mig-slice",
-    "machine",
-    title="MIG splits the GPU.",
-    sees="MIG mode is on: a program gets a slice, with a part of the multiprocessors and of the memory's bandwidth.",
-    costs="nothing that a program could change. A slice is not a whole GPU, and the driver does not report utilisation "
-    "for slices.",
+@machine_rule(
+    title="MIG splits the GPU: a program has a slice of it, not all of it.",
+    sees="MIG mode is on.",
+    costs="nothing that a program could change: a slice has a part of the multiprocessors and of the memory's "
+    "bandwidth, and the driver does not report its utilisation.",
     wrong_when="a slice was ordered.",
 )
-def mig_slice(view: ObservationView) -> Iterator[Finding]:
-    if no_gpu(view):
-        return
-    if view.truth("gpu.mig"):
-        yield Finding(
-            id="mig-slice",
+def mig_slice(view: ObservationView) -> Judgements:
+    if not machine.no_gpu(view) and view.truth("gpu.mig"):
+        yield Judgement(
             severity="low",
-            claim="MIG splits the GPU: a program has a slice of it, not all of it.",
-            share=NOT_MEASURED,
             evidence=["MIG mode is on"],
             remedy="Choose a larger profile if the program needs more.",
             commands=["nvidia-smi -L", "sudo nvidia-smi mig -lgip"],
         )
 
 
-@rule(
-    "row-remap-pending",
-    "machine",
-    title="A GPU needs a reset to take faulty memory out of use.",
+@machine_rule(
+    title="Faulty memory of the GPU stays in use until a reset replaces it by spare rows.",
     sees="remapped rows are pending: there were uncorrectable errors, and spare rows come into use at the next reset.",
     costs="no speed. Programs that touch these rows end with an error, and the GPU may be the slow rank of a job.",
     wrong_when="never. It matters less if no program touches this memory.",
 )
-def row_remap_pending(view: ObservationView) -> Iterator[Finding]:
-    pending = [gpu for gpu in gpus(view) if view.truth(f"{gpu}.remapped_rows_pending")]
+def row_remap_pending(view: ObservationView) -> Judgements:
+    pending = [gpu for gpu in machine.gpus(view) if view.truth(f"{gpu}.remapped_rows_pending")]
     if pending:
-        yield Finding(
-            id="row-remap-pending",
+        yield Judgement(
             severity="medium",
             kind="correctness",
-            claim="Faulty memory of the GPU stays in use until a reset replaces it by spare rows.",
             share=0.0,
             evidence=[
-                *(f"{gpu_label(view, gpu)}: remapped rows are pending" for gpu in pending),
-                *fact_evidence(view, *(f"{gpu}.ecc_uncorrected" for gpu in pending)),
+                *(f"{machine.gpu_label(view, gpu)}: remapped rows are pending" for gpu in pending),
+                *view.fact_evidence(*(f"{gpu}.ecc_uncorrected" for gpu in pending)),
             ],
             remedy="Reset the GPU during maintenance, when no program uses it.",
-            commands=[f"sudo nvidia-smi --gpu-reset{gpu_option(view, gpu)}" for gpu in pending],
+            commands=[f"sudo nvidia-smi --gpu-reset{machine.gpu_option(view, gpu)}" for gpu in pending],
         )
-
-
-RULES = (
-    gpu_power_capped,
-    gpu_thermal_slowdown,
-    gpu_hw_slowdown,
-    gpu_sync_boost,
-    gpu_clocks_locked_low,
-    persistence_off,
-    gpu_shared,
-    mig_slice,
-    row_remap_pending,
-)

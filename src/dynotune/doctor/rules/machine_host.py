@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from dynotune.doctor import policy
-from dynotune.doctor.declaration import rule
-from dynotune.doctor.machine import (
-    DIAGNOSE,
-    NOT_MEASURED,
-    fact_evidence,
-    fact_or_none,
-    gpu_label,
-    gpus,
-    is_watched,
-    no_gpu,
-    number_or_none,
-    severity_on_gpu,
-    share_and_severity,
-    shares,
-    variable_evidence,
-)
+from dynotune.doctor import machine, policy
+from dynotune.doctor.bounds import severity_of
+from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.observation_view import Missing, ObservationView
-from dynotune.schema.diagnosis import Finding, Severity
+from dynotune.schema.diagnosis import Severity
+from dynotune.schema.facts import Unknown
 
 DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 """With these drivers `powersave` follows the load. With all others it is the lowest frequency."""
@@ -30,46 +15,38 @@ DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 BINDING = ("OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
-@rule(
-    "cpu-governor-powersave",
-    "machine",
+@machine_rule(
     title="The processors are set to save power.",
-    sees="the frequency governor `powersave`, and its driver if that is known. Machines on which the hypervisor "
-    "decides have no governor.",
-    costs="with intel_pstate or amd-pstate the frequency follows the load, and little is lost. With another driver all "
-    "cores stay at their lowest frequency, and all host work takes longer.",
+    sees="the frequency governor `powersave`, and its driver if that is known.",
+    costs="little with intel_pstate or amd-pstate, where the frequency follows the load. With another driver all cores "
+    "stay at their lowest frequency.",
     wrong_when="the step waits for the GPU anyway.",
 )
-def cpu_governor_powersave(view: ObservationView) -> Iterator[Finding]:
+def cpu_governor_powersave(view: ObservationView) -> Judgements:
     if "powersave" not in view.text("host.governor").split(", "):
         return
-    driver = fact_or_none(view, "host.governor_driver")
+    driver = view.fact_or_none("host.governor_driver")
     fixed = isinstance(driver, str) and driver not in DYNAMIC_DRIVERS
-    yield Finding(
-        id="cpu-governor-powersave",
+    yield Judgement(
         severity="medium" if fixed else "low",
         claim="The frequency governor of the processors is powersave"
         + (f", which with {driver} is the lowest frequency." if fixed else "."),
-        share=NOT_MEASURED,
-        evidence=fact_evidence(view, "host.governor", "host.governor_driver"),
+        evidence=view.fact_evidence("host.governor", "host.governor_driver"),
         remedy="Try the governor performance if steps wait for the host.",
         commands=["sudo cpupower frequency-set -g performance"],
     )
 
 
-@rule(
-    "cgroup-cpu-quota",
-    "machine",
+@machine_rule(
     title="A quota allows less processor time than the visible cores suggest.",
     sees="the CPU quota of the container's control group against the cores that a process may run on, and how long the "
-    "quota has stopped it. Thread pools, and torch's check of the number of workers, count cores and do not know the "
-    "quota.",
-    costs="if more threads run than the quota pays for, the kernel stops all of them for the rest of each period, "
-    "usually 0.1 s: at most the time for which the command was stopped.",
+    "quota has stopped it. Thread pools count cores and do not know the quota.",
+    costs="at most the time for which the command was stopped: the kernel stops all threads for the rest of each "
+    "period once the quota is used up.",
     wrong_when="the number of threads already fits the quota, for instance by OMP_NUM_THREADS.",
     explains=["cpu-oversubscribed"],
 )
-def cgroup_cpu_quota(view: ObservationView) -> Iterator[Finding]:
+def cgroup_cpu_quota(view: ObservationView) -> Judgements:
     quota = view.fact("host.cpu_quota")
     if quota is None:
         return
@@ -77,23 +54,18 @@ def cgroup_cpu_quota(view: ObservationView) -> Iterator[Finding]:
     if cores >= num_cpus:
         return
     threads = view.variable("OMP_NUM_THREADS")
-    stopped = view.number("window.throttled_s_per_s") if is_watched(view) else None
+    stopped = view.number("window.throttled_s_per_s") if machine.is_watched(view) else None
     evidence = [
         f"{cores:g} cores of processor time, {num_cpus} visible cores",
-        *variable_evidence(view, "OMP_NUM_THREADS"),
+        *view.variable_evidence("OMP_NUM_THREADS"),
     ]
-    evidence += fact_evidence(view, "host.cgroup_num_throttled", "host.cgroup_throttled_s")
+    evidence += view.fact_evidence("host.cgroup_num_throttled", "host.cgroup_throttled_s")
     if stopped is not None:
         evidence.append(f"stopped for {stopped:.2f} s of each second while the command ran, all cores together")
-        share, severity = share_and_severity(view, min(stopped, 1.0), "low")
-        if stopped < policy.THROTTLED_S_PER_S:
-            share, severity = 0.0, "low"
-    else:
-        share = NOT_MEASURED
-        severity = "medium" if cores <= num_cpus / 2 and threads is None else "low"
-    yield Finding(
-        id="cgroup-cpu-quota",
-        severity=severity,
+        stopped = stopped if stopped >= policy.THROTTLED_S_PER_S else 0.0
+    share, much = machine.measured(stopped), cores <= num_cpus / 2 and threads is None
+    yield Judgement(
+        severity=severity_of(share, "medium" if much else "low"),
         claim=f"A quota allows {cores:g} cores of processor time, and {num_cpus} cores are visible.",
         share=share,
         evidence=evidence,
@@ -102,203 +74,153 @@ def cgroup_cpu_quota(view: ObservationView) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "cpu-affinity-narrow",
-    "machine",
+@machine_rule(
     title="The process may run on few of the machine's processors.",
     sees="the processors of its affinity against those that are online; for a watched command, also whether it used "
     "them up.",
     costs="the program, its pinning thread and its loader workers take turns on these processors.",
     wrong_when="a scheduler gave the job these processors, and the others belong to other jobs.",
 )
-def cpu_affinity_narrow(view: ObservationView) -> Iterator[Finding]:
+def cpu_affinity_narrow(view: ObservationView) -> Judgements:
     num_cpus, num_online = len(view.words("host.affinity")), view.number("host.num_logical_cpus")
     if num_cpus >= num_online:
         return
-    wanted = policy.FEW_CPUS_PER_GPU * max(int(number_or_none(view, "gpu.count") or 0), 1)
-    used = number_or_none(view, "window.tree_cpu_s_per_s")
-    if used is None:
-        severity: Severity = "medium" if num_cpus < min(wanted, num_online) else "low"
-    else:
-        severity = "medium" if used >= policy.USED_UP * num_cpus else "low"
-    if severity == "low" and num_cpus >= num_online / 2:
+    wanted = policy.FEW_CPUS_PER_GPU * max(int(view.number_or_none("gpu.count") or 0), 1)
+    used = view.number_or_none("window.tree_cpu_s_per_s")
+    few = num_cpus < min(wanted, num_online) if used is None else used >= policy.USED_UP * num_cpus
+    if not few and num_cpus >= num_online / 2:
         return
-    yield Finding(
-        id="cpu-affinity-narrow",
-        severity=severity,
+    yield Judgement(
+        severity="medium" if few else "low",
         claim=f"The process may run on {num_cpus} of {num_online:g} processors.",
-        share=NOT_MEASURED,
         evidence=[
             f"affinity: {num_cpus} processors; online: {num_online:g}",
             *([] if used is None else [f"the command used {used:.1f} of them"]),
-            *variable_evidence(view, *(name for name in BINDING if view.variable(name))),
+            *view.variable_evidence(*(name for name in BINDING if view.variable(name))),
         ],
         remedy="Look at the launcher, taskset, numactl, the job's request and the container's cpuset.",
         commands=["taskset -pc $$", "# Slurm: --cpus-per-task=N; docker: --cpuset-cpus"],
     )
 
 
-@rule(
-    "numa-remote",
-    "machine",
+@machine_rule(
     title="The process runs on processors that are far from its GPU.",
     sees="the processors of its affinity against those near the GPU, on machines with several memory nodes.",
     costs="copies and launches cross the link between processors: 1 to 10% if it matters, often nothing.",
     wrong_when="memory was bound to the GPU's node by other means.",
 )
-def numa_remote(view: ObservationView) -> Iterator[Finding]:
-    if no_gpu(view) or view.number("host.num_numa_nodes") <= 1:
+def numa_remote(view: ObservationView) -> Judgements:
+    if machine.no_gpu(view) or view.number("host.num_numa_nodes") <= 1:
         return
     usable = set(view.words("host.affinity"))
-    num_near = {gpu: len(usable & set(view.words(f"{gpu}.cpu_affinity"))) for gpu in gpus(view)}
+    num_near = {gpu: len(usable & set(view.words(f"{gpu}.cpu_affinity"))) for gpu in machine.gpus(view)}
     far = [gpu for gpu, num in num_near.items() if num == 0]
     unbound = [gpu for gpu, num in num_near.items() if 0 < num < len(usable)]
     if not far and not unbound:
         return
-    node = fact_or_none(view, f"{(far or unbound)[0]}.numa_node")
+    node = view.fact_or_none(f"{(far or unbound)[0]}.numa_node")
     bind = f"numactl --cpunodebind={'N' if node is None else node} --membind={'N' if node is None else node} python …"
-    yield Finding(
-        id="numa-remote",
+    yield Judgement(
         severity="medium" if far else "low",
         claim="All usable processors are far from the GPU."
         if far
         else "The usable processors belong to several memory nodes, and some are far from the GPU.",
-        share=NOT_MEASURED,
         evidence=[
-            f"{gpu_label(view, gpu)}: {num_near[gpu]} of {len(usable)} usable processors are near it"
+            f"{machine.gpu_label(view, gpu)}: {num_near[gpu]} of {len(usable)} usable processors are near it"
             for gpu in far or unbound
         ],
         remedy=f"Bind each rank to its GPU's node: torchrun --numa-binding=node (torch 2.11 and later), or {bind}",
     )
 
 
-@rule(
-    "numa-balancing",
-    "machine",
-    title="The kernel moves pages between memory nodes under a process that is bound to one.",
-    sees="automatic NUMA balancing is on, there are several memory nodes, and the process is bound to some of the "
-    "processors.",
-    costs="page faults that the kernel provokes to learn who uses a page. For a bound process it learns nothing new.",
+@machine_rule(
+    title="The kernel balances memory between nodes under a process that is already bound.",
+    sees="automatic NUMA balancing is on, and the process is bound to some of the processors.",
+    costs="page faults that the kernel provokes to learn who uses a page. Of a bound process it learns nothing new.",
     wrong_when="the process is bound to processors of several nodes.",
 )
-def numa_balancing(view: ObservationView) -> Iterator[Finding]:
+def numa_balancing(view: ObservationView) -> Judgements:
     if view.number("host.numa_balancing") == 0 or view.number("host.num_numa_nodes") <= 1:
         return
     num_cpus, num_online = len(view.words("host.affinity")), view.number("host.num_logical_cpus")
-    if num_cpus < num_online and fact_or_none(view, "window.numa_pte_updates") != 0:
-        yield Finding(
-            id="numa-balancing",
+    if num_cpus < num_online and view.fact_or_none("window.numa_pte_updates") != 0:
+        yield Judgement(
             severity="low",
-            claim="The kernel balances memory between nodes under a process that is already bound.",
-            share=NOT_MEASURED,
             evidence=[
                 view.mentions("host.numa_balancing"),
                 view.mentions("host.num_numa_nodes"),
                 f"bound to {num_cpus} of {num_online:g} processors",
-                *fact_evidence(view, "window.numa_pte_updates"),
+                *view.fact_evidence("window.numa_pte_updates"),
             ],
             remedy="Switch it off on machines whose jobs are bound, and compare.",
             commands=["sudo sysctl kernel.numa_balancing=0"],
         )
 
 
-@rule(
-    "zone-reclaim",
-    "machine",
-    title="The kernel drops cached files before it uses another node's memory.",
+@machine_rule(
+    title="The kernel reclaims a node's cache before it uses the memory of another node.",
     sees="`vm.zone_reclaim_mode` is not zero, on a machine with several memory nodes.",
-    costs="the program reads data from disk again that would have stayed in the page cache, and allocations wait for "
-    "reclaim.",
+    costs="reads from disk of data that would have stayed in the page cache, and allocations that wait for reclaim.",
     wrong_when="each process is bound to a node and its data fits there.",
 )
-def zone_reclaim(view: ObservationView) -> Iterator[Finding]:
+def zone_reclaim(view: ObservationView) -> Judgements:
     mode = view.number("host.zone_reclaim_mode")
     if mode and view.number("host.num_numa_nodes") > 1:
-        yield Finding(
-            id="zone-reclaim",
+        yield Judgement(
             severity="medium",
-            claim="The kernel reclaims a node's cache before it uses the memory of another node.",
-            share=NOT_MEASURED,
             evidence=[f"vm.zone_reclaim_mode is {mode:g}", view.mentions("host.num_numa_nodes")],
             remedy="Set it to 0, the default.",
             commands=["sudo sysctl vm.zone_reclaim_mode=0"],
         )
 
 
-@rule(
-    "preempt-rt-kernel",
-    "machine",
-    title="The kernel is a real-time kernel.",
+@machine_rule(
+    title="The kernel is built for real time (PREEMPT_RT), which costs throughput.",
     sees="PREEMPT_RT in the kernel's version, or /sys/kernel/realtime.",
     costs="throughput, in exchange for bounded latency. NVIDIA's driver does not build for this kernel.",
     wrong_when="the machine controls something in real time, and training is its lesser purpose.",
 )
-def preempt_rt_kernel(view: ObservationView) -> Iterator[Finding]:
+def preempt_rt_kernel(view: ObservationView) -> Judgements:
     if view.truth("host.preempt_rt"):
-        yield Finding(
-            id="preempt-rt-kernel",
-            severity=severity_on_gpu(view, "high") if not no_gpu(view) else "medium",
-            claim="The kernel is built for real time (PREEMPT_RT), which costs throughput.",
-            share=NOT_MEASURED,
-            evidence=fact_evidence(view, "host.preempt_rt", "host.kernel", "host.kernel_version"),
+        yield Judgement(
+            severity="medium" if machine.no_gpu(view) else machine.severity_on_gpu(view, "high"),
+            evidence=view.fact_evidence("host.preempt_rt", "host.kernel", "host.kernel_version"),
             remedy="Boot the distribution's standard kernel. NVIDIA does not support its driver on a real-time kernel.",
             commands=["uname -v"],
         )
 
 
-@rule(
-    "swap-active",
-    "machine",
+@machine_rule(
     title="The machine swaps memory.",
-    sees="pages that were swapped while a command was watched. Without a command: the rule finds nothing if there is "
-    "no swap, and warns if swap is in use and hardly any memory is left.",
-    costs="a swapped page that is touched again is read from disk, which is thousands of times slower than memory.",
+    sees="pages that were swapped while a command was watched. Without a command: swap is in use, and hardly any "
+    "memory is left.",
+    costs="a swapped page is read from disk again, which is thousands of times slower than memory.",
     wrong_when="the swapped memory belongs to programs that sleep.",
 )
-def swap_active(view: ObservationView) -> Iterator[Finding]:
+def swap_active(view: ObservationView) -> Judgements:
     if not view.number("host.swap_total_bytes"):
         return
-    used = fact_evidence(view, "host.swap_used_bytes", "host.memory_available_bytes")
-    remedy = "Free memory: use fewer loader workers and a smaller prefetch, or end other programs. vm.swappiness "
-    "alone changes little."
-    if is_watched(view):
-        pages = view.number("window.swapped_pages")
-        if pages >= policy.SWAPPED_PAGES:
-            parts = shares(view)
-            bound = None if parts is None else 1 - parts.device
-            share, severity = share_and_severity(view, bound, "high")
-            yield Finding(
-                id="swap-active",
-                severity=severity if pages < policy.MUCH_SWAPPED_PAGES else "high",
-                claim=f"{pages:,.0f} pages were swapped while the command ran.",
-                share=share,
-                evidence=[*used, *fact_evidence(view, "window.major_faults")],
-                remedy=remedy,
-                commands=["vmstat 1", "free -h"],
-            )
-        return
-    total, left = view.number("host.memory_bytes"), view.number("host.memory_available_bytes")
-    if left < policy.LITTLE_AVAILABLE_MEMORY * total and view.number("host.swap_used_bytes"):
-        yield Finding(
-            id="swap-active",
-            severity="medium",
-            claim=f"Hardly any memory is left ({left / 2**30:.1f} GiB), and swap is in use.",
-            share=NOT_MEASURED,
-            evidence=used,
-            remedy=remedy,
-            commands=["vmstat 1", "free -h"],
-        )
-        return
-    raise Missing("swapping while a command runs", DIAGNOSE)
-
-
-RULES = (
-    cpu_governor_powersave,
-    cgroup_cpu_quota,
-    cpu_affinity_narrow,
-    numa_remote,
-    numa_balancing,
-    zone_reclaim,
-    preempt_rt_kernel,
-    swap_active,
-)
+    severity: Severity | None = "medium"
+    share: float | Unknown = machine.NOT_MEASURED
+    if machine.is_watched(view):
+        pages, parts = view.number("window.swapped_pages"), machine.shares(view)
+        if pages < policy.SWAPPED_PAGES:
+            return
+        severity = None if pages < policy.MUCH_SWAPPED_PAGES else "high"
+        share = machine.measured(None if parts is None else 1 - parts.device)
+        claim = f"{pages:,.0f} pages were swapped while the command ran."
+    else:
+        total, left = view.number("host.memory_bytes"), view.number("host.memory_available_bytes")
+        if left >= policy.LITTLE_AVAILABLE_MEMORY * total or not view.number("host.swap_used_bytes"):
+            raise Missing("swapping while a command runs", machine.DIAGNOSE)
+        claim = f"Hardly any memory is left ({left / 2**30:.1f} GiB), and swap is in use."
+    yield Judgement(
+        severity=severity,
+        otherwise="high",
+        claim=claim,
+        share=share,
+        evidence=view.fact_evidence("host.swap_used_bytes", "host.memory_available_bytes", "window.major_faults"),
+        remedy="Free memory: use fewer loader workers and a smaller prefetch, or end other programs. vm.swappiness "
+        "alone changes little.",
+        commands=["vmstat 1", "free -h"],
+    )

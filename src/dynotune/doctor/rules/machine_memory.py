@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dynotune.doctor import policy
-from dynotune.doctor.declaration import rule
-from dynotune.doctor.machine import (
-    NOT_MEASURED,
-    fact_or_none,
-    no_gpu,
-    number_or_none,
-    severity_on_gpu,
-    variable_evidence,
-)
-from dynotune.doctor.observation_view import Missing, ObservationView
-from dynotune.schema.diagnosis import Finding, Severity
+from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
+from dynotune.doctor.machine import NOT_MEASURED, no_gpu
+from dynotune.doctor.observation_view import ObservationView, or_else
+from dynotune.schema.diagnosis import Severity
 from dynotune.schema.observation import Loader
 
 MIB = 1 << 20
 INFINIBAND = ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_PCI_RELAXED_ORDERING")
 
 
-@rule(
-    "thp-mode",
-    "machine",
+@machine_rule(
     title="Transparent huge pages are off, or stall allocations.",
     sees="`never` in transparent_hugepage/enabled, or `always` in transparent_hugepage/defrag.",
-    costs="without huge pages, large arrays need 512 times the entries in the processor's tables. With `defrag` at "
-    "`always`, an allocation waits until the kernel has assembled a huge page.",
+    costs="large arrays need 512 times the entries in the processor's tables, or an allocation waits for a huge page.",
     wrong_when="many forked loader workers write to shared arrays: huge pages then copy more.",
 )
-def thp_mode(view: ObservationView) -> Iterator[Finding]:
+def thp_mode(view: ObservationView) -> Judgements:
     enabled, defrag = view.text("host.thp_enabled"), view.text("host.thp_defrag")
     if enabled != "never" and defrag != "always":
         return
     off = enabled == "never"
-    yield Finding(
-        id="thp-mode",
+    yield Judgement(
         severity="low",
         kind="speed" if off else "jitter",
         claim="Transparent huge pages are off." if off else "Allocations wait while the kernel assembles huge pages.",
@@ -51,18 +38,15 @@ def thp_mode(view: ObservationView) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "shm-too-small",
-    "machine",
+@machine_rule(
     title="/dev/shm is too small for the batches of loader workers.",
-    sees="the size of /dev/shm and its free space against what the workers of a watched command hold there: the "
-    "prefetched batches of each worker, and those on their way. Without a command, the rule compares the size with "
-    "docker's 64 MiB.",
-    costs="nothing until it is full. Then a worker dies with a bus error, or the loader must run with too few workers.",
+    sees="the size of /dev/shm and its free space against the batches that the workers of a watched command hold "
+    "there. Without a command, against docker's 64 MiB.",
+    costs="nothing until it is full. Then a worker dies with a bus error.",
     wrong_when="no loader has workers, or batches are small.",
 )
-def shm_too_small(view: ObservationView) -> Iterator[Finding]:
-    size, left = view.number("host.shm_bytes"), number_or_none(view, "host.shm_free_bytes")
+def shm_too_small(view: ObservationView) -> Judgements:
+    size, left = view.number("host.shm_bytes"), view.number_or_none("host.shm_free_bytes")
     loaders = _loaders(view)
     if loaders is not None and not any(loader.num_workers for loader in loaders):
         return
@@ -76,8 +60,7 @@ def shm_too_small(view: ObservationView) -> Iterator[Finding]:
         severity = "medium" if small else "low" if size < policy.SMALL_SHM_BYTES else None
         why = "the need of workers depends on their batches"
     if severity is not None:
-        yield Finding(
-            id="shm-too-small",
+        yield Judgement(
             severity=severity,
             kind="memory",
             claim=f"/dev/shm holds {size / MIB:,.0f} MiB, {free / MIB:,.0f} MiB of them free: "
@@ -95,46 +78,43 @@ def shm_too_small(view: ObservationView) -> Iterator[Finding]:
 
 def _loaders(view: ObservationView) -> list[Loader] | None:
     """Return all loaders of the command; None if no command was watched."""
-    try:
-        return [loader for process in view.processes for loader in process.loaders]
-    except Missing:
-        return None
+    return or_else(lambda: [loader for process in view.processes for loader in process.loaders], None)
 
 
 def _shared_bytes(loader: Loader) -> int | None:
-    """Return what workers hold in shared memory: prefetched batches, and as many being made or consumed."""
+    """Return what workers hold in shared memory."""
     if not loader.num_workers or not loader.batch:
         return None
-    return 2 * loader.num_workers * (loader.prefetch_factor or 2) * sum(tensor.num_bytes for tensor in loader.batch)
+    return _num_ready(loader) * sum(tensor.num_bytes for tensor in loader.batch)
 
 
-@rule(
-    "fd-limit-loader",
-    "machine",
+def _num_ready(loader: Loader) -> int:
+    """Return how many batches workers hold: prefetched ones, and as many being made or consumed."""
+    return 2 * loader.num_workers * (loader.prefetch_factor or 2)
+
+
+@machine_rule(
     title="The limit of open files is low for a loader with workers.",
-    sees="the soft limit of open files. For a watched command, the rule compares it with one file for each tensor of "
-    "each batch that the workers hold, because torch shares tensors by file descriptors by default.",
+    sees="the soft limit of open files. For a watched command, against one file for each tensor of each batch that the "
+    "workers hold: torch shares tensors by file descriptors by default.",
     costs='nothing until the limit is reached. Then the loader fails with "received 0 items of ancdata" or "too many '
     'open files".',
     wrong_when="the program raises its own limit, or shares tensors by the file system.",
 )
-def fd_limit_loader(view: ObservationView) -> Iterator[Finding]:
+def fd_limit_loader(view: ObservationView) -> Judgements:
     limit = view.number("host.nofile_soft")
     loaders = _loaders(view)
     if loaders is None:
         severity: Severity | None = "medium" if limit < policy.SMALL_NOFILE else None
         evidence = []
-    elif fact_or_none(view, "live.multiprocessing_sharing") == "file_system":
+    elif view.fact_or_none("live.multiprocessing_sharing") == "file_system":
         return
     else:
-        tensors = sum(
-            2 * loader.num_workers * (loader.prefetch_factor or 2) * len(loader.batch or []) for loader in loaders
-        )
+        tensors = sum(_num_ready(loader) * len(loader.batch or []) for loader in loaders)
         severity = "medium" if tensors and tensors + policy.FILES_BESIDE_LOADER > limit else None
         evidence = [f"batches on their way hold up to {tensors} tensors, a file each"]
     if severity is not None:
-        yield Finding(
-            id="fd-limit-loader",
+        yield Judgement(
             severity=severity,
             kind="correctness",
             claim=f"A process may open {limit:g} files, and loader workers open one for each tensor.",
@@ -146,16 +126,13 @@ def fd_limit_loader(view: ObservationView) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "memlock-rdma",
-    "machine",
+@machine_rule(
     title="Little memory may be locked, and NCCL uses InfiniBand.",
-    sees="the limit of locked memory, and that NCCL is set up for InfiniBand. Pinned memory of CUDA does not count "
-    "against this limit; memory that is registered for the network does.",
+    sees="the limit of locked memory, and that NCCL is set up for InfiniBand. CUDA's pinned memory does not count.",
     costs="registration fails: NCCL warns and ends, or falls back to sockets.",
     wrong_when="the network's driver does not lock memory.",
 )
-def memlock_rdma(view: ObservationView) -> Iterator[Finding]:
+def memlock_rdma(view: ObservationView) -> Judgements:
     if no_gpu(view) or view.fact("host.memlock_soft_bytes") is None:
         return
     limit = view.number("host.memlock_soft_bytes")
@@ -165,15 +142,14 @@ def memlock_rdma(view: ObservationView) -> Iterator[Finding]:
     by_name = (view.variable("NCCL_NET") or "").upper() == "IB"
     if not named and not by_name:
         return
-    yield Finding(
-        id="memlock-rdma",
-        severity=severity_on_gpu(view, "medium"),
+    yield Judgement(
+        otherwise="medium",
         kind="correctness",
         claim=f"A process may lock {limit / MIB:,.3g} MiB, and NCCL is set up for InfiniBand, which locks its buffers.",
         share=NOT_MEASURED,
         evidence=[
             f"locked memory: {limit / MIB:,.3g} MiB",
-            *variable_evidence(view, *named, *(["NCCL_NET"] if by_name else [])),
+            *view.variable_evidence(*named, *(["NCCL_NET"] if by_name else [])),
         ],
         remedy="Lift the limit in limits.conf, the service's unit or the container.",
         commands=[
@@ -183,25 +159,21 @@ def memlock_rdma(view: ObservationView) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "cgroup-mem-high",
-    "machine",
+@machine_rule(
     title="The container has met its memory limit.",
-    sees="the control group's counts of processes that were killed for memory, and of times it was slowed to reclaim "
-    "memory.",
+    sees="the control group's counts of processes killed for memory, and of times it was slowed to reclaim memory.",
     costs="a killed worker ends the program. Reclaim stops the process that allocates, and drops cached data.",
     wrong_when="another program in the same container met the limit some time ago.",
 )
-def cgroup_mem_high(view: ObservationView) -> Iterator[Finding]:
+def cgroup_mem_high(view: ObservationView) -> Judgements:
     limit = view.fact("host.memory_limit_bytes")
     if limit is None:
         return
-    killed, high = view.number("host.cgroup_oom_kills"), number_or_none(view, "host.cgroup_memory_high") or 0
-    killed += number_or_none(view, "window.cgroup_oom_kills") or 0
-    high += number_or_none(view, "window.cgroup_memory_high") or 0
+    killed, high = view.number("host.cgroup_oom_kills"), view.number_or_none("host.cgroup_memory_high") or 0
+    killed += view.number_or_none("window.cgroup_oom_kills") or 0
+    high += view.number_or_none("window.cgroup_memory_high") or 0
     if killed or high:
-        yield Finding(
-            id="cgroup-mem-high",
+        yield Judgement(
             severity="medium" if killed else "low",
             kind="memory",
             claim=f"{killed:g} processes of this container were killed for memory."
@@ -216,6 +188,3 @@ def cgroup_mem_high(view: ObservationView) -> Iterator[Finding]:
             remedy="Ask for a higher limit, or use fewer workers and a smaller prefetch.",
             commands=["docker run --memory=… …", "# Kubernetes: resources.limits.memory"],
         )
-
-
-RULES = (thp_mode, shm_too_small, fd_limit_loader, memlock_rdma, cgroup_mem_high)

@@ -2,103 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from dynotune.doctor import policy
-from dynotune.doctor.declaration import rule
-from dynotune.doctor.machine import (
-    DIAGNOSE,
-    at_work,
-    gpu_in_words,
-    gpu_label,
-    gpus,
-    in_words,
-    is_watched,
-    severity_on_gpu,
-    share_and_severity,
-    shares,
-    window_of,
-)
-from dynotune.doctor.observation_view import Missing, ObservationView
-from dynotune.schema.diagnosis import Finding
+from dynotune.doctor import machine, policy
+from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
+from dynotune.doctor.observation_view import Missing, ObservationView, needs
+from dynotune.doctor.rules.machine_gpu import Slowed, slowed_gpus
 
 LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """Line rate of a PCIe lane by its generation, one direction, after the line's encoding."""
 
 
-@rule(
-    "pcie-width-degraded",
-    "machine",
+@machine_rule(
     title="A GPU's PCIe link uses fewer lanes than it could.",
-    sees="fewer lanes under load than GPU and slot allow. An idle GPU may drop lanes, so the rule does not judge it.",
-    costs="bandwidth between host and GPU, in proportion: at most this part of the time in which a step waits for "
-    "copies.",
+    sees="fewer lanes under load than GPU and slot allow.",
+    costs="bandwidth in proportion: at most this part of the time in which a step waits for copies.",
     wrong_when="the slot has fewer lanes than the driver believes.",
 )
-def pcie_width_degraded(view: ObservationView) -> Iterator[Finding]:
-    yield from _degraded(view, "width", "lanes", "Reseat the card; look at the riser and the firmware's bifurcation.")
+def pcie_width_degraded(view: ObservationView) -> Judgements:
+    yield from _degraded(
+        view,
+        "width",
+        "{now:g} of {most:g} lanes under load",
+        "Reseat the card; look at the riser and the firmware's bifurcation.",
+    )
 
 
-@rule(
-    "pcie-gen-degraded",
-    "machine",
+@machine_rule(
     title="A GPU's PCIe link runs at an older generation than it could.",
-    sees="a lower generation under load than GPU and system allow. An idle GPU slows its link down to save power, so "
-    "the rule does not judge it.",
-    costs="half of the bandwidth between host and GPU for each generation: at most this part of the time in which a "
-    "step waits for copies.",
+    sees="a lower generation under load than GPU and system allow.",
+    costs="half of the bandwidth for each generation: at most this part of the time in which a step waits for copies.",
     wrong_when="the load was too light for the link to speed up.",
 )
-def pcie_gen_degraded(view: ObservationView) -> Iterator[Finding]:
-    yield from _degraded(view, "generation", "generation", "Look at the slot and its setting in the firmware.")
+def pcie_gen_degraded(view: ObservationView) -> Judgements:
+    yield from _degraded(
+        view,
+        "generation",
+        "generation {now:g} of {most:g} under load",
+        "Look at the slot and its setting in the firmware.",
+    )
 
 
-def _degraded(view: ObservationView, what: str, unit: str, remedy: str) -> Iterator[Finding]:
-    slow, evidence, parts_lost, idle = [], [], [], None
-    for gpu in gpus(view):
-        most = view.number(f"{gpu}.pcie_max_{what}")
-        try:
-            now = at_work(view, gpu, f"pcie_{what}")
-        except Missing as missing:
-            idle = idle or missing
-            continue
+def _degraded(view: ObservationView, what: str, way: str, remedy: str) -> Judgements:
+    def look(gpu: str) -> Slowed | None:
+        most, now = view.number(f"{gpu}.pcie_max_{what}"), machine.at_work(view, gpu, f"pcie_{what}")
         if now >= most or now < 1:
-            continue  # no lanes: there is no link
-        slow.append(gpu_in_words(view, gpu))
-        lanes = f"{now:g} of {most:g} lanes" if unit == "lanes" else f"generation {now:g} of {most:g}"
-        evidence.append(f"{gpu_label(view, gpu)}: {lanes} under load")
-        parts_lost.append(1 - now / most if unit == "lanes" else 1 - 0.5 ** (most - now))
-    if slow:
-        parts = shares(view)
-        share, severity = share_and_severity(
-            view, None if parts is None else parts.transfer * max(parts_lost), "medium"
-        )
-        yield Finding(
-            id="pcie-width-degraded" if unit == "lanes" else "pcie-gen-degraded",
-            severity=severity,
-            claim=f"The PCIe link of {in_words(slow)} runs below its highest {'width' if unit == 'lanes' else unit}.",
-            share=share,
-            evidence=evidence,
-            remedy=remedy,
-            commands=["nvidia-smi -q -d PCIE", "sudo lspci -vv | grep -A40 NVIDIA | grep LnkSta"],
-        )
-    elif idle is not None:
-        raise idle
+            return None  # no lanes: there is no link
+        parts = machine.shares(view)
+        lost = 1 - now / most if what == "width" else 1 - 0.5 ** (most - now)
+        return Slowed(way.format(now=now, most=most), None if parts is None else parts.transfer * lost)
+
+    yield from slowed_gpus(
+        view,
+        look,
+        claim=f"The PCIe link of {{names}} runs below its highest {what}.",
+        remedy=remedy,
+        otherwise="medium",
+        commands=["nvidia-smi -q -d PCIE", "sudo lspci -vv | grep -A40 NVIDIA | grep LnkSta"],
+    )
 
 
-@rule(
-    "pcie-saturated",
-    "machine",
+@machine_rule(
     title="The PCIe link to the GPU is full.",
     sees="bytes a second over the link, averaged over the window of a watched command, against the line rate.",
     costs="the time in which a step waits for copies: fewer bytes take less time.",
     wrong_when="several GPUs behind one switch share an uplink, which is full earlier than this rule says.",
 )
-def pcie_saturated(view: ObservationView) -> Iterator[Finding]:
-    if not gpus(view):
+def pcie_saturated(view: ObservationView) -> Judgements:
+    if not machine.gpus(view):
         return
-    if not is_watched(view):
-        raise Missing("traffic of a running command", DIAGNOSE)
+    needs(machine.is_watched(view), "traffic of a running command", machine.DIAGNOSE)
     generation, width = view.number("gpu.pcie_max_generation"), view.number("gpu.pcie_max_width")
     if int(generation) not in LANE_BYTES_PER_S or width < 1:
         raise Missing("the link's line rate", f"{width:g} lanes of generation {generation:g} are not known here")
@@ -110,13 +81,10 @@ def pcie_saturated(view: ObservationView) -> Iterator[Finding]:
     way = max(used, key=lambda each: used[each])
     if used[way] < policy.SATURATED_LINK * rate:
         return
-    parts = shares(view)
-    share, severity = share_and_severity(view, None if parts is None else parts.transfer, "medium")
-    yield Finding(
-        id="pcie-saturated",
-        severity=severity,
+    yield Judgement(
+        otherwise="medium",
         claim=f"The PCIe link {way} carries {used[way] / rate:.0%} of its line rate on average.",
-        share=share,
+        share=machine.part_of_step(view, "transfer"),
         evidence=[
             f"{used[way] / 1e9:.1f} GB/s {way}",
             f"{width:g} lanes of generation {generation:g} have {rate / 1e9:.1f} GB/s",
@@ -125,32 +93,23 @@ def pcie_saturated(view: ObservationView) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "pcie-replays",
-    "machine",
+@machine_rule(
     title="A GPU's PCIe link repeats packets.",
-    sees="the counter of replayed packets, and its growth while a command ran. A counter at zero shows a sound link at "
-    "any time.",
+    sees="the counter of replayed packets, and its growth while a command ran.",
     costs="bandwidth. A link with errors may also fall back to fewer lanes or an older generation.",
     wrong_when="the counter grew long ago, when the card was put in.",
 )
-def pcie_replays(view: ObservationView) -> Iterator[Finding]:
-    counted = [gpu for gpu in gpus(view) if view.number(f"{gpu}.pcie_replays")]
+def pcie_replays(view: ObservationView) -> Judgements:
+    counted = [gpu for gpu in machine.gpus(view) if view.number(f"{gpu}.pcie_replays")]
     if not counted:
         return
-    if not is_watched(view):
-        raise Missing("growth of the replay counter", f"it is not zero, and {DIAGNOSE}")
-    grown = sum(view.number(f"{window_of(gpu)}.pcie_replays") for gpu in counted)
+    needs(machine.is_watched(view), "growth of the replay counter", f"it is not zero, and {machine.DIAGNOSE}")
+    grown = sum(view.number(f"{machine.window_of(gpu)}.pcie_replays") for gpu in counted)
     if grown >= policy.MANY_REPLAYS:
-        yield Finding(
-            id="pcie-replays",
-            severity=severity_on_gpu(view, "medium"),
+        yield Judgement(
+            otherwise="medium",
             claim=f"The PCIe link repeated {grown:g} packets while the command ran.",
-            share=share_and_severity(view, None, "medium")[0],
             evidence=[view.mentions(f"{gpu}.pcie_replays") for gpu in counted],
             remedy="Reseat the card, and look at riser and cables.",
             commands=["nvidia-smi -q -d PCIE"],
         )
-
-
-RULES = (pcie_width_degraded, pcie_gen_degraded, pcie_saturated, pcie_replays)

@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import inputs_grow, num_input_shapes
-from dynotune.doctor.declaration import rule
-from dynotune.doctor.machine import fact_or_none
-from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
+from dynotune.doctor.bounds import inputs_grow, num_input_shapes, place_of
+from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
+from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of, needs
 from dynotune.doctor.slow_steps import slow_steps
-from dynotune.schema.diagnosis import Finding, Severity
+from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Allocator, LostTime
+from dynotune.schema.observation import Allocator
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
+from dynotune.text import words
 
 
-@rule(
-    "empty-cache-in-loop",
-    "program",
-    title="The loop empties the allocator's cache.",
+@cuda_rule(
+    title="The loop returns device memory to the driver and takes it anew.",
     sees="the program calls `torch.cuda.empty_cache()` within the window about as often as it makes steps, or each "
     "step returns memory to the driver and takes it anew.",
-    costs="the time for which the device waits for these calls, each of which first waits for the device. If the "
-    "slowest steps allocated memory and lost more than the recorded steps, the cost is what the slowest steps lost.",
+    costs="the device's waits for these calls, each of which first waits for the device; or what the slowest steps "
+    "that allocated memory lost, if that is more.",
     wrong_when="another process needs the memory in between.",
     explains=["alloc-retries", "host-bound", "alloc-jitter"],
 )
-def empty_cache_in_loop(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
-    calls = _calls_per_step(view, "live.empty_cache_calls")
+def empty_cache_in_loop(view: ObservationView) -> Judgements:
+    calls = view.per_step("live.empty_cache_calls")
     often = calls is not None and calls >= policy.CALLS_PER_STEP
     losses = view.losses("empty-cache-in-loop", *(["alloc-retries"] if often else []))
     share = sum(loss.share for loss in losses)
@@ -42,24 +38,20 @@ def empty_cache_in_loop(view: ObservationView) -> Iterator[Finding]:
     if slow:
         share = max(share, slow.share)
     place = view.process.live.get("live.empty_cache_place")
-    yield Finding(
-        id="empty-cache-in-loop",
+    yield Judgement(
         severity=policy.severity(share),
-        claim="The loop returns device memory to the driver and takes it anew.",
         share=share if share >= policy.LEAST_SHARE else Unknown("less than 1% of the recorded steps"),
         evidence=[
             *([f"empty_cache(): {calls:.3g} calls a step"] if calls else []),
             *evidence_of(losses),
             *(slow.evidence() if slow else []),
         ],
-        where=Place(place) if isinstance(place, str) and place else _where(losses),
+        where=Place(place) if isinstance(place, str) and place else place_of(losses),
         remedy="Remove torch.cuda.empty_cache() from the loop: the allocator reuses its cache.",
     )
 
 
-@rule(
-    "alloc-retries",
-    "program",
+@cuda_rule(
     title="The allocator runs out of memory, empties its cache and tries again.",
     sees="the allocator's counters of retries or failures grew within the window; or calls take memory from the driver "
     "and return it while the device is idle.",
@@ -68,13 +60,11 @@ def empty_cache_in_loop(view: ObservationView) -> Iterator[Finding]:
     candidates=[Setting("alloc.expandable_segments", True), Setting("alloc.garbage_collection_threshold", 0.8)],
     explains=["host-bound", "alloc-jitter"],
 )
-def alloc_retries(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def alloc_retries(view: ObservationView) -> Judgements:
     allocators = _allocators(view)
     retries, ooms = sum(one.num_alloc_retries for one in allocators), sum(one.num_ooms for one in allocators)
     # The trace shows which calls return memory; the process counts its calls of empty_cache.
-    calls = _calls_per_step(view, "live.empty_cache_calls")
+    calls = view.per_step("live.empty_cache_calls")
     emptied = calls is None or calls >= policy.CALLS_PER_STEP
     losses = view.losses("alloc-retries", *([] if emptied else ["empty-cache-in-loop"]))
     share = sum(loss.share for loss in losses)
@@ -84,8 +74,7 @@ def alloc_retries(view: ObservationView) -> Iterator[Finding]:
     severity = policy.severity(share)
     if retries and severity == "low":
         severity = "medium"  # a retry stalls a step, even if the recorded steps show none
-    yield Finding(
-        id="alloc-retries",
+    yield Judgement(
         severity=severity,
         claim="The allocator takes memory from the driver and returns it in the middle of training."
         if not retries
@@ -95,7 +84,7 @@ def alloc_retries(view: ObservationView) -> Iterator[Finding]:
             f"in the window: {retries} retries, {ooms} failures, {driver[0]} allocations and {driver[1]} releases",
             *evidence_of(losses),
         ],
-        where=_where(losses),
+        where=place_of(losses),
         candidates=[
             *expandable(view),
             *(
@@ -108,10 +97,8 @@ def alloc_retries(view: ObservationView) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "pinned-alloc-slow",
-    "program",
-    title="The loop allocates page-locked memory.",
+@cuda_rule(
+    title="The host allocates page-locked memory while the device waits.",
     sees="calls that allocate or register page-locked memory on threads that queue work, while the device is idle.",
     costs="this idle time.",
     wrong_when="only the first steps allocate, until the cache of page-locked memory holds all sizes.",
@@ -120,55 +107,35 @@ def alloc_retries(view: ObservationView) -> Iterator[Finding]:
         Setting("alloc.pinned_use_background_threads", True),
     ],
 )
-def pinned_alloc_slow(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def pinned_alloc_slow(view: ObservationView) -> Judgements:
     losses = view.losses("pinned-alloc-slow")
     share = sum(loss.share for loss in losses)
-    if share < policy.LEAST_SHARE:
-        return
-    yield Finding(
-        id="pinned-alloc-slow",
-        severity=policy.severity(share),
-        claim="The host allocates page-locked memory while the device waits.",
-        share=share,
-        evidence=evidence_of(losses),
-        where=_where(losses),
-        candidates=[
-            Setting("alloc.pinned_use_cuda_host_register", True),
-            Setting("alloc.pinned_use_background_threads", True),
-        ],
-        remedy="Allocate the buffer once and reuse it.",
-    )
+    yield Judgement(share=share, losses=losses, remedy="Allocate the buffer once and reuse it.")
 
 
 @rule(
-    "leak-graph-kept",
-    "program",
     title="Memory grows with each step.",
-    sees="at the end of the window, tensors hold on to more of autograd's graph than at its begin, by a node a step or "
-    "more. Or allocated device memory, or the process's own memory, is higher at the end. If levels between are known, "
-    "memory must have risen all along, in the second half at least half as much as in the first; the process's memory "
-    "must never have fallen by a third of its growth.",
+    sees="at the window's end, tensors hold on to more of autograd's graph than at its begin, by a node a step or "
+    "more; or allocated device memory, or the process's own, is higher. If levels between are known, memory must have "
+    "risen all along and hardly slower, and the process's never fallen by a third of its growth.",
     costs="memory, until none is left. Often a loss is summed up with its graph (`total += loss`).",
     wrong_when="the program fills a cache that has an end, or its inputs grow. The severity is low if input shapes "
-    "vary and memory grew by little, or if most calls have longer inputs than the call before. Nodes of the graph are "
-    "not compared if input shapes vary. It is also low if the process grows and no graph does, or if no gradient is "
-    "computed, because the program may keep its results or fill a buffer. While the program runs torch's profiler, "
-    "which keeps each event, the rule does not judge the process's memory.",
+    "vary and memory grew by little, if most calls have longer inputs than the call before, or if the process grows "
+    "and no graph does or no gradient is computed. Graphs of varying input shapes are not compared, nor the memory of "
+    "a process under torch's profiler.",
 )
-def leak_graph_kept(view: ObservationView) -> Iterator[Finding]:
+def leak_graph_kept(view: ObservationView) -> Judgements:
     num_steps = max(1, view.timing.num_steps)
     for one in view.allocators:
         grown = one.allocated_growth_bytes
         steady = _rises(one.allocated_levels_bytes) and not _slows(one.allocated_levels_bytes)
         if steady and grown >= max(policy.LEAK_BYTES, policy.LEAK_STEP_BYTES * num_steps):
-            free = max(0, one.total_bytes - one.allocated_bytes)
+            left = max(0, one.total_bytes - one.allocated_bytes)
             small = grown < policy.LEAK_OF_ALL * one.allocated_bytes and num_input_shapes(view) > policy.FEW_SHAPES
-            known = None if small or any(inputs_grow(view, model) for model in view.models) else free
+            known = None if small or any(inputs_grow(view, model) for model in view.models) else left
             yield _leak(view, f"allocated memory of GPU {one.device}", grown, known)
             return
-    if fact_or_none(view, "live.profiler_place"):
+    if view.fact_or_none("live.profiler_place"):
         return
     grown_rss = view.process.rss_growth_bytes
     if grown_rss is None:
@@ -179,17 +146,15 @@ def leak_graph_kept(view: ObservationView) -> Iterator[Finding]:
     steady = _rises(levels) and not _wanders(levels) and not _slows(levels)
     kept = _grown_graph(view)
     if steady and grown_rss >= max(least, policy.LEAK_HOST_STEP_BYTES * num_steps):
-        may_keep = (_keeps_graphs(view) if kept is None else kept > 0) and not any(
-            inputs_grow(view, model) for model in view.models
-        )
-        yield _leak(view, "memory of the process", grown_rss, _free_host_bytes(view) if may_keep else None)
+        may_keep = _keeps_graphs(view) if kept is None else kept > 0
+        may_keep = may_keep and not any(inputs_grow(view, model) for model in view.models)
+        free = view.number_or_none("host.memory_available_bytes") if may_keep else None
+        yield _leak(view, "memory of the process", grown_rss, free)
     elif kept:
-        yield Finding(
-            id="leak-graph-kept",
+        yield Judgement(
             severity="medium",
             kind="memory",
             claim=f"Each step leaves {kept:,.0f} {'nodes' if kept >= 1.5 else 'node'} of its autograd graph behind.",
-            share=Unknown("it costs memory"),
             evidence=[f"{view.process.graph_nodes_growth:,} nodes more after {num_steps} steps"],
             remedy=_KEEP_NO_GRAPH,
         )
@@ -212,7 +177,7 @@ def _grown_graph(view: ObservationView) -> float | None:
     return each if each >= 1 else 0.0
 
 
-def _leak(view: ObservationView, what: str, grown: int, free: float | None) -> Finding:
+def _leak(view: ObservationView, what: str, grown: int, free: float | None) -> Judgement:
     timing, kept = view.timing, _grown_graph(view)
     left_s = None if free is None else free / grown * timing.window_s
     severity: Severity = "medium" if kept and free is not None else "low"
@@ -226,13 +191,11 @@ def _leak(view: ObservationView, what: str, grown: int, free: float | None) -> F
     remedy = (
         "Look for what the program keeps: results, a buffer that fills up, a cache." if kept == 0 else _KEEP_NO_GRAPH
     )
-    return Finding(
-        id="leak-graph-kept",
+    return Judgement(
         severity=severity,
         kind="memory",
-        claim=f"The {what} grows by {_size(grown / timing.num_steps)} a step.",
-        share=Unknown("it costs memory"),
-        evidence=[f"{_size(grown)} in {timing.num_steps} steps ({timing.window_s:.1f} s)", *until],
+        claim=f"The {what} grows by {words.num_bytes(grown / timing.num_steps)} a step.",
+        evidence=[f"{words.num_bytes(grown)} in {timing.num_steps} steps ({timing.window_s:.1f} s)", *until],
         remedy=remedy,
     )
 
@@ -243,10 +206,6 @@ def _keeps_graphs(view: ObservationView) -> bool:
     return view.is_training or not calls or any(call is None or call.grad_enabled for call in calls)
 
 
-def _size(num_bytes: float) -> str:
-    return f"{num_bytes / 1e6:,.1f} MB" if num_bytes >= 1e6 else f"{num_bytes / 1e3:,.1f} kB"
-
-
 def _duration(time_s: float) -> str:
     return f"{time_s / 3600:.1f} h" if time_s >= 3600 else f"{time_s / 60:.1f} min"
 
@@ -255,24 +214,8 @@ def _duration(time_s: float) -> str:
 
 
 def _allocators(view: ObservationView) -> list[Allocator]:
-    if not view.allocators:
-        raise Missing("counters of the allocator", "the process did not report them")
+    needs(bool(view.allocators), "counters of the allocator", "the process did not report them")
     return view.allocators
-
-
-def _calls_per_step(view: ObservationView, name: str) -> float | None:
-    """Return a count of the window for each step; None if it is not known."""
-    try:
-        return view.number(name) / max(1, view.timing.num_steps)
-    except Missing:
-        return None
-
-
-def _free_host_bytes(view: ObservationView) -> float | None:
-    try:
-        return view.number("host.memory_available_bytes")
-    except Missing:
-        return None
 
 
 def _rises(levels: Sequence[int]) -> bool:
@@ -309,10 +252,3 @@ def _is_set(view: ObservationView, key: str) -> bool:
 
 def _variable_is_known(view: ObservationView, name: str) -> bool:
     return not isinstance(view.observation.facts.get(f"env.{name}"), Unknown)
-
-
-def _where(losses: list[LostTime]) -> Place:
-    return losses[0].where if losses else Place()
-
-
-RULES = (empty_cache_in_loop, alloc_retries, pinned_alloc_slow, leak_graph_kept)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from dynotune.doctor import policy
-from dynotune.doctor.declaration import Rule, rule
+from dynotune.doctor.declaration import Judgement, Judgements, Rule, rule
 from dynotune.doctor.observation_view import ObservationView
 from dynotune.doctor.rules.memory import expandable
-from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Moment, RankMemory
 from dynotune.schema.setting import Setting
@@ -61,7 +60,8 @@ def _saving(id: str, claim: str, sees: str, remedy: str, saved: Saved, *settings
         settings: that do it; `term`: whose largest line is where the finding lies.
     """
 
-    def judge(view: ObservationView) -> Iterator[Finding]:
+    @rule(id=id, title=claim, sees=sees, costs="memory.", wrong_when=_WRONG, candidates=settings)
+    def judge(view: ObservationView) -> Judgements:
         # Memory that was not recorded is no more than was asked for.
         ranks = [] if isinstance(view.observation.memory, Unknown) else view.observation.memory
         known = [(rank, rank.peak) for rank in ranks if isinstance(rank.peak, Moment)]
@@ -71,20 +71,16 @@ def _saving(id: str, claim: str, sees: str, remedy: str, saved: Saved, *settings
             if num_bytes < policy.SPLIT_BYTES or share < policy.LEAST_SHARE:
                 return
             lines = [line for one in peak.terms if one.name == term for line in one.lines]
-            yield Finding(
-                id=id,
+            yield Judgement(
                 severity="medium" if share >= policy.SPLIT_SHARE else "low",
                 kind="memory",
-                claim=claim,
-                share=Unknown("it saves memory"),
                 evidence=[f"predicted: {num_bytes / 2**20:,.0f} MiB less at the peak, {share:.0%} of the process"],
-                where=Place(function=lines[0]) if lines else Place(),
-                candidates=expandable(view) if id == "memory-segments" else list(settings),
+                where=Place(function=lines[0]) if lines else None,
+                candidates=expandable(view) if id == "memory-segments" else None,
                 remedy=remedy.format(modules=_lists(peak)[0]),
             )
 
-    texts = {"title": claim, "sees": sees, "costs": "memory.", "wrong_when": _WRONG}
-    return rule(id, "program", **texts, candidates=settings)(judge)
+    return judge
 
 
 RULES = (
@@ -169,5 +165,3 @@ RULES = (
         lambda rank, _: _fact(rank, "idle_gradient_bytes"),
     ),
 )
-autocast, optimizer_copies, optimizer_8bit, checkpointing, old_gradients, *_rest = RULES
-graph_unused, bucket_copies, segments, logits, idle_gradients = _rest

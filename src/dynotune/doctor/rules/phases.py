@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dynotune.doctor import policy
-from dynotune.doctor.declaration import rule
+from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.observation_view import ObservationView
 from dynotune.doctor.phases import is_librarys, periodic, seen, when
-from dynotune.schema.diagnosis import Finding
 from dynotune.schema.trace_summary import Place
 
 _JITTERS = ("epoch-jitter", "alloc-jitter", "loader-jitter", "gc-jitter")
 
 
 @rule(
-    "validation-often",
-    "program",
     title="The model is validated often.",
     sees="in some steps, and in no others, the thread of the steps was seen in a function that validates, by its name "
     "or its file's. Under another name it is work of some steps.",
@@ -24,10 +19,9 @@ _JITTERS = ("epoch-jitter", "alloc-jitter", "loader-jitter", "gc-jitter")
     wrong_when="the whole run validates more rarely than the timed window, or the result is needed that often.",
     explains=_JITTERS,
 )
-def validation_often(view: ObservationView) -> Iterator[Finding]:
+def validation_often(view: ObservationView) -> Judgements:
     for work in periodic(view, "validation"):
-        yield Finding(
-            id="validation-often",
+        yield Judgement(
             severity=policy.severity(work.share),
             claim=f"Validation takes {work.share:.0%} of the time{when(work)}.",
             share=work.share,
@@ -38,23 +32,19 @@ def validation_often(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "periodic-work",
-    "program",
     title="Some steps do more than the others.",
-    sees="in some steps, and in no others, the thread of the steps was seen at a line of the program; these steps take "
-    "longer. Validations, checkpoints and begins of epochs count for other rules.",
-    costs="its part of the window, at most what these steps took beyond a usual one. The severity is low "
-    "below a quarter, and where it begins inside a library: a call that all steps make has more to do in some, as "
-    "generation that begins with a prompt.",
+    sees="in some steps alone, the thread of the steps was seen at a line of the program, and these steps take longer. "
+    "Validations, checkpoints and begins of epochs count for other rules.",
+    costs="its part of the window, at most what these steps took beyond a usual one. The severity is low below a "
+    "quarter, and inside a library: a call that all steps make has more to do in some.",
     wrong_when="the work is needed that often, or the whole run does it more rarely than the window that was timed.",
     explains=_JITTERS,
 )
-def periodic_work(view: ObservationView) -> Iterator[Finding]:
+def periodic_work(view: ObservationView) -> Judgements:
     for work in periodic(view, "other"):
         text = f"`{work.text}`" if work.text else work.function
         much = work.share >= policy.MUCH_OF_SOME_STEPS and not is_librarys(work)
-        yield Finding(
-            id="periodic-work",
+        yield Judgement(
             # Whether it need be that often, nobody sees: what a reinforced model plays is what it learns from.
             severity=policy.severity(work.share) if much else "low",
             claim=f"{text} takes {work.share:.0%} of the time{when(work)}.",
@@ -63,6 +53,3 @@ def periodic_work(view: ObservationView) -> Iterator[Finding]:
             where=Place(function=work.function),
             remedy="Do it more rarely, or in a thread or process beside the loop.",
         )
-
-
-RULES = (validation_often, periodic_work)

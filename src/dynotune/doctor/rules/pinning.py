@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import behind_pageable_copies, delay_of_device, is_pinned, to_device
-from dynotune.doctor.declaration import rule
+from dynotune.doctor.bounds import behind_pageable_copies, delay_of_device, is_pinned, place_of, to_device
+from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
 from dynotune.doctor.loaders import main_loader
-from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
-from dynotune.doctor.rules.transfer import MADE, NO_WAIT, calls_per_step, place_of
-from dynotune.schema.diagnosis import Finding
+from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of, required
+from dynotune.doctor.rules.transfer import MADE, NO_WAIT
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader
 from dynotune.schema.setting import Setting
@@ -19,20 +16,15 @@ from dynotune.schema.trace_summary import Copies, Place
 PIN = Setting("loader.pin_memory", True)
 
 
-@rule(
-    "pin-memory-off",
-    "program",
-    title="Batches go to the device from pageable memory.",
+@cuda_rule(
+    title="Data goes to the device from pageable memory, which CUDA copies twice while the host waits.",
     sees="copies from pageable memory to the device beside which nothing ran, and waits for them.",
-    costs="the time of these copies beyond the bus's least time; and the waits, with the work that is queued late "
-    "because of them: CUDA returns from such a copy only after it has read the memory. Copies of tensors that the "
-    "program made on the host for this purpose count for `create-on-cpu-then-move`.",
+    costs="the time of these copies beyond the bus's least time, and the waits, with the work queued late because of "
+    "them. Tensors that the program made on the host for this count for `create-on-cpu-then-move`.",
     wrong_when="the machine has no memory to spare for locking.",
     candidates=[PIN, NO_WAIT],
 )
-def pin_memory_off(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def pin_memory_off(view: ObservationView) -> Judgements:
     pageable = [row for row in to_device(view) if row.pinned is False]
     losses = view.losses("pin-memory-off")
     # If every copy is of pageable memory, the host also waits for that reason.
@@ -45,10 +37,8 @@ def pin_memory_off(view: ObservationView) -> Iterator[Finding]:
         return
     loader = main_loader(view)
     from_loader = loader is not None and not loader.pin_memory and loader.batch_is_pinnable is not False
-    yield Finding(
-        id="pin-memory-off",
+    yield Judgement(
         severity=policy.severity(share),
-        claim="Data goes to the device from pageable memory, which CUDA copies twice while the host waits.",
         share=min(share, 1.0),
         evidence=[*evidence_of([*losses, *waits]), *_loader_in_words(loader)],
         where=place_of([*losses, *waits]),
@@ -60,16 +50,14 @@ def pin_memory_off(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "custom-batch-not-pinned",
-    "program",
-    title="The loader cannot pin its batches.",
-    sees="the loader was asked to pin, its batches are of a class that has no `pin_memory` and is no container that "
-    "torch knows, and copies from pageable memory cost time.",
+    title="The loader pins nothing: it cannot pin batches of this class.",
+    sees="the loader was asked to pin, its batches are of a class without `pin_memory` that torch does not know, and "
+    "copies from pageable memory cost time.",
     costs="the time of these copies beside which nothing ran, and the waits for them.",
     wrong_when="the batch holds no tensors, and is copied by other means.",
     explains=["pin-memory-off", "h2d-blocking"],
 )
-def custom_batch_not_pinned(view: ObservationView) -> Iterator[Finding]:
+def custom_batch_not_pinned(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     if not view.uses_cuda or loader is None or not loader.pin_memory or loader.batch_is_pinnable is not False:
         return
@@ -78,30 +66,24 @@ def custom_batch_not_pinned(view: ObservationView) -> Iterator[Finding]:
     share = min(1.0, sum(loss.share for loss in losses))
     if not pageable or share < policy.LEAST_SHARE:
         return
-    yield Finding(
-        id="custom-batch-not-pinned",
-        severity=policy.severity(share),
-        claim="The loader pins nothing: it cannot pin batches of this class.",
+    yield Judgement(
         share=share,
-        evidence=[*evidence_of(losses), *_loader_in_words(loader)],
-        where=place_of(losses),
+        losses=losses,
+        evidence=[*_loader_in_words(loader)],
         remedy="Add a method pin_memory() to the batch's class that pins its tensors and returns the batch.",
     )
 
 
 @rule(
-    "pin-device-arg",
-    "program",
     title="A loader gets the argument `pin_memory_device`.",
     sees="a DataLoader was built with this argument.",
     costs="nothing: torch ignores the argument, and warns. It pins for the device in use.",
     wrong_when="the program must run on a torch that still needs the argument.",
 )
-def pin_device_arg(view: ObservationView) -> Iterator[Finding]:
+def pin_device_arg(view: ObservationView) -> Judgements:
     for loader in view.loaders:
         if loader.pin_memory_device:
-            yield Finding(
-                id="pin-device-arg",
+            yield Judgement(
                 severity="low",
                 claim=f"pin_memory_device={loader.pin_memory_device!r} is deprecated; newer torch ignores it.",
                 share=Unknown("it costs nothing"),
@@ -112,8 +94,6 @@ def pin_device_arg(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "pin-thread-bound",
-    "program",
     title="The single thread that pins batches sets the pace.",
     sees="the program waits for its loader, and the thread that copies batches to page-locked memory works for nearly "
     "all of a step.",
@@ -122,43 +102,35 @@ def pin_device_arg(view: ObservationView) -> Iterator[Finding]:
     candidates=[Setting("loader.pin_memory", False)],
     explains=["loader-bound"],
 )
-def pin_thread_bound(view: ObservationView) -> Iterator[Finding]:
+def pin_thread_bound(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     wait = view.attribution.shares.input
     if not view.uses_cuda or loader is None or not loader.pin_memory or wait < policy.LEAST_SHARE:
         return
-    if isinstance(loader.loading, Unknown):
-        raise Missing("what pinning takes", loader.loading.reason)
-    pin_s, step_s = loader.loading.pin_s, view.timing.step_s
+    pin_s, step_s = required(loader.loading, "what pinning takes").pin_s, view.timing.step_s
     if pin_s is None or pin_s < policy.PIN_BUSY * step_s:
         return
-    yield Finding(
-        id="pin-thread-bound",
+    yield Judgement(
         severity=policy.severity(wait),
         claim=f"Pinning a batch takes {pin_s * 1e3:.3g} ms of one thread, in steps of {step_s * 1e3:.3g} ms.",
         share=wait,
         evidence=[_batch_in_words(loader)],
         where=loader.place,
-        candidates=[Setting("loader.pin_memory", False)],
         remedy="Use smaller types and fewer tensors in a batch, or pin in your own threads.",
     )
 
 
-@rule(
-    "pin-in-hot-loop",
-    "program",
-    title="Each step page-locks memory.",
+@cuda_rule(
+    title="Each step page-locks memory while the device waits.",
     sees="the program calls `pin_memory()` on the thread that queues work, while the device is idle.",
-    costs="what a step would save without these calls: this idle time, and copies to the device that begin too late "
-    "for other work to run beside them. Pinning copies the tensor once more, which pays only beside other work.",
+    costs="what a step would save without these calls: this idle time, and copies that begin too late for other work "
+    "to run beside them.",
     wrong_when="the loader's own thread pins, which delays nothing.",
     candidates=[PIN],
     explains=["pinned-alloc-slow", "h2d-not-overlapped", "pcie-saturated"],
 )
-def pin_in_hot_loop(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
-    calls = calls_per_step(view, "live.pin_memory_calls")
+def pin_in_hot_loop(view: ObservationView) -> Judgements:
+    calls = view.per_step("live.pin_memory_calls") or 0.0
     pinning = calls >= policy.CALLS_PER_STEP
     losses = view.losses("pin-in-hot-loop", *(["pinned-alloc-slow"] if pinning else []))
     share = max(sum(loss.share for loss in losses), view.attribution.counterfactual_savings.get("pin-in-hot-loop", 0.0))
@@ -166,10 +138,7 @@ def pin_in_hot_loop(view: ObservationView) -> Iterator[Finding]:
         return
     loader = main_loader(view)
     place = view.process.live.get("live.pin_memory_place")
-    yield Finding(
-        id="pin-in-hot-loop",
-        severity=policy.severity(share),
-        claim="Each step page-locks memory while the device waits.",
+    yield Judgement(
         share=share,
         evidence=[*evidence_of(losses), *([f"pin_memory(): {calls:.3g} calls a step"] if pinning else [])],
         where=Place(place) if isinstance(place, str) and place and not place_of(losses).function else place_of(losses),
@@ -203,6 +172,3 @@ def _loader_in_words(loader: Loader | None) -> list[str]:
 def _batch_in_words(loader: Loader) -> str:
     tensors = loader.batch or []
     return f"a batch: {len(tensors)} tensors, {sum(each.num_bytes for each in tensors) / 1e6:.3g} MB"
-
-
-RULES = (pin_memory_off, custom_batch_not_pinned, pin_device_arg, pin_thread_bound, pin_in_hot_loop)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import capability, is_at, main_model, place_of, saving
-from dynotune.doctor.declaration import rule
+from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
-from dynotune.schema.diagnosis import Finding, Severity
+from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import LostTime, Model
 from dynotune.schema.setting import Setting
@@ -30,21 +28,17 @@ fastest device of each (A100, A40, Orin, L40S, H100, B200, B300, RTX PRO 6000)."
 _POINTWISE = ("elementwise", "normalisation", "pooling", "softmax", "copy", "random", "inductor")
 
 
-@rule(
-    "fp32-matmul-no-tf32",
-    "program",
-    title="Matrix products run in float32 without tensor cores.",
-    sees="kernels of float32 products that use no tensor cores, on a device of capability 8.0 or later, while torch "
-    "may not use TF32 for them, which is its default.",
-    costs="the products' time, times one less the rate of float32 over that of TF32, as far as the device sets the "
-    "pace. If bfloat16 would spare more beyond TF32 than that, its saving counts, and the rule offers autocast, too.",
+@cuda_rule(
+    title="Matrix products run in full float32, without tensor cores. TF32 changes results: it rounds to ten bits.",
+    sees="kernels of float32 products without tensor cores, on a device of capability 8.0 or later, while torch may "
+    "not use TF32 for them, which is its default.",
+    costs="the products' time, times one less the rate of float32 over TF32's, as far as the device sets the pace; or "
+    "what bfloat16 spares beyond TF32, if that is more.",
     wrong_when="ten bits of mantissa are too few. TF32 changes results: errors of a product grow about a hundredfold.",
     candidates=[Setting("matmul.fp32_precision", "high"), Setting("precision.autocast", "bf16")],
     explains=["amp-absent"],
 )
-def fp32_matmul_no_tf32(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def fp32_matmul_no_tf32(view: ObservationView) -> Judgements:
     losses = _no_tf32(view)
     lost = sum(loss.share for loss in losses)
     if lost < policy.LEAST_SHARE or view.variable("NVIDIA_TF32_OVERRIDE") == "0":
@@ -54,15 +48,11 @@ def fp32_matmul_no_tf32(view: ObservationView) -> Iterator[Finding]:
     float32, tf32, _ = rates(view)
     beyond = _gain_of_half(view)[0] if view.models else 0.0
     share = max(saving(view, lost * (1 - float32 / tf32)), beyond)
-    if share < policy.LEAST_SHARE:
-        return
-    yield Finding(
-        id="fp32-matmul-no-tf32",
-        severity=policy.severity(share),
-        claim="Matrix products run in full float32, without tensor cores. TF32 changes results: it rounds to ten bits.",
+    yield Judgement(
         share=share,
-        evidence=[*evidence_of(losses), view.mentions("live.matmul_fp32_precision")],
-        where=place_of(losses, main_model(view)),
+        losses=losses,
+        evidence=[view.mentions("live.matmul_fp32_precision")],
+        model=main_model(view),
         candidates=[
             Setting("matmul.fp32_precision", "high"),
             *([Setting("precision.autocast", "bf16")] if beyond >= policy.LEAST_SHARE else []),
@@ -72,48 +62,35 @@ def fp32_matmul_no_tf32(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "amp-absent",
-    "program",
-    title="Products and convolutions run in float32.",
-    sees="a model in float32 that is called outside of autocast, on a device of capability 8.0 or later, and time in "
-    "matrix products, convolutions and attention.",
-    costs="the products' time, times one less the rate of their type over that of bfloat16. For float32 products that "
-    "could use TF32, only what bfloat16 gives beyond TF32; otherwise also half of the time of pointwise kernels, which "
-    "would read and write half as much, of at most as much time as the products take. All of it as far as the device "
-    "sets the pace.",
-    wrong_when="bfloat16 is not exact enough. It changes results; compare the loss. Models that wait for launches get "
-    "slower, because casts are launches, too.",
+    title="Products and convolutions run in float32. Autocast to bfloat16 changes results: it rounds to 8 bits.",
+    sees="a float32 model called outside of autocast, on a device of capability 8.0 or later, and products' time.",
+    costs="the products' time, times one less the rate of their type over bfloat16's, as far as the device sets the "
+    "pace. For products that could use TF32 and do not, only what bfloat16 gives beyond TF32; otherwise also half of "
+    "the time of pointwise kernels, of at most as much time as the products take.",
+    wrong_when="bfloat16 is not exact enough: compare the loss. Models that wait for launches get slower by casts.",
     candidates=[Setting("precision.autocast", "bf16")],
 )
-def amp_absent(view: ObservationView) -> Iterator[Finding]:
+def amp_absent(view: ObservationView) -> Judgements:
     share, evidence = _gain_of_half(view)
     if share < policy.LEAST_SHARE:
         return
-    yield Finding(
-        id="amp-absent",
-        severity=policy.severity(share),
-        claim="Products and convolutions run in float32. Autocast to bfloat16 changes results: it rounds to 8 bits.",
+    yield Judgement(
         share=share,
         evidence=evidence,
         where=place_of(view.losses("amp-absent"), main_model(view)),
-        candidates=[Setting("precision.autocast", "bf16")],
         remedy='Call the model and the loss inside torch.autocast("cuda", dtype=torch.bfloat16), and check the loss.',
     )
 
 
 @rule(
-    "inference-fp32-weights",
-    "program",
     title="A model serves with weights in float32.",
-    sees="a program without gradients whose model holds float32 weights: it computes in float32, or autocast converts "
-    "the weights at each call.",
-    costs="what bfloat16 would save of products and pointwise kernels, see `amp-absent`. Under autocast: the "
-    "conversions.",
+    sees="a program without gradients whose model holds float32 weights, which autocast may convert at each call.",
+    costs="what bfloat16 would save, see `amp-absent`; under autocast, the conversions.",
     wrong_when="bfloat16 is not exact enough. It changes results; compare the outputs.",
     candidates=[Setting("precision.autocast", "bf16")],
     explains=["amp-absent"],
 )
-def inference_fp32_weights(view: ObservationView) -> Iterator[Finding]:
+def inference_fp32_weights(view: ObservationView) -> Judgements:
     model = main_model(view)
     if not view.uses_cuda or view.is_training or model is None or model.call is None or model.call.grad_enabled:
         return
@@ -124,11 +101,7 @@ def inference_fp32_weights(view: ObservationView) -> Iterator[Finding]:
         share, evidence = saving(view, view.lost("casts")), evidence_of(view.losses("casts"))
     else:
         share, evidence = _gain_of_half(view)
-    if share < policy.LEAST_SHARE:
-        return
-    yield Finding(
-        id="inference-fp32-weights",
-        severity=policy.severity(share),
+    yield Judgement(
         claim="Autocast converts the model's float32 weights at each call."
         if autocast
         else "The model serves in float32. Half types change results in their last digits.",
@@ -141,40 +114,33 @@ def inference_fp32_weights(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "amp-fp16-no-scaler",
-    "program",
-    title="Training runs in float16 without loss scaling.",
+    title="The model trains under float16 autocast without a GradScaler: small gradients become zero.",
     sees="autocast to float16 in a program whose optimizer is not stepped by a GradScaler.",
     costs="right results, not time: gradients smaller than 6e-8 become zero, and weights stop learning.",
     wrong_when="the program scales its loss by other means.",
 )
-def amp_fp16_no_scaler(view: ObservationView) -> Iterator[Finding]:
+def amp_fp16_no_scaler(view: ObservationView) -> Judgements:
     if not view.is_training:
         return
     if "float16" not in _autocast_types(view) or view.truth("live.grad_scaler"):
         return
-    yield Finding(
-        id="amp-fp16-no-scaler",
+    yield Judgement(
         severity="high",
         kind="correctness",
-        claim="The model trains under float16 autocast without a GradScaler: small gradients become zero.",
-        share=Unknown("it costs right results, not time"),
         evidence=["autocast: float16", view.mentions("live.grad_scaler")],
-        where=place_of([], main_model(view)),
+        model=main_model(view),
         remedy='Step the optimizer through torch.amp.GradScaler("cuda"), or use bfloat16, which needs none.',
     )
 
 
 @rule(
-    "scaler-with-bf16",
-    "program",
-    title="A GradScaler scales bfloat16 gradients, which do not need it.",
+    title="A GradScaler scales the loss of a bfloat16 model, and bfloat16 has float32's range.",
     sees="autocast to bfloat16 alone, and an optimizer that a GradScaler steps.",
-    costs="the scaler's kernels over all gradients, which run with the optimizer's, and its wait for the device before "
-    "each step: at most half of the optimizer's kernel time and the synchronisations' idle time.",
+    costs="the scaler's kernels over all gradients, and its wait for the device before each step: at most half of the "
+    "optimizer's kernel time and the synchronisations' idle time.",
     wrong_when="other parts of the model run in float16.",
 )
-def scaler_with_bf16(view: ObservationView) -> Iterator[Finding]:
+def scaler_with_bf16(view: ObservationView) -> Judgements:
     if not view.is_training or not view.truth("live.grad_scaler") or _autocast_types(view) != {"bfloat16"}:
         return
     share: float | Unknown = Unknown("the device's work was not recorded")
@@ -183,10 +149,8 @@ def scaler_with_bf16(view: ObservationView) -> Iterator[Finding]:
         waits = sum(loss.share for loss in view.losses("sync-per-step") if is_at(loss.where, "item", "optimizer"))
         share = min(1.0, saving(view, 0.5 * view.kernel_share("optimizer")) + waits)
         severity = policy.severity(share)
-    yield Finding(
-        id="scaler-with-bf16",
+    yield Judgement(
         severity=severity,
-        claim="A GradScaler scales the loss of a bfloat16 model, and bfloat16 has float32's range.",
         share=share,
         evidence=["autocast: bfloat16", view.mentions("live.grad_scaler")],
         where=view.optimizers[0].place,
@@ -195,69 +159,52 @@ def scaler_with_bf16(view: ObservationView) -> Iterator[Finding]:
 
 
 @rule(
-    "model-half-under-autocast",
-    "program",
     title="A model that is already in a half type runs under autocast.",
     sees="most parameters are float16 or bfloat16, and the model is called in an autocast region.",
-    costs="in training, right results: updates smaller than a half type's last digit are lost, which autocast avoids "
-    "by keeping float32 weights. At inference, the conversions between types.",
+    costs="in training, right results: updates smaller than a half type's last digit are lost. At inference, the "
+    "conversions between types.",
     wrong_when="the optimizer keeps float32 copies of its own.",
 )
-def model_half_under_autocast(view: ObservationView) -> Iterator[Finding]:
+def model_half_under_autocast(view: ObservationView) -> Judgements:
     model = main_model(view)
     if model is None or model.call is None or model.call.autocast is None:
         return
     in_half = sum(num for dtype, num in model.dtypes.items() if _plain(dtype) in HALF)
     if 2 * in_half <= model.num_parameters:
         return
-    evidence = [f"parameters: {', '.join(model.dtypes)}", f"autocast: {model.call.autocast}"]
-    if view.is_training:
-        yield Finding(
-            id="model-half-under-autocast",
-            severity="medium",
-            kind="correctness",
-            claim="The weights are in a half type, so autocast has no float32 weights to update.",
-            share=Unknown("it costs right results, not time"),
-            evidence=evidence,
-            where=model.call.place,
-            remedy="Remove .half() or .to(bfloat16): autocast converts tensors where it needs to.",
-        )
-        return
-    share = saving(view, view.lost("casts")) if view.uses_cuda else 0.0
-    yield Finding(
-        id="model-half-under-autocast",
-        severity="low",
-        claim="The model is in a half type and runs under autocast, which only converts back and forth.",
-        share=share,
-        evidence=evidence,
-        where=model.call.place,
-        remedy="Remove autocast.",
+    trains = view.is_training
+    yield Judgement(
+        severity="medium" if trains else "low",
+        kind="correctness" if trains else "speed",
+        claim="The weights are in a half type, so autocast has no float32 weights to update."
+        if trains
+        else "The model is in a half type and runs under autocast, which only converts back and forth.",
+        share=None if trains else saving(view, view.lost("casts")) if view.uses_cuda else 0.0,
+        evidence=[f"parameters: {', '.join(model.dtypes)}", f"autocast: {model.call.autocast}"],
+        model=model,
+        remedy="Remove .half() or .to(bfloat16): autocast converts tensors where it needs to."
+        if trains
+        else "Remove autocast.",
     )
 
 
-@rule(
-    "casts",
-    "program",
+@cuda_rule(
     title="Tensors are converted between types.",
     sees="kernels that only convert.",
-    costs="their time, as far as the device sets the pace. Autocast itself converts the weights in each step, which "
-    "takes more than a tenth of a step if batches are small. Under autocast the severity is therefore low.",
+    costs="their time, as far as the device sets the pace. Under autocast the severity is low: it converts the weights "
+    "in each step by itself.",
     wrong_when="the conversions are needed, as before an operator that takes another type.",
 )
-def casts(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def casts(view: ObservationView) -> Judgements:
     losses = view.losses("casts")
     share = saving(view, sum(loss.share for loss in losses))
     if share < policy.LEAST_SHARE:
         return
-    yield Finding(
-        id="casts",
+    yield Judgement(
         severity="medium" if share >= policy.MUCH_CASTING and not view.words("live.autocast_dtypes") else "low",
         claim=f"Conversions between types take {share:.0%} of a step.",
         share=share,
-        evidence=evidence_of(losses),
-        where=place_of(losses),
+        losses=losses,
         remedy="Make tensors in the type that is used; or compile: torch.compile fuses conversions with the next "
         "operator.",
     )
@@ -323,14 +270,3 @@ def _autocast_types(view: ObservationView) -> set[str]:
 
 def _plain(dtype: str) -> str:
     return dtype.removeprefix("torch.")
-
-
-RULES = (
-    fp32_matmul_no_tf32,
-    amp_absent,
-    inference_fp32_weights,
-    amp_fp16_no_scaler,
-    scaler_with_bf16,
-    model_half_under_autocast,
-    casts,
-)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dynotune.doctor import policy
-from dynotune.doctor.declaration import rule
-from dynotune.doctor.machine import fact_or_none, number_or_none, place_of, unset, variable_evidence, whole_number
-from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.declaration import Judgement, Judgements, machine_rule, rule
+from dynotune.doctor.machine import unset, whole_number
+from dynotune.doctor.observation_view import ObservationView
+from dynotune.doctor.rules.compile import compiled
 from dynotune.doctor.startup_shared import severity_of_start, what_it_saves
-from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 
@@ -19,24 +17,18 @@ USUAL_THREADS = 32
 
 
 @rule(
-    "compile-cold-cache",
-    "program",
     title="Each start in a new container compiles anew.",
     sees="in timed starts, what torch.compile leaves in its cache, and a cache folder that is not writable or does not "
     "last. In a watched program, a long time to the first step, in a container whose removal deletes the cache folder.",
     costs="the compilation time, at each start of a new container.",
     wrong_when="the folder is on a volume that lasts.",
 )
-def compile_cold_cache(view: ObservationView) -> Iterator[Finding]:
-    if number_or_none(view, "start.compiler_added_bytes") is not None:
+def compile_cold_cache(view: ObservationView) -> Judgements:
+    if view.number_or_none("start.compiler_added_bytes") is not None:
         yield from _by_timed_starts(view)
         return
-    compilation = view.process.compilation
-    if isinstance(compilation, Unknown):
-        if any(model.compiled for model in view.models) or "not used" not in compilation.reason:
-            raise Missing("what torch.compile did", compilation.reason)
-        return
-    if not compilation.num_graphs or fact_or_none(view, "host.container") is None:
+    compilation = compiled(view)
+    if compilation is None or not compilation.num_graphs or view.fact_or_none("host.container") is None:
         return
     started_s = view.timing.time_to_first_step_s
     if started_s is None or started_s < policy.LONG_START_S:
@@ -44,8 +36,7 @@ def compile_cold_cache(view: ObservationView) -> Iterator[Finding]:
     folder = view.variable("TORCHINDUCTOR_CACHE_DIR")
     if folder is not None and not folder.startswith("/tmp"):
         return
-    yield Finding(
-        id="compile-cold-cache",
+    yield Judgement(
         severity="low",
         kind="start",
         claim="torch.compile keeps its results in a folder of the container, which is lost with it.",
@@ -59,15 +50,14 @@ def compile_cold_cache(view: ObservationView) -> Iterator[Finding]:
     )
 
 
-def _by_timed_starts(view: ObservationView) -> Iterator[Finding]:
-    if not view.number("start.compiler_added_bytes") or fact_or_none(view, "cache.inductor.off"):
+def _by_timed_starts(view: ObservationView) -> Judgements:
+    if not view.number("start.compiler_added_bytes") or view.fact_or_none("cache.inductor.off"):
         return
     writable = view.truth("cache.inductor.writable")
     lasts = writable and view.truth("cache.inductor.lasts")
     if lasts:
         return
-    yield Finding(
-        id="compile-cold-cache",
+    yield Judgement(
         severity=severity_of_start(view),
         kind="start",
         claim="torch.compile keeps its results in a folder that does not last."
@@ -80,23 +70,20 @@ def _by_timed_starts(view: ObservationView) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "compile-threads",
-    "machine",
+@machine_rule(
     title="torch.compile uses more processes than there are cores, or one process on many cores.",
     sees="in timed starts, how many processes inductor compiles in, if compilation takes a fifth of a cold start or "
-    "more; otherwise only TORCHINDUCTOR_COMPILE_THREADS. torch takes one process for each core that it may run on, at "
-    "most 32. It knows neither a container's quota nor the number of ranks on the host.",
-    costs="more processes than cores take turns, and each holds its own torch. A single process compiles kernels one "
-    "after another. Only the first steps are slower.",
+    "more; otherwise only TORCHINDUCTOR_COMPILE_THREADS. torch's default counts cores, and no quota and no ranks.",
+    costs="more processes than cores take turns; one alone compiles kernels one by one. Only the first steps are "
+    "slower.",
     wrong_when="compilation must leave cores to other work, or memory is short.",
     candidates=[f"env.{THREADS}"],
 )
-def compile_threads(view: ObservationView) -> Iterator[Finding]:
-    threads = number_or_none(view, "start.compile_threads") or whole_number(view.variable(THREADS))
+def compile_threads(view: ObservationView) -> Judgements:
+    threads = view.number_or_none("start.compile_threads") or whole_number(view.variable(THREADS))
     if threads is None or threads < 1:
         return
-    if number_or_none(view, "start.compile_cold_s") is not None and not _compiles_for_long(view):
+    if view.number_or_none("start.compile_cold_s") is not None and not _compiles_for_long(view):
         return
     cores = view.number("host.num_cores")
     ranks = whole_number(view.variable("LOCAL_WORLD_SIZE")) or 1
@@ -105,16 +92,14 @@ def compile_threads(view: ObservationView) -> Iterator[Finding]:
     if not (too_many or too_few):
         return
     each = f" for each of {ranks} ranks" if ranks > 1 else ""
-    yield Finding(
-        id="compile-threads",
+    yield Judgement(
         severity="low",
         kind="start",
         claim=f"torch.compile compiles in {threads:g} processes{each}, on {cores:g} cores."
         if too_many
         else f"torch.compile compiles in one process, on {cores:g} cores.",
-        share=0.0,
-        evidence=[*variable_evidence(view, THREADS), view.mentions("host.num_cores"), *what_it_saves(view)],
-        where=place_of(view, THREADS),
+        variables=[THREADS],
+        evidence=[view.mentions("host.num_cores"), *what_it_saves(view)],
         candidates=unset(THREADS)
         if fair == min(cores, USUAL_THREADS) and view.variable(THREADS) is not None
         else [Setting(f"env.{THREADS}", str(min(fair, USUAL_THREADS)))],
@@ -124,6 +109,3 @@ def compile_threads(view: ObservationView) -> Iterator[Finding]:
 
 def _compiles_for_long(view: ObservationView) -> bool:
     return view.number("start.compile_cold_s") >= policy.COMPILING_PART * view.number("start.cold_s")
-
-
-RULES = (compile_cold_cache, compile_threads)

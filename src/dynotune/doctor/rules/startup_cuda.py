@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
-from dynotune.doctor import policy
+from dynotune.doctor import machine, policy
 from dynotune.doctor.bounds import at_least
-from dynotune.doctor.declaration import rule
-from dynotune.doctor.machine import (
-    NOT_MEASURED,
-    fact_or_none,
-    is_on,
-    no_gpu,
-    number_or_none,
-    place_of,
-    severity_on_gpu,
-    unset,
-    variable_evidence,
-    version,
-    whole_number,
-)
-from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
+from dynotune.doctor.observation_view import Missing, ObservationView, needs
 from dynotune.doctor.startup_shared import (
     compiles_unseen,
     left_by_driver,
@@ -29,78 +15,71 @@ from dynotune.doctor.startup_shared import (
     what_it_saves,
     without_machine_code,
 )
-from dynotune.schema.diagnosis import Finding, Severity
+from dynotune.schema.diagnosis import Severity
 from dynotune.schema.setting import Setting
 from dynotune.text import words
 
 FORCED_JIT = ("CUDA_FORCE_PTX_JIT", "CUDA_FORCE_JIT")
 
 
-@rule(
-    "ptx-jit-active",
-    "machine",
+@machine_rule(
     title="torch has no machine code for this GPU.",
-    sees="the architectures that torch was built for against the GPU's compute capability; a variable that makes the "
-    "driver compile all kernels; in timed starts, what a cold start leaves in the driver's cache, for any library or "
-    "extension.",
-    costs="the driver compiles each kernel at its first use and caches it, which takes seconds to many minutes. "
-    "Kernels for an older architecture may also be slower.",
+    sees="the architectures of torch against the GPU's compute capability; a variable that makes the driver compile "
+    "all kernels; in timed starts, what a cold start leaves in the driver's cache.",
+    costs="the driver compiles each kernel at its first use, which takes seconds to many minutes, and caches it.",
     wrong_when="the program uses only kernels that are compiled at run time, for instance by Triton.",
-    candidates=unset(*FORCED_JIT),
+    candidates=machine.unset(*FORCED_JIT),
 )
-def ptx_jit_active(view: ObservationView) -> Iterator[Finding]:
-    if no_gpu(view) or ("torch.cuda" in view.observation.facts and view.observation.facts["torch.cuda"] is None):
+def ptx_jit_active(view: ObservationView) -> Judgements:
+    if machine.no_gpu(view) or machine.without_cuda(view):
         return
-    forced = [name for name in FORCED_JIT if is_on(view.variable(name))]
+    forced = [name for name in FORCED_JIT if machine.is_on(view.variable(name))]
     if forced:
-        yield Finding(
-            id="ptx-jit-active",
+        yield Judgement(
             severity="medium",
             kind="start",
             claim=f"{forced[0]} makes the driver compile every kernel, although torch has machine code.",
-            share=0.0,
-            evidence=variable_evidence(view, *forced),
-            where=place_of(view, forced[0]),
-            candidates=unset(*forced),
+            evidence=view.variable_evidence(*forced),
+            where=view.place_of_variable(forced[0]),
+            candidates=machine.unset(*forced),
             remedy="Unset it.",
         )
         return
-    natively = fact_or_none(view, "torch.runs_natively")
+    natively = view.fact_or_none("torch.runs_natively")
     if natively is not False and (left_by_driver(view) or (natively is None and compiles_unseen(view))):
         yield _compiled_at_start(view)
         return
-    if natively is None and number_or_none(view, "start.cuda_added_bytes") is not None:
+    if natively is None and view.number_or_none("start.cuda_added_bytes") is not None:
         return  # no torch, and a start that compiled nothing
     if view.truth("torch.runs_natively"):
         return
-    capability = version(view.text("gpu.compute_capability"))
+    capability = machine.version(view.text("gpu.compute_capability"))
     compilable = any(_capability(name) <= capability for name in view.words("torch.arch_list") if "compute_" in name)
-    yield Finding(
-        id="ptx-jit-active",
+    yield Judgement(
         severity="high",
         kind="start" if compilable else "correctness",
         claim="torch has no machine code for this GPU: the driver compiles each kernel at its first use."
         if compilable
         else "torch has no kernels that run on this GPU.",
-        share=0.0 if compilable else NOT_MEASURED,
+        share=0.0 if compilable else machine.NOT_MEASURED,
         evidence=[view.mentions(name) for name in ("gpu.compute_capability", "torch.arch_list", "torch.version")],
+        candidates=[],
         remedy="Install a torch that is built for this GPU's architecture, and build extensions for it "
         "(TORCH_CUDA_ARCH_LIST).",
     )
 
 
-def _compiled_at_start(view: ObservationView) -> Finding:
+def _compiled_at_start(view: ObservationView) -> Judgement:
     """Return the finding for kernels of another library or extension, or of a program without torch."""
     left = left_by_driver(view)
     kept = (
         f"a cold start leaves {words.num_bytes(left)} in the driver's cache" if left else "the cache keeps none of it"
     )
-    return Finding(
-        id="ptx-jit-active",
+    return Judgement(
         severity=severity_of_driver(view),
         kind="start",
         claim="The driver compiles kernels that have no machine code for this GPU.",
-        share=0.0,
+        candidates=[],
         evidence=[kept, *without_machine_code(view), *what_it_saves(view)],
         remedy="Build these libraries for this GPU (TORCH_CUDA_ARCH_LIST, nvcc -gencode); `dynotune startup scan` "
         "names them. Until then, keep the driver's cache.",
@@ -115,40 +94,35 @@ def _capability(arch: str) -> tuple[int, ...]:
 
 def _compiles_ptx(view: ObservationView) -> bool | None:
     """Tell whether the driver compiles kernels here; None if that is not known."""
-    natively = fact_or_none(view, "torch.runs_natively")
+    natively = view.fact_or_none("torch.runs_natively")
     if left_by_driver(view) or (natively is None and compiles_unseen(view)):
         return True
     return None if natively is None else not natively
 
 
-@rule(
-    "jit-cache-too-small",
-    "machine",
+@machine_rule(
     title="The driver's cache of compiled kernels is smaller than usual, or its limit is above the maximum.",
     sees="CUDA_CACHE_MAXSIZE below 1 GiB, the default, or above 4 GiB, the maximum; in timed starts, a warm start that "
     "compiles again what a cold start left.",
-    costs="kernels that do not fit are compiled again at the next start, and a binary larger than the limit is never "
-    "kept. It matters only if the driver compiles kernels.",
+    costs="kernels that do not fit are compiled again at the next start. It matters only if the driver compiles any.",
     wrong_when="torch and all extensions have machine code for this GPU.",
     candidates=["env.CUDA_CACHE_MAXSIZE"],
 )
-def jit_cache_too_small(view: ObservationView) -> Iterator[Finding]:
-    again, kept = number_or_none(view, "start.cuda_again_bytes"), number_or_none(view, "start.cuda_kept_bytes")
+def jit_cache_too_small(view: ObservationView) -> Judgements:
+    again, kept = view.number_or_none("start.cuda_again_bytes"), view.number_or_none("start.cuda_kept_bytes")
     value = view.variable("CUDA_CACHE_MAXSIZE")
-    size = whole_number(value)
+    size = machine.whole_number(value)
     if again and left_by_driver(view):
-        yield Finding(
-            id="jit-cache-too-small",
+        yield Judgement(
             severity=at_least(severity_of_driver(view), "medium"),
             kind="start",
             claim="The driver compiles kernels again: its cache does not hold all of them.",
-            share=0.0,
             evidence=[
                 f"a cold start leaves {words.num_bytes(left_by_driver(view))} in it",
                 f"a warm start leaves {words.num_bytes(again)} again; it holds {words.num_bytes(kept)}",
-                *variable_evidence(view, "CUDA_CACHE_MAXSIZE"),
+                *view.variable_evidence("CUDA_CACHE_MAXSIZE"),
             ],
-            where=place_of(view, "CUDA_CACHE_MAXSIZE"),
+            where=view.place_of_variable("CUDA_CACHE_MAXSIZE"),
             candidates=[Setting("env.CUDA_CACHE_MAXSIZE", str(policy.LARGEST_JIT_CACHE_BYTES))],
             remedy="Set CUDA_CACHE_MAXSIZE=4294967296, the maximum.",
         )
@@ -157,156 +131,92 @@ def jit_cache_too_small(view: ObservationView) -> Iterator[Finding]:
         return
     small = size < policy.DEFAULT_JIT_CACHE_BYTES
     severity: Severity = "medium" if small and _compiles_ptx(view) else "low"
-    yield Finding(
-        id="jit-cache-too-small",
-        severity=severity_on_gpu(view, severity),
+    yield Judgement(
+        severity=machine.severity_on_gpu(view, severity),
         kind="start",
         claim=f"CUDA_CACHE_MAXSIZE is {words.num_bytes(size)}; the default is 1 GiB, the maximum 4 GiB.",
-        share=0.0,
-        evidence=[*variable_evidence(view, "CUDA_CACHE_MAXSIZE"), *_what_was_kept(view)],
-        where=place_of(view, "CUDA_CACHE_MAXSIZE"),
-        candidates=unset("CUDA_CACHE_MAXSIZE"),
+        variables=["CUDA_CACHE_MAXSIZE"],
+        evidence=[*_what_was_kept(view)],
         remedy="Unset it, or set CUDA_CACHE_MAXSIZE=4294967296.",
     )
 
 
 def _what_was_kept(view: ObservationView) -> list[str]:
-    kept = number_or_none(view, "start.cuda_kept_bytes")
+    kept = view.number_or_none("start.cuda_kept_bytes")
     if kept is None or not _compiles_ptx(view):
         return []
     what = f"the cache holds {words.num_bytes(kept)}" if kept else "nothing is kept: a binary larger than that never is"
     return [f"after starts with it, {what}", *without_machine_code(view)]
 
 
-@rule(
-    "jit-cache-not-persistent",
-    "machine",
+@machine_rule(
     title="Kernels that the driver compiled are lost with the container.",
     sees="the driver compiles kernels, and its cache (CUDA_CACHE_PATH, or ~/.nv/ComputeCache) lies in a folder that is "
     "not writable, or that is lost with the container or at a restart.",
     costs="each new container compiles the kernels again, for seconds to many minutes.",
     wrong_when="the image contains the cache, compiled for this GPU and this driver.",
 )
-def jit_cache_not_persistent(view: ObservationView) -> Iterator[Finding]:
-    if no_gpu(view) or is_on(view.variable("CUDA_CACHE_DISABLE")) or _compiles_ptx(view) is False:
+def jit_cache_not_persistent(view: ObservationView) -> Judgements:
+    if machine.no_gpu(view) or machine.is_on(view.variable("CUDA_CACHE_DISABLE")) or _compiles_ptx(view) is False:
         return
-    if _compiles_ptx(view) is None:
-        raise Missing("torch.runs_natively", "whether the driver compiles anything is not known")
+    needs(_compiles_ptx(view) is not None, "torch.runs_natively", "whether the driver compiles anything is not known")
     writable = view.truth("cache.cuda.writable")
     if writable and view.truth("cache.cuda.lasts"):
         return
-    yield Finding(
-        id="jit-cache-not-persistent",
+    yield Judgement(
         severity=at_least(severity_of_driver(view), "medium") if left_by_driver(view) else "medium",
         kind="start",
         claim="The driver keeps its compiled kernels in a folder that does not last."
         if writable
         else "The driver cannot keep its compiled kernels: its cache folder is not writable.",
-        share=0.0,
         evidence=[view.mentions("cache.cuda.path"), view.mentions("cache.cuda.storage"), *what_it_saves(view)],
         remedy="Set CUDA_CACHE_PATH to a folder on a volume that lasts, or pack the cache: dynotune startup pack.",
     )
 
 
-@rule(
-    "jit-cache-disabled",
-    "machine",
-    title="The driver does not keep the kernels that it compiled.",
+@machine_rule(
+    title="CUDA_CACHE_DISABLE makes the driver compile kernels again at each start.",
     sees="CUDA_CACHE_DISABLE is on.",
-    costs="each start compiles the kernels again, for seconds to many minutes, if torch or an extension has no machine "
-    "code for this GPU. Otherwise nothing.",
+    costs="seconds to many minutes a start, if torch or an extension has no machine code for this GPU. Else nothing.",
     wrong_when="a start without a cache is being measured.",
-    candidates=unset("CUDA_CACHE_DISABLE"),
+    candidates=machine.unset("CUDA_CACHE_DISABLE"),
 )
-def jit_cache_disabled(view: ObservationView) -> Iterator[Finding]:
-    if not is_on(view.variable("CUDA_CACHE_DISABLE")):
+def jit_cache_disabled(view: ObservationView) -> Judgements:
+    if not machine.is_on(view.variable("CUDA_CACHE_DISABLE")):
         return
     compiles = _compiles_ptx(view)
     severity: Severity = "low" if compiles is False else "high" if compiles else "medium"
-    yield Finding(
-        id="jit-cache-disabled",
-        severity=severity_on_gpu(view, severity),
+    yield Judgement(
+        severity=machine.severity_on_gpu(view, severity),
         kind="start",
-        claim="CUDA_CACHE_DISABLE makes the driver compile kernels again at each start.",
-        share=0.0,
-        evidence=[
-            *variable_evidence(view, "CUDA_CACHE_DISABLE"),
-            view.mentions("torch.runs_natively"),
-            *without_machine_code(view),
-        ],
-        where=place_of(view, "CUDA_CACHE_DISABLE"),
-        candidates=unset("CUDA_CACHE_DISABLE"),
+        variables=["CUDA_CACHE_DISABLE"],
+        evidence=[view.mentions("torch.runs_natively"), *without_machine_code(view)],
         remedy="Unset it. CUDA_CACHE_PATH can name a folder that lasts.",
     )
 
 
-@rule(
-    "lazy-first-call-jitter",
-    "machine",
-    title="Kernels are loaded at their first call, one request after another.",
-    sees="in a start that was watched until its steps were steady, the time that the steps after the first took beyond "
-    "a steady step although nothing was compiled, on a GPU whose kernels are loaded lazily.",
+@machine_rule(
+    title="The steps after the first take longer than later ones: kernels are loaded at their first call.",
+    sees="in a start watched until its steps were steady, on a GPU whose kernels are loaded lazily: the time that the "
+    "steps after the first took beyond a steady step although nothing was compiled.",
     costs="the first calls of a service. Later steps are not slower.",
     wrong_when="the first steps do more for another reason: they try algorithms or allocate memory.",
     candidates=[Setting("env.CUDA_MODULE_LOADING", "EAGER")],
 )
-def lazy_first_call_jitter(view: ObservationView) -> Iterator[Finding]:
-    if no_gpu(view) or (view.variable("CUDA_MODULE_LOADING") or "").upper() == "EAGER":
+def lazy_first_call_jitter(view: ObservationView) -> Judgements:
+    if machine.no_gpu(view) or (view.variable("CUDA_MODULE_LOADING") or "").upper() == "EAGER":
         return
-    if fact_or_none(view, "start.cuda_start_s") is None:
+    if view.fact_or_none("start.cuda_start_s") is None:
         raise Missing("a start that was timed", "dynotune startup time -- COMMAND times it and says what it is made of")
     if view.number("start.cuda_start_s") <= 0:
         return
     late_s = view.number("start.late_s")
     if late_s < policy.LATE_STEPS_S:
         return
-    yield Finding(
-        id="lazy-first-call-jitter",
+    yield Judgement(
         severity="low",
         kind="jitter",
-        claim="The steps after the first take longer than later ones: kernels are loaded at their first call.",
-        share=0.0,
-        evidence=[
-            f"{words.duration(late_s)} in all, with warm caches",
-            *variable_evidence(view, "CUDA_MODULE_LOADING"),
-        ],
-        candidates=[Setting("env.CUDA_MODULE_LOADING", "EAGER")],
+        evidence=[f"{words.duration(late_s)} in all, with warm caches", *view.variable_evidence("CUDA_MODULE_LOADING")],
         remedy="In a service, run every shape once before the first request. CUDA_MODULE_LOADING=EAGER loads all "
         "kernels at the start, which takes more time and memory.",
     )
-
-
-@rule(
-    "module-loading-eager",
-    "machine",
-    title="All kernels are loaded at the start.",
-    sees="CUDA_MODULE_LOADING=EAGER.",
-    costs="seconds at the start and hundreds of MiB of GPU memory, for kernels that are never called. Steps are not "
-    "slower.",
-    wrong_when="a service must not pay at the first call of a kernel.",
-    candidates=unset("CUDA_MODULE_LOADING"),
-)
-def module_loading_eager(view: ObservationView) -> Iterator[Finding]:
-    if (view.variable("CUDA_MODULE_LOADING") or "").upper() != "EAGER":
-        return
-    yield Finding(
-        id="module-loading-eager",
-        severity=severity_on_gpu(view, "medium"),
-        kind="start",
-        claim="CUDA_MODULE_LOADING=EAGER loads every kernel at the start, used or not.",
-        share=0.0,
-        evidence=variable_evidence(view, "CUDA_MODULE_LOADING"),
-        where=place_of(view, "CUDA_MODULE_LOADING"),
-        candidates=unset("CUDA_MODULE_LOADING"),
-        remedy="Unset it: kernels are then loaded at their first call.",
-    )
-
-
-RULES = (
-    ptx_jit_active,
-    jit_cache_too_small,
-    jit_cache_not_persistent,
-    jit_cache_disabled,
-    lazy_first_call_jitter,
-    module_loading_eager,
-)

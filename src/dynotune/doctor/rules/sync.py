@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import PurePath
 
 from dynotune.doctor import policy
-from dynotune.doctor.declaration import rule
+from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule
 from dynotune.doctor.hot_lines import known, of_reads, place, told
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
-from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import LostTime
 from dynotune.schema.trace_summary import SMALL_COPY_BYTES, Place
@@ -18,29 +16,21 @@ from dynotune.schema.trace_summary import SMALL_COPY_BYTES, Place
 _FUNCTION = re.compile(r"(?P<file>[^(]+)\((?P<line>\d+)\): ")
 _PLACE = re.compile(r"(\S+\.py):(\d+)")
 _READS = re.compile(r"aten::(item|is_nonzero|_local_scalar_dense)$")
-_READS_IN_TEXT = re.compile(
-    r"\.item\(\)|\.tolist\(\)|\.cpu\(\)|\.numpy\(\)|synchronize\(|nonzero\(|(float|int|bool)\(\w"
-)
 _NEEDS_A_VALUE = re.compile(r"[Dd]ata-dependent|Tensor\.item|generic_jump")
 
 
-@rule(
-    "sync-per-step",
-    "program",
-    title="The host waits for the device in the middle of a step.",
+@cuda_rule(
+    title="The host waits for the device, which then waits for the host.",
     sees="calls that wait for the device (`.item()`, printing a tensor, `nonzero`, masks, `torch.cuda.synchronize()`), "
     "after which the device was idle until the host had queued more work.",
-    costs="what a step would save if the host did not wait, and small copies to the host beside which nothing ran. "
-    "Or the time at the lines that read values, with what they compute for it, as far as the device is idle. "
-    "This is more than the idle time after each wait if the host has more work before the next wait: it would do this "
-    "work while the device is busy. A wait that also breaks a graph of torch.compile counts for `graph-breaks`. "
-    "Waiting for kernels that had to run anyway costs nothing.",
+    costs="what a step would save if the host did not wait, also by work that it would queue meanwhile; and small "
+    "copies to the host beside which nothing ran. Or the time at the lines that read values, as far as the device is "
+    "idle. A wait that breaks a graph of torch.compile counts for `graph-breaks`; waiting for kernels that had to run "
+    "anyway costs nothing.",
     wrong_when="the next work depends on the value, as in a search that stops early.",
     explains=["d2h-not-overlapped", "python-elementwise-loops", "launch-bound"],
 )
-def sync_per_step(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def sync_per_step(view: ObservationView) -> Judgements:
     all_losses = view.losses("sync-per-step")
     losses = [loss for loss in all_losses if not breaks_a_graph(view, loss)]
     part = sum(loss.share for loss in losses) / max(1e-9, sum(loss.share for loss in all_losses))
@@ -51,10 +41,7 @@ def sync_per_step(view: ObservationView) -> Iterator[Finding]:
     if not losses or share < policy.LEAST_SHARE:
         return
     where = losses[0].where
-    yield Finding(
-        id="sync-per-step",
-        severity=policy.severity(share),
-        claim="The host waits for the device, which then waits for the host.",
+    yield Judgement(
         share=share,
         evidence=[*told(reads), *evidence_of(losses), *_other_places([loss.where for loss in losses[1:4]])],
         where=place(reads, where),
@@ -62,19 +49,15 @@ def sync_per_step(view: ObservationView) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "d2h-nonblocking-unsynced",
-    "program",
-    title="The host reads a copy before it has arrived.",
+@cuda_rule(
+    title="The host reads a copy without waiting for it: its values may be old.",
     sees="a copy from the device to the host that does not wait (`non_blocking=True`), and no wait for the device "
     "before the host reads the copy or makes it anew.",
     costs="right results, not time: the host may read the old content of this memory.",
     wrong_when="the program waits in a way that is not recorded, for instance by a library of its own that polls an "
     "event.",
 )
-def d2h_nonblocking_unsynced(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def d2h_nonblocking_unsynced(view: ObservationView) -> Judgements:
     try:
         places = view.words("live.unsynced_reads")
     except Missing:
@@ -87,12 +70,9 @@ def d2h_nonblocking_unsynced(view: ObservationView) -> Iterator[Finding]:
     where = rows[0].where if rows else Place(places[0])
     num = sum(row.num for row in rows)
     seen_in = [f"{num} copies to page-locked memory were not waited for in the recorded steps"] if rows else []
-    yield Finding(
-        id="d2h-nonblocking-unsynced",
+    yield Judgement(
         severity="high",
         kind="correctness",
-        claim="The host reads a copy without waiting for it: its values may be old.",
-        share=Unknown("it costs right results, not time"),
         evidence=[*seen_in, *(f"made in {place}" for place in places[:3])],
         where=where,
         remedy="Remove non_blocking, or record an event after the copy and wait for it before reading.",
@@ -135,6 +115,3 @@ def _instead(where: Place) -> str:
     if "DeviceSynchronize" in where.call:
         return "Remove torch.cuda.synchronize() from the loop. Measure with CUDA events."
     return "Move this wait out of the loop, or do it only every so many steps."
-
-
-RULES = (sync_per_step, d2h_nonblocking_unsynced)

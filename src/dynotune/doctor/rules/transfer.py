@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import delay_of_device, host_share, is_pinned, operators, to_device
-from dynotune.doctor.declaration import rule
+from dynotune.doctor.bounds import delay_of_device, host_share, is_pinned, operators, place_of, to_device
+from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule
 from dynotune.doctor.hot_lines import known, of_python, place, told
 from dynotune.doctor.loaders import main_loader
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
-from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Line, LostTime, Tensor
 from dynotune.schema.setting import Setting
@@ -23,21 +22,15 @@ _RANDOM = re.compile(r"aten::(normal|uniform|random|bernoulli|exponential|randpe
 _RANDOM_BY_TEXT = re.compile(r"\b(rand|randn|randint|randperm|normal|bernoulli|multinomial)(_like)?_?\(")
 
 
-@rule(
-    "h2d-blocking",
-    "program",
-    title="The host waits for each copy to the device.",
-    sees="synchronisations that ended with a copy of page-locked memory, after which the device was idle, at once or "
-    "later, because the host had queued no more work.",
-    costs="what a step would save if the host did not wait: with `non_blocking=True` it would queue the next work "
-    "meanwhile. Copies of tensors that the program made on the host for this purpose count for "
-    "`create-on-cpu-then-move`.",
+@cuda_rule(
+    title="The host waits for copies to the device, and the device then waits for the host.",
+    sees="waits for copies of page-locked memory, after which the device was idle because no more work was queued.",
+    costs="what a step would save if the host queued the next work meanwhile. Copies of tensors made on the host for "
+    "this count for `create-on-cpu-then-move`.",
     wrong_when="the program refills the buffer right after the copy, so it must wait for the copy.",
     candidates=[NO_WAIT],
 )
-def h2d_blocking(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def h2d_blocking(view: ObservationView) -> Judgements:
     losses = view.losses("h2d-blocking")
     without = view.attribution.counterfactual_savings.get("h2d-blocking", 0.0)
     share = max(sum(loss.share for loss in losses), without) - delay_of_device(view, MADE)
@@ -45,61 +38,42 @@ def h2d_blocking(view: ObservationView) -> Iterator[Finding]:
         return
     # The copies that were waited for are known, even if the wait left no gap of its own.
     losses = losses or view.losses("h2d-not-overlapped")
-    yield Finding(
-        id="h2d-blocking",
-        severity=policy.severity(share),
-        claim="The host waits for copies to the device, and the device then waits for the host.",
+    yield Judgement(
         share=share,
-        evidence=evidence_of(losses),
-        where=place_of(losses),
-        candidates=[NO_WAIT],
+        losses=losses,
         remedy="Copy with non_blocking=True, so that the host queues the next work meanwhile.",
     )
 
 
-@rule(
-    "h2d-not-overlapped",
-    "program",
+@cuda_rule(
     title="Copies to the device run while nothing else does.",
     sees="copies of page-locked memory to the device beside which nothing ran.",
     costs="their time, and at most the rest of the step, which would have to hide them.",
     wrong_when="the device's memory has no room for a second batch.",
     explains=["pcie-saturated"],
 )
-def h2d_not_overlapped(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def h2d_not_overlapped(view: ObservationView) -> Judgements:
     losses = view.losses("h2d-not-overlapped")
     lost = sum(loss.share for loss in losses)
     share = min(lost, 1.0 - lost)
-    if share < policy.LEAST_SHARE:
-        return
-    yield Finding(
-        id="h2d-not-overlapped",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"The device only receives data for {lost:.0%} of a step.",
         share=share,
-        evidence=evidence_of(losses),
-        where=place_of(losses),
+        losses=losses,
         remedy="Copy the next batch on a separate stream beside the current step (wait_stream, record_stream).",
     )
 
 
-@rule(
-    "transfer-float",
-    "program",
+@cuda_rule(
     title="Images go to the device as floats.",
-    sees="the largest tensor of a batch holds images in float32 or float64 whose values can have been bytes, and "
-    "copies to the device cost time. If no loader's batch holds such images, the rule looks for a model whose input "
-    "does, with as many bytes as a copy has, or all copies of a step.",
-    costs="the part of this time that the same images as bytes would spare: three quarters for float32, seven eighths "
-    "for float64. If the loader gives bytes, also the time for which the device waits for the function that copies.",
+    sees="the largest tensor of a batch, or of a model's input that is copied, holds images in float32 or float64 "
+    "whose values can have been bytes, and copies to the device cost time.",
+    costs="the part of this time that bytes would spare: three quarters for float32, seven eighths for float64. If the "
+    "loader gives bytes, also the device's waits for the function that copies.",
     wrong_when="the host computed the values, and they are no longer pixel values.",
     explains=["h2d-not-overlapped", "host-bound", "pcie-saturated"],
 )
-def transfer_float(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def transfer_float(view: ObservationView) -> Judgements:
     losses = view.losses("pin-memory-off", "h2d-not-overlapped")
     lost = sum(loss.share for loss in losses)
     if lost < policy.LEAST_SHARE:
@@ -111,11 +85,7 @@ def transfer_float(view: ObservationView) -> Iterator[Finding]:
     share = lost * (1 - 1 / item_bytes) * min(1.0, images.num_bytes / max(1.0, _bytes_per_step(view)))
     converting = _converting(view, images, place_of(losses))
     share = min(1.0, share + sum(loss.share for loss in converting))
-    if share < policy.LEAST_SHARE:
-        return
-    yield Finding(
-        id="transfer-float",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"Images are sent as {images.dtype.removeprefix('torch.')}: {item_bytes} times the pixels' bytes.",
         share=share,
         evidence=[
@@ -172,18 +142,14 @@ def _is_float_image(tensor: Tensor) -> bool:
     return channels_first or channels_last
 
 
-@rule(
-    "many-small-copies",
-    "program",
+@cuda_rule(
     title="Data goes to the device in many small pieces.",
     sees="more than a hundred copies a step to the device, most of less than 64 KiB.",
     costs="the copies' own time, and the time for which the device waits until the host has queued the next one.",
     wrong_when="the pieces arrive one by one, each at its own time.",
     explains=["h2d-blocking", "pin-memory-off", "h2d-not-overlapped"],
 )
-def many_small_copies(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def many_small_copies(view: ObservationView) -> Judgements:
     num_steps = view.trace.num_steps or 0
     small = [row for row in to_device(view) if (row.median_bytes or SMALL_COPY_BYTES) < SMALL_COPY_BYTES]
     if not num_steps or sum(row.num for row in small) <= MANY_SMALL_COPIES * num_steps:
@@ -192,46 +158,30 @@ def many_small_copies(view: ObservationView) -> Iterator[Finding]:
     # A small copy that runs alone also counts for its kind of memory: its cost is the larger of both.
     own = view.lost("many-small-copies")
     share = min(1.0, max(own, view.lost("pin-memory-off", "h2d-not-overlapped")) + view.lost("h2d-blocking"))
-    if share < policy.LEAST_SHARE:
-        return
     num = sum(row.num for row in small) / num_steps
-    yield Finding(
-        id="many-small-copies",
-        severity=policy.severity(share),
+    yield Judgement(
         claim=f"{num:,.0f} small copies a step go to the device, and each costs a call.",
         share=share,
-        evidence=evidence_of(losses),
-        where=place_of(losses),
+        losses=losses,
         remedy="Pack the pieces into one tensor on the host, copy it once, and take views of it on the device.",
     )
 
 
-@rule(
-    "create-on-cpu-then-move",
-    "program",
-    title="Tensors are made on the host, then copied to the device.",
+@cuda_rule(
+    title="The host makes tensors and then copies them, while the device waits.",
     sees="operators that fill a new tensor on the host (`torch.randn`, `torch.zeros`, `torch.tensor` of a list), "
-    "directly followed by its copy to the device, while the device was idle. Or: the program draws random numbers for "
-    "longer than a launch takes, and copies tensors to the device.",
-    costs="what a step would save without making, copying and waiting for these tensors. Of random numbers: the time "
-    "of drawing them, at most what the device waits for the host.",
+    "directly followed by its copy to the idle device; or random numbers drawn there for longer than a launch takes.",
+    costs="what a step would save without them; for random numbers, at most the device's waits for the host.",
     wrong_when="the random numbers must come from the host's generator.",
     explains=["host-bound"],
 )
-def create_on_cpu_then_move(view: ObservationView) -> Iterator[Finding]:
-    if not view.uses_cuda:
-        return
+def create_on_cpu_then_move(view: ObservationView) -> Judgements:
     losses = view.losses(MADE)
     made = max(sum(loss.share for loss in losses), view.attribution.counterfactual_savings.get(MADE, 0.0))
     drawn = _drawing(view) if to_device(view) else 0.0
     share = max(made if losses else 0.0, drawn)
-    if share < policy.LEAST_SHARE:
-        return
     lines = known(lambda view: of_python(view, _draws), view) if drawn > made or not losses else []
-    yield Finding(
-        id="create-on-cpu-then-move",
-        severity=policy.severity(share),
-        claim="The host makes tensors and then copies them, while the device waits.",
+    yield Judgement(
         share=share,
         evidence=[*told(lines), *evidence_of(losses)],
         where=place(lines, place_of(losses)),
@@ -254,20 +204,5 @@ def _drawing(view: ObservationView) -> float:
 # Shared by the rules
 
 
-def calls_per_step(view: ObservationView, name: str) -> float:
-    """Return a count of the window for each step; 0 if it is not known."""
-    try:
-        return view.number(name) / max(1, view.timing.num_steps)
-    except Missing:
-        return 0.0
-
-
 def _bytes_per_step(view: ObservationView) -> float:
     return sum(row.num_bytes or 0 for row in to_device(view)) / (view.trace.num_steps or 1)
-
-
-def place_of(losses: list[LostTime]) -> Place:
-    return max(losses, key=lambda loss: loss.share).where if losses else Place()
-
-
-RULES = (h2d_blocking, h2d_not_overlapped, transfer_float, many_small_copies, create_on_cpu_then_move)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import re
 import subprocess
@@ -13,8 +14,6 @@ from dynotune.schema.cache_pack import Conditions, Difference, Manifest, Severit
 from dynotune.schema.caches import TITLES, CacheName
 from dynotune.schema.facts import Facts, Unknown
 
-__all__ = ["conditions_of", "differences", "here", "instruction_sets"]
-
 COMPILER_TIMEOUT_S = 20.0
 # Flags of /proc/cpuinfo that name instructions a compiler may use; the rest are the kernel's and the hypervisor's.
 _X86_INSTRUCTIONS = re.compile(
@@ -23,17 +22,22 @@ _X86_INSTRUCTIONS = re.compile(
     r"|cldemote|movdiri|movdir64b|enqcmd|waitpkg|serialize|lahf_lm|cx16|cmov|fxsr|tbm|xop|lwp|3dnow.*|clzero|mwaitx|wbnoinvd"
     r"|prefetchi|rtm|hle|ptwrite|pku|cmpccxadd|kl|widekl|tsxldtrk"
 )
+_IN_COMMAND = " in the command line that C++ kernels are keyed by"
 _GPU_CACHES: tuple[CacheName, ...] = ("cuda", "inductor", "triton", "jiterator")
 
 
 def here(env: Mapping[str, str], python: str | Unknown, cwd: Path) -> Conditions:
     """Of this machine, and of the interpreter that is asked in a child."""
     facts = probe.torch_build.ask(python, cwd, env)
+    gpu = probe.nvml.facts(env)
+    cpuinfo = ""
+    with contextlib.suppress(OSError):
+        cpuinfo = Path("/proc/cpuinfo").read_text(errors="replace")
     return conditions_of(
         facts,
         gpus=_gpus(env),
-        driver=_driver(env),
-        cpuinfo=_read(Path("/proc/cpuinfo")),
+        driver="" if gpu.get("gpu.count") == 0 else _text(gpu, "gpu.driver"),
+        cpuinfo=cpuinfo,
         compiler=_compiler(env, cwd),
     )
 
@@ -63,7 +67,7 @@ def conditions_of(
 def differences(manifest: Manifest, now: Conditions) -> list[Difference]:
     """What of the manifest's conditions does not hold here, the gravest first."""
     then, caches = manifest.conditions, manifest.caches
-    libraries = any(file.cache == "inductor" and file.path.endswith(".so") for file in manifest.files)
+    cpp = "headers" in caches or any(f.cache == "inductor" and f.path.endswith(".so") for f in manifest.files)
     # Of a graph for the GPU they check what the processor can do, no more: Triton's own launchers are plain C.
     found = [
         _gpu(then, now, caches),
@@ -73,22 +77,10 @@ def differences(manifest: Manifest, now: Conditions) -> list[Difference]:
         _plain("Triton", then.triton, now.triton, _any(caches, "triton", "inductor"), _keyed(caches)),
         _plain("Python", then.python, now.python, _any(caches, "triton", "inductor"), "modules are built for it"),
         _plain("platform", then.platform, now.platform, True, "machine code is of one platform"),
-        _cpu_flags(then, now, libraries or "headers" in caches),
-        _plain("compiler", then.compiler, now.compiler, libraries or "headers" in caches, "it is part of their keys"),
-        _plain(
-            "folder of torch",
-            then.torch_folder,
-            now.torch_folder,
-            libraries or "headers" in caches,
-            "it stands in the command line that C++ kernels are keyed by",
-        ),
-        _plain(
-            "Python's headers",
-            then.python_include,
-            now.python_include,
-            libraries or "headers" in caches,
-            "they stand in the command line that C++ kernels are keyed by",
-        ),
+        _cpu_flags(then, now, cpp),
+        _plain("compiler", then.compiler, now.compiler, cpp, "it is part of their keys"),
+        _plain("folder of torch", then.torch_folder, now.torch_folder, cpp, "it stands" + _IN_COMMAND),
+        _plain("Python's headers", then.python_include, now.python_include, cpp, "they stand" + _IN_COMMAND),
     ]
     order: tuple[Severity, ...] = ("dangerous", "useless", "unknown", "harmless")
     return sorted((each for each in found if each is not None), key=lambda each: order.index(each.severity))
@@ -113,11 +105,10 @@ def _plain(what: str, then: str | None, now: str | None, depends: bool, why: str
 
 
 def _gpu(then: Conditions, now: Conditions, caches: Collection[CacheName]) -> Difference | None:
-    if then.gpus is not None and now.gpus is not None:
-        # Every GPU here must be one of those the code was made for; that there were others does no harm.
-        fits = set(now.gpus) <= set(then.gpus) and bool(now.gpus) == bool(then.gpus)
-        if fits:
-            return None
+    # Every GPU here must be one of those the code was made for; that there were others does no harm.
+    known = then.gpus is not None and now.gpus is not None
+    if known and set(now.gpus or ()) <= set(then.gpus or ()) and bool(now.gpus) == bool(then.gpus):
+        return None
     packed, found = (None if gpus is None else ", ".join(gpus) for gpus in (then.gpus, now.gpus))
     given = _plain("GPU", packed, found, _any(caches, *_GPU_CACHES), "code is made for one GPU, and found by its name")
     return given or Difference(
@@ -156,8 +147,7 @@ def _vectors(flags: Collection[str]) -> str:
     Source: torch/_inductor/cpu_vec_isa.py.
     """
     if "avx512f" in flags:
-        parts = ["avx512", *(each for each in ("avx512_bf16", "amx_tile", "amx_fp16") if each in flags)]
-        return " ".join(parts)
+        return " ".join(["avx512", *(each for each in ("avx512_bf16", "amx_tile", "amx_fp16") if each in flags)])
     return next((name for name in ("avx2", "sve2", "sve", "asimd") if name in flags), "none")
 
 
@@ -198,13 +188,6 @@ def _gpus(env: Mapping[str, str]) -> list[str] | None:
     return sorted(names)
 
 
-def _driver(env: Mapping[str, str]) -> str | None:
-    facts = probe.nvml.facts(env)
-    if facts.get("gpu.count") == 0:
-        return ""
-    return _text(facts, "gpu.driver")
-
-
 def _cpu(cpuinfo: str) -> str | None:
     match = re.search(r"^model name\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
     return match[1].strip() if match else None
@@ -227,10 +210,3 @@ def _compiler(env: Mapping[str, str], cwd: Path) -> str | None:
     except subprocess.TimeoutExpired:
         return None
     return next(iter(ended.stdout.decode(errors="replace").splitlines()), "") if ended.returncode == 0 else None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
 import shutil
+import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from dynotune import knobs
-from dynotune.launch.caches.places import HEADERS, Place, cuda_limit_bytes, places
+from dynotune.launch.caches.places import HEADERS, Place, cuda_limit_bytes
+from dynotune.launch.caches.places import places as places
 from dynotune.probe.facts import mounts
 from dynotune.schema import atomic
 from dynotune.schema.cache_pack import is_compilers
 from dynotune.schema.caches import Cache, CacheName, Growth
-from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.errors import may_fail
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import UNSET, Setting
-
-__all__ = [
-    "VARIABLES",
-    "Snapshot",
-    "clear",
-    "counts",
-    "entries",
-    "environment",
-    "growth",
-    "named",
-    "own_environment",
-    "places",
-    "read_variables",
-    "sizes",
-    "snapshot",
-    "variables",
-    "write_variables",
-]
 
 VARIABLES: dict[str, CacheName] = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
@@ -55,19 +40,10 @@ VARIABLES_FILE = "environment.sh"
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Variables that put every cache below `folder`, which is made.
-
-    Raises:
-        CannotRunHere: it cannot be made.
-    """
-    try:
+    """Variables that put every cache below `folder`, which is made. Raises CannotRunHere: it cannot be made."""
+    with may_fail(f"make the caches in {folder}"):
         for name in VARIABLES.values():
             (folder / name).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CannotRunHere(
-            f"Cannot make the caches in {folder}: {error.strerror}.",
-            hint="Free some space there, or name another folder with --run-dir.",
-        ) from error
     return variables(folder)
 
 
@@ -82,8 +58,7 @@ def own_environment(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
     What an earlier answer left in the folder holds. In a new one, inductor's precompiled headers are not made, unless
     `env` decides otherwise: they know no other place than the folder for temporary files.
 
-    Raises:
-        CannotRunHere: as `environment`.
+    Raises CannotRunHere: as `environment`.
     """
     before = read_variables(folder)
     is_new = before is None and next(entries(folder), None) is None
@@ -108,19 +83,11 @@ def read_variables(folder: Path) -> dict[str, str] | None:
 
 
 def write_variables(folder: Path, chosen: Mapping[str, str]) -> None:
-    """Leave the variables in the folder, for a shell to read.
-
-    Raises:
-        CannotRunHere: it cannot be written.
-    """
+    """Leave the variables in the folder, for a shell to read. Raises CannotRunHere: it cannot be written."""
     lines = [f"export {name}={shlex.quote(value)}" for name, value in chosen.items()]
     text = "# By dynotune startup: the compile caches in this folder are found with these variables.\n"
-    try:
+    with may_fail(f"write in {folder}", "Name another folder with --caches."):
         atomic.write(folder / VARIABLES_FILE, (text + "\n".join(lines) + "\n").encode(errors="surrogateescape"))
-    except OSError as error:
-        raise CannotRunHere(
-            f"Cannot write in {folder}: {error.strerror}.", hint="Name another folder with --caches."
-        ) from error
 
 
 def named(settings: Sequence[Setting], cwd: Path) -> dict[str, Path]:
@@ -134,25 +101,14 @@ def named(settings: Sequence[Setting], cwd: Path) -> dict[str, Path]:
 
 
 def clear(folder: Path) -> None:
-    """Make the caches cold.
-
-    Raises:
-        CannotRunHere: some of it is still there, so they would not be.
-    """
-    try:
+    """Make the caches cold. Raises CannotRunHere: some of it is still there, so they would not be."""
+    may_be_gone = contextlib.suppress(FileNotFoundError)
+    with may_fail(f"empty the caches in {folder}", "Measure with --caches warm."), may_be_gone:
         shutil.rmtree(folder)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise CannotRunHere(
-            f"Cannot empty the caches in {folder}: {error.strerror}.", hint="Measure with --caches warm."
-        ) from error
 
 
-class Snapshot(NamedTuple):
-    """The files of the caches at one moment: by cache, path below its folder to size."""
-
-    files: dict[CacheName, dict[str, int]]
+Snapshot = dict[CacheName, dict[str, int]]
+"""The files of the caches at one moment: by cache, path below its folder to size."""
 
 
 def sizes(env: Mapping[str, str], cwd: Path | None = None) -> list[Cache]:
@@ -166,13 +122,8 @@ def sizes(env: Mapping[str, str], cwd: Path | None = None) -> list[Cache]:
 
 def snapshot(found: Sequence[Place]) -> Snapshot:
     """What is in these caches now, but for their indexes."""
-    return Snapshot(
-        {
-            place.name: {name: status.st_size for name, status in _compiled(place, found)}
-            for place in found
-            if isinstance(place.path, Path)
-        }
-    )
+    there = [place for place in found if isinstance(place.path, Path)]
+    return {place.name: {path: status.st_size for path, status in _compiled(place, found)} for place in there}
 
 
 def growth(before: Snapshot, after: Snapshot) -> list[Growth]:
@@ -181,20 +132,13 @@ def growth(before: Snapshot, after: Snapshot) -> list[Growth]:
     A file that changed without growing, as an index does that notes its use, is nothing added.
     """
     changes = []
-    for name, now in after.files.items():
-        then = before.files.get(name, {})
+    for name, now in after.items():
+        then = before.get(name, {})
         new = {path: size - then.get(path, 0) for path, size in now.items() if size > then.get(path, -1)}
         num_removed = sum(path not in now for path in then)
         if new or num_removed:
-            changes.append(
-                Growth(
-                    name=name,
-                    num_files=len(new),
-                    size_bytes=sum(new.values()),
-                    num_removed=num_removed,
-                    kinds=_kinds(new),
-                )
-            )
+            sizes = {"num_files": len(new), "size_bytes": sum(new.values()), "num_removed": num_removed}
+            changes.append(Growth(name=name, kinds=_kinds(new), **sizes))
     return changes
 
 
@@ -220,25 +164,16 @@ def inner(place: Place, found: Sequence[Place]) -> list[Path]:
 
 def entries(folder: Path, without: Collection[Path] = ()) -> Iterator[tuple[str, os.stat_result]]:
     """The files of a cache, sorted: path below `folder`, with `/`, and status. No locks, temporary files or links."""
-    left = [(folder, "")]
-    while left:
-        at, prefix = left.pop()
-        try:
-            with os.scandir(at) as scanned:
-                found = sorted(scanned, key=lambda entry: entry.name)
-        except OSError:
-            continue
-        folders = []
-        for entry in found:
+    for at, folders, names in os.walk(folder):
+        lasting = (name for name in folders if _PASSING_FOLDERS.fullmatch(name) is None)
+        folders[:] = sorted(name for name in lasting if Path(at, name) not in without)
+        for path in (Path(at, name) for name in sorted(names) if counts(name)):
             try:
-                if entry.is_dir(follow_symlinks=False):
-                    if _PASSING_FOLDERS.fullmatch(entry.name) is None and Path(entry.path) not in without:
-                        folders.append((Path(entry.path), f"{prefix}{entry.name}/"))
-                elif entry.is_file(follow_symlinks=False) and counts(entry.name):
-                    yield prefix + entry.name, entry.stat(follow_symlinks=False)
+                status = path.lstat()
             except OSError:
                 continue
-        left += reversed(folders)
+            if stat.S_ISREG(status.st_mode):
+                yield path.relative_to(folder).as_posix(), status
 
 
 def _compiled(place: Place, found: Sequence[Place]) -> Iterator[tuple[str, os.stat_result]]:
@@ -255,18 +190,8 @@ def counts(name: str) -> bool:
 def _measured(place: Place, found: Sequence[Place], env: Mapping[str, str]) -> Cache:
     limit = cuda_limit_bytes(env) if place.name == "cuda" else None
     if isinstance(place.path, Unknown):
-        unknown = place.path
-        return Cache(
-            name=place.name,
-            path=unknown,
-            variable=place.variable,
-            off=place.off,
-            size_bytes=unknown,
-            num_files=unknown,
-            writable=unknown,
-            lasts=unknown,
-            limit_bytes=limit,
-        )
+        unknown: dict[str, Any] = dict.fromkeys(("path", "size_bytes", "num_files", "writable", "lasts"), place.path)
+        return Cache(name=place.name, variable=place.variable, off=place.off, limit_bytes=limit, **unknown)
     lies = mounts.storage(place.path)
     size, num = _size(place, found)
     there = mounts.nearest(place.path)
@@ -295,8 +220,5 @@ def _size(place: Place, found: Sequence[Place]) -> tuple[int | Unknown, int | Un
     if place.path.is_dir() and not os.access(place.path, os.R_OK | os.X_OK):
         unknown = Unknown(f"{place.path} cannot be read")
         return unknown, unknown
-    size = num = 0
-    for _, status in _compiled(place, found):
-        size += status.st_size
-        num += 1
-    return size, num
+    sizes = [status.st_size for _, status in _compiled(place, found)]
+    return sum(sizes), len(sizes)

@@ -14,8 +14,6 @@ from dynotune.schema.cache_pack import LeftOut
 from dynotune.schema.caches import TITLES, CacheName
 from dynotune.schema.errors import CannotRunHere
 
-__all__ = ["MergeResult", "merge", "relocate"]
-
 # Triton lists a kernel's files by their absolute paths; a kernel whose list leads nowhere is compiled again.
 GROUP_PREFIX, GROUP_SUFFIX = "__grp__", ".json"
 LARGEST_GROUP_BYTES = 1 << 20
@@ -24,22 +22,14 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EX
 
 
 @dataclass(slots=True)
-class MergeResult:
-    """What became of the files."""
+class Merged:
+    """What came of all caches together."""
 
     num_new: int = 0
     num_kept: int = 0
     new_bytes: int = 0
     left_out: list[LeftOut] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-
-    def __iadd__(self, other: MergeResult) -> MergeResult:
-        self.num_new += other.num_new
-        self.num_kept += other.num_kept
-        self.new_bytes += other.new_bytes
-        self.left_out += other.left_out
-        self.notes += other.notes
-        return self
 
 
 def relocate(staged: Path, target: Path) -> None:
@@ -62,41 +52,42 @@ def relocate(staged: Path, target: Path) -> None:
         (staged / path).write_text(json.dumps(found), encoding="utf-8")
 
 
-def merge(cache: CacheName, staged: Path, target: Path) -> MergeResult:
-    """Move the files of `staged` to `target`, which may exist; files that are there stay.
+def merge(cache: CacheName, staged: Path, target: Path, merged: Merged) -> None:
+    """Move the files of `staged` to `target`, which may exist; files that are there stay. `merged` counts them.
 
-    Raises:
-        CannotRunHere: `target` belongs to another user, holds a link where a folder should be, or cannot be written.
+    Raises CannotRunHere: `target` belongs to another user, holds a link where a folder should be, or cannot be written.
     """
     try:
         _refuse_foreign(target)
         if cache == "headers":
             # In a folder that anybody could have made first, of a name that anybody knows.
             _refuse_foreign(target.parent)
-        if cache == "cuda" and (kept := _index_kept(staged, target)) is not None:
-            return kept
-        return _merge(staged, target)
+        files = list(contents.entries(staged))
+        if cache == "cuda" and _keeps_its_index(staged, target):
+            merged.num_kept += len(files)
+            reason = f"there is one in {target} already, whose index cannot be merged"
+            merged.left_out.append(LeftOut(cache=cache, path="", reason=reason))
+            merged.notes.append(
+                f"{TITLES[cache]}: {len(files)} files were not taken. Empty {target} first, or name another folder "
+                "with --caches."
+            )
+            return
+        made: set[Path] = set()
+        for path, status in files:
+            destination = target / path
+            if destination.parent not in made:
+                _make_folders(target, destination.parent)
+                made.add(destination.parent)
+            if _put(staged / path, destination):
+                merged.num_new += 1
+                merged.new_bytes += status.st_size
+            else:
+                merged.num_kept += 1
     except OSError as error:
         raise CannotRunHere(
             f"Cannot write in the cache {target}: {error.strerror or error}. Files that are there already are whole.",
             hint="Free some space there, or name another folder with --caches.",
         ) from error
-
-
-def _merge(staged: Path, target: Path) -> MergeResult:
-    merged = MergeResult()
-    made: set[Path] = set()
-    for path, status in list(contents.entries(staged)):
-        destination = target / path
-        if destination.parent not in made:
-            _make_folders(target, destination.parent)
-            made.add(destination.parent)
-        if _put(staged / path, destination):
-            merged.num_new += 1
-            merged.new_bytes += status.st_size
-        else:
-            merged.num_kept += 1
-    return merged
 
 
 def _put(source: Path, destination: Path) -> bool:
@@ -144,12 +135,7 @@ def _refuse_foreign(target: Path) -> None:
         )
 
 
-def _index_kept(staged: Path, target: Path) -> MergeResult | None:
+def _keeps_its_index(staged: Path, target: Path) -> bool:
     """The driver finds its entries by an index of its own, which cannot be merged: the cache that is there stays."""
     there, new = target / CUDA_INDEX, staged / CUDA_INDEX
-    if not there.exists() or not new.exists() or there.read_bytes() == new.read_bytes():
-        return None
-    num = sum(1 for _ in contents.entries(staged))
-    left = LeftOut(cache="cuda", path="", reason=f"there is one in {target} already, whose index cannot be merged")
-    note = f"{TITLES['cuda']}: {num} files were not taken. Empty {target} first, or name another folder with --caches."
-    return MergeResult(num_kept=num, left_out=[left], notes=[note])
+    return there.exists() and new.exists() and there.read_bytes() != new.read_bytes()

@@ -37,8 +37,6 @@ from dynotune.schema.cache_pack import (
 from dynotune.schema.caches import TITLES, CacheName
 from dynotune.schema.errors import CannotRunHere, UsageError
 
-__all__ = ["member_name", "pack"]
-
 # Machine code shrinks little more for more effort, and gzip is what takes the time.
 COMPRESSION = 3
 IN_MEMORY_BYTES = 16 << 20
@@ -63,8 +61,6 @@ def pack(
 
     Args:
         env: of the command, for the variables that decide what is compiled.
-        without: caches that are not to be packed.
-        progress: called with the bytes read so far.
 
     Raises:
         UsageError: there is nothing to pack, or `target` is a folder or lies in a cache.
@@ -153,8 +149,7 @@ def _write_files(
 def _copy(path: Path, spool: IO[bytes]) -> tuple[int, str] | str:
     """A file as it was at one moment, and its size and digest; else why not.
 
-    Raises:
-        OSError: the copy cannot be written.
+    Raises OSError: the copy cannot be written.
     """
     for _ in range(TRIES):
         try:

@@ -12,10 +12,6 @@ from typing import NamedTuple
 from dynotune.schema.caches import CacheName
 from dynotune.schema.facts import Unknown
 
-__all__ = ["CUDA_DEFAULT_LIMIT_BYTES", "CUDA_LARGEST_LIMIT_BYTES", "HEADERS", "Place", "cuda_limit_bytes", "places"]
-
-CUDA_DEFAULT_LIMIT_BYTES = 1 << 30
-"""Of desktop and server drivers today; 256 MiB of embedded ones and of drivers before 2023, which none tells."""
 CUDA_LARGEST_LIMIT_BYTES = 4 << 30
 HEADERS = "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"
 

@@ -15,13 +15,14 @@ import shutil
 import stat
 import tarfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from io import BufferedReader
 from pathlib import Path
 from typing import IO
 
 from dynotune import knobs
-from dynotune.launch.caches.merge import MergeResult, merge, relocate
+from dynotune.launch.caches.merge import Merged, merge, relocate
 from dynotune.launch.caches.pack import member_name
 from dynotune.launch.caches.places import Place
 from dynotune.launch.process import temporary_folder
@@ -37,30 +38,24 @@ from dynotune.schema.cache_pack import (
     check,
 )
 from dynotune.schema.caches import CacheName
-from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
+from dynotune.schema.errors import CannotRunHere, RecordError, UsageError, may_fail
 from dynotune.text import words
-
-__all__ = ["MOST_BYTES", "opened", "read_manifest", "refuse_digest", "unpack"]
 
 MOST_BYTES = 64 << 30
 """Of all files together; the limit of `--max-size`."""
 # Left free: a disk that is full to the last byte stops others too.
 ROOM_BYTES = 64 << 20
 CHUNK_BYTES = 1 << 20
-_EXECUTE = "compile caches are code that the command will run"
 
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[BufferedReader]:
     """The pack, as one open file: what is checked is what is read.
 
-    Raises:
-        RecordError: there is none, or it is no ordinary file.
+    Raises RecordError: there is none, or it is no ordinary file.
     """
-    try:
+    with may_fail(f"read {path}", "", RecordError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise RecordError(f"Cannot read {path}: {error.strerror}.") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise RecordError(f"{path} is no ordinary file.", hint="Give the file that dynotune startup pack wrote.")
@@ -71,8 +66,7 @@ def opened(path: Path) -> Iterator[BufferedReader]:
 def refuse_digest(file: BufferedReader, expected: str, name: str) -> None:
     """Refuse the whole file where its SHA-256 is another, before anything in it is looked at.
 
-    Raises:
-        UsageError: `expected` is no digest. RecordError: it is not that of the file.
+    Raises UsageError: `expected` is no digest. RecordError: it is not that of the file.
     """
     wanted = expected.strip().lower()
     if len(wanted) != 64 or not set(wanted) <= set("0123456789abcdef"):
@@ -90,11 +84,10 @@ def refuse_digest(file: BufferedReader, expected: str, name: str) -> None:
 def read_manifest(file: BufferedReader, name: str) -> Manifest:
     """The manifest, which comes first; nothing else is read.
 
-    Raises:
-        RecordError: it is no pack, is damaged, or says what no pack says.
+    Raises RecordError: it is no pack, is damaged, or says what no pack says.
     """
     file.seek(0)
-    with _decompressed(file) as stream:
+    with gzip.GzipFile(fileobj=file, mode="rb") as stream:
         return _read_manifest(stream, name)
 
 
@@ -120,7 +113,7 @@ def unpack(
     """
     file.seek(0)
     with contextlib.ExitStack() as stack:
-        stream = stack.enter_context(_decompressed(file))
+        stream = stack.enter_context(gzip.GzipFile(fileobj=file, mode="rb"))
         manifest = _read_manifest(stream, name)
         folders, left_out = _folders(manifest, places)
         _refuse_size(manifest, folders, name, most_bytes)
@@ -128,12 +121,15 @@ def unpack(
         try:
             _extract(stream, manifest, staged, name)
         except OSError as error:
-            raise _no_room(error, "the files of the pack") from error
+            raise CannotRunHere(
+                f"Cannot write the files of the pack: {error.strerror or error}. Nothing of them was put in place.",
+                hint="Free some space there, or name another folder with --caches.",
+            ) from error
         for cache, folder in staged.items():
             relocate(folder, folders[cache])
-        merged = MergeResult()
+        merged = Merged()
         for cache, folder in staged.items():
-            merged += merge(cache, folder, folders[cache])
+            merge(cache, folder, folders[cache], merged)
     # What decides how things are compiled may also name what compiles them.
     allowed, others = knobs.check_variables(manifest.variables.items())
     return Unpacked(
@@ -189,17 +185,14 @@ def _refuse_size(manifest: Manifest, folders: Mapping[CacheName, Path], name: st
             f"{name} holds {manifest.total_bytes:,} bytes of files, more than the {most_bytes:,} that are taken.",
             hint="If you know that it is as large, allow more with --max-size.",
         )
-    by_device: dict[int, int] = {}
-    free: dict[int, int] = {}
+    by_device = Counter[int]()
     for cache, folder in folders.items():
         there = mounts.nearest(folder)
-        device = there.stat().st_dev
-        free[device] = shutil.disk_usage(there).free
-        wanted = sum(file.size_bytes for file in manifest.files if file.cache == cache)
-        by_device[device] = by_device.get(device, 0) + wanted
-        if by_device[device] + ROOM_BYTES > free[device]:
+        device, free = there.stat().st_dev, shutil.disk_usage(there).free
+        by_device[device] += sum(file.size_bytes for file in manifest.files if file.cache == cache)
+        if by_device[device] + ROOM_BYTES > free:
             raise CannotRunHere(
-                f"There is no room for the pack in {folder}: {free[device]:,} bytes are free, its files take "
+                f"There is no room for the pack in {folder}: {free:,} bytes are free, its files take "
                 f"{manifest.total_bytes:,}.",
                 hint="Free some space there, or name another folder with --caches.",
             )
@@ -209,14 +202,9 @@ def _refuse_size(manifest: Manifest, folders: Mapping[CacheName, Path], name: st
 def _staging(folder: Path) -> Iterator[Path]:
     """A fresh folder beside the cache, on its file system, that nobody else can look into; removed at the end."""
     with contextlib.ExitStack() as stack:
-        try:
+        with may_fail(f"write beside the cache {folder}", "Give it a folder that can be written with --caches."):
             folder.parent.mkdir(parents=True, exist_ok=True)
             made = stack.enter_context(temporary_folder(folder.parent))
-        except OSError as error:
-            raise CannotRunHere(
-                f"Cannot write beside the cache {folder}: {error.strerror}.",
-                hint="Give it a folder that can be written with --caches.",
-            ) from error
         yield made
 
 
@@ -290,19 +278,9 @@ def _refuse_more(stream: gzip.GzipFile, name: str) -> None:
         raise _hostile(name, "it holds more than its manifest lists")
 
 
-def _decompressed(file: BufferedReader) -> gzip.GzipFile:
-    return gzip.GzipFile(fileobj=file, mode="rb")
-
-
 def _hostile(name: str, why: str) -> RecordError:
     return RecordError(
         f"{name} is not a pack that dynotune wrote: {why}. Nothing of it was used.",
-        hint=f"Do not use it: {_EXECUTE}. Make a new one with dynotune startup pack.",
-    )
-
-
-def _no_room(error: OSError, what: str) -> CannotRunHere:
-    return CannotRunHere(
-        f"Cannot write {what}: {error.strerror or error}. Nothing of them was put in place.",
-        hint="Free some space there, or name another folder with --caches.",
+        hint="Do not use it: compile caches are code that the command will run. Make a new one with dynotune startup "
+        "pack.",
     )

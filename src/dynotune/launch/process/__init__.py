@@ -15,8 +15,8 @@ from dynotune.lazy_face import lazy_face
 if TYPE_CHECKING:
     from dynotune.launch.process.environment import ALLOC_CONF_NAMES, split_alloc_conf
     from dynotune.launch.process.executable import find_executable
+    from dynotune.launch.process.foreground import TransparentRun
     from dynotune.launch.process.leases import Lease, temporary_folder
-    from dynotune.launch.process.passthrough import TransparentRun
     from dynotune.launch.process.run_folder import STDERR, STDOUT, fresh_folder, has_room
 
 __all__ = [
@@ -39,18 +39,12 @@ __all__ = [
     "variants",
 ]
 
-__getattr__ = lazy_face(
-    __name__,
-    {
-        "ALLOC_CONF_NAMES": "environment",
-        "Lease": "leases",
-        "STDERR": "run_folder",
-        "STDOUT": "run_folder",
-        "TransparentRun": "passthrough",
-        "find_executable": "executable",
-        "fresh_folder": "run_folder",
-        "has_room": "run_folder",
-        "split_alloc_conf": "environment",
-        "temporary_folder": "leases",
-    },
-)
+_HOMES = {
+    "environment": "ALLOC_CONF_NAMES split_alloc_conf",
+    "leases": "Lease temporary_folder",
+    "run_folder": "STDERR STDOUT fresh_folder has_room",
+    "foreground": "TransparentRun",
+    "executable": "find_executable",
+}
+
+__getattr__ = lazy_face(__name__, {name: home for home, names in _HOMES.items() for name in names.split()})

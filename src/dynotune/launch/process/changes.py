@@ -14,8 +14,7 @@ MOST_ENTRIES = 200_000
 class Changes(NamedTuple):
     """Paths relative to the directory, sorted. A folder ends in `/`; it is named only where nothing in it is.
 
-    Args:
-        incomplete: why there may be more; empty when this is all.
+    `incomplete`: why there may be more; empty when this is all.
     """
 
     created: tuple[str, ...] = ()
@@ -25,7 +24,6 @@ class Changes(NamedTuple):
 
     @property
     def paths(self) -> list[str]:
-        """All of them, sorted."""
         return sorted({*self.created, *self.changed, *self.deleted})
 
 
@@ -44,7 +42,6 @@ class Snapshot(NamedTuple):
     Args:
         entries: by path relative to it.
         listed: folders whose entries are all in `entries`; `""` is the directory itself.
-        cut: the walk stopped at its limit.
     """
 
     entries: dict[str, Entry]

@@ -19,8 +19,6 @@ from dynotune.schema.knob import AllocConf, Env, Knob, Preload, Scalar, Site, is
 from dynotune.schema.setting import UNSET, Setting
 from dynotune.schema.task import PlannedSetting
 
-__all__ = ["AGENT", "ALLOC_CONF_NAMES", "applied_inside", "build", "find_library", "split_alloc_conf"]
-
 AGENT = Path(dynotune.__file__).parent / "agent"
 """The package that runs inside the user's process."""
 
@@ -31,19 +29,13 @@ _PlainSite = dict[str, str | list[str] | dict[str, list[str]]]
 
 
 def build(
-    settings: Sequence[Setting],
-    base_env: Mapping[str, str],
-    *,
-    run_dir: Path | None,
-    agent_dir: Path,
-    facts: Facts,
+    settings: Sequence[Setting], base_env: Mapping[str, str], *, run_dir: Path | None, facts: Facts
 ) -> tuple[dict[str, str], list[PlannedSetting]]:
     """The command's environment under `settings`, and each setting that acts inside the process as the agent needs it.
 
     Args:
         base_env: what the command would inherit; not changed.
         run_dir: the run folder, where the agent finds its plan and writes its record; None for a run without agent.
-        agent_dir: the package `agent`; its folder `bootstrap` is put first on PYTHONPATH.
         facts: `torch.version` decides under which name the allocator's variable is set.
 
     Raises:
@@ -56,7 +48,9 @@ def build(
     sites = {setting.knob: _plain(knob) for setting, knob in chosen}
     for setting, knob in chosen:
         if isinstance(knob.site, Env):
-            _set_variable(env, knob.site.name, None if setting.value == UNSET else str(setting.value))
+            env.pop(knob.site.name, None)
+            if setting.value != UNSET:
+                env[knob.site.name] = str(setting.value)
         elif isinstance(knob.site, Preload):
             env["LD_PRELOAD"] = _preloaded(str(setting.value), knob.site, env.get("LD_PRELOAD", ""))
             if not env["LD_PRELOAD"]:
@@ -75,7 +69,7 @@ def build(
             sites[f"alloc.{key}"] |= {"text": text, "variable": variable, "other": other, "conf": conf}
     if run_dir is not None:
         env["DYNOTUNE_RUN"] = str(run_dir)
-        env["PYTHONPATH"] = _first_on_path(agent_dir / "bootstrap", env.get("PYTHONPATH", ""))
+        env["PYTHONPATH"] = _first_on_path(AGENT / "bootstrap", env.get("PYTHONPATH", ""))
     inside = [setting for setting, knob in chosen if not is_of_launch(knob.site)]
     return env, [PlannedSetting(setting.knob, _told(setting), sites[setting.knob]) for setting in inside]
 
@@ -119,13 +113,6 @@ def _variables(site: Site) -> tuple[str, ...]:
 def _plain(knob: Knob) -> _PlainSite:
     plain: Any = msgspec.to_builtins(knob.site)
     return msgspec.convert(plain, _PlainSite)
-
-
-def _set_variable(env: dict[str, str], name: str, value: str | None) -> None:
-    if value is None:
-        env.pop(name, None)
-    else:
-        env[name] = value
 
 
 def _first_on_path(folder: Path, path: str) -> str:
@@ -220,12 +207,4 @@ def _linker_cache() -> dict[str, Path]:
 
 def _library_folders() -> tuple[str, ...]:
     triplet = f"{platform.machine()}-linux-gnu"
-    return (
-        f"/usr/lib/{triplet}",
-        f"/lib/{triplet}",
-        "/usr/local/lib",
-        "/usr/lib64",
-        "/usr/lib",
-        "/lib64",
-        "/lib",
-    )
+    return (f"/usr/lib/{triplet}", f"/lib/{triplet}", "/usr/local/lib", "/usr/lib64", "/usr/lib", "/lib64", "/lib")

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from dynotune.schema.errors import UsageError
+from dynotune.schema.errors import CannotRunHere, DynotuneError, UsageError
 
 
 def find_executable(name: str, *, env: Mapping[str, str], cwd: Path) -> str:
     """The file that `name` starts: itself when it holds a slash, else what is found on the PATH in `env`.
 
-    The kernel hands this path to the interpreter of a script, which shows it to the program (`sys.argv[0]`, `$0`).
-    So a name with a slash is returned as it is typed, relative to `cwd`.
+    The kernel hands this path to the interpreter of a script, which shows it to the program (`sys.argv[0]`, `$0`). So a
+    name with a slash is returned as it is typed, relative to `cwd`.
 
-    Raises:
-        UsageError: not found (near names are offered) or not executable.
+    Raises UsageError: not found (near names are offered) or not executable.
     """
     if not name:
         raise UsageError("The command is empty.", hint="Write it after --, as in: dynotune run -- python train.py")
@@ -66,3 +67,37 @@ def _near(name: str, folders: list[Path]) -> str:
             continue
     near = difflib.get_close_matches(name, there, n=3)
     return f"Near names on PATH: {', '.join(near)}." if near else "Check the name and PATH."
+
+
+def no_process(why: str) -> CannotRunHere:
+    """The machine starts no process."""
+    return CannotRunHere(
+        f"Cannot start a process: {why}.",
+        hint="The machine allows no more of them, or has no memory left: see `ulimit -u`, `ulimit -v` and `free`.",
+    )
+
+
+def not_started(order: Mapping[str, Any], failure: Mapping[str, Any]) -> DynotuneError:
+    """Why the command in `order` did not start, from the step that failed in the supervisor."""
+    name, why = order["command"][0], os.strerror(failure["errno"]) if failure["errno"] else failure["why"]
+    if failure["failed"] == "sandbox":
+        return CannotRunHere(
+            f"No copy-on-write view of {order['cwd']}: {failure['why']}.", hint="Try it with --no-sandbox."
+        )
+    if failure["failed"] == "fork":
+        return no_process(why)
+    if failure["failed"] == "hang":
+        return CannotRunHere(
+            f"{name} did not start in time.",
+            hint=f"Does {order['cwd']}, or {order['executable']}, lie on a network drive that does not answer?",
+        )
+    if failure["failed"] == "cwd":
+        return UsageError(f"Cannot work in {order['cwd']}: {why}.", hint="Check the path.")
+    if failure["failed"] == "exec" and failure["errno"] == errno.ENOENT:
+        return UsageError(
+            f"{name} cannot be started: the interpreter that its first line names is not there.",
+            hint=f"Look at the first line of {order['executable']}.",
+        )
+    if failure["failed"] == "exec" and failure["errno"] in (errno.EACCES, errno.E2BIG):
+        return UsageError(f"{name} cannot be started: {why}.", hint="Check its permissions and the command's length.")
+    return CannotRunHere(f"{name} cannot be started: {why}.")

@@ -11,10 +11,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import dynotune
@@ -23,9 +22,8 @@ from dynotune.launch.process.changes import Changes, Snapshot
 from dynotune.launch.process.leases import MARK, Lease
 from dynotune.launch.process.messages import Messages
 from dynotune.launch.process.overlay import View
-from dynotune.launch.process.run_folder import STDERR, STDOUT
 from dynotune.launch.process.sandbox import Seed, changes_in, prepare
-from dynotune.schema.errors import CannotRunHere, DynotuneError, UsageError
+from dynotune.schema.errors import CannotRunHere, UsageError
 
 SandboxMode = Literal["auto", "none"]
 
@@ -84,7 +82,6 @@ def start(
         sandbox: `auto` shows `cwd` copy-on-write where the kernel can; only with `capture`.
         keep: folders that the view leaves writable for real besides the run folder, such as caches.
         seed: shows the folder above `cwd` with other files; only with a view.
-        nice: added to our own niceness.
 
     Raises:
         UsageError: the command or the working directory is not there or cannot be started.
@@ -130,7 +127,7 @@ def start(
         order["lease"] = {"path": str(lease.path), "descriptor": lease.descriptor}
         supervisor, messages = _start_supervisor(run_dir if capture else None, lease)
         messages.send(order)
-        launched = Launched(order, run_dir, supervisor, messages, view=view, before=before, ours=ours, lease=lease)
+        launched = Launched(order, run_dir, supervisor, messages, view, before, ours, lease)
         launched._wait_until_started()
     except BaseException:
         if isinstance(view, View):
@@ -140,49 +137,42 @@ def start(
     return launched
 
 
+@dataclass(eq=False)
 class Launched:
     """A started command and everything that came of it. Leaving the `with` block ends what is still there.
 
     Args:
-        pid: of the command itself.
-        sandbox: whether the command works on a copy of its working directory.
-        sandbox_reason: why not, in words; empty with a copy.
         changes: what happened to files below the working directory, or to their copies; set at the end of a
             captured run.
     """
 
-    def __init__(
-        self,
-        order: Mapping[str, Any],
-        run_dir: Path | None,
-        supervisor: subprocess.Popen[bytes],
-        messages: Messages,
-        *,
-        view: View | str,
-        before: Snapshot | None,
-        ours: Sequence[Path],
-        lease: Lease,
-    ) -> None:
-        self.pid = 0
-        self.sandbox: Literal["overlay", "none"] = "overlay" if isinstance(view, View) else "none"
-        self.sandbox_reason = view if isinstance(view, str) else ""
-        self.changes = Changes()
-        self._order = order
-        self._run_dir = run_dir
-        self._supervisor = supervisor
-        self._messages = messages
-        self._view = view if isinstance(view, View) else None
-        self._before = before
-        self._ours = ours
-        self._lease = lease
-        self._over = False
-        self._exit: Exit | None = None
-        self._cpu_s: float | None = None
-        self._stopped = False
+    _order: Mapping[str, Any]
+    _run_dir: Path | None
+    _supervisor: subprocess.Popen[bytes]
+    _messages: Messages
+    _view: View | str
+    _before: Snapshot | None
+    _ours: Sequence[Path]
+    _lease: Lease
+    pid: int = 0
+    changes: Changes = field(default_factory=Changes)
+    _over: bool = False
+    _exit: Exit | None = None
+    _cpu_s: float | None = None
+    _stopped: bool = False
+
+    @property
+    def sandbox(self) -> Literal["overlay", "none"]:
+        """Whether the command works on a copy of its working directory."""
+        return "overlay" if isinstance(self._view, View) else "none"
+
+    @property
+    def sandbox_reason(self) -> str:
+        """Why it does not."""
+        return self._view if isinstance(self._view, str) else ""
 
     @property
     def changed_files(self) -> list[str]:
-        """The paths in `changes`, sorted."""
         return self.changes.paths
 
     def fileno(self) -> int:
@@ -218,8 +208,7 @@ class Launched:
     def end(self, grace_s: float = 5.0) -> Exit:
         """End every process that came of the command: SIGTERM, and SIGKILL after `grace_s` (at once when 0).
 
-        Raises:
-            CannotRunHere: as `poll`; or a process does not die, stuck in the kernel.
+        Raises CannotRunHere: as `poll`; or a process does not die, stuck in the kernel.
         """
         if self._exit is None:
             self._messages.send({"end": grace_s})
@@ -264,9 +253,7 @@ class Launched:
     def __enter__(self) -> Launched:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         try:
             if not self._over and self._supervisor.returncode is None:
                 self.end(grace_s=0.0)
@@ -283,7 +270,7 @@ class Launched:
             if message is None:
                 raise self._lost()
             if "pid" not in message:
-                raise _not_started(self._order, message)
+                raise executable.not_started(self._order, message)
         except BaseException:
             self._leave_supervisor()
             raise
@@ -317,7 +304,7 @@ class Launched:
         self._exit = Exit(code=message.get("exit"), signal=message.get("signal"))
 
     def _look_at_changes(self) -> None:
-        if self._view is not None:
+        if isinstance(self._view, View):
             self.changes = changes_in(self._view)
         elif self._before is not None:
             after = changes.scan(Path(self._order["cwd"]).resolve(), skip=self._ours)
@@ -334,7 +321,7 @@ class Launched:
                 hint="Look at what it waits for (ps -o pid,stat,wchan), and end it and the command by hand.",
             )
         left = self._end_orphans()
-        if self._view is not None:
+        if isinstance(self._view, View):
             overlay.remove(self._view.scratch)
         if not left:
             self._lease.give_back()
@@ -387,7 +374,7 @@ def _start_supervisor(run_dir: Path | None, lease: Lease) -> tuple[subprocess.Po
     command = [sys.executable, "-I", "-S", "-c", _SUPERVISOR, source, str(theirs.fileno())]
     found = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        with theirs, _streams(run_dir) as streams:
+        with theirs, standard_input.captured(run_dir) as streams:
             if run_dir is not None:
                 passed = [theirs.fileno()] + ([] if lease.descriptor is None else [lease.descriptor])
                 more: dict[str, Any] = {"start_new_session": True, "pass_fds": passed}
@@ -400,29 +387,13 @@ def _start_supervisor(run_dir: Path | None, lease: Lease) -> tuple[subprocess.Po
             supervisor = subprocess.Popen(command, cwd="/", **streams, **more)
     except OSError as error:
         ours.close()
-        raise _no_process(error.strerror or str(error)) from error
+        raise executable.no_process(error.strerror or str(error)) from error
     except BaseException:
         ours.close()
         raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, found)
     return supervisor, Messages(ours)
-
-
-@contextlib.contextmanager
-def _streams(run_dir: Path | None) -> Iterator[dict[str, Any]]:
-    if run_dir is None:
-        yield {}
-        return
-    with contextlib.ExitStack() as stack:
-        try:
-            stdout, stderr = (stack.enter_context((run_dir / name).open("ab")) for name in (STDOUT, STDERR))
-        except OSError as error:
-            raise CannotRunHere(
-                f"Cannot write in the run folder {run_dir}: {error.strerror}.",
-                hint="Free some space there, or name another folder with --run-dir.",
-            ) from error
-        yield {"stdin": stack.enter_context(standard_input.opened()), "stdout": stdout, "stderr": stderr}
 
 
 def _fill_in(command: Sequence[str], run_dir: Path) -> list[str]:
@@ -438,43 +409,10 @@ def _ignored_signals() -> list[int]:
     return sorted(ignored - {signal.SIGPIPE, signal.SIGXFSZ})
 
 
-def _no_process(why: str) -> CannotRunHere:
-    return CannotRunHere(
-        f"Cannot start a process: {why}.",
-        hint="The machine allows no more of them, or has no memory left: see `ulimit -u`, `ulimit -v` and `free`.",
-    )
-
-
-def _not_started(order: Mapping[str, Any], failure: Mapping[str, Any]) -> DynotuneError:
-    name, why = order["command"][0], os.strerror(failure["errno"]) if failure["errno"] else failure["why"]
-    if failure["failed"] == "sandbox":
-        return CannotRunHere(
-            f"No copy-on-write view of {order['cwd']}: {failure['why']}.", hint="Try it with --no-sandbox."
-        )
-    if failure["failed"] == "fork":
-        return _no_process(why)
-    if failure["failed"] == "hang":
-        return CannotRunHere(
-            f"{name} did not start in time.",
-            hint=f"Does {order['cwd']}, or {order['executable']}, lie on a network drive that does not answer?",
-        )
-    if failure["failed"] == "cwd":
-        return UsageError(f"Cannot work in {order['cwd']}: {why}.", hint="Check the path.")
-    if failure["failed"] == "exec" and failure["errno"] == errno.ENOENT:
-        return UsageError(
-            f"{name} cannot be started: the interpreter that its first line names is not there.",
-            hint=f"Look at the first line of {order['executable']}.",
-        )
-    if failure["failed"] == "exec" and failure["errno"] in (errno.EACCES, errno.E2BIG):
-        return UsageError(f"{name} cannot be started: {why}.", hint="Check its permissions and the command's length.")
-    return CannotRunHere(f"{name} cannot be started: {why}.")
-
-
 def _is_reaped(process: processes.Process, dying: Collection[int]) -> bool:
     """Whether the process is gone, or a zombie that is its parent's to reap.
 
-    Args:
-        dying: ids of processes that were killed. Zombies whose parent is one of them become ours.
+    `dying`: ids of processes that were killed. Zombies whose parent is one of them become ours.
     """
     with contextlib.suppress(ChildProcessError):
         os.waitpid(process.pid, os.WNOHANG)

@@ -69,11 +69,7 @@ class Lease:
             self.descriptor = descriptor
 
     def make_scratch(self, base: Path) -> Path:
-        """Make that folder, noted before it is there.
-
-        Raises:
-            OSError: it cannot be made.
-        """
+        """Make that folder, noted before it is there. Raises OSError: it cannot be made."""
         scratch = self.scratch_below(base)
         self.take(str(scratch))
         try:
@@ -100,8 +96,7 @@ class Lease:
 def temporary_folder(base: Path) -> Iterator[Path]:
     """Make a folder in `base` that nobody else can look into; it is removed at the end, or by `sweep` after a kill.
 
-    Raises:
-        OSError: it cannot be made.
+    Raises OSError: it cannot be made.
     """
     lease = Lease()
     scratch = lease.make_scratch(base)

@@ -1,7 +1,7 @@
 """One measuring dynotune at a time on the same cores and GPUs: the second waits.
 
 A byte of a file stands for a core or a GPU, and a record lock on it for its use. The kernel lets go of it
-when the process dies, however it dies. The files are one user's own and name the boot of the machine, so that
+when the process dies, however it dies. The file is one user's own and names the boot of the machine, so that
 a home folder shared between machines does not make one wait for the other.
 """
 
@@ -12,36 +12,28 @@ import fcntl
 import os
 import struct
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from dynotune.launch.process import processes
 from dynotune.schema import private
-from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.errors import CannotRunHere, may_fail
 
 # struct flock where off_t has 64 bits: l_type, l_whence, l_start, l_len, l_pid.
 _FLOCK = struct.Struct("hhqqi4x")
+_FIRST_GPU = 1 << 20
 _TO_THE_END = 0
 _LONGEST_WAIT_S = 12 * 3600.0
 _LOOK_AGAIN_S = 0.2
 
-
-class _Part(NamedTuple):
-    """A stretch of a lock file: its first byte and its length, `_TO_THE_END` for all that follow."""
-
-    start: int
-    length: int
+_Part = tuple[int, int]
+"""A stretch of the file: its first byte and its length, `_TO_THE_END` for all that follow."""
 
 
 @contextmanager
 def measuring(
-    state_dir: Path,
-    *,
-    cpus: Collection[int],
-    gpus: Collection[int] | None,
-    on_wait: Callable[[int | None], None],
+    state_dir: Path, *, cpus: Collection[int], gpus: Collection[int] | None, on_wait: Callable[[int | None], None]
 ) -> Iterator[None]:
     """Hold these cores and GPUs for measuring, waiting for whoever holds one of them.
 
@@ -54,72 +46,38 @@ def measuring(
         unknown.
 
     Raises:
-        CannotRunHere: the lock files cannot be made; the other is stopped, or holds them for hours.
+        CannotRunHere: the lock file cannot be made; the other is stopped, or holds it for hours.
     """
-    wanted = [("cpus", _Part(cpu, 1)) for cpu in sorted(set(cpus))]
-    wanted += [("gpus", part) for part in _gpu_parts(gpus)]
-    files: dict[str, int] = {}
+    wanted = [(cpu, 1) for cpu in sorted(set(cpus))]
+    wanted += [(_FIRST_GPU, _TO_THE_END)] if gpus is None else [(_FIRST_GPU + gpu, 1) for gpu in sorted(set(gpus))]
+    with may_fail(f"make a lock in {state_dir}", "Free some space there, or measure without it: --no-lock."):
+        private.folder(state_dir)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(state_dir / f"{_boot()}.lock", flags, 0o600)
     try:
-        for kind in ("cpus", "gpus"):
-            files[kind] = _open(state_dir, kind)
-        while (busy := _take_all(files, wanted)) is not None:
-            kind, part = busy
-            on_wait(_holder(files[kind], part))
-            _wait_for(files[kind], part)
+        while (busy := next((part for part in wanted if not _take(descriptor, part)), None)) is not None:
+            _let_go(descriptor, (0, _TO_THE_END))
+            on_wait(_holder(descriptor, busy))
+            _wait_for(descriptor, busy)
         yield
     finally:
-        for descriptor in files.values():
-            os.close(descriptor)
+        os.close(descriptor)
 
 
-def visible_gpus(env: Mapping[str, str]) -> list[int] | None:
-    """The GPUs that a command under `env` can use, by index; None when that may be any of them.
-
-    Follows CUDA: what comes after an index that is no number of a device is not seen. UUIDs and MIG names are
-    not resolved, and without CUDA_VISIBLE_DEVICES every GPU is visible; both are None. No device file: no
-    GPU. Source: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables
-    """
-    if not any(Path("/dev").glob("nvidia[0-9]*")) and not Path("/dev/dxg").exists():
-        return []
-    return parse_visible(env.get("CUDA_VISIBLE_DEVICES"))
-
-
-def parse_visible(text: str | None) -> list[int] | None:
-    """The indices in a value of CUDA_VISIBLE_DEVICES; None when it is unset or names devices by UUID."""
-    if text is None:
-        return None
-    indices: list[int] = []
-    for word in text.split(","):
-        if word.strip().isdecimal():
-            indices.append(int(word))
-        elif word.strip().lower().startswith(("gpu-", "mig-")):
-            return None
-        else:
-            break
-    return indices
-
-
-def _gpu_parts(gpus: Collection[int] | None) -> list[_Part]:
-    return [_Part(0, _TO_THE_END)] if gpus is None else [_Part(gpu, 1) for gpu in sorted(set(gpus))]
-
-
-def _take_all(files: Mapping[str, int], wanted: list[tuple[str, _Part]]) -> tuple[str, _Part] | None:
-    """Lock all of them, or none and say which one is busy."""
-    for kind, part in wanted:
-        try:
-            fcntl.lockf(files[kind], fcntl.LOCK_EX | fcntl.LOCK_NB, part.length, part.start)
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise
-            for descriptor in files.values():
-                fcntl.lockf(descriptor, fcntl.LOCK_UN, _TO_THE_END, 0)
-            return kind, part
-    return None
+def _take(descriptor: int, part: _Part) -> bool:
+    start, length = part
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, length, start)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            raise
+        return False
+    return True
 
 
 def _wait_for(descriptor: int, part: _Part) -> None:
     deadline_s = time.monotonic() + _LONGEST_WAIT_S
-    while _is_taken(descriptor, part):
+    while not _take(descriptor, part):
         pid = _holder(descriptor, part)
         holder = None if pid is None else processes.read(pid)
         if holder is not None and holder.state in "Tt":
@@ -134,36 +92,19 @@ def _wait_for(descriptor: int, part: _Part) -> None:
                 hint="Look at what it does; --no-lock does not wait for it.",
             )
         time.sleep(_LOOK_AGAIN_S)
+    _let_go(descriptor, part)
 
 
-def _is_taken(descriptor: int, part: _Part) -> bool:
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, part.length, part.start)
-    except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EAGAIN):
-            raise
-        return True
-    fcntl.lockf(descriptor, fcntl.LOCK_UN, part.length, part.start)
-    return False
+def _let_go(descriptor: int, part: _Part) -> None:
+    start, length = part
+    fcntl.lockf(descriptor, fcntl.LOCK_UN, length, start)
 
 
 def _holder(descriptor: int, part: _Part) -> int | None:
-    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, part.start, part.length, 0)
+    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, *part, 0)
     kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
     # 0: a process that this pid namespace does not see. Unlocked: it let go meanwhile.
     return pid if kind != fcntl.F_UNLCK and pid > 0 else None
-
-
-def _open(state_dir: Path, kind: str) -> int:
-    try:
-        private.folder(state_dir)
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        return os.open(state_dir / f"{_boot()}.{kind}.lock", flags, 0o600)
-    except OSError as error:
-        raise CannotRunHere(
-            f"Cannot make a lock in {state_dir}: {error.strerror}.",
-            hint="Free some space there, or measure without it: --no-lock.",
-        ) from error
 
 
 def _boot() -> str:

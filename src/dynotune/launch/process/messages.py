@@ -8,11 +8,7 @@ from typing import Any
 
 
 class Messages:
-    """JSON lines over a stream socket.
-
-    Args:
-        control: our end of a socket pair.
-    """
+    """JSON lines over a stream socket. `control`: our end of a socket pair."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control

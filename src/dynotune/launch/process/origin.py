@@ -24,8 +24,6 @@ from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
 from dynotune.text import words
 
-__all__ = ["mark", "refuse_foreign", "to_type", "was_typed"]
-
 FILE = "origin.json"
 _KEY_BYTES = 32
 
@@ -52,8 +50,7 @@ def mark(folder: Path, begun: msgspec.Struct) -> None:
 def to_type(folder: Path, begun: msgspec.Struct | bytes) -> tuple[list[str], list[Setting]]:
     """What of a document in `folder` the user did not type here: its command (empty if he did), and settings.
 
-    Args:
-        begun: the document, or its JSON. Secrets in it do not count.
+    `begun`: the document, or its JSON. Secrets in it do not count.
     """
     tree = _tree(begun)
     found = [one for one in _settings(tree) if knobs.must_be_typed(one)]
@@ -138,11 +135,7 @@ def _raw(origin: _Origin) -> bytes:
 
 
 def _key() -> bytes:
-    """The user's own key, made at its first use.
-
-    Raises:
-        OSError: it cannot be read or made.
-    """
+    """The user's own key, made at its first use. Raises OSError: it cannot be read or made."""
     path = private.state_folder() / "origin.key"
     private.folder(path.parent)
     with contextlib.suppress(FileExistsError):

@@ -54,11 +54,7 @@ class View(NamedTuple):
 
 
 class NoOverlay(OSError):
-    """The kernel refuses the view.
-
-    Args:
-        step: what was being done, in words.
-    """
+    """The kernel refuses the view. `step`: what was being done, in words."""
 
     def __init__(self, error: OSError, step: str) -> None:
         super().__init__(error.errno, error.strerror)
@@ -71,11 +67,9 @@ class NoOverlay(OSError):
 def enter(view: View) -> None:
     """Show `view.cwd` copy-on-write to this process and those it starts. Change into it afterwards.
 
-    Other file systems mounted below it stay visible where the process is privileged; they are then written
-    for real.
+    Other file systems mounted below it stay visible where the process is privileged; they are then written for real.
 
-    Raises:
-        NoOverlay: with the step that was refused; the process is then in no state to go on.
+    Raises NoOverlay: with the step that was refused; the process is then in no state to go on.
     """
     keep = [*view.keep, *mounts_below(view.cwd)]
     _own_namespace()
@@ -121,8 +115,7 @@ def _take_away(cwd: str, name: str) -> None:
 def make_layers(view: View) -> None:
     """Make the two folders that the overlay wants, the upper one looking like the directory it covers.
 
-    Raises:
-        NoOverlay: the file system cannot keep the marks of an upper layer.
+    Raises NoOverlay: the file system cannot keep the marks of an upper layer.
     """
     try:
         for path in (view.upper, view.work):

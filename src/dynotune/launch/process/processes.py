@@ -22,7 +22,6 @@ class Process(NamedTuple):
 
     Args:
         start_ticks: since boot; with `pid` it names a process for good, a pid alone is used again.
-        cpu_s: its own CPU time.
         reaped_cpu_s: CPU time of its children that it has waited for, and of theirs.
     """
 
@@ -78,7 +77,6 @@ def descendants(root: int) -> list[Process]:
 
 
 def everyone() -> Iterator[Process]:
-    """Every process that we may see."""
     for name in os.listdir("/proc"):
         if name.isdigit() and (process := read(int(name))) is not None:
             yield process
@@ -95,37 +93,28 @@ def environment_holds(pid: int, entry: bytes) -> bool:
 
 def send(process: Process, number: int) -> bool:
     """Send a signal to exactly this process. False when we may not; one that is gone counts as reached."""
+    descriptor: int | None = None
     try:
-        descriptor = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return True
-    except OSError as error:
-        if error.errno not in (errno.ENOSYS, errno.EPERM):
-            raise
-        return _send_by_pid(process, number)
-    try:
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except OSError as error:
+            # An old kernel, or one whose filter of system calls is older: by its id, looked at just before.
+            if error.errno not in (errno.ENOSYS, errno.EPERM):
+                raise
         now = read(process.pid)
-        if now is not None and now.start_ticks == process.start_ticks:
+        if now is None or now.start_ticks != process.start_ticks:
+            return True
+        if descriptor is None:
+            os.kill(process.pid, number)
+        else:
             signal.pidfd_send_signal(descriptor, number)
     except ProcessLookupError:
-        pass
+        return True
     except PermissionError:
         return False
     finally:
-        os.close(descriptor)
-    return True
-
-
-def _send_by_pid(process: Process, number: int) -> bool:
-    now = read(process.pid)
-    if now is None or now.start_ticks != process.start_ticks:
-        return True
-    try:
-        os.kill(process.pid, number)
-    except ProcessLookupError:
-        pass
-    except PermissionError:
-        return False
+        if descriptor is not None:
+            os.close(descriptor)
     return True
 
 

@@ -49,8 +49,7 @@ class _Sample(NamedTuple):
 def try_out(view: View) -> None:
     """Enter the view and prove that it behaves as the directory does, and keeps what is written from it.
 
-    Raises:
-        NoOverlay: it does not work here, or not as the directory.
+    Raises NoOverlay: it does not work here, or not as the directory.
     """
     try:
         real = os.open(view.cwd, os.O_RDONLY | os.O_DIRECTORY)

@@ -27,11 +27,7 @@ class Revision(NamedTuple):
 
     Args:
         root: of the working tree; absolute, links resolved.
-        commit: its full hash.
-        subject: the first line of its message.
-        is_dirty: the working tree has changes that are not committed.
-        differing: tracked files that the commit has otherwise than the working tree, relative to `root`.
-        gone: files of the working tree that the commit does not have.
+        differing, gone: tracked files that the commit has otherwise, or not, relative to `root`.
     """
 
     root: Path
@@ -70,8 +66,7 @@ def find(cwd: Path, ref: str) -> Revision:
 def refuse_unseen(revision: Revision, runs: Path, *, sandbox: bool) -> None:
     """Refuse a revision where the command could not be shown it.
 
-    Raises:
-        CannotRunHere: there is no copy-on-write view.
+    Raises CannotRunHere: there is no copy-on-write view.
     """
     why = available(revision.root, runs / "any") if sandbox else "it was not asked for"
     if why is not None:
@@ -90,8 +85,7 @@ def pinned(settings: Sequence[Setting], facts: Facts) -> str | None:
 def export(revision: Revision, folder: Path) -> None:
     """Write the files that differ, as the commit has them, into `folder`, which is made.
 
-    Raises:
-        UsageError: git cannot check them out.
+    Raises UsageError: git cannot check them out.
     """
     folder.mkdir(mode=0o700)
     with temporary_folder(Path(tempfile.gettempdir())) as scratch:

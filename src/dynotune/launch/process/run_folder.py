@@ -31,8 +31,7 @@ _TERMINAL_CODES = re.compile(
 def new_run_folder(base: Path) -> Path:
     """A new folder below `base`, mode 0700, its name sorting by time (UTC); the state folder is closed to others.
 
-    Raises:
-        CannotRunHere: it cannot be made or written: read-only, full, not ours.
+    Raises CannotRunHere: it cannot be made or written: read-only, full, not ours.
     """
     try:
         state = private.state_folder()
@@ -46,13 +45,13 @@ def new_run_folder(base: Path) -> Path:
         folder.mkdir(mode=0o700)
         # The umask may have taken from the mode; nobody's umask may add to it.
         folder.chmod(0o700)
+        try:
+            _prove_room(folder)
+        except OSError:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+            raise
     except OSError as error:
-        raise _no_folder(base, error) from error
-    try:
-        _prove_room(folder)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            folder.rmdir()
         raise _no_folder(base, error) from error
     return folder
 
@@ -60,8 +59,7 @@ def new_run_folder(base: Path) -> Path:
 def fresh_folder(folder: Path) -> Path:
     """`folder` made anew and empty, mode 0700: what an interrupted run left in it must not pass for the next one's.
 
-    Raises:
-        CannotRunHere: it cannot be made or emptied.
+    Raises CannotRunHere: it cannot be made or emptied.
     """
     try:
         if folder.exists():

@@ -37,28 +37,19 @@ except overlay.NoOverlay as error:
 """
 
 
-class _Place(NamedTuple):
-    """Where copies can go: a folder for temporary files, or None for the run folder. Else the reason."""
-
-    base: str | None
-    reason: str = ""
-
-
 def available(cwd: Path, run_dir: Path) -> str | None:
     """Why there is no copy-on-write view of `cwd` here, in words; None when there is one.
 
     Found out by making one, once a process for the same two file trees.
     """
-    return _find_place(cwd.resolve(), run_dir.resolve().parent).reason or None
+    place = _find_place(cwd.resolve(), run_dir.resolve().parent)
+    return place if isinstance(place, str) else None
 
 
 class Seed(NamedTuple):
     """What a view shows otherwise than the folder that it covers.
 
-    Args:
-        root: the folder that is covered, which holds the command's working directory.
-        files: a folder with files that lie over those of `root`.
-        gone: files of `root`, relative to it, that the view does not have.
+    `root`: the folder that is covered, which holds the command's working directory. The rest is as of `overlay.View`.
     """
 
     root: Path
@@ -74,16 +65,15 @@ def prepare(
     Args:
         keep: folders that stay writable for real besides the run folder, where they lie below `cwd`.
         seed: covers its root in place of `cwd`.
-        lease: notes the copies before they are made.
     """
     cwd = cwd if seed is None else seed.root
     cwd, run_dir = cwd.resolve(), run_dir.resolve()
     place = _find_place(cwd, run_dir.parent)
-    if place.reason:
-        return place.reason
+    if isinstance(place, str):
+        return place
     kept = _below(cwd, [run_dir, *(path.resolve() for path in keep)])
     try:
-        scratch = (lease or Lease()).make_scratch(run_dir if place.base is None else Path(place.base))
+        scratch = (lease or Lease()).make_scratch(place or run_dir)
         view = View(str(cwd), str(scratch), kept)
         if seed is not None:
             view = view._replace(seed=str(seed.files), gone=list(seed.gone))
@@ -182,9 +172,10 @@ def _was_gone(view: View, name: str) -> bool:
 
 
 @cache
-def _find_place(cwd: Path, runs: Path) -> _Place:
+def _find_place(cwd: Path, runs: Path) -> Path | str | None:
+    """Where copies can go: a folder for temporary files, or None for the run folder. Else the reason, in words."""
     if cwd == Path("/"):
-        return _Place(None, "the working directory is the root of all files")
+        return "the working directory is the root of all files"
     reasons = []
     for base in (None, *dict.fromkeys((tempfile.gettempdir(), "/var/tmp"))):
         folder = runs if base is None else Path(base)
@@ -195,10 +186,10 @@ def _find_place(cwd: Path, runs: Path) -> _Place:
         elif reason := _try_out(cwd, folder, _below(cwd, [runs])):
             reasons.append(reason)
         else:
-            return _Place(base)
+            return None if base is None else folder
     if mounts := overlay.mounts_below(str(cwd)):
         reasons.append(f"{mounts[0]} is a file system of its own")
-    return _Place(None, "; ".join(dict.fromkeys(reasons)))
+    return "; ".join(dict.fromkeys(reasons))
 
 
 def _try_out(cwd: Path, folder: Path, keep: Sequence[str]) -> str | None:

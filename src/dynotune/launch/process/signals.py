@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 # Sent to a process from outside. The rest it raises by its own doing, or cannot be caught.
@@ -43,9 +43,7 @@ class SignalInbox:
         except BlockingIOError:
             return []
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._found.items():
             # None: it was set by C code, and Python cannot put that back.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

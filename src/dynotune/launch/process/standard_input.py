@@ -5,11 +5,15 @@ A pipe can be read once, and whoever waits for its end may wait for ever.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+from dynotune.launch.process.run_folder import STDERR, STDOUT
+from dynotune.schema.errors import may_fail
 
 
 def opened() -> BinaryIO:
@@ -18,6 +22,21 @@ def opened() -> BinaryIO:
         return Path("/proc/self/fd/0" if _is(stat.S_ISREG) else os.devnull).open("rb")
     except OSError:  # it may not be opened again
         return Path(os.devnull).open("rb")
+
+
+@contextlib.contextmanager
+def captured(run_dir: Path | None) -> Iterator[dict[str, Any]]:
+    """Streams for subprocess: this input, output into files of the run folder; our own ones without a folder.
+
+    Raises CannotRunHere: the folder cannot be written to.
+    """
+    if run_dir is None:
+        yield {}
+        return
+    with contextlib.ExitStack() as stack:
+        with may_fail(f"write in the run folder {run_dir}"):
+            stdout, stderr = (stack.enter_context((run_dir / name).open("ab")) for name in (STDOUT, STDERR))
+        yield {"stdin": stack.enter_context(opened()), "stdout": stdout, "stderr": stderr}
 
 
 def is_pipe() -> bool:

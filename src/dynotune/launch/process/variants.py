@@ -17,8 +17,6 @@ _PYTHON = re.compile(r"python[0-9.]*")
 
 
 class Variant(NamedTuple):
-    """What is started, and in which environment."""
-
     command: list[str]
     env: dict[str, str]
 
@@ -26,8 +24,7 @@ class Variant(NamedTuple):
 def variant(command: Sequence[str], env: Mapping[str, str], settings: Sequence[Setting], cwd: Path) -> Variant:
     """The command and its environment under `settings`; what changes neither is left to others.
 
-    Raises:
-        UsageError: a placeholder that the command lacks, or an interpreter that is not there or cannot run it.
+    Raises UsageError: a placeholder that the command lacks, or an interpreter that is not there or cannot run it.
     """
     found = Variant(list(command), dict(env))
     for setting in settings:
@@ -40,11 +37,7 @@ def variant(command: Sequence[str], env: Mapping[str, str], settings: Sequence[S
 
 
 def refuse_missing(candidate: Sequence[Setting], baseline: Sequence[Setting]) -> None:
-    """Refuse arms of which one leaves a placeholder open that the other fills.
-
-    Raises:
-        UsageError: it does.
-    """
+    """Refuse arms of which one leaves a placeholder open that the other fills. Raises UsageError: it does."""
     named = [{one.knob for one in arm if one.knob.startswith("arg.")} for arm in (candidate, baseline)]
     for arm, missing in (("candidate", named[1] - named[0]), ("baseline", named[0] - named[1])):
         if missing:

@@ -29,20 +29,11 @@ __all__ = [
     "with_loading",
 ]
 
-__getattr__ = lazy_face(
-    __name__,
-    {
-        "ALLOCATED": "record",
-        "COMPILED": "record",
-        "EPOCH": "record",
-        "Record": "record",
-        "Records": "record",
-        "TaskPage": "task_page",
-        "failed_parts": "process_state",
-        "read_back": "record",
-        "spent": "record",
-        "state_of_process": "process_state",
-        "summarise": "record",
-        "with_loading": "batch_costs",
-    },
-)
+_HOMES = {
+    "record": "ALLOCATED COMPILED EPOCH Record Records read_back spent summarise",
+    "task_page": "TaskPage",
+    "process_state": "failed_parts state_of_process",
+    "batch_costs": "with_loading",
+}
+
+__getattr__ = lazy_face(__name__, {name: home for home, names in _HOMES.items() for name in names.split()})

@@ -30,8 +30,9 @@ def with_loading(
         RecordError: an event lacks what belongs to it.
     """
     try:
-        told = [_by_maker(record, pid) for record in records]
-        groups = _by_loader([events for one in told for events in one])
+        groups: dict[_Key, list[_Events]] = {}
+        for events in (events for record in records for events in _by_maker(record, pid)):
+            groups.setdefault(_key(events[0]), []).append(events)
         pin_s = _pin_s(next((record for record in records if record.pid == pid), None), begin_s, end_s)
         return [_filled(loader, loaders, groups, pin_s, begin_s, end_s) for loader in loaders]
     except CONTRADICTIONS as error:
@@ -56,13 +57,6 @@ def _by_maker(record: Record, pid: int) -> list[_Events]:
 
 def _key(event: dict[str, Any]) -> _Key:
     return event["dataset"], event["collate"], event["num_items"], event["num_workers"]
-
-
-def _by_loader(told: Sequence[_Events]) -> dict[_Key, list[_Events]]:
-    groups: dict[_Key, list[_Events]] = {}
-    for events in told:
-        groups.setdefault(_key(events[0]), []).append(events)
-    return groups
 
 
 def _filled(

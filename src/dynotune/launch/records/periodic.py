@@ -6,7 +6,7 @@ import itertools
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from dynotune.schema.observation import PeriodicKind, PeriodicWork
@@ -86,8 +86,7 @@ def periodic_work(
 def seen_inside(moments: dict[str, Any], function: str) -> float | None:
     """Return the part of the looks that had this line of a function on the stack; None if nobody looked.
 
-    Raises:
-        KeyError, IndexError, TypeError: as `periodic_work`.
+    Raises KeyError, IndexError, TypeError: as `periodic_work`.
     """
     frames = moments["frames"]
     having = {number for number, stack in enumerate(moments["stacks"]) if any(frames[at] == function for at in stack)}
@@ -119,9 +118,5 @@ def _words(stack: Stack, frames: Sequence[str], texts: Sequence[str]) -> str:
 
 
 def _kind(words: Sequence[str]) -> PeriodicKind:
-    """What most of these stacks say."""
-    return next((kind for kind, pattern in _KINDS if 2 * sum(map(_says(pattern), words)) > len(words)), "other")
-
-
-def _says(pattern: str) -> Callable[[str], bool]:
-    return lambda words: re.search(pattern, words) is not None
+    said = ((kind, sum(re.search(pattern, each) is not None for each in words)) for kind, pattern in _KINDS)
+    return next((kind for kind, num in said if 2 * num > len(words)), "other")

@@ -134,13 +134,11 @@ def _timed(
     if moments is None:
         return timed, []
     periodic, at = periodic_work(moments, times, first)
-    return msgspec.structs.replace(
-        timed, slow=[_working(step, step.index - first in at) for step in timed.slow]
-    ), periodic
-
-
-def _working(step: SlowStep, works: bool) -> SlowStep:
-    return msgspec.structs.replace(step, causes=["work", *step.causes]) if works else step
+    slow = [
+        msgspec.structs.replace(step, causes=["work", *step.causes]) if step.index - first in at else step
+        for step in timed.slow
+    ]
+    return msgspec.structs.replace(timed, slow=slow), periodic
 
 
 def timing(

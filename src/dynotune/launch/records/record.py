@@ -13,7 +13,7 @@ import msgspec
 
 from dynotune import knobs, memory
 from dynotune.schema import document
-from dynotune.schema.errors import CONTRADICTIONS, RecordError
+from dynotune.schema.errors import CONTRADICTIONS, RecordError, may_fail
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import EnvironmentChange, Process, Readback, RecordedTrace, Spent, TimedWindow
 from dynotune.schema.setting import Setting
@@ -64,40 +64,21 @@ class _Setting(msgspec.Struct):
     detail: str = ""
 
 
-class _Event(msgspec.Struct):
-    """Fields that are read one by one, each with the type it has in every event; None is what was not known."""
-
-    event: str
-    task: _Int | None = None
-    kind: str | None = None
-    reason: str | None = None
-    at_exit: bool | None = None
-    argv: list[str] | None = None
-    executable: str | None = None
-    python: str | None = None
-    version: str | None = None
-    step: str | None = None
-    where: str | None = None
-    error: str | None = None
-    phase: str | None = None
-    name: str | None = None
-    settings: list[_Setting] | None = None
-    unknown: dict[str, str] | None = None
-    failed: dict[str, str] | None = None
-    step_s: list[float] | None = None
-    begin_s: float | None = None
-    end_s: float | None = None
-    at_s: float | None = None
-    time_s: float | None = None
-    done_s: float | None = None
-    started_s: float | None = None
-    rank: _Int | None = None
-    world_size: _Int | None = None
-    first_step: _Int | None = None
-    num_steps: _Int | None = None
-    num_events: _Int | None = None
-    num_superseded: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)] | None = None
-    arm: _Int | None = None
+# Fields that are read one by one, each with the type it has in every event; None is what was not known.
+_FIELDS: tuple[tuple[Any, str], ...] = (
+    (_Int, "task rank world_size first_step num_steps num_events arm"),
+    (Annotated[int, msgspec.Meta(ge=0, le=1 << 62)], "num_superseded"),
+    (bool, "at_exit"),
+    (str, "kind reason executable python version step where error phase name"),
+    (float, "begin_s end_s at_s time_s done_s started_s"),
+    (list[float], "step_s"),
+    (list[str], "argv"),
+    (list[_Setting], "settings"),
+    (dict[str, str], "unknown failed"),
+)
+_Event = msgspec.defstruct(
+    "_Event", [("event", str), *((name, type_ | None, None) for type_, names in _FIELDS for name in names.split())]
+)
 
 
 class Record(msgspec.Struct):
@@ -137,7 +118,6 @@ class Record(msgspec.Struct):
 
     @property
     def step_s(self) -> list[float]:
-        """Wall time of each step."""
         begin = self.begin_s
         ends = [step.end_s for step in self.steps]
         if begin is None:
@@ -153,11 +133,7 @@ class Reader:
         self.record = Record(path=path, pid=0, start_s=0.0, steps=[], events={}, results={})
 
     def update(self) -> Record:
-        """Read what has come since.
-
-        Raises:
-            RecordError: not a record, or of a version this dynotune does not know.
-        """
+        """Read what has come since. Raises RecordError: not a record, or of a version this dynotune does not know."""
         if self._position:
             # The program may have written over what was read before.
             self._check_magic(self._piece(0, len(_MAGIC)))
@@ -186,12 +162,9 @@ class Reader:
         return offset > 0
 
     def _piece(self, position: int, num_bytes: int) -> bytes:
-        try:
-            with self.record.path.open("rb") as file:
-                file.seek(position)
-                return file.read(num_bytes)
-        except OSError as error:
-            raise RecordError(f"Cannot read {self.record.path}: {error.strerror}.") from error
+        with may_fail(f"read {self.record.path}", "", RecordError), self.record.path.open("rb") as file:
+            file.seek(position)
+            return file.read(num_bytes)
 
     def _read_head(self, raw: bytes) -> int:
         if len(raw) < _FILE_HEAD.size or raw[:8] == bytes(8):
@@ -251,11 +224,7 @@ class Records:
         self._readers: dict[Path, Reader] = {}
 
     def update(self) -> list[Record]:
-        """Read what has come since, of all processes in the order they began.
-
-        Raises:
-            RecordError: as Reader.
-        """
+        """Read what has come since, of all processes in the order they began. Raises RecordError: as Reader."""
         for path in self._folder.glob("process-*.rec"):
             self._readers.setdefault(path, Reader(path))
         records = [reader.update() for reader in self._readers.values()]
@@ -265,8 +234,7 @@ class Records:
 def summarise(record: Record, launched_s: float) -> Process:
     """A process for `run.json`; `launched_s` is the launch on CLOCK_MONOTONIC.
 
-    Raises:
-        RecordError: an event of it lacks what belongs to it.
+    Raises RecordError: an event of it lacks what belongs to it.
     """
     damaged = RecordError(f"{record.path} is damaged: an event of it is not as dynotune's agent writes it.")
     if record.is_damaged:
@@ -299,7 +267,12 @@ def _summary(record: Record, launched_s: float) -> Process:
         time_to_first_step_s=record.steps[0].end_s - launched_s if record.steps else None,
         median_step_s=statistics.median(record.step_s) if record.step_s else None,
         windows=[_window(event) for event in record.events.get("window", [])],
-        traces=[_trace(event, record.step_s) for event in record.results.values() if _is_of_trace(event)],
+        # A trace, or why there is none.
+        traces=[
+            _trace(event, record.step_s)
+            for event in record.results.values()
+            if "trace" in (event["event"], event.get("kind"))
+        ],
         peak_rss_bytes=peaks.get("peak_rss_bytes"),
         peak_device_bytes=peaks.get("peak_device_bytes"),
         readback=[_readback(entry) for entry in (record.last("readback") or {}).get("settings", [])],
@@ -342,8 +315,7 @@ def spent(records: Sequence[Record], launched_s: float, ended_s: float) -> Spent
 def read_back(processes: Sequence[Process], settings: Sequence[Setting] = ()) -> list[Readback]:
     """For each setting the word of the processes that made steps, of one that says no before one that says yes.
 
-    Args:
-        settings: of the run; those of the launch are what it was started with, or it was not started.
+    `settings`: of the run; those of the launch are what it was started with, or it was not started.
     """
     telling = [process for process in processes if process.num_steps] or [p for p in processes if p.torch]
     found: dict[str, Readback] = {}
@@ -360,11 +332,6 @@ def read_back(processes: Sequence[Process], settings: Sequence[Setting] = ()) ->
 def _window(event: dict[str, Any]) -> TimedWindow:
     fields = {key: value for key, value in event.items() if key in TimedWindow.__struct_fields__}
     return document.convert(fields, TimedWindow)
-
-
-def _is_of_trace(event: dict[str, Any]) -> bool:
-    """Whether it is a trace, or says why there is none."""
-    return "trace" in (event["event"], event.get("kind"))
 
 
 def _trace(event: dict[str, Any], step_s: Sequence[float]) -> RecordedTrace:

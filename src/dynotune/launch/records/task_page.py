@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 
 from dynotune.schema import document
-from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.errors import CannotRunHere, may_fail
 from dynotune.schema.task import Task, TaskFile
 
 PAGE_FILE = "tasks.page"
@@ -22,38 +22,33 @@ _MAGIC, _VERSION = b"DYNOTASK", 1
 class TaskPage:
     """The orders of one run folder. One parent at a time has it.
 
-    Raises:
-        CannotRunHere: another parent orders tasks here, or the folder cannot be written to.
+    Raises CannotRunHere: another parent orders tasks here, or the folder cannot be written to.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         path = folder / PAGE_FILE
-        try:
+        with may_fail(f"write {path}", "Free some space there."):
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise CannotRunHere(f"Cannot write {path}: {error.strerror}.", hint="Free some space there.") from error
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.posix_fallocate(self._descriptor, 0, _PAGE_BYTES)
-            self._page = mmap.mmap(self._descriptor, _PAGE_BYTES)
-        except BlockingIOError as error:
-            os.close(self._descriptor)
-            raise CannotRunHere(
-                f"Another dynotune gives tasks to the live run in {folder}.",
-                hint="Wait until it has ended, or start a run of your own.",
-            ) from error
-        except OSError as error:
-            os.close(self._descriptor)
-            raise CannotRunHere(f"Cannot write {path}: {error.strerror}.", hint="Free some space there.") from error
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.posix_fallocate(self._descriptor, 0, _PAGE_BYTES)
+                self._page = mmap.mmap(self._descriptor, _PAGE_BYTES)
+            except OSError as error:
+                os.close(self._descriptor)
+                if not isinstance(error, BlockingIOError):
+                    raise
+                raise CannotRunHere(
+                    f"Another dynotune gives tasks to the live run in {folder}.",
+                    hint="Wait until it has ended, or start a run of your own.",
+                ) from error
         self._num_tasks = self._num_repeats = 0
         self._write()
 
     def order(self, task: Task) -> int:
         """Order `task`; gives its number, by which its result is known.
 
-        Raises:
-            CannotRunHere: the task file cannot be written; nothing is ordered then.
+        Raises CannotRunHere: the task file cannot be written; nothing is ordered then.
         """
         document.write(self._folder / f"task-{self._num_tasks + 1:03d}.json", TaskFile(task=task), to_agent=True)
         self._num_tasks += 1

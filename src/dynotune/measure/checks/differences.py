@@ -52,8 +52,6 @@ class Apart(NamedTuple):
 
 
 class LargestDifference(NamedTuple):
-    """The difference that is largest beside what is allowed at its place."""
-
     difference: float
     own: float
     allowed: float

@@ -18,9 +18,8 @@ from dynotune.launch.process import fresh_folder
 from dynotune.launch.records import Record
 from dynotune.measure.checks.differences import Apart, Digest, LargestDifference, judge, losses_apart, outputs_apart
 from dynotune.measure.checks.tolerance import Tolerance, allowed, guarded
-from dynotune.measure.live.arm_run import run_arm
+from dynotune.measure.live.arm_run import run_settings
 from dynotune.measure.live.outcome import refuse_rejected
-from dynotune.measure.live.request import CompareRequest
 from dynotune.schema import document
 from dynotune.schema.errors import RecordError
 from dynotune.schema.facts import Facts, Unknown
@@ -30,6 +29,7 @@ from dynotune.schema.study import Guarded
 from dynotune.schema.task import CheckResults
 
 NUM_VALUES = 24
+PLAIN = CheckResults(num_values=NUM_VALUES)
 LIMIT_S = 900.0
 MOST_ALLOWED = 0.5
 """Where a program's own losses lie so far apart that this much would pass, nothing can be said."""
@@ -71,17 +71,15 @@ class Own(msgspec.Struct, kw_only=True):
 def baseline(run: RunSpec, *, folder: Path, facts: Facts, limit_s: float = LIMIT_S) -> Own | Unknown:
     """Run the baseline in a folder below `folder`. What it says serves all arms.
 
-    Raises:
-        CommandFailed, CannotRunHere: as `run_arm`.
+    Raises CommandFailed, CannotRunHere: as `run_settings`.
     """
-    first = _run(run, [], folder / "guard-baseline", facts, limit_s, CheckResults(num_values=NUM_VALUES))
+    first = _run(run, [], folder / "guard-baseline", facts, limit_s, PLAIN)
     return first if isinstance(first, Unknown) else Own(first=first)
 
 
 def _against_itself(own: Own, run: RunSpec, folder: Path, facts: Facts, limit_s: float) -> Unknown | None:
     """Run the baseline again, and fill in what it says."""
-    plan = CheckResults(num_values=NUM_VALUES)
-    again = _run(run, [], folder / "guard-baseline-again", facts, limit_s, plan)
+    again = _run(run, [], folder / "guard-baseline-again", facts, limit_s, PLAIN)
     if isinstance(again, Unknown):
         return again
     if draws := sorted({kind for reading in [*own.first, *again] for kind in reading.draws}):
@@ -124,7 +122,7 @@ def guard(
         own = baseline(run, folder=folder, facts=facts, limit_s=limit_s)
     if isinstance(own, Unknown):
         return own
-    found = _run(run, chosen, folder / name, facts, limit_s, CheckResults(num_values=NUM_VALUES))
+    found = _run(run, chosen, folder / name, facts, limit_s, PLAIN)
     if isinstance(found, Unknown):
         return found
     judged = compared(settings, own, found)
@@ -158,7 +156,7 @@ def within(settings: Sequence[Setting], event: dict[str, Any]) -> Guarded | Unkn
 
 
 def _is_clear(judged: Guarded | Unknown) -> bool:
-    """No further run could change it."""
+    """Whether no further run could change it."""
     return isinstance(judged, Unknown) or judged.ok or bool(judged.num_not_finite)
 
 
@@ -204,6 +202,9 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readi
     if worst.ok and worst.allowed > MOST_ALLOWED and not num_not_finite:
         source = "rounding errors alone move" if nudged else "under one seed, runs of the program itself move"
         return Unknown(f"{source} its {what} by {worst.own:.0%}: beside that nothing can be seen")
+    source = "other random numbers alone" if redrawn else "two runs of it under one seed"
+    if nudged:
+        source = "rounding errors in its weights alone"
     return Guarded(
         arm=key,
         what=what,
@@ -214,15 +215,8 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readi
         ok=worst.ok and not num_not_finite,
         where=worst.where,
         num_not_finite=num_not_finite,
-        reason=_reason(what, worst, tolerance, num_not_finite, _source(redrawn, nudged)),
+        reason=_reason(what, worst, tolerance, num_not_finite, source),
     )
-
-
-def _source(redrawn: Readings | None, nudged: Readings | None) -> str:
-    """What the program's own spread is of, in words."""
-    if nudged:
-        return "rounding errors in its weights alone"
-    return "other random numbers alone" if redrawn else "two runs of it under one seed"
 
 
 def _reason(what: str, worst: LargestDifference, tolerance: Tolerance, num_not_finite: int, source: str) -> str:
@@ -249,10 +243,12 @@ def _apart(ours: Reading, others: Reading) -> Apart:
 def _run(
     run: RunSpec, settings: Sequence[Setting], folder: Path, facts: Facts, limit_s: float, plan: CheckResults
 ) -> Readings | Unknown:
-    """What the baseline has, the settings come on top of."""
-    outcome = run_arm(
-        CompareRequest(run=run, candidate=over(run.settings, settings)),
-        "candidate" if settings else "baseline",
+    arm = "candidate" if settings else "baseline"
+    outcome = run_settings(
+        run,
+        over(run.settings, settings),
+        label=f"a run of the {arm}",
+        cache_folder=folder.parent / "caches" / arm,
         folder=fresh_folder(folder),
         purpose="results",
         facts=facts,
@@ -267,8 +263,7 @@ def _run(
 def readings(records: Sequence[Record]) -> Readings | Unknown:
     """What the processes that made steps say that they computed; Unknown where one says nothing.
 
-    Raises:
-        RecordError: it is not as dynotune's agent writes it.
+    Raises RecordError: it is not as dynotune's agent writes it.
     """
     found = []
     for record in sorted(records, key=lambda record: record.among_ranks("rank") or 0):

@@ -6,22 +6,17 @@
 The runs themselves are `measure.live`'s. Arms are switched within one live run by `measure.live.switching`.
 """
 
-from dynotune.measure.comparison.boundary import nominal_levels
 from dynotune.measure.comparison.protocol import Interrupted
-from dynotune.measure.comparison.schedule import looks, orders
-from dynotune.measure.comparison.stats import CONFIDENCE, SequentialResult, judge
-from dynotune.measure.comparison.summary import MeasuredRun, measured, pays_off, read_run
+from dynotune.measure.comparison.schedule import orders
+from dynotune.measure.comparison.stats import SequentialResult, judge
+from dynotune.measure.comparison.summary import MeasuredRun, pays_off, read_run
 
 __all__ = [
-    "CONFIDENCE",
     "Interrupted",
     "MeasuredRun",
     "SequentialResult",
     "in_process",
     "judge",
-    "looks",
-    "measured",
-    "nominal_levels",
     "objective",
     "orders",
     "pays_off",

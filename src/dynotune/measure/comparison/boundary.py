@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+from typing import Any
 
 # Wang and Tsiatis 1987: 0 is O'Brien and Fleming, hard to pass early; 0.5 is Pocock, the same at every look.
 SHAPE = 0.25
@@ -40,16 +36,18 @@ def nominal_levels(looks: tuple[int, ...], error: float) -> tuple[float, ...]:
 
 def critical_constant(looks: tuple[int, ...], error: float, shape: float = SHAPE) -> float:
     """C such that |Z| passes C·(n/N)^(shape − ½) at one look or more with probability `error`."""
-    low, high = 0.0, _FARTHEST_Z
+    from numpy.polynomial.legendre import leggauss
+
+    low, high, nodes = 0.0, _FARTHEST_Z, leggauss(_NUM_NODES)
     # Halving 50 times reaches the spacing of floats.
     for _ in range(50):
         middle = (low + high) / 2
         bounds = [middle * (n / looks[-1]) ** (shape - 0.5) for n in looks]
-        low, high = (middle, high) if _crossing(looks, bounds) > error else (low, middle)
+        low, high = (middle, high) if _crossing(looks, bounds, nodes) > error else (low, middle)
     return high
 
 
-def _crossing(looks: tuple[int, ...], bounds: list[float]) -> float:
+def _crossing(looks: tuple[int, ...], bounds: list[float], quadrature: tuple[Any, Any]) -> float:
     """Probability that a driftless random walk leaves ±bound·√n at one look or more.
 
     Source: Armitage, McPherson and Rowe 1969, by Gauss-Legendre quadrature.
@@ -57,7 +55,7 @@ def _crossing(looks: tuple[int, ...], bounds: list[float]) -> float:
     import numpy as np
     from scipy.special import ndtr
 
-    unit_nodes, unit_weights = _quadrature()
+    unit_nodes, unit_weights = quadrature
     crossed, last = 0.0, 0
     at, mass = np.zeros(1), np.ones(1)
     for n, bound in zip(looks, bounds, strict=True):
@@ -68,11 +66,3 @@ def _crossing(looks: tuple[int, ...], bounds: list[float]) -> float:
         density = np.exp(-0.5 * moved**2) @ mass / (step * (2 * np.pi) ** 0.5)
         at, mass, last = nodes, density * limit * unit_weights, n
     return crossed
-
-
-@functools.cache
-def _quadrature() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    from numpy.polynomial.legendre import leggauss
-
-    nodes, weights = leggauss(_NUM_NODES)
-    return nodes, weights

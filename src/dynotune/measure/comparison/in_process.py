@@ -74,8 +74,7 @@ def compare_within(
     Returns:
         The comparison, with a verdict, and why there is none, if it could not be made so.
 
-    Raises:
-        CannotRunHere, UsageError: the command or the machine, not the candidate.
+    Raises CannotRunHere, UsageError: the command or the machine, not the candidate.
     """
     arm = Candidate(tuple(sorted(_switched(request), key=lambda setting: setting.knob)))
     told = 0
@@ -145,7 +144,6 @@ def concluded(
     pairs: list[Pair],
     judgement: SequentialResult,
 ) -> Comparison:
-    """Return the comparison with its answer, and with what its blocks say."""
     unit = unit_of(blocks)
     outcome = found.outcome
     start_s = outcome.first_step_s if outcome is not None else None

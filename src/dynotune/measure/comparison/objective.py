@@ -14,7 +14,7 @@ from dynotune.measure.live.pilot import FEW_P99_STEPS
 from dynotune.schema.comparison import ArmName
 from dynotune.schema.errors import CannotRunHere, StatisticsError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.run import Objective, Process, Run, RunSpec, TimedWindow
+from dynotune.schema.run import Objective, Run, RunSpec, TimedWindow
 
 PERCENTILE = 0.99
 
@@ -33,8 +33,7 @@ def value(outcome: Outcome, objective: Objective, unit: summary.Unit) -> float:
         outcome: as `run_arm` gave it, with its records.
         unit: what the pilots could count.
 
-    Raises:
-        StatisticsError: it cannot be known of this run.
+    Raises StatisticsError: it cannot be known of this run.
     """
     match objective:
         case "throughput":
@@ -54,20 +53,14 @@ def value(outcome: Outcome, objective: Objective, unit: summary.Unit) -> float:
 
 def unit_of(objective: Objective, unit: summary.Unit) -> str:
     """What a value is of, in words: `s/sample`."""
-    return {
-        "throughput": f"s/{unit}",
-        "latency-p99": "s",
-        "time-to-first-step": "s",
-        "memory": "bytes",
-        "energy": f"J/{unit}",
-    }[objective]
+    of_each = {"throughput": f"s/{unit}", "energy": f"J/{unit}", "memory": "bytes"}
+    return of_each.get(objective, "s")
 
 
 def refuse_impossible(run: RunSpec) -> None:
     """Find out before anything runs what cannot be measured here.
 
-    Raises:
-        CannotRunHere: the objective needs what is not there.
+    Raises CannotRunHere: the objective needs what is not there.
     """
     if run.objective != "energy":
         return
@@ -169,21 +162,13 @@ def _largest_process_bytes(run: Run) -> int:
 
 def _device_bytes(outcome: Outcome) -> float | None:
     """Summed over the ranks; None where no allocator of a device was used."""
-    found = [process.peak_device_bytes for process in _ranks(outcome)]
-    known = [num_bytes for num_bytes in found if num_bytes]
+    ranks = [process for process in outcome.run.processes if process.window is not None]
+    known = [rank.peak_device_bytes for rank in ranks if rank.peak_device_bytes]
     return float(sum(known)) if known else None
 
 
-def _ranks(outcome: Outcome) -> list[Process]:
-    return [process for process in outcome.run.processes if process.window is not None]
-
-
 def _energy_j(outcome: Outcome, unit: summary.Unit) -> float:
-    run, measured = outcome.run, summary.measured(outcome.run)
+    run = outcome.run
     if isinstance(run.energy_j, Unknown):
         raise StatisticsError(f"The energy of {run.id} is not known: {run.energy_j.reason}.")
-    if unit == "step":
-        return run.energy_j / measured.num_steps
-    if measured.num_samples is None:
-        raise StatisticsError(f"The samples of {run.id} could not be counted, those of the pilots could.")
-    return run.energy_j / measured.num_samples
+    return summary.measured(run).each(run.energy_j, unit)

@@ -8,17 +8,15 @@ from pathlib import Path
 
 import msgspec
 
-from dynotune import knobs, probe
+from dynotune import probe
 from dynotune.launch import new_run_folder
 from dynotune.launch.process import fresh_folder, origin, variants
 from dynotune.measure.comparison import in_process, objective, schedule, summary
 from dynotune.measure.comparison.stats import SequentialResult, judge
-from dynotune.measure.live import cautions
-from dynotune.measure.live.arm_run import refuse_impossible, run_arm
-from dynotune.measure.live.cache_effects import compiled_s, found_warm
-from dynotune.measure.live.machine import facts_of, machine_lock, refuse_another_machine
+from dynotune.measure.live import cautions, pilot
+from dynotune.measure.live.arm_run import refuse_impossible, run_settings
+from dynotune.measure.live.machine import check, facts_of, machine_lock, refuse_another_machine
 from dynotune.measure.live.outcome import Outcome, refuse_rejected
-from dynotune.measure.live.pilot import FirstStep, Steadiness, UntilStep, WindowPlan, limit_s, plan, plan_window
 from dynotune.measure.live.request import CompareRequest, Watcher
 from dynotune.schema import document
 from dynotune.schema.comparison import PRECISION, ArmName, Comparison, FailedArm, Pair, Voided
@@ -49,10 +47,7 @@ def compare(request: CompareRequest, watcher: Watcher) -> Comparison:
     run = request.run
     variants.refuse_missing(request.candidate, run.settings)
     facts = facts_of(run, request.candidate)
-    for setting in [*request.candidate, *run.settings]:
-        knobs.check_applies(setting, facts)
-        if caution := knobs.caution(setting, facts):
-            watcher.warn(caution)
+    check([*request.candidate, *run.settings], facts, watcher)
     for arm in ARMS:
         refuse_impossible(run, request.arm(arm), facts)
     objective.refuse_impossible(run)
@@ -118,8 +113,7 @@ def resume(folder: Path, now: RunSpec, watcher: Watcher, *, budget_s: float | No
 def so_far(folder: Path) -> SequentialResult:
     """What the pairs, or blocks, of an interrupted comparison say until now.
 
-    Raises:
-        RecordError: there is no comparison in `folder`.
+    Raises RecordError: there is no comparison in `folder`.
     """
     comparison = document.read(folder / FILE, Comparison)
     return judge(comparison.pairs, margin=comparison.margin, max_pairs=comparison.max_pairs)
@@ -148,7 +142,7 @@ class _Session:
         self._watcher = watcher
         self._began_s = time.monotonic()
         self._outcomes: list[Outcome] = []
-        self._first_steps: dict[ArmName, FirstStep] = {}
+        self._first_steps: dict[ArmName, pilot.FirstStep] = {}
 
     def run(self) -> Comparison:
         if _is_over(self._comparison):
@@ -185,12 +179,12 @@ class _Session:
 
     # Pilots
 
-    def _pilots(self) -> WindowPlan:
+    def _pilots(self) -> pilot.WindowPlan:
         said = cautions.say_where(self._request.run, self._folder / "pilot", self._watcher)
         outcomes = [self._pilot(arm, f"pilot-{arm}") for arm in ARMS]
         if self._comparison.run_s is not None:
             # Resumed: what was decided holds, whatever these pilots would say. No look is added by resuming.
-            return plan_window(self._request.run, outcomes)
+            return pilot.plan_window(self._request.run, outcomes)
         window, max_pairs = self._plan(outcomes)
         if max_pairs < self._request.max_pairs:
             self._watcher.say(f"The budget affords {max_pairs} of {self._request.max_pairs} pairs.")
@@ -218,21 +212,23 @@ class _Session:
 
     def _pilot(self, arm: ArmName, name: str) -> Outcome:
         self._watcher.running(f"pilot: {arm}")
-        outcome = self._launch(arm, name, limit_s(self._request.run, None), window=None)
-        self._first_steps[arm] = FirstStep(outcome)
+        outcome = self._launch(arm, name, pilot.limit_s(self._request.run, None), window=None)
+        self._first_steps[arm] = pilot.FirstStep(outcome)
         return outcome
 
-    def _plan(self, outcomes: list[Outcome]) -> tuple[WindowPlan, int]:
+    def _plan(self, outcomes: list[Outcome]) -> tuple[pilot.WindowPlan, int]:
         """The window and the most pairs. Where only cold caches of the pilots are in the way, they run once more, warm.
 
-        Raises:
-            CannotRunHere, UsageError: as `plan`.
+        Raises CannotRunHere, UsageError: as `plan`.
         """
         try:
-            return plan(self._request, outcomes, self._left_s())
+            return pilot.plan(self._request, outcomes, self._left_s())
         except UsageError:
             baseline, candidate = outcomes
-            at_best = [found_warm(baseline, candidate, is_first=True), found_warm(candidate, baseline, is_first=False)]
+            at_best = [
+                pilot.found_warm(baseline, candidate, is_first=True),
+                pilot.found_warm(candidate, baseline, is_first=False),
+            ]
             if not self._would_do_warm(outcomes, at_best):
                 raise
         self._watcher.say("Whether the budget will do depends on what a run takes with warm caches: once more.")
@@ -240,7 +236,7 @@ class _Session:
             outcome if found is None else self._pilot(arm, f"pilot-{arm}-warm")
             for arm, outcome, found in zip(ARMS, outcomes, at_best, strict=True)
         ]
-        return plan(self._request, warm, self._left_s(), cold_kept=1.0)
+        return pilot.plan(self._request, warm, self._left_s(), cold_kept=1.0)
 
     def _would_do_warm(self, outcomes: list[Outcome], at_best: list[Outcome | None]) -> bool:
         """Whether the budget may do if what pilots compiled and read lies in caches, their runs once more included."""
@@ -248,23 +244,25 @@ class _Session:
         if left_s is None or self._request.run.caches == "cold" or at_best == [None, None]:
             return False
         once_more_s = sum(
-            (outcome.run.wall_s or 0.0) - compiled_s(outcome) - (found.launched_s - outcome.launched_s)
+            (outcome.run.wall_s or 0.0) - pilot.compiled_s(outcome) - (found.launched_s - outcome.launched_s)
             for outcome, found in zip(outcomes, at_best, strict=True)
             if found is not None
         )
         warm = [found or outcome for outcome, found in zip(outcomes, at_best, strict=True)]
         try:
-            plan(self._request, warm, left_s - once_more_s, cold_kept=0.0)
+            pilot.plan(self._request, warm, left_s - once_more_s, cold_kept=0.0)
         except UsageError:
             return False
         return True
 
-    def _launch(self, arm: ArmName, name: str, limit: float, window: WindowPlan | None) -> Outcome:
+    def _launch(self, arm: ArmName, name: str, limit: float, window: pilot.WindowPlan | None) -> Outcome:
         folder = fresh_folder(self._folder / name)
         try:
-            outcome = run_arm(
-                self._request,
-                arm,
+            outcome = run_settings(
+                self._request.run,
+                self._request.arm(arm),
+                label=f"a run of the {arm}",
+                cache_folder=self._folder / "caches" / arm,
                 folder=folder,
                 purpose="pilot" if window is None else "measured",
                 facts=self._comparison.facts,
@@ -273,7 +271,7 @@ class _Session:
                 window_steps=(window.num_steps or None) if window else None,
                 enough=self._first_steps[arm]
                 if window
-                else UntilStep(Steadiness(self._request.run), self._watcher.say),
+                else pilot.UntilStep(pilot.Steadiness(self._request.run), self._watcher.say),
             )
         except CommandFailed as error:
             raise _ArmFailed(FailedArm(arm, error.command_exit_code, list(error.last_lines), str(folder))) from error
@@ -287,66 +285,57 @@ class _Session:
 
     # Pairs
 
-    def _pairs(self, window: WindowPlan) -> None:
-        limit = limit_s(self._request.run, window.run_s)
+    def _pairs(self, window: pilot.WindowPlan) -> None:
+        limit = pilot.limit_s(self._request.run, window.run_s)
         while not (judgement := self._judge()).finished:
-            valid, attempt = len(self._comparison.pairs), len(self._comparison.pairs) + len(self._comparison.voided)
-            if self._out_of_time(window):
+            valid, left_s = len(self._comparison.pairs), self._left_s()
+            if left_s is not None and left_s < 2 * window.run_s and valid:
                 judgement = self._judge(ended=True)
                 break
             order = schedule.orders(self._comparison.max_pairs, self._comparison.run.seed or 0)
             told = words.so_far(judgement.speedup, judgement.ci, self._left_s())
-            self._pair(attempt + 1, order[valid], window, limit, told)
-        self._conclude(judgement)
+            self._pair(valid + len(self._comparison.voided) + 1, order[valid], window, limit, told)
+        self._comparison = judgement.conclude(self._comparison)
+        self._summarise()
 
-    def _pair(self, number: int, first: ArmName, window: WindowPlan, limit: float, so_far: str) -> None:
+    def _pair(self, number: int, first: ArmName, window: pilot.WindowPlan, limit: float, so_far: str) -> None:
         values: dict[ArmName, float] = {}
         runs: dict[ArmName, Outcome] = {}
-        for arm in (first, _other(first)):
+        for arm in ARMS if first == ARMS[0] else ARMS[::-1]:
             self._watcher.running_arm(arm, pair=number, max_pairs=self._comparison.max_pairs, so_far=so_far)
             runs[arm] = self._launch(arm, f"{number:03d}-{arm}", limit, window)
             values[arm] = objective.value(runs[arm], self._request.run.objective, self._comparison.unit)
         pair = Pair(first, values["baseline"], values["candidate"], runs["baseline"].run.id, runs["candidate"].run.id)
-        reasons = objective.void_reasons(self._request.run.objective, runs)
-        if reasons:
+        if reasons := objective.void_reasons(self._request.run.objective, runs):
             voided = Voided(number, "; ".join(reasons), pair)
             self._update(voided=[*self._comparison.voided, voided])
             self._watcher.voided(voided)
         else:
             self._update(pairs=[*self._comparison.pairs, pair])
+            done = self._comparison
             self._watcher.finished(
-                pair, number=len(self._comparison.pairs), max_pairs=self._comparison.max_pairs,
-                unit=self._comparison.unit, objective=self._comparison.run.objective,
-            )  # fmt: skip
+                pair, number=len(done.pairs), max_pairs=done.max_pairs, unit=done.unit, objective=done.run.objective
+            )
 
     def _judge(self, *, ended: bool = False) -> SequentialResult:
+        # Pairs are dear: without a budget they end with the verdict, unless more was asked for.
+        usual = math.inf if self._request.budget_s is None else PRECISION
         return judge(
             self._comparison.pairs,
             margin=self._comparison.margin,
             max_pairs=self._comparison.max_pairs,
             num_voided=len(self._comparison.voided),
-            precision=self._precision(),
+            precision=usual if self._request.precision is None else self._request.precision,
             ended=ended,
         )
 
-    def _precision(self) -> float:
-        """Pairs are dear: without a budget they end with the verdict, unless more was asked for."""
-        if self._request.precision is not None:
-            return self._request.precision
-        return math.inf if self._request.budget_s is None else PRECISION
-
-    def _conclude(self, judgement: SequentialResult) -> None:
-        self._comparison = judgement.conclude(self._comparison)
-        self._summarise()
-
     def _summarise(self, **answer: object) -> None:
-        """The answer, with what is shown beside it of the pairs that count."""
         runs: dict[ArmName, list[summary.MeasuredRun]] = {arm: [] for arm in ARMS}
         warnings = [*self._comparison.warnings, *cautions.warnings(self._outcomes)]
         warnings += objective.notes(self._request.run.objective, self._outcomes)
         pairs = self._comparison.pairs
         values = [pair.baseline_s for pair in pairs], [pair.candidate_s for pair in pairs]
-        for pair in self._comparison.pairs:
+        for pair in pairs:
             for arm, run in zip(ARMS, (pair.baseline_run, pair.candidate_run), strict=True):
                 # From disk: some may be of an earlier attempt.
                 try:
@@ -367,20 +356,12 @@ class _Session:
             return None
         return self._request.budget_s - (time.monotonic() - self._began_s)
 
-    def _out_of_time(self, window: WindowPlan) -> bool:
-        left_s = self._left_s()
-        return left_s is not None and left_s < 2 * window.run_s and len(self._comparison.pairs) > 0
-
     def _update(self, **changes: object) -> None:
-        self._comparison = msgspec.structs.replace(self._comparison, **changes)
-        self._save()
+        self._keep(msgspec.structs.replace(self._comparison, **changes))
 
     def _keep(self, comparison: Comparison) -> None:
         self._comparison = comparison
-        self._save()
-
-    def _save(self) -> None:
-        document.write(self._folder / FILE, self._comparison)
+        document.write(self._folder / FILE, comparison)
 
 
 class _ArmFailed(Exception):
@@ -389,7 +370,3 @@ class _ArmFailed(Exception):
     def __init__(self, arm: FailedArm) -> None:
         super().__init__(arm)
         self.arm = arm
-
-
-def _other(arm: ArmName) -> ArmName:
-    return "candidate" if arm == "baseline" else "baseline"

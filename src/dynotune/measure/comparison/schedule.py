@@ -11,8 +11,7 @@ from dynotune.schema.errors import UsageError
 def looks(max_pairs: int) -> tuple[int, ...]:
     """The numbers of valid pairs after which a verdict may fall; the last one is `max_pairs`.
 
-    Raises:
-        UsageError: `max_pairs` is not between 2 and 48.
+    Raises UsageError: `max_pairs` is not between 2 and 48.
     """
     if not MIN_PAIRS <= max_pairs <= MOST_PAIRS:
         raise UsageError(

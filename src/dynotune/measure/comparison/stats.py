@@ -122,19 +122,14 @@ def judge(
         fit = _fit(pairs[: schedule[k]], seen)
         if settled is not None:
             settled = _narrower(settled, _state(fit, levels[k], verdict=settled.verdict, reason=""))
-            if _is_precise(settled, precision) or fit.num_pairs == max_pairs:
-                return settled
-            continue
-        if void.is_too_many(fit.num_pairs):
-            verdict, reason = None, void.as_reason(fit.num_pairs)
         else:
-            verdict, reason = _verdict(fit, levels[k], equivalence_levels[k], margin)
-        if verdict is not None:
-            settled = _state(fit, levels[k], verdict=verdict, reason=reason)
+            verdict, reason = _verdict(fit, levels[k], equivalence_levels[k], margin, void)
+            if verdict is not None:
+                settled = _state(fit, levels[k], verdict=verdict, reason=reason)
+        if settled is not None:
             if _is_precise(settled, precision) or fit.num_pairs == max_pairs:
                 return settled
-            continue
-        if fit.num_pairs == max_pairs:
+        elif fit.num_pairs == max_pairs:
             to_settle = _pairs_to_settle(fit, level, equivalence_levels[k], margin)
             return _state(fit, level, verdict="undecided", reason=reason, num_pairs_to_settle=to_settle)
 
@@ -144,8 +139,12 @@ def judge(
         # Before the first look, what is judged has at least what a look has: pairs, or a spread that is known.
         unseen_until = 1 if seen.df else schedule[0] - 1
         last_look = schedule[num_passed - 1] if num_passed else unseen_until
-        fit = _fit(pairs, seen)
-        return _ended(fit, last_look, levels[num_passed], equivalence_levels[num_passed], margin, void)
+        fit, verdict, reason = _fit(pairs, seen), None, ""
+        if len(pairs) > last_look or void.is_too_many(len(pairs)):
+            level, equivalence_level = levels[num_passed], equivalence_levels[num_passed]
+            verdict, reason = _verdict(fit, level, equivalence_level, margin, void)
+        told = f"{OUT_OF_TIME} {reason}".strip() if verdict is None else reason
+        return _state(fit, levels[num_passed], verdict=verdict or "undecided", reason=told)
     next_look = schedule[num_passed]
     reason = f"The next look is at {next_look} pairs."
     return _state(_fit(pairs, seen), level, verdict=None, reason=reason, next_look=next_look)
@@ -169,23 +168,7 @@ def _narrower(settled: SequentialResult, later: SequentialResult) -> SequentialR
     return later if is_narrower and same_side else settled
 
 
-def _ended(
-    fit: _Fit, last_look: int, level: float, equivalence_level: float, margin: float, void: _Void
-) -> SequentialResult:
-    """What pairs beyond the last look say, without any to come."""
-    verdict: Verdict | None = None
-    reason = ""
-    if void.is_too_many(fit.num_pairs):
-        reason = void.as_reason(fit.num_pairs)
-    elif fit.num_pairs > last_look:
-        verdict, reason = _verdict(fit, level, equivalence_level, margin)
-    told = f"{OUT_OF_TIME} {reason}".strip() if verdict is None else reason
-    return _state(fit, level, verdict=verdict or "undecided", reason=told)
-
-
 class _Void(NamedTuple):
-    """Pairs that count for nothing."""
-
     num: int
 
     def is_too_many(self, num_valid: int) -> bool:
@@ -257,8 +240,11 @@ def _log_ratio(pair: Pair) -> float:
     return math.log(pair.baseline_s) - math.log(pair.candidate_s)
 
 
-def _verdict(fit: _Fit, level: float, equivalence_level: float, margin: float) -> tuple[Verdict | None, str]:
-    """The verdict at one look, or None; and the reason."""
+def _verdict(
+    fit: _Fit, level: float, equivalence_level: float, margin: float, void: _Void | None = None
+) -> tuple[Verdict | None, str]:
+    if void is not None and void.is_too_many(fit.num_pairs):
+        return None, void.as_reason(fit.num_pairs)
     differs = abs(fit.effect) > fit.half_width(level)
     if abs(fit.effect) + fit.half_width(equivalence_level) <= math.log1p(margin):
         size = f"A difference of {abs(math.expm1(fit.effect)):.2%} is there, but it" if differs else "It"

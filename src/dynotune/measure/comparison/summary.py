@@ -15,46 +15,55 @@ from dynotune.measure.live.pilot import WindowPlan
 from dynotune.schema import document
 from dynotune.schema.comparison import ArmName, ArmSummary, Comparison
 from dynotune.schema.errors import StatisticsError
-from dynotune.schema.run import EnvironmentChange, Process, Readback, Run
+from dynotune.schema.run import EnvironmentChange, Process, Readback, Run, TimedWindow
 from dynotune.schema.study import BreakEven
 
 Unit = Literal["sample", "step"]
 
 
 class MeasuredRun(msgspec.Struct, frozen=True):
-    """A run whose window is complete, with the processes that timed it (one a rank)."""
+    """A run with the processes that timed its window (one a rank).
+
+    Of a run that was ended with its first step, the ranks, or the process that made the most steps.
+    """
 
     run: Run
     ranks: list[Process]
 
     @property
-    def wall_s(self) -> float:
-        """Of the slowest rank's window."""
-        windows = [rank.window for rank in self.ranks if rank.window is not None]
-        return max(window.end_s - window.begin_s for window in windows)
+    def windows(self) -> list[TimedWindow]:
+        return [rank.window for rank in self.ranks if rank.window is not None]
 
     @property
-    def is_timed(self) -> bool:
-        return any(rank.window is not None for rank in self.ranks)
+    def wall_s(self) -> float:
+        """Of the slowest rank's window."""
+        return max(window.end_s - window.begin_s for window in self.windows)
 
     @property
     def num_steps(self) -> int:
-        return max(rank.window.num_steps for rank in self.ranks if rank.window is not None)
+        return max(window.num_steps for window in self.windows)
 
     @property
     def num_samples(self) -> int | None:
         """Of all ranks together; None where one could not count them."""
-        counts = [rank.window.num_samples for rank in self.ranks if rank.window is not None]
+        counts = [window.num_samples for window in self.windows]
         known = [count for count in counts if count is not None]
         return sum(known) if len(known) == len(counts) and sum(known) > 0 else None
 
+    def each(self, total: float, unit: Unit) -> float:
+        """Of `total`, what a sample takes, or a step.
+
+        Raises StatisticsError: the samples were counted in the pilots and could not be in this run.
+        """
+        num = self.num_steps if unit == "step" else self.num_samples
+        if num is None:
+            raise StatisticsError(f"The samples of {self.run.id} could not be counted, those of the pilots could.")
+        return total / num
+
 
 def measured(run: Run) -> MeasuredRun:
-    return MeasuredRun(run, [process for process in run.processes if process.window is not None])
-
-
-def without_window(run: Run) -> MeasuredRun:
-    """A run that was ended with its first step: the ranks, or the process that made the most steps."""
+    if timed := [process for process in run.processes if process.window is not None]:
+        return MeasuredRun(run, timed)
     stepping = [process for process in run.processes if process.num_steps]
     ranks = [process for process in stepping if process.rank is not None]
     most = max((process.num_steps for process in stepping), default=0)
@@ -63,22 +72,13 @@ def without_window(run: Run) -> MeasuredRun:
 
 def read_run(folder: Path) -> MeasuredRun:
     """Raises RecordError when it cannot be read."""
-    run = document.read(folder / "run.json", Run)
-    return measured(run) if any(process.window for process in run.processes) else without_window(run)
+    return measured(document.read(folder / "run.json", Run))
 
 
 def value_s(outcome: Outcome, unit: Unit) -> float:
-    """Wall time of the window a sample, or a step, seconds.
-
-    Raises:
-        StatisticsError: the samples were counted in the pilots and could not be in this run.
-    """
+    """Wall time of the window a sample, or a step, seconds. Raises StatisticsError as `each`."""
     found = measured(outcome.run)
-    if unit == "step":
-        return found.wall_s / found.num_steps
-    if found.num_samples is None:
-        raise StatisticsError(f"The samples of {outcome.run.id} could not be counted, those of the pilots could.")
-    return found.wall_s / found.num_samples
+    return found.each(found.wall_s, unit)
 
 
 def unit(pilots: Sequence[Outcome]) -> Unit:
@@ -92,7 +92,6 @@ def unit(pilots: Sequence[Outcome]) -> Unit:
 
 
 def step(outcome: Outcome) -> str:
-    """What counts as a step, in words."""
     counted = [process for process in outcome.run.processes if process.step]
     return max(counted, key=lambda process: process.num_steps).step or "" if counted else ""
 
@@ -107,9 +106,9 @@ class Pace(NamedTuple):
 def pace(run: MeasuredRun) -> Pace | None:
     """Of the rank whose window began last; None of a run without a window or a launch."""
     launched_s = run.run.launched_s
-    if not run.is_timed or launched_s is None:
+    if not run.windows or launched_s is None:
         return None
-    window = max((rank.window for rank in run.ranks if rank.window is not None), key=lambda window: window.begin_s)
+    window = max(run.windows, key=lambda window: window.begin_s)
     step_s = run.wall_s / run.num_steps
     return Pace(window.begin_s - launched_s - window.first_step * step_s, step_s)
 
@@ -118,7 +117,7 @@ def arm_summary(runs: Sequence[MeasuredRun], unit: Unit, values: Sequence[float]
     """Medians over the runs, and over the objective's `values`; None where nothing was measured."""
     if not runs:
         return ArmSummary(value=_median(values))
-    timed = [run for run in runs if run.is_timed]
+    timed = [run for run in runs if run.windows]
     per_step = _median(run.wall_s / run.num_steps for run in timed)
     counted = [(run.wall_s, run.num_samples) for run in timed if run.num_samples]
     per_sample = statistics.median(wall_s / num for wall_s, num in counted) if unit == "sample" and counted else None
@@ -181,17 +180,13 @@ def changes_by_program(comparison: Comparison, outcome: Outcome) -> list[Environ
 
 
 def cost(comparison: Comparison, window: WindowPlan) -> str:
-    """What the comparison will take, in words."""
     most_s = 2 * comparison.max_pairs * window.run_s
-    if not window.num_steps:
-        return (
-            f"Each run ends with its first steps; about {window.run_s:.0f} s. At most {comparison.max_pairs} pairs, "
-            f"{most_s / 60:.1f} min; fewer when it is clear, more where some are void."
-        )
-    epochs = f" ({window.whole_epochs} whole epochs)" if window.whole_epochs else ""
+    each = "Each run ends with its first steps"
+    if window.num_steps:
+        epochs = f" ({window.whole_epochs} whole epochs)" if window.whole_epochs else ""
+        each = f"Each run: {window.warmup_steps} steps of warm-up, then {window.num_steps} timed as a whole{epochs}"
     return (
-        f"Each run: {window.warmup_steps} steps of warm-up, then {window.num_steps} timed as a whole{epochs}; "
-        f"about {window.run_s:.0f} s. At most {comparison.max_pairs} pairs, {most_s / 60:.1f} min; "
+        f"{each}; about {window.run_s:.0f} s. At most {comparison.max_pairs} pairs, {most_s / 60:.1f} min; "
         "fewer when it is clear, more where some are void."
     )
 
@@ -205,30 +200,21 @@ def _most(values: Iterable[int | None]) -> int | None:
     return max((value for value in values if value is not None), default=None)
 
 
-# After how many steps a setting that starts later, as compilation does, is ahead.
-
-
 def pays_off(recipe_runs: Sequence[MeasuredRun], baseline_runs: Sequence[MeasuredRun]) -> BreakEven:
-    """Medians over the runs of each arm, whose windows say the pace and when it began.
+    """After how many steps a setting that starts later, as compilation does, is ahead.
+
+    Medians over the runs of each arm, whose windows say the pace and when it began.
 
     Of runs with warm caches it is the start with warm caches: the first one of all took longer.
 
-    Raises:
-        StatisticsError: an arm has no run whose window and launch are known.
+    Raises StatisticsError: an arm has no run whose window and launch are known.
     """
     recipe, baseline = _pace(recipe_runs, "recipe"), _pace(baseline_runs, "baseline")
-    return BreakEven(
-        start_s=recipe.start_s,
-        baseline_start_s=baseline.start_s,
-        after_steps=_ahead_after(recipe, baseline),
-    )
-
-
-def _ahead_after(recipe: Pace, baseline: Pace) -> int | None:
     later_s, saved_s = recipe.start_s - baseline.start_s, baseline.step_s - recipe.step_s
-    if saved_s <= 0:
-        return None
-    return 0 if later_s < 0 else math.floor(later_s / saved_s) + 1
+    after_steps = None
+    if saved_s > 0:
+        after_steps = 0 if later_s < 0 else math.floor(later_s / saved_s) + 1
+    return BreakEven(start_s=recipe.start_s, baseline_start_s=baseline.start_s, after_steps=after_steps)
 
 
 def _pace(runs: Sequence[MeasuredRun], arm: str) -> Pace:

@@ -9,21 +9,17 @@ arms are made in `measure.comparison`.
 """
 
 from dynotune.measure.live.arm_run import SYNCHRONISED, refuse_impossible, run_settings
-from dynotune.measure.live.cache_effects import COLD_KEPT, compiles, num_steps_to_find
-from dynotune.measure.live.machine import facts_of, machine_lock, refuse_another_machine
+from dynotune.measure.live.machine import checked_facts, facts_of, machine_lock, refuse_another_machine
 from dynotune.measure.live.outcome import Outcome, refuse_failed, refuse_rejected, stepping
 from dynotune.measure.live.pilot import (
-    ENERGY_WINDOW_S,
-    ROOM_STEPS,
-    SHORT_WINDOW_S,
+    COLD_KEPT,
     FirstStep,
     Steadiness,
     WindowPlan,
-    epoch_steps,
+    compiles,
     limit_s,
     steady_steps,
 )
-from dynotune.measure.live.placement import earliest, past_epoch_begin
 from dynotune.measure.live.recording import OVERSTATED, Recorder, Recording, record
 from dynotune.measure.live.request import CompareRequest, RecordRequest, StartRequest, Watcher
 from dynotune.measure.live.task_runner import TaskRunner
@@ -31,13 +27,10 @@ from dynotune.measure.live.warmup import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_
 
 __all__ = [
     "COLD_KEPT",
-    "ENERGY_WINDOW_S",
     "MAX_WINDOW_S",
     "MIN_WINDOW_S",
     "MIN_WINDOW_STEPS",
     "OVERSTATED",
-    "ROOM_STEPS",
-    "SHORT_WINDOW_S",
     "SYNCHRONISED",
     "CompareRequest",
     "FirstStep",
@@ -51,15 +44,13 @@ __all__ = [
     "Watcher",
     "WindowPlan",
     "cautions",
+    "checked_facts",
     "compiles",
-    "earliest",
-    "epoch_steps",
     "facts_of",
     "limit_s",
     "machine_lock",
-    "num_steps_to_find",
-    "past_epoch_begin",
     "pilot",
+    "placement",
     "record",
     "refuse_another_machine",
     "refuse_failed",

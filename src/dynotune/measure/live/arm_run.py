@@ -2,58 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from dynotune.launch.caches import contents
 from dynotune.launch.process import environment, revision, variants
 from dynotune.launch.records import Record
-from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
-from dynotune.measure.live.live_run import num_ranks, run_once
+from dynotune.measure.live.launch_plan import launch_plan
+from dynotune.measure.live.live_run import Enough, num_ranks, run_once
 from dynotune.measure.live.machine import facts_of_arm
 from dynotune.measure.live.outcome import Outcome, refuse_failed
-from dynotune.measure.live.request import CompareRequest
-from dynotune.schema.comparison import ArmName
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Facts
-from dynotune.schema.run import Purpose, RunSpec
+from dynotune.schema.run import Plan, Purpose, RunSpec
 from dynotune.schema.setting import Setting
 from dynotune.schema.task import CheckResults, Task, TimeWindow
 
 SYNCHRONISED = ("latency-p99", "time-to-first-step")
 """Objectives that are of single steps: each waits for the device."""
-
-Enough = Callable[[list[Record]], bool]
-
-
-def run_arm(
-    request: CompareRequest,
-    arm: ArmName,
-    *,
-    folder: Path,
-    purpose: Purpose,
-    facts: Facts,
-    limit_s: float,
-    warmup_steps: int | None = None,
-    window_steps: int | None = None,
-    enough: Enough = lambda records: False,
-    results: CheckResults | None = None,
-) -> Outcome:
-    """Run the arm of a comparison in `folder`, with the caches that it has beside it; the rest as `run_settings`."""
-    return run_settings(
-        request.run,
-        request.arm(arm),
-        label=f"a run of the {arm}",
-        cache_folder=folder.parent / "caches" / arm,
-        folder=folder,
-        purpose=purpose,
-        facts=facts,
-        limit_s=limit_s,
-        warmup_steps=warmup_steps,
-        window_steps=window_steps,
-        enough=enough,
-        results=results,
-    )
 
 
 def run_settings(
@@ -98,28 +64,36 @@ def run_settings(
         purpose=purpose,
         facts=facts,
         cache_folder=cache_folder,
-        tasks=tasks,
-        note_events=purpose == "pilot",
-        sync_steps=run.objective in SYNCHRONISED and results is None,
+        plan=Plan(
+            tasks=tasks,
+            note_events=purpose == "pilot",
+            sync_steps=run.objective in SYNCHRONISED and results is None,
+        ),
         times_start=run.objective == "time-to-first-step",
         memory=run.objective == "memory" and purpose == "measured",
         samples=purpose == "measured",
         run_to_end=run.run_to_end and results is None,
     )
     outcome = run_once(launch, folder=folder, limit_s=limit_s, enough=enough)
-    _refuse_incomplete(outcome, launch, limit_s)
-    return outcome
+    complete = outcome.records if launch.window is None else _has_window(outcome.all_records)
+    if outcome.run.ended_by == "window" or (outcome.run.exit_code == 0 and complete):
+        return outcome
+    refuse_failed(outcome, launch, limit_s)
+    raise CannotRunHere(
+        f"The command ended by itself after {outcome.num_steps} steps, before the window of {window_steps} was "
+        "complete.",
+        hint="Let it run longer (more epochs, more data), or ask for a shorter window with --warmup and --steps.",
+    )
 
 
 def refuse_impossible(run: RunSpec, settings: Sequence[Setting], facts: Facts) -> None:
     """Find out before anything runs what `run_settings` would refuse in the settings.
 
-    Raises:
-        UsageError, CannotRunHere: as `environment.build`, `variants.variant`, `revision.find` and `facts_of_arm`.
+    Raises UsageError, CannotRunHere: as `environment.build`, `variants.variant`, `revision.find` and `facts_of_arm`.
     """
     env = variants.variant(run.command, run.env, settings, run.cwd).env
     arm_facts = facts_of_arm(run, settings, facts)
-    environment.build(settings, env, run_dir=run.base, agent_dir=environment.AGENT, facts=arm_facts)
+    environment.build(settings, env, run_dir=run.base, facts=arm_facts)
     ref = revision.pinned(settings, facts)
     if ref is not None:
         revision.refuse_unseen(revision.find(run.cwd, ref), run.base, sandbox=run.sandbox)
@@ -129,16 +103,3 @@ def _has_window(records: Sequence[Record]) -> bool:
     """Whether all ranks have timed their window."""
     windows = [window for record in records if (window := record.last("window"))]
     return bool(windows) and len(windows) >= max(num_ranks(records), *(int(one["world_size"]) for one in windows))
-
-
-def _refuse_incomplete(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> None:
-    run, window = outcome.run, launch.window
-    complete = outcome.records if window is None else _has_window(outcome.all_records)
-    if run.ended_by == "window" or (run.exit_code == 0 and complete):
-        return
-    refuse_failed(outcome, launch, limit_s)
-    num_steps = None if window is None else window.num_steps
-    raise CannotRunHere(
-        f"The command ended by itself after {outcome.num_steps} steps, before the window of {num_steps} was complete.",
-        hint="Let it run longer (more epochs, more data), or ask for a shorter window with --warmup and --steps.",
-    )

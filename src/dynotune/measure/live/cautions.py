@@ -19,7 +19,6 @@ _NO_VIEW = "There is no copy-on-write view of it: {}."
 
 
 def warnings(outcomes: Sequence[Outcome]) -> list[str]:
-    """What the runs give reason to be wary of, each said once."""
     found = []
     compiled = sum(any(window.num_compilations for window in outcome.windows) for outcome in outcomes)
     if compiled:
@@ -27,29 +26,23 @@ def warnings(outcomes: Sequence[Outcome]) -> list[str]:
     late = sum(any(w.first_step != o.warmup_steps for w in o.windows) for o in outcomes if o.warmup_steps is not None)
     if late:
         found.append(f"In {late} runs the step was found late and the window began later; lengthen --warmup.")
-    found += _disturbances([o for o in outcomes if o.run.purpose == "measured"])
+    # What else went on beside measured runs is noise, which is in the interval.
+    measured = [o.outside for o in outcomes if o.run.purpose == "measured"]
+    if disturbed := [outside.foreign for outside in measured if outside is not None and outside.foreign]:
+        found.append(
+            f"Beside {len(disturbed)} of {len(measured)} runs something else went on, which widens the interval: "
+            f"{disturbed[0][0]}."
+        )
     found += sorted({f"could not be judged: {why}" for o in outcomes if o.outside for why in o.outside.unknown})
     mistakes = sorted({error for o in outcomes for process in o.run.processes for error in process.errors})
     found += [f"a mistake of dynotune's agent, which the program did not see: {error}" for error in mistakes[:3]]
     return found
 
 
-def _disturbances(measured: Sequence[Outcome]) -> list[str]:
-    """What else went on beside the measured runs: noise, which is in the interval."""
-    disturbed = [o for o in measured if o.outside is not None and o.outside.foreign]
-    if not disturbed:
-        return []
-    first = next(o.outside.foreign[0] for o in disturbed if o.outside is not None)
-    return [
-        f"Beside {len(disturbed)} of {len(measured)} runs something else went on, which widens the interval: {first}."
-    ]
-
-
 def window_cautions(run: RunSpec, window: WindowPlan) -> list[str]:
-    """What the planned window gives reason to be wary of."""
-    found: list[str] = []
     if not window.num_steps:
-        return found
+        return []
+    found = []
     if not window.steady:
         found.append("A pilot never became steady; the window begins in the middle of it.")
     if run.warmup_steps is not None and window.warmup_steps > run.warmup_steps:
@@ -65,10 +58,9 @@ def window_cautions(run: RunSpec, window: WindowPlan) -> list[str]:
 def cache_cautions(request: CompareRequest) -> list[str]:
     """What holds of caches that settings put elsewhere: there no arm has its own, and nothing is emptied."""
     of_arm = {arm: contents.named(request.arm(arm), request.run.cwd) for arm in ("baseline", "candidate")}
-    found = []
     shared = set(of_arm["baseline"].values()) & set(of_arm["candidate"].values())
-    for folder in sorted(shared):
-        found.append(f"Both arms keep their caches in {folder}: what the first compiles, the other finds.")
+    both = "Both arms keep their caches in {}: what the first compiles, the other finds."
+    found = [both.format(folder) for folder in sorted(shared)]
     for arm, folders in of_arm.items():
         for variable, folder in folders.items():
             what = f"The {arm} keeps what it compiles in {folder}, as env.{variable} says"
@@ -109,10 +101,10 @@ def unit_cautions(request: CompareRequest, unit: str) -> list[str]:
 def say_where(run: RunSpec, folder: Path, watcher: Watcher) -> list[str]:
     """Say before anything runs in `folder` that it will work in the user's folder itself, and why; what was said."""
     reason = sandbox.available(run.cwd, folder) if run.sandbox else None
-    said = [f"{_WORKS_THERE}. {_NO_VIEW.format(reason)}"] if reason else []
-    for text in said:
-        watcher.warn(text)
-    return said
+    if not reason:
+        return []
+    watcher.warn(said := f"{_WORKS_THERE}. {_NO_VIEW.format(reason)}")
+    return [said]
 
 
 def sandbox_warnings(outcome: Outcome) -> list[str]:

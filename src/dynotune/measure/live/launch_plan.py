@@ -16,7 +16,9 @@ from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Facts
 from dynotune.schema.run import Plan, Purpose, RunSpec
 from dynotune.schema.setting import Setting
-from dynotune.schema.task import Task, TimeWindow
+from dynotune.schema.task import TimeWindow
+
+PLAIN = Plan()
 
 # A GPU that is there would be found by torch's own code.
 PRETENDED_ENV = {"CUDA_VISIBLE_DEVICES": "", "OMP_WAIT_POLICY": "PASSIVE"}
@@ -54,7 +56,6 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def window(self) -> TimeWindow | None:
-        """The window that is planned from the start; None without one."""
         return next((task for task in self.plan.tasks if isinstance(task, TimeWindow)), None)
 
 
@@ -69,12 +70,7 @@ def launch_plan(
     cache_folder: Path | None = None,
     more_env: dict[str, str] | None = None,
     keep: Sequence[Path] = (),
-    tasks: Sequence[Task] = (),
-    live: bool = False,
-    note_events: bool = False,
-    observe: bool = False,
-    sync_steps: bool = False,
-    startup: bool = False,
+    plan: Plan = PLAIN,
     times_start: bool = False,
     memory: bool = False,
     samples: bool = False,
@@ -86,20 +82,13 @@ def launch_plan(
         facts: of the target; `torch.version` decides under which name the allocator's variable is set.
         cache_folder: of compile and kernel caches that only these settings use; None leaves those of the user.
         more_env: set over what the command inherits.
-        keep: further folders that stay writable for real.
-        tasks: tasks at steps that are known from the start; `live`: more come while the program runs.
-        note_events: note in which steps something was compiled or allocated.
-        observe: look at the state of the process, and write it with its window.
-        sync_steps: wait for the device at the end of each step, for the time of single ones.
-        startup: note what the start is made of.
+        plan: what the agent is to do, without what `run` and `settings` say.
         times_start: the start itself is what is timed: its bytecode lies where the user has it.
-        memory: watch how much memory the process tree has.
         samples: watch the machine from the time on that the program has imported torch; from its start with
             `times_start` and `memory`.
         run_to_end: as `RunSpec.run_to_end`, which is taken for None.
 
-    Raises:
-        UsageError, CannotRunHere: as `launch.process.environment.build`.
+    Raises UsageError, CannotRunHere: as `launch.process.environment.build`.
     """
     command, inherited = variants.variant(run.command, run.env, settings, run.cwd)
     env = inherited | (more_env or {}) | (PRETENDED_ENV if run.pretend is not None else {})
@@ -109,11 +98,11 @@ def launch_plan(
         kept += [cache_folder, *contents.named(settings, run.cwd).values()]
     if run.seed is not None:
         env.setdefault("PYTHONHASHSEED", str(run.seed % 2**32))
-    if not (startup or times_start):
+    if not (plan.startup or times_start):
         env["DYNOTUNE_BYTECODE"] = str(_bytecode_folder())
         kept.append(_bytecode_folder())
     facts = facts_of_arm(run, settings, facts)
-    env, planned = environment.build(settings, env, run_dir=folder, agent_dir=environment.AGENT, facts=facts)
+    env, planned = environment.build(settings, env, run_dir=folder, facts=facts)
     return LaunchPlan(
         id=folder.name if folder.parent == run.base else f"{folder.parent.name}/{folder.name}",
         label=label,
@@ -122,17 +111,12 @@ def launch_plan(
         cwd=run.cwd,
         env=env,
         settings=list(settings),
-        plan=Plan(
+        plan=msgspec.structs.replace(
+            plan,
             settings=planned,
-            tasks=list(tasks),
-            live=live,
             step_function=run.step_function,
             phase=run.phase,
             seed=run.seed,
-            note_events=note_events,
-            observe=observe,
-            sync_steps=sync_steps,
-            startup=startup,
             pretend=run.pretend,
         ),
         sandbox=run.sandbox,
@@ -141,8 +125,8 @@ def launch_plan(
         revision=revision.pinned(settings, facts),
         run_to_end=run.run_to_end if run_to_end is None else run_to_end,
         memory=memory,
-        samples="launch" if samples and (startup or times_start or memory) else "torch" if samples else None,
-        ready_pattern=run.ready_pattern if startup else None,
+        samples="launch" if samples and (plan.startup or times_start or memory) else "torch" if samples else None,
+        ready_pattern=run.ready_pattern if plan.startup else None,
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -15,12 +15,12 @@ from dynotune import probe
 from dynotune.launch import Exit, Launched, Seed, start
 from dynotune.launch.process import processes, revision
 from dynotune.launch.records import Record, Records, TaskPage, spent, summarise
-from dynotune.measure.live import ready, sampler_readout
+from dynotune.measure.live import ready
 from dynotune.measure.live.launch_plan import LaunchPlan
 from dynotune.measure.live.outcome import Outcome, readback_of, stepping
 from dynotune.schema import document
 from dynotune.schema.facts import Unknown
-from dynotune.schema.run import EndedBy, Run
+from dynotune.schema.run import EndedBy, Process, Run
 from dynotune.schema.task import Task
 
 POLL_S = 0.1
@@ -33,6 +33,7 @@ LOST_RANK_S = 5.0
 REPEAT_AFTER_S = 2.0
 AT_EXIT_S = 30.0
 """From a process's last word to the end of the process tree, at most."""
+AROUND_TRACE_S = 0.4
 
 PLANNED = -1
 """Number of the first task of the plan; those that are ordered later count from 1."""
@@ -54,7 +55,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     at_exit: bool = False
 
 
-class LiveRun:
+class LiveRun(AbstractContextManager["LiveRun"]):
     """A started command. Leaving the `with` block ends what is still there of it.
 
     Args:
@@ -62,8 +63,7 @@ class LiveRun:
         folder: the run folder, which exists.
         limit_s: for the whole run.
 
-    Raises:
-        UsageError, CannotRunHere: as `launch.start` and `TaskPage`.
+    Raises UsageError, CannotRunHere: as `launch.start` and `TaskPage`.
     """
 
     def __init__(self, launch: LaunchPlan, *, folder: Path, limit_s: float) -> None:
@@ -104,16 +104,11 @@ class LiveRun:
         if launch.samples == "launch":
             self.sample()
 
-    def __enter__(self) -> LiveRun:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._samples:
             self._sampler.stop()
         self._close_page()
-        self._launched.__exit__(kind, error, trace)
+        self._launched.__exit__(None, None, None)
 
     @property
     def is_over(self) -> bool:
@@ -125,7 +120,6 @@ class LiveRun:
         return self._sampler.samples
 
     def records(self) -> list[Record]:
-        """The records of the processes whose steps count, as they are now."""
         return stepping(self._all_records.update())
 
     def compiles(self) -> bool:
@@ -133,7 +127,6 @@ class LiveRun:
         return any(record.last("compiles") for record in self._all_records.update())
 
     def sample(self) -> None:
-        """Watch the machine from here on."""
         if not self._samples:
             self._sampler.start()
             self._samples = True
@@ -157,12 +150,17 @@ class LiveRun:
         return False
 
     def until_line(self, pattern: str) -> None:
-        """Wait for a line of the command's output, and end the run then; its time is in the outcome."""
+        """Wait for a line of output, the limit or the command's own end; then everything of it is ended."""
         self.sample()
-        wanted = ready.pattern(pattern)
-        waited = ready.watch(self._launched, self._sampler, self.folder, wanted, self.limit_s)
-        self._exit, self._ready_s, self._ready_at_exit = waited.exit, waited.ready_s, waited.at_exit
-        self._over(waited.ended_by)
+        line, deadline_s = ready.ReadyOn(ready.pattern(pattern), self.folder), time.monotonic() + self.limit_s
+        while (ended := self._launched.wait(ready.POLL_S)) is None and not line() and time.monotonic() <= deadline_s:
+            pass
+        if line(ended=ended is not None) and ended is None:
+            self._sampler.sample()
+            ended = self._launched.wait(ready.AT_EXIT_S)
+        self._ready_s, self._ready_at_exit = line.ready_s, line.ready_s is not None and ended is not None
+        self._exit = ended or self._launched.end(GRACE_S)
+        self._over("command" if ended is not None else "timeout" if line.ready_s is None else "window")
 
     def do(self, task: Task, *, limit_s: float | None = None, enough: Enough | None = None) -> Answer:
         """Have all ranks carry out `task` within `limit_s`. What was measured before stays, whatever becomes of it.
@@ -173,7 +171,7 @@ class LiveRun:
         assert self._page is not None, "only a live run takes tasks"
         self.sample()
         number = self._page.order(task)
-        waiting = _Waiting(self, self._page, number, limit_s, enough)
+        waiting = _Waiting(self._page, number, limit_s, enough)
         self.until(waiting)
         answer = Answer() if waiting.is_enough else self.answer_to(number, waiting.reason)
         if answer.at_exit:
@@ -185,13 +183,13 @@ class LiveRun:
         return answer
 
     def answer_to(self, number: int, reason: str = "") -> Answer:
-        """What was said of task `number`."""
+        """Return what was said of task `number`."""
         records = sorted(self.records(), key=lambda record: record.among_ranks("rank") or 0)
         events = [event for record in records if (event := record.results.get(number)) is not None]
         given_up = [event for event in events if event["event"] == "given_up"]
         missing = len(events) < max(1, num_ranks(records))
         if missing and not reason:
-            reason = self._why_over()
+            reason = self.why_over()
         elif given_up:
             reason = str(given_up[0].get("reason", ""))
         return Answer(
@@ -200,12 +198,7 @@ class LiveRun:
             at_exit=any(bool(event.get("at_exit")) for event in given_up) or (missing and self._ended_by == "command"),
         )
 
-    def not_done(self) -> Answer:
-        """The answer to a task that the command ended before."""
-        return Answer(reason=self._why_over(), at_exit=True)
-
     def end(self) -> Outcome:
-        """End the command, if it has not ended, and write its record."""
         if not self.is_over:
             if self.launch.run_to_end:
                 self.until(lambda records: False)
@@ -226,12 +219,11 @@ class LiveRun:
         return outcome
 
     def outcome(self) -> Outcome:
-        """What came of the run so far."""
         records = self._all_records.update()
         wall_s = time.perf_counter() - self.launched_s if self._wall_s is None else self._wall_s
         found = [summarise(record, self.launched_s) for record in records]
         samples = self._sampler.samples
-        energy = sampler_readout.energy(samples, found)
+        energy = _energy(samples, found)
         launch = self.launch
         run = Run(
             id=launch.id,
@@ -251,7 +243,7 @@ class LiveRun:
             launched_s=self.launched_s,
             energy_j=energy if isinstance(energy, Unknown) else energy.joules,
             energy_from="" if isinstance(energy, Unknown) else energy.source,
-            peak_tree_bytes=sampler_readout.peak_tree_bytes(samples),
+            peak_tree_bytes=_peak_tree_bytes(samples),
             spent=spent(records, self.launched_s, self.launched_s + wall_s),
             ready_s=None if self._ready_s is None else self._ready_s - self.launched_s,
         )
@@ -262,18 +254,14 @@ class LiveRun:
             all_records=records,
             records=stepping(records),
             warmup_steps=None if launch.window is None else launch.window.at_step,
-            outside=sampler_readout.outside(self._sampler, run),
+            outside=_outside(self._sampler, run),
             ready_at_exit=self._ready_at_exit,
         )
-
-    def is_alive(self, pid: int) -> bool:
-        process = processes.read(pid)
-        return process is not None and process.state not in "ZX"
 
     def _over(self, by: EndedBy) -> None:
         self._ended_by, self._wall_s = by, time.perf_counter() - self.launched_s
 
-    def _why_over(self) -> str:
+    def why_over(self) -> str:
         if self._ended_by == "timeout":
             return f"the {self.limit_s:.0f} s given were over"
         status = 0 if self._exit is None else self._exit.status
@@ -293,16 +281,13 @@ class _Waiting:
     `is_enough`: whoever ordered the task has what it wanted, and waits no more.
     """
 
-    def __init__(
-        self, live: LiveRun, page: TaskPage, number: int, limit_s: float | None, enough: Enough | None = None
-    ) -> None:
-        self._live, self._page, self._number = live, page, number
+    def __init__(self, page: TaskPage, number: int, limit_s: float | None, enough: Enough | None) -> None:
+        self._page, self._number = page, number
         self._enough, self.is_enough = enough, False
         self._limit_s = math.inf if limit_s is None else limit_s
-        self._began_s = time.monotonic()
+        self._began_s = self._progress_s = time.monotonic()
         self._num_steps = 0
-        self._progress_s = time.monotonic()
-        self._lost_s: float | None = None
+        self._lost_s = math.inf
         self._asked_again = False
         self.reason = ""
 
@@ -319,13 +304,9 @@ class _Waiting:
         return bool(self.reason)
 
     def _lost_rank(self, missing: Sequence[Record]) -> str:
-        lost = [record for record in missing if not self._live.is_alive(record.pid)]
+        lost = [record for record in missing if not is_alive(record.pid)]
         now = time.monotonic()
-        if not lost:
-            self._lost_s = None
-            return ""
-        if self._lost_s is None:
-            self._lost_s = now
+        self._lost_s = min(self._lost_s, now) if lost else math.inf
         if now - self._lost_s < LOST_RANK_S:
             return ""
         rank = lost[0].among_ranks("rank")
@@ -354,8 +335,12 @@ def _seed(launch: LaunchPlan, folder: Path) -> Seed | None:
     return Seed(found.root, folder / "revision", found.gone)
 
 
+def is_alive(pid: int) -> bool:
+    process = processes.read(pid)
+    return process is not None and process.state not in "ZX"
+
+
 def num_ranks(records: Sequence[Record]) -> int:
-    """How many processes the program says that it has."""
     return max((int((record.last("cycle") or {}).get("world_size", 1)) for record in records), default=1)
 
 
@@ -368,8 +353,7 @@ def has_answered(records: Sequence[Record], number: int) -> bool:
 def run_once(launch: LaunchPlan, *, folder: Path, limit_s: float, enough: Enough) -> Outcome:
     """Run the command until `enough(records)`, `limit_s` or its own end.
 
-    Raises:
-        UsageError, CannotRunHere: as `LiveRun`.
+    Raises UsageError, CannotRunHere: as `LiveRun`.
     """
     with LiveRun(launch, folder=folder, limit_s=limit_s) as live:
         if launch.ready_pattern is not None:
@@ -377,3 +361,45 @@ def run_once(launch: LaunchPlan, *, folder: Path, limit_s: float, enough: Enough
         else:
             live.until(enough)
         return live.end()
+
+
+def _energy(samples: Sequence[probe.Sample], processes: Sequence[Process]) -> probe.Energy | Unknown:
+    """In the windows of all ranks together."""
+    windows = [process.window for process in processes if process.window is not None]
+    if not windows:
+        return Unknown("no window was timed")
+    begin_s, end_s = min(window.begin_s for window in windows), max(window.end_s for window in windows)
+    return probe.energy(samples, begin_s, end_s)
+
+
+def _peak_tree_bytes(samples: Sequence[probe.Sample]) -> int | Unknown:
+    """The most that a sample saw; between samples it may have been more."""
+    found = [sample.tree_bytes for sample in samples if sample.tree_bytes is not None]
+    known = [num_bytes for num_bytes in found if not isinstance(num_bytes, Unknown)]
+    if known:
+        return max(known)
+    return next((why for why in found if isinstance(why, Unknown)), Unknown("it was not asked for"))
+
+
+def _outside(sampler: probe.Sampler, run: Run) -> probe.Interference | None:
+    """What came from outside while it was measured; None where nothing was."""
+    spans = [(process.window.begin_s, process.window.end_s) for process in run.processes if process.window is not None]
+    # The steps of a trace take less than the samples are apart: what came just before counts too.
+    spans += [
+        (process.trace.begin_s - AROUND_TRACE_S, process.trace.end_s)
+        for process in run.processes
+        if process.trace is not None and process.trace.begin_s is not None and process.trace.end_s is not None
+    ]
+    if not spans and run.purpose == "measured" and run.launched_s is not None and sampler.samples:
+        # Up to the first step, or to the line that was waited for: sampling begins just after the launch.
+        firsts = (
+            [run.ready_s]
+            if run.ready_s is not None
+            else [process.time_to_first_step_s for process in run.processes if process.time_to_first_step_s is not None]
+        )
+        begin_s = max(run.launched_s, sampler.samples[0].time_s)
+        spans = [(begin_s, run.launched_s + first_s) for first_s in firsts if run.launched_s + first_s > begin_s]
+    if not spans:
+        return None
+    judged = probe.judge(sampler.samples, min(begin for begin, _ in spans), max(end for _, end in spans))
+    return msgspec.structs.replace(judged, unknown=[*judged.unknown, *sampler.errors])

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from dynotune import probe
+from dynotune import knobs, probe
 from dynotune.launch import measuring, sweep
 from dynotune.launch.process import revision, variants
 from dynotune.measure.live.request import Watcher
 from dynotune.schema import private
-from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
@@ -30,8 +30,7 @@ def facts_of(run: RunSpec, candidate: Sequence[Setting] = ()) -> Facts:
     Args:
         candidate: settings of another arm, whose revision is pinned to the commit that it is now.
 
-    Raises:
-        UsageError, CannotRunHere: as `variants.variant` and `revision.find`.
+    Raises UsageError, CannotRunHere: as `variants.variant` and `revision.find`.
     """
     facts: Facts = {**probe.host.facts(), **probe.nvml.facts(run.env), **_facts_of_target(run, run.settings)}
     for arm in (run.settings, candidate):
@@ -41,11 +40,31 @@ def facts_of(run: RunSpec, candidate: Sequence[Setting] = ()) -> Facts:
     return facts
 
 
+def check(settings: Sequence[Setting], facts: Facts, watcher: Watcher) -> None:
+    """Refuse settings that do not apply here, and warn of those with a risk."""
+    for setting in settings:
+        knobs.check_applies(setting, facts)
+        if caution := knobs.caution(setting, facts):
+            watcher.warn(caution)
+
+
+def checked_facts(run: RunSpec, num_steps: int | None, watcher: Watcher) -> Facts:
+    """Facts of the target, where settings ask for them: it takes seconds to import its torch.
+
+    Raises UsageError: the settings or numbers asked for do not exist or fit together.
+    """
+    for name, value in (("--steps", num_steps), ("--warmup", run.warmup_steps)):
+        if value is not None and value < 1:
+            raise UsageError(f"{name} {value} is not a number of steps.", hint=f"For example {name} 50.")
+    facts = facts_of(run) if run.settings else {}
+    check(run.settings, facts, watcher)
+    return facts
+
+
 def facts_of_arm(run: RunSpec, settings: Sequence[Setting], facts: Facts) -> Facts:
     """`facts`, with those of the Python that runs the command under `settings` where they name another.
 
-    Raises:
-        UsageError, CannotRunHere: it is not there, or has no torch.
+    Raises UsageError, CannotRunHere: it is not there, or has no torch.
     """
     python = next((one for one in settings if one.knob == "python"), None)
     if python is None or python in run.settings:
@@ -77,8 +96,7 @@ def _ask(python: str, cwd: Path, env: tuple[tuple[str, str], ...]) -> Facts:
 def refuse_another_machine(what: str, before: Facts, now: Facts) -> None:
     """Refuse to go on with a comparison or study that was begun elsewhere.
 
-    Raises:
-        CannotRunHere: it was.
+    Raises CannotRunHere: it was.
     """
     moved = [name for name in SAME if now.get(name) != before.get(name)]
     if moved:
@@ -127,7 +145,6 @@ def _sweep(watcher: Watcher) -> None:
 
 
 def _busy() -> str:
-    """That something else takes the cores, and what; empty where it does not, or is not known."""
     cpus = probe.host.usable_cpus()
     found = probe.neighbours(cpus)
     if found is None or found.num_cores < BUSY * len(cpus):

@@ -50,7 +50,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_steps(self) -> int:
-        """Of the process that made the most."""
         return max((len(record.steps) for record in self.all_records), default=0)
 
     @property
@@ -73,8 +72,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 def refuse_rejected(outcome: Outcome, where: str) -> None:
     """Refuse a run whose process does not have what was set. `where`: in words, as `in the baseline`.
 
-    Raises:
-        CannotRunHere: a setting did not take effect.
+    Raises CannotRunHere: a setting did not take effect.
     """
     if not outcome.rejected:
         return
@@ -107,8 +105,7 @@ def stepping(records: Sequence[Record]) -> list[Record]:
 def refuse_failed(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> None:
     """Say why a run gave nothing: the disk was full, the command failed, took too long, or made no step at all.
 
-    Raises:
-        CommandFailed, CannotRunHere: it was one of these.
+    Raises CommandFailed, CannotRunHere: it was one of these.
     """
     run, lines = outcome.run, last_lines(outcome.folder, NUM_LAST_LINES)
     if not has_room(outcome.folder):

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from dynotune.launch.records import ALLOCATED, COMPILED, EPOCH, Record
-from dynotune.measure.live.cache_effects import compiled_s, kept_when_warm, num_steps_to_find
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.request import CompareRequest
 from dynotune.measure.live.warmup import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS, steady_from, window_length
@@ -39,6 +39,9 @@ SHORT_WINDOW_S = 0.5
 P99_STEPS, FEW_P99_STEPS, LEAST_P99_STEPS = 1000, 200, 100
 # Samples of energy are half a second apart, and what lies between them is taken from a straight line.
 ENERGY_WINDOW_S, LEAST_ENERGY_WINDOW_S = 3.0, 1.0
+# Of what a first run took longer, as it found caches empty, later ones are planned to take so much: a compiled net
+# started in 28 s and then in 12, most of them imports.
+COLD_KEPT = 0.5
 
 
 class WindowPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,11 +91,9 @@ class Steadiness:
     """Tells when a pilot has run for long enough."""
 
     def __init__(self, run: RunSpec) -> None:
-        self._asked = (
-            run.warmup_steps + run.window_steps
-            if run.warmup_steps is not None and run.window_steps is not None
-            else None
-        )
+        self._asked: int | None = None
+        if run.warmup_steps is not None and run.window_steps is not None:
+            self._asked = run.warmup_steps + run.window_steps
         self._next_look = STEADY_STEPS
 
     def __call__(self, records: list[Record]) -> bool:
@@ -133,12 +134,11 @@ class UntilStep:
             self._due_s = math.inf
         elif time.monotonic() > self._due_s:
             self._due_s = math.inf
-            if self._compiles():
-                self._say("The program compiles (torch.compile), which may take minutes before its first step.")
-                return self._enough(records)
             self._say(
-                f"No step in the first {NO_STEP_S:.0f} s: the command may still be starting. If it is at its work by "
-                "now, its batches, calls of modules and updates show no cycle: stop it, and name the function whose "
+                "The program compiles (torch.compile), which may take minutes before its first step."
+                if self._compiles()
+                else f"No step in the first {NO_STEP_S:.0f} s: the command may still be starting. If it is at its work "
+                "by now, its batches, calls of modules and updates show no cycle: stop it, and name the function whose "
                 "return ends a step with --step-function module:function (__main__:name for the script's own)."
             )
         return self._enough(records)
@@ -156,11 +156,11 @@ class FirstStep:
         self._steps = {(record.last("cycle") or {}).get("step") for record in pilot.records}
 
     def __call__(self, records: list[Record]) -> bool:
-        return bool(records) and all(map(self._is_there, records))
-
-    def _is_there(self, record: Record) -> bool:
-        found = (record.last("cycle") or {}).get("step") in self._steps
-        return bool(record.steps) and (found or len(record.steps) >= self._num_steps)
+        for record in records:
+            found = (record.last("cycle") or {}).get("step") in self._steps
+            if not record.steps or not (found or len(record.steps) >= self._num_steps):
+                return False
+        return bool(records)
 
 
 def steady_steps(record: Record) -> int | None:
@@ -188,7 +188,8 @@ def plan(
         CannotRunHere: as `plan_window`, or the window is too short to tell anything.
         UsageError: the time left affords no comparison that could find anything.
     """
-    cold_kept = kept_when_warm(request.run) if cold_kept is None else cold_kept
+    if cold_kept is None:
+        cold_kept = 1.0 if request.run.caches == "cold" else COLD_KEPT
     whole = plan_window(request.run, pilots, cold_kept=cold_kept)
     if request.run.window_steps is None and whole.num_steps:  # who asks for so few is warned, and gets them
         refuse_too_short(request.run, whole)
@@ -254,13 +255,15 @@ def plan_window(
     num_steps, whole_epochs = run.window_steps, 0
     if num_steps is None:
         usable = [[times] for times in steady[:num_telling] if len(times) >= MIN_WINDOW_STEPS]
-        num_steps = (
-            window_length(usable, start_s=start_s, budget_s=budget_s, num_runs=num_runs) if usable else MIN_WINDOW_STEPS
-        )
+        num_steps = MIN_WINDOW_STEPS
+        if usable:
+            num_steps = window_length(usable, start_s=start_s, budget_s=budget_s, num_runs=num_runs)
         longest_s = MAX_WINDOW_S if budget_s is None else min(MAX_WINDOW_S, budget_s / num_runs - start_s)
         fewest = fewest_steps(run, step_s)
         soonest_s = min(_start_s(pilot, warmup, cold_kept) for pilot in pilots)
-        wanted = max(_wanted_steps(run), math.ceil(of_start * soonest_s / step_s))
+        # A percentile is better off with more steps, where they do not take too long.
+        telling = P99_STEPS if run.objective == "latency-p99" else 0
+        wanted = max(telling, math.ceil(of_start * soonest_s / step_s))
         num_steps = max(num_steps, fewest, min(wanted, int(longest_s / step_s)))
         whole_epochs = _whole_epochs(epoch_steps(records), num_steps, longest_s / step_s, most and most - warmup)
         num_steps = max(fewest, whole_epochs * (epoch_steps(records) or 0) or num_steps)
@@ -322,46 +325,33 @@ def fewest_steps(run: RunSpec, step_s: float) -> int:
     return math.ceil(ENERGY_WINDOW_S / step_s) if run.objective == "energy" else 0
 
 
-def _wanted_steps(run: RunSpec) -> int:
-    """That the objective is better off with, where they do not take too long."""
-    return P99_STEPS if run.objective == "latency-p99" else 0
-
-
 def _first_step_only(pilots: Sequence[Outcome]) -> WindowPlan:
     """Runs that end with their first step: it is known as one when the cycle is found, a few steps later."""
-    ends_s = [
-        pilot.records[0].steps[min(num_steps_to_find(pilot.records[0]), len(pilot.records[0].steps) - 1)].end_s
-        - pilot.launched_s
-        for pilot in pilots
-    ]
+    ends_s = []
+    for pilot in pilots:
+        record = pilot.records[0]
+        found = record.steps[min(num_steps_to_find(record), len(record.steps) - 1)]
+        ends_s.append(found.end_s - pilot.launched_s)
     step_s = max(statistics.median(pilot.records[0].step_s) for pilot in pilots)
     return WindowPlan(warmup_steps=0, num_steps=0, start_s=max(ends_s), step_s=step_s)
 
 
 def refuse_too_short(run: RunSpec, window: WindowPlan) -> None:
-    """
-    Raises:
-        CannotRunHere: nothing could be told from so short a window.
-    """
-    longer = "Let the command run longer (more epochs, more data)"
+    """Raises CannotRunHere: nothing could be told from so short a window."""
+    would_be, instead = f"The window would be {window.num_steps} steps", "ask for more with --steps"
     if run.objective == "latency-p99" and window.num_steps < LEAST_P99_STEPS:
-        raise CannotRunHere(
-            f"The window would be {window.num_steps} steps: of less than {LEAST_P99_STEPS} the 99th percentile is the "
-            "slowest one, and says little.",
-            hint=f"{longer}, or choose another --objective.",
+        few = f": of less than {LEAST_P99_STEPS} the 99th percentile is the slowest one, and says little."
+        instead = "choose another --objective"
+    elif run.objective == "energy" and window.window_s < LEAST_ENERGY_WINDOW_S:
+        few = f", {1000 * window.window_s:.0f} ms in all: too short for energy, which is sampled twice a second."
+    elif window.window_s < LEAST_WINDOW_S:
+        few = (
+            f", {1000 * window.window_s:.0f} ms in all: too short to tell. Below {1000 * LEAST_WINDOW_S:.0f} ms the "
+            "kernel's scheduling decides, not the settings."
         )
-    if run.objective == "energy" and window.window_s < LEAST_ENERGY_WINDOW_S:
-        raise CannotRunHere(
-            f"The window would be {window.num_steps} steps, {1000 * window.window_s:.0f} ms in all: too short for "
-            "energy, which is sampled twice a second.",
-            hint=f"{longer}, or ask for more with --steps.",
-        )
-    if window.window_s < LEAST_WINDOW_S:
-        raise CannotRunHere(
-            f"The window would be {window.num_steps} steps, {1000 * window.window_s:.0f} ms in all: too short to tell. "
-            f"Below {1000 * LEAST_WINDOW_S:.0f} ms the kernel's scheduling decides, not the settings.",
-            hint=f"{longer}, or ask for more with --steps.",
-        )
+    else:
+        return
+    raise CannotRunHere(would_be + few, hint=f"Let the command run longer (more epochs, more data), or {instead}.")
 
 
 def _whole_epochs(epoch: int | None, num_steps: int, longest: float, most: int | None) -> int:
@@ -389,3 +379,46 @@ def epoch_steps(records: Sequence[Record]) -> int | None:
         lengths |= {after - before for before, after in itertools.pairwise(begins)}
     # Evaluation on the same data begins the loader too; then the lengths differ and nothing is known.
     return lengths.pop() if len(lengths) == 1 else None
+
+
+def num_steps_to_find(record: Record) -> int:
+    """Steps that had passed when the cycle was fixed."""
+    cycle = record.last("cycle") or {}
+    return int(cycle.get("num_steps", 0))
+
+
+def found_warm(pilot: Outcome, other: Outcome, *, is_first: bool) -> Outcome | None:
+    """At best what a later run is, that finds in caches what the pilot compiled and read; None where that is the same.
+
+    What it compiled before its first step is not seen, nor what the first run of all read from a cold disk. It is no
+    more than it came to that step later than the `other` arm.
+    """
+    compiling, later_s = _compiling(pilot.records[0]), 0.0
+    if is_first or 0 in compiling:
+        later_s = max(0.0, _before_steps_s(pilot) - _before_steps_s(other))
+    return replace(pilot, launched_s=pilot.launched_s + later_s) if compiling or later_s > 0 else None
+
+
+def _before_steps_s(pilot: Outcome) -> float:
+    record = pilot.records[0]
+    return record.steps[0].end_s - record.step_s[0] - pilot.launched_s
+
+
+def compiled_s(pilot: Outcome, num_steps: int | None = None) -> float:
+    """What its first steps took longer than usual as they compiled; of all of its steps for None."""
+    record = pilot.records[0]
+    compiling = [record.step_s[index] for index in _compiling(record) if num_steps is None or index < num_steps]
+    usual_s = statistics.median(record.step_s) if compiling else 0.0
+    return math.fsum(max(0.0, step_s - usual_s) for step_s in compiling)
+
+
+def compiles(pilot: Outcome) -> bool:
+    """Whether anything was compiled in it, as far as torch tells."""
+    return bool(_compiling(pilot.records[0]))
+
+
+def _compiling(record: Record) -> list[int]:
+    """Steps in which something was compiled. Until the step is found nobody asks: then it may be any of the first."""
+    flagged = [index for index, step in enumerate(record.steps) if step.flags & COMPILED]
+    asked_from = min((int(cycle.get("num_steps", 0)) for cycle in record.events.get("cycle", ())), default=0)
+    return [*(range(flagged[0]) if flagged and flagged[0] <= asked_from else ()), *flagged]

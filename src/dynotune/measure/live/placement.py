@@ -7,8 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from dynotune.launch.records import ALLOCATED, COMPILED, EPOCH, Record
-from dynotune.measure.live.cache_effects import num_steps_to_find
-from dynotune.measure.live.pilot import ROOM_STEPS, epoch_steps, steady_steps
+from dynotune.measure.live.pilot import ROOM_STEPS, epoch_steps, num_steps_to_find, steady_steps
 from dynotune.measure.live.request import RecordRequest
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.task import RecordTrace
@@ -73,8 +72,7 @@ def past_epoch_begin(record: Record, step: int, num_steps: int) -> int:
 def recording_within(record: Record, request: RecordRequest) -> RecordTrace:
     """Place the recording of a command that makes no more steps than are in `record`.
 
-    Raises:
-        CannotRunHere: there is no room for it.
+    Raises CannotRunHere: there is no room for it.
     """
     num, first = len(record.steps), num_steps_to_find(record) + ROOM_STEPS
     # One step is the profiler's to get ready in, and one is left over: two runs may differ by one.

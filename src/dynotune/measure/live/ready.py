@@ -1,66 +1,19 @@
-"""Waits for a line of a command's output, where no step can be seen, and says when it came."""
+"""When a program that makes no steps is ready: a line of its output says so."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from pathlib import Path
-from typing import NamedTuple
 
-from dynotune import probe
-from dynotune.launch import Exit, Launched
 from dynotune.launch.process import STDERR, STDOUT
 from dynotune.schema.errors import UsageError
-from dynotune.schema.run import EndedBy
 
 POLL_S = 0.002
 """How late a line may be seen. Looking reads the ends of two files."""
-GRACE_S = 3.0
 AT_EXIT_S = 0.05
 """From a line that was held back in a buffer to the end of the process that wrote it out."""
-
-
-class ReadyWait(NamedTuple):
-    """How it ended.
-
-    Args:
-        ready_s: when the line was seen, on CLOCK_MONOTONIC; None when it never came.
-        at_exit: the command ended with it.
-    """
-
-    ended_by: EndedBy
-    exit: Exit
-    ready_s: float | None
-    at_exit: bool = False
-
-
-def watch(
-    launched: Launched, sampler: probe.Sampler, folder: Path, wanted: re.Pattern[str], limit_s: float
-) -> ReadyWait:
-    """Until the line, `limit_s` or the command's own end; then everything of it is ended."""
-    ready = ReadyOn(wanted, folder)
-    deadline_s = time.monotonic() + limit_s
-    while True:
-        exit_ = launched.wait(POLL_S)
-        if ready(ended=exit_ is not None):
-            if exit_ is not None:
-                return ReadyWait("command", exit_, ready.ready_s, at_exit=True)
-            sampler.sample()
-            exit_ = launched.wait(AT_EXIT_S)
-            if exit_ is not None:
-                return ReadyWait("command", exit_, ready.ready_s, at_exit=True)
-            return ReadyWait("window", launched.end(GRACE_S), ready.ready_s)
-        if exit_ is not None:
-            return ReadyWait("command", exit_, None)
-        if time.monotonic() > deadline_s:
-            return ReadyWait("timeout", launched.end(GRACE_S), None)
-
-
-# When a program that makes no steps is ready: a line of its output says so.
-
-
-__all__ = ["ReadyOn", "pattern"]
-
 LONGEST_LINE_BYTES = 1 << 16
 CHUNK_BYTES = 1 << 20
 
@@ -68,8 +21,7 @@ CHUNK_BYTES = 1 << 20
 def pattern(text: str) -> re.Pattern[str]:
     """`--ready-pattern TEXT`.
 
-    Raises:
-        UsageError: it is no regular expression, or any line would do.
+    Raises UsageError: it is no regular expression, or any line would do.
     """
     try:
         wanted = re.compile(text)
@@ -116,13 +68,10 @@ class ReadyOn:
 
     def _new(self, path: Path) -> list[bytes]:
         chunks = []
-        try:
-            with path.open("rb") as file:
-                file.seek(self._files[path])
-                while chunk := file.read(CHUNK_BYTES):
-                    chunks.append(chunk)
-                    self._files[path] += len(chunk)
-        except OSError:
-            # Not there yet.
-            pass
+        # It may not be there yet.
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            file.seek(self._files[path])
+            while chunk := file.read(CHUNK_BYTES):
+                chunks.append(chunk)
+                self._files[path] += len(chunk)
         return chunks

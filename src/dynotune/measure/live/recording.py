@@ -8,16 +8,15 @@ from pathlib import Path
 
 import msgspec
 
-from dynotune import knobs
 from dynotune.launch.records import EPOCH, Record
 from dynotune.measure.live import cautions
 from dynotune.measure.live.live_run import Answer
-from dynotune.measure.live.machine import facts_of, machine_lock
+from dynotune.measure.live.machine import checked_facts, machine_lock
 from dynotune.measure.live.outcome import Outcome, refuse_failed, refuse_rejected
 from dynotune.measure.live.placement import recording_from_now, recording_within
 from dynotune.measure.live.request import RecordRequest, Watcher
 from dynotune.measure.live.task_runner import TaskRunner
-from dynotune.schema.errors import CannotRunHere, UsageError
+from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.run import Process, RecordedTrace, Run
 
 # Below it, recording costs less than steps differ among themselves.
@@ -54,15 +53,7 @@ def record(request: RecordRequest, watcher: Watcher) -> Recording:
         CommandFailed: the command ended with an error.
         CannotRunHere: it made no step, too few steps, uses the profiler itself, or took longer than its limit.
     """
-    for name, value in (("--steps", request.num_steps), ("--warmup", request.run.warmup_steps)):
-        if value is not None and value < 1:
-            raise UsageError(f"{name} {value} is not a number of steps.", hint=f"For example {name} 5.")
-    # Only settings ask for them, and the target takes seconds to import its torch.
-    facts = facts_of(request.run) if request.run.settings else {}
-    for setting in request.run.settings:
-        knobs.check_applies(setting, facts)
-        if caution := knobs.caution(setting, facts):
-            watcher.warn(caution)
+    facts = checked_facts(request.run, request.num_steps, watcher)
     with (
         machine_lock(request.run, watcher),
         TaskRunner(request.run, watcher, facts=facts, label="the recorded run") as runner,
@@ -87,21 +78,20 @@ class Recorder:
     def record(self, request: RecordRequest) -> list[Path] | None:
         """The trace of each rank, in order of ranks; None without any.
 
-        Raises:
-            CannotRunHere: the command makes too few steps.
+        Raises CannotRunHere: the command makes too few steps.
         """
         self._answer = self._runner.do(
             lambda records: recording_from_now(records, request),
             lambda record: recording_within(record, request),
             what="recorded",
         )
-        folder = self._folder
+        assert self._runner.live is not None
+        folder = self._runner.live.folder
         # The processes wrote the record, so only what lies in the folder counts.
         names = [Path(str(event["file"])).name for event in self._answer.events]
         return [folder / name for name in names if (folder / name).is_file()] or None
 
     def recording(self) -> Recording:
-        """The last trace, with what to be wary of."""
         outcome = self._runner.outcome()
         traces = self._traces(outcome)
         return Recording(
@@ -111,11 +101,6 @@ class Recorder:
             notes=self._notes(outcome, traces),
             slowed=min(filter(None, (_slowed(trace) for _, trace in traces)), default=None),
         )
-
-    @property
-    def _folder(self) -> Path:
-        assert self._runner.live is not None
-        return self._runner.live.folder
 
     def _traces(self, outcome: Outcome) -> list[tuple[Process, RecordedTrace]]:
         """The trace of each rank that the last answer is of."""
@@ -157,11 +142,10 @@ class Recorder:
         if len({(trace.first_step, trace.num_steps) for _, trace in traces}) > 1:
             found.append("Ranks recorded different steps: one waits for another that is busy writing.")
         found += _epoch_note(outcome.records[0], traces[0][1])
-        status = outcome.run
-        if status.ended_by == "timeout":
+        if outcome.run.ended_by == "timeout":
             found.append(f"The command was ended after {self._runner.limit_s:.0f} s, before all of it was recorded.")
-        elif status.ended_by == "command" and status.exit_code:
-            found.append(f"Afterwards the command failed, with exit code {status.exit_code}.")
+        elif outcome.run.ended_by == "command" and outcome.run.exit_code:
+            found.append(f"Afterwards the command failed, with exit code {outcome.run.exit_code}.")
         found += cautions.sandbox_warnings(outcome)
         if outcome.outside is not None:
             found += [f"Meanwhile {reason}." for reason in outcome.outside.foreign]

@@ -65,33 +65,6 @@ class RecordRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watcher(Protocol):
-    """Is told how a comparison, or a recording, goes on."""
-
-    def say(self, text: str) -> None: ...
-
-    def warn(self, text: str) -> None: ...
-
-    def running(self, what: str) -> None: ...
-
-    def running_arm(self, arm: ArmName, *, pair: int, max_pairs: int, so_far: str = "") -> None: ...
-
-    def finished(
-        self,
-        pair: Pair,
-        *,
-        number: int,
-        max_pairs: int,
-        unit: str = "sample",
-        objective: Objective = "throughput",
-        what: str = "pair",
-    ) -> None: ...
-
-    def voided(self, voided: Voided) -> None: ...
-
-
-class Silent:
-    """A watcher that nobody listens to."""
-
     def say(self, text: str) -> None: ...
 
     def warn(self, text: str) -> None: ...

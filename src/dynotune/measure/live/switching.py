@@ -21,12 +21,10 @@ from dynotune.launch import error_line
 from dynotune.launch.caches import contents
 from dynotune.launch.process import environment
 from dynotune.launch.records import Record
-from dynotune.measure.live.live_run import Answer
-from dynotune.measure.live.machine import facts_of
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.pilot import epoch_steps
 from dynotune.measure.live.placement import earliest, recent_step_s
-from dynotune.measure.live.request import Silent, Watcher
+from dynotune.measure.live.request import Watcher
 from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere
@@ -135,10 +133,10 @@ def switch_arms(
     arms: Sequence[Arm],
     left_s: float,
     *,
-    folder: Path | None = None,
+    folder: Path,
+    facts: Facts,
+    watcher: Watcher,
     cache_folder: Path | None = None,
-    facts: Facts | None = None,
-    watcher: Watcher | None = None,
     num_blocks: int = NUM_BLOCKS,
     fewest_blocks: int = FEWEST_BLOCKS,
     stretch_s: float = STRETCH_S,
@@ -154,9 +152,9 @@ def switch_arms(
 
     Args:
         left_s: for all of it; what is known by then is given.
-        folder: that the run folders are made in; by default the request's.
+        folder: that the run folders are made in.
+        facts: of machine and target.
         cache_folder: of compilers; by default what the request's environment says.
-        facts: of machine and target; asked for where None.
         fewest_blocks: an arm with fewer is given up.
         stretch_s: the least that a stretch lasts.
         num_results: calls of each arm whose results are compared.
@@ -165,31 +163,42 @@ def switch_arms(
         goes_on: leave the runner's live run as it is afterwards, for further tasks.
         enough: is shown the blocks so far, by the arms' keys, and says whether they will do.
 
-    Raises:
-        CannotRunHere: the machine, not an arm: no folder can be made, the command cannot be started.
+    Raises CannotRunHere: the machine, not an arm: no folder can be made, the command cannot be started.
     """
     began_s = time.monotonic()
-    facts = facts if facts is not None else facts_of(request)
     given_up = {arm.key: reason for arm in arms if (reason := _why_not(arm))}
     found = SwitchedArms(given_up=given_up)
     waiting = [arm for arm in arms if arm.key not in given_up]
     if not waiting:
         return msgspec.structs.replace(found, reason="no arm can change at any step")
     caches = contents.environment(cache_folder) if cache_folder is not None else {}
+
+    def planned(records: Sequence[Record]) -> SwitchArms:
+        return SwitchArms(
+            at_step=earliest(records),
+            arms=[_planned(arm, request.base, facts) for arm in waiting],
+            num_blocks=num_blocks,
+            stretch_steps=_stretch_steps(records, stretch_s, waiting),
+            seed=request.seed or 0,
+            step_s=recent_step_s(records[0]),
+            num_results=num_results,
+            give_up_slow=give_up_slow,
+            caches=caches,
+        )
+
     with ExitStack() as leave:
         for _ in range(1 + MOST_CRASHES):
             rest_s = left_s - (time.monotonic() - began_s)
             if rest_s < LEAST_S:
                 found = msgspec.structs.replace(found, reason=found.reason or f"the {left_s:.0f} s given are too few")
                 break
-            if watcher is not None:
-                watcher.running(f"{len(waiting)} arms in turns, within one run")
+            watcher.running(f"{len(waiting)} arms in turns, within one run")
             if runner is None or not runner.goes_on:
-                spec = msgspec.structs.replace(request, base=folder or request.base, run_to_end=False)
+                spec = msgspec.structs.replace(request, base=folder, run_to_end=False)
                 runner = leave.enter_context(
                     TaskRunner(
                         spec,
-                        watcher or Silent(),
+                        watcher,
                         facts=facts,
                         label="the run that switches arms",
                         limit_s=min(rest_s, request.timeout_s or rest_s),
@@ -197,11 +206,12 @@ def switch_arms(
                     )
                 )
                 runner.start()
-            more = {"num_results": num_results, "give_up_slow": give_up_slow}
-            switched = _Switched(runner, request, waiting, facts, num_blocks, rest_s, caches, enough, stretch_s, more)
+            keys = [arm.key for arm in waiting]
+            after = _in_turns(runner, keys, planned, rest_s, fewest_blocks, enough)
             if not goes_on:
                 runner.end()
-            found = _merged(found, switched.found(fewest_blocks))
+            both = {name: {**getattr(found, name), **getattr(after, name)} for name in _BY_ARM}
+            found = msgspec.structs.replace(after, **both)
             waiting = [arm for arm in waiting if arm.key not in found.blocks and arm.key not in found.given_up]
             if not waiting:
                 break
@@ -279,140 +289,104 @@ def _why_not(arm: Arm) -> str:
 _BY_ARM = ("blocks", "given_up", "blamed", "unsuited", "results")
 
 
-def _merged(before: SwitchedArms, after: SwitchedArms) -> SwitchedArms:
-    both = {name: {**getattr(before, name), **getattr(after, name)} for name in _BY_ARM}
-    return msgspec.structs.replace(after, **both)
-
-
-class _Switched:
-    """What came of one task, and of the program meanwhile.
+def _in_turns(
+    runner: TaskRunner,
+    keys: Sequence[str],
+    plan: Callable[[Sequence[Record]], SwitchArms],
+    limit_s: float,
+    fewest_blocks: int,
+    enough: Callable[[Mapping[str, list[Block]]], bool] | None,
+) -> SwitchedArms:
+    """What comes of one task, which `plan` makes, and of the program meanwhile.
 
     Args:
         runner: of a live run of the command with the baseline's settings.
-        more: fields of the task.
+        keys: of the task's arms.
     """
+    tasks: list[SwitchArms] = []
+    before: dict[str, int] = {}  # events of earlier tasks
+    ran_out = False
 
-    def __init__(
-        self,
-        runner: TaskRunner,
-        run: RunSpec,
-        arms: Sequence[Arm],
-        facts: Facts,
-        num_blocks: int,
-        limit_s: float,
-        caches: Mapping[str, str],
-        enough: Callable[[Mapping[str, list[Block]]], bool] | None,
-        stretch_s: float,
-        more: dict[str, Any],
-    ) -> None:
-        self._arms, self._runner, self._caches, self._stretch_s = arms, runner, caches, stretch_s
-        self._more = more
-        self._run, self._facts, self._num_blocks = run, facts, num_blocks
-        self._task: SwitchArms | None = None
-        self._before: dict[str, int] = {}  # events of earlier tasks
-        self._ran_out = False
-        self._keys = [arm.key for arm in arms]
+    def soon(records: Sequence[Record]) -> SwitchArms:
+        before.update({name: len(events) for name, events in records[0].events.items()})
+        tasks.append(plan(records))
+        return tasks[-1]
 
-        def have_enough(records: Sequence[Record]) -> bool:
-            return bool(records) and enough is not None and enough(self._said(records[0]).blocks)
-
-        try:
-            self._answer = runner.do(self._soon, self._within, what="switched", limit_s=limit_s, enough=have_enough)
-        except CannotRunHere as error:
-            self._answer = Answer(reason=error.message)
-        self._outcome: Outcome = runner.outcome()
-        self._record = next(iter(self._outcome.records), None)
-
-    def _soon(self, records: Sequence[Record]) -> SwitchArms:
-        self._before = {name: len(events) for name, events in records[0].events.items()}
-        return self._planned(
-            earliest(records), _stretch_steps(records, self._stretch_s, self._arms), recent_step_s(records[0])
-        )
-
-    def _within(self, record: Record) -> SwitchArms:
-        self._ran_out = True
+    def within(record: Record) -> SwitchArms:
+        nonlocal ran_out
+        ran_out = True
         raise CannotRunHere(f"the program ended after {len(record.steps)} steps")
 
-    def _planned(self, at_step: int, stretch_steps: int, step_s: float) -> SwitchArms:
-        self._task = SwitchArms(
-            at_step=at_step,
-            arms=[_planned(arm, self._run.base, self._facts) for arm in self._arms],
-            num_blocks=self._num_blocks,
-            stretch_steps=stretch_steps,
-            seed=self._run.seed or 0,
-            step_s=step_s,
-            **self._more,
-            caches=dict(self._caches),
-        )
-        return self._task
+    def have_enough(records: Sequence[Record]) -> bool:
+        return bool(records) and enough is not None and enough(_said(records[0], keys, before).blocks)
 
-    @property
-    def crashed(self) -> int | None:
-        """The arm that was on when the program ended with an error; None if none did."""
-        run = self._outcome.run
-        if self._record is None or run.ended_by != "command" or not run.exit_code:
-            return None
-        arm = (self._record.last("arm_switched") or {}).get("arm")
-        return arm if isinstance(arm, int) and 0 <= arm < len(self._arms) else None
+    try:
+        reason = runner.do(soon, within, what="switched", limit_s=limit_s, enough=have_enough).reason
+    except CannotRunHere as error:
+        reason = error.message
+    outcome = runner.outcome()
+    record = next(iter(outcome.records), Record(outcome.folder, 0, 0.0))
+    found, blocks = _said(record, keys, before), {}
+    crashed = None
+    if outcome.run.ended_by == "command" and outcome.run.exit_code:
+        # The program ended with an error while this arm was on.
+        crashed = _key(record.last("arm_switched") or {}, keys)
+    if crashed is not None:
+        found.given_up[crashed] = ": ".join(filter(None, [CRASHED, error_line(outcome.folder)]))
+    for key in (key for key in keys if key not in found.given_up):
+        whole = found.blocks[key]
+        if left_behind := why_left_behind(whole):
+            found.given_up[key] = left_behind
+        elif len(whole) >= fewest_blocks:
+            blocks[key] = whole
+        elif crashed is None:
+            # If another arm ended the program, there is one more run for those that it left without.
+            why = reason or "the others were not whole"
+            found.given_up[key] = f"only {len(whole)} of its blocks count: {why}"
+    return msgspec.structs.replace(
+        found,
+        blocks=blocks,
+        reason=reason,
+        ended_program=crashed is not None,
+        ran_out=ran_out,
+        stretch_steps=tasks[-1].stretch_steps if tasks else 0,
+        folder=str(outcome.folder),
+        step=(record.last("cycle") or {}).get("step", ""),
+        outcome=outcome.without_steps,
+    )
 
-    def _said(self, record: Record | None) -> SwitchedArms:
-        """What the agent has said of this task's arms so far; what is damaged in a record says nothing."""
-        keys = self._keys
-        found = SwitchedArms(blocks={key: [] for key in keys}, given_up={}, blamed={}, unsuited={}, results={})
-        for at, event in self._events(record, "arm_given_up"):
-            found.given_up[keys[at]] = str(event.get("reason", ""))
-            found.blamed[keys[at]] = [str(knob) for knob in event.get("blamed") or ()]
-            found.unsuited[keys[at]] = [str(knob) for knob in event.get("unsuited") or ()]
-        for at, event in self._events(record, "arm_results"):
-            found.results[keys[at]] = event
-        for at, event in self._events(record, "arm_block"):
-            if (block := _block(event)) is not None:
-                found.blocks[keys[at]].append(block)
-        return found
 
-    def _events(self, record: Record | None, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Those of this task, with the arm that they are of."""
-        if record is None:
-            return
-        for event in record.events.get(name, [])[self._before.get(name, 0) :]:
-            if isinstance(at := event.get("arm"), int) and 0 <= at < len(self._keys):
-                yield at, event
+def _said(record: Record, keys: Sequence[str], before: Mapping[str, int]) -> SwitchedArms:
+    """What the agent has said of a task's arms so far; what is damaged in a record says nothing.
 
-    def found(self, fewest_blocks: int) -> SwitchedArms:
-        said = self._said(self._record)
-        given_up, blocks = dict(said.given_up), {}
-        if self.crashed is not None:
-            line = error_line(self._outcome.folder)
-            given_up[self._keys[self.crashed]] = ": ".join(filter(None, [CRASHED, line]))
-        for key in (key for key in self._keys if key not in given_up):
-            whole = said.blocks[key]
-            if reason := why_left_behind(whole):
-                given_up[key] = reason
-            elif len(whole) >= fewest_blocks:
-                blocks[key] = whole
-            elif self.crashed is None:
-                # If another arm ended the program, there is one more run for those that it left without.
-                why = self._answer.reason or "the others were not whole"
-                given_up[key] = f"only {len(whole)} of its blocks count: {why}"
-        step = (self._record.last("cycle") or {}).get("step", "") if self._record is not None else ""
-        return SwitchedArms(
-            blocks=blocks,
-            given_up=given_up,
-            blamed=said.blamed,
-            unsuited=said.unsuited,
-            results=said.results,
-            reason=self._answer.reason,
-            ended_program=self.crashed is not None,
-            ran_out=self._ran_out,
-            stretch_steps=self._task.stretch_steps if self._task is not None else 0,
-            folder=str(self._outcome.folder),
-            step=step,
-            outcome=self._outcome.without_steps,
-        )
+    Args:
+        before: of each kind of event, the number that are of earlier tasks.
+    """
+
+    def events(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        for event in record.events.get(name, [])[before.get(name, 0) :]:
+            if (key := _key(event, keys)) is not None:
+                yield key, event
+
+    found = SwitchedArms(blocks={key: [] for key in keys}, results=dict(events("arm_results")))
+    for key, event in events("arm_given_up"):
+        found.given_up[key] = str(event.get("reason", ""))
+        found.blamed[key] = [str(knob) for knob in event.get("blamed") or ()]
+        found.unsuited[key] = [str(knob) for knob in event.get("unsuited") or ()]
+    for key, event in events("arm_block"):
+        if (block := _block(event)) is not None:
+            found.blocks[key].append(block)
+    return found
+
+
+def _key(event: Mapping[str, Any], keys: Sequence[str]) -> str | None:
+    """Of the arm that an event is of."""
+    at = event.get("arm")
+    return keys[at] if isinstance(at, int) and 0 <= at < len(keys) else None
 
 
 def _planned(arm: Arm, folder: Path, facts: Facts) -> list[PlannedSetting]:
-    _, planned = environment.build(arm.settings, {}, run_dir=folder, agent_dir=environment.AGENT, facts=facts)
+    _, planned = environment.build(arm.settings, {}, run_dir=folder, facts=facts)
     return planned
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 
 from dynotune.launch import new_run_folder
 from dynotune.launch.records import Record
@@ -17,7 +17,7 @@ from dynotune.measure.live.pilot import UntilStep, steady_steps
 from dynotune.measure.live.placement import is_steady, recent_step_s
 from dynotune.measure.live.request import Watcher
 from dynotune.schema.facts import Facts
-from dynotune.schema.run import Purpose, RunSpec
+from dynotune.schema.run import Plan, RunSpec
 from dynotune.schema.task import Task
 
 LIMIT_S = 900.0
@@ -29,7 +29,7 @@ Within = Callable[[Record], Task]
 """Makes the task for a command that makes no more steps than are in the record; raises CannotRunHere."""
 
 
-class TaskRunner:
+class TaskRunner(AbstractContextManager["TaskRunner"]):
     """One live run after another of one command, mostly one. Leaving the `with` block ends the last.
 
     Args:
@@ -48,13 +48,12 @@ class TaskRunner:
         *,
         facts: Facts,
         label: str,
-        purpose: Purpose = "live",
         limit_s: float | None = None,
         observe: bool = False,
         cache_folder: Path | None = None,
     ) -> None:
         self._run, self._watcher, self._facts = run, watcher, facts
-        self._label, self._purpose, self._observe = label, purpose, observe
+        self._label, self._observe = label, observe
         self._cache_folder = cache_folder
         self.limit_s = limit_s or run.timeout_s or LIMIT_S
         self.live: LiveRun | None = None
@@ -62,14 +61,9 @@ class TaskRunner:
         self.steady = True
         self._is_known_steady = False
 
-    def __enter__(self) -> TaskRunner:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.live is not None:
-            self.live.__exit__(kind, error, trace)
+            self.live.__exit__(*error)
 
     @property
     def goes_on(self) -> bool:
@@ -101,13 +95,10 @@ class TaskRunner:
             self._run.settings,
             folder=folder,
             label=self._label,
-            purpose=self._purpose,
+            purpose="live",
             facts=self._facts,
             cache_folder=self._cache_folder,
-            tasks=tasks,
-            live=True,
-            note_events=True,
-            observe=self._observe,
+            plan=Plan(tasks=list(tasks), live=True, note_events=True, observe=self._observe),
         )
         self._is_known_steady = False
         self.live = LiveRun(self.launch, folder=folder, limit_s=self.limit_s)
@@ -130,19 +121,18 @@ class TaskRunner:
             limit_s: most time for the task; None for that of the live run.
             enough: as `LiveRun.do`.
 
-        Raises:
-            CannotRunHere: as `within` says, or the machine.
+        Raises CannotRunHere: as `within` says, or the machine.
         """
         live = self.live or self.start()
-        if not live.is_over:
-            self._wait_until_steady(live)
+        if not live.is_over and not self._is_known_steady:
+            self._is_known_steady = live.until(UntilStep(_Steady(self), self._watcher.say, live.compiles))
         if not live.is_over:
             answer = live.do(place(live.records()), limit_s=limit_s, enough=enough)
             if not answer.reason or not answer.at_exit:
                 return answer
         records, run = live.records(), live.outcome().run
         if not records or run.ended_by != "command" or run.exit_code:
-            return live.not_done()
+            return Answer(reason=live.why_over(), at_exit=True)
         task = within(records[0])
         self._watcher.say(
             f"The command ended after {len(records[0].steps)} steps, before they were {what}. It is run once more, now "
@@ -155,7 +145,6 @@ class TaskRunner:
         return self.planned()
 
     def planned(self) -> Answer:
-        """The answer to the first task that `start` was given."""
         assert self.live is not None
         live = self.live
         live.sample()
@@ -163,18 +152,12 @@ class TaskRunner:
         return live.answer_to(PLANNED)
 
     def outcome(self) -> Outcome:
-        """What came of the last live run so far."""
         assert self.live is not None
         return self.live.outcome()
 
     def end(self) -> Outcome:
-        """End the command, and write the record of its run."""
         assert self.live is not None
         return self.live.end()
-
-    def _wait_until_steady(self, live: LiveRun) -> None:
-        if not self._is_known_steady:
-            self._is_known_steady = live.until(UntilStep(_Steady(self), self._watcher.say, live.compiles))
 
 
 class _Steady:

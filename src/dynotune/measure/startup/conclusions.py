@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Iterable
 from typing import Any
 
 from dynotune.doctor import ObservationView, examine, policy
-from dynotune.measure.startup.facts import COMPILED, added, facts, of_arm, phase_s, starts
 from dynotune.schema.caches import TITLES, Cache, CacheName
-from dynotune.schema.diagnosis import Finding, NotKnown
-from dynotune.schema.facts import Unknown
+from dynotune.schema.facts import Facts, Unknown, Value
 from dynotune.schema.observation import Observation
 from dynotune.schema.startup import Arm, Phase, Ratio, Start, Startup
 from dynotune.text import words
@@ -26,6 +26,8 @@ ABOUT_STARTS = (
     "jiterator-cache",
 )
 """Findings that timing starts can judge."""
+COMPILED: tuple[CacheName, ...] = ("inductor", "headers", "triton")
+"""What torch.compile keeps."""
 ON_A_VOLUME = "/path/on/a/volume/that/stays"
 LARGE_PART = 0.05
 """Of a warm start: smaller phases are not named."""
@@ -48,32 +50,24 @@ IN_WORDS: dict[Phase, str] = {
 
 
 def conclusions(startup: Startup) -> dict[str, Any]:
-    """Fields of `Startup` that follow from its starts."""
-    found, unknown = findings(startup)
+    view = ObservationView(Observation(command=startup.run.command, facts=startup.facts | facts(startup)))
+    found, unknown = examine(view)
     return {
         "said": [*_saved(startup), *_compiled(startup), *_limits(startup), *_own(startup), *_left(startup)],
         "to_set": to_set(startup),
-        "findings": found,
-        "unknown": unknown,
+        "findings": [finding for finding in found if finding.id in ABOUT_STARTS],
+        "unknown": [one for one in unknown if one.id in ABOUT_STARTS],
     }
 
 
-def findings(startup: Startup) -> tuple[list[Finding], list[NotKnown]]:
-    """Of the rules about starts."""
-    found, unknown = examine(
-        ObservationView(Observation(command=startup.run.command, facts=startup.facts | facts(startup)))
-    )
-    return [f for f in found if f.id in ABOUT_STARTS], [u for u in unknown if u.id in ABOUT_STARTS]
-
-
 def _saved(startup: Startup) -> list[str]:
-    whats: dict[Arm, str] = {"cold": "A warm cache", "off": "Having caches at all"}
-    ratios = ((of_arm(startup, arm), what) for arm, what in whats.items())
-    return [_of_ratio(ratio, what, startup.margin) for ratio, what in ratios if ratio is not None]
+    ratios = (of_arm(startup, "cold"), of_arm(startup, "off"))
+    return [_of_ratio(ratio, startup.margin) for ratio in ratios if ratio is not None]
 
 
-def _of_ratio(ratio: Ratio, what: str, margin: float) -> str:
-    start = {"cold": "a cold start", "off": "a start without caches", "warm": "a warm start"}[ratio.arm]
+def _of_ratio(ratio: Ratio, margin: float) -> str:
+    is_cold = ratio.arm == "cold"
+    what, start = ("A warm cache", "a cold start") if is_cold else ("Having caches at all", "a start without caches")
     if ratio.verdict == "faster" and ratio.saved_s is not None and ratio.median_s is not None:
         within = ""
         if ratio.saved_ci is not None:
@@ -250,3 +244,75 @@ def to_set(startup: Startup) -> dict[str, str]:
         if any(added(start, "triton") for start in cold):
             found[f"TRITON_CACHE_DIR={ON_A_VOLUME}/triton"] = "so are Triton's kernels"
     return found
+
+
+def facts(startup: Startup) -> Facts:
+    cold, warm = starts(startup, "cold"), starts(startup, "warm")
+    late = [pilot.late_s for pilot in startup.pilots if pilot.arm == "warm" and pilot.late_s is not None]
+    threads = [start.compiled.num_threads for start in cold if start.compiled and start.compiled.num_threads]
+    found: Facts = {
+        "start.cold_s": _median(start.value_s for start in cold),
+        "start.warm_s": _median(start.value_s for start in warm),
+        "start.saved_s": _saved_s(startup),
+        "start.cuda_added_bytes": _median(added(start, "cuda") for start in cold),
+        "start.cuda_again_bytes": _median(added(start, "cuda") for start in warm),
+        "start.cuda_kept_bytes": max((start.held.get("cuda", 0) for start in warm), default=0),
+        "start.compiler_added_bytes": _median(added(start, *COMPILED) for start in cold),
+        "start.compiler_again_bytes": _median(added(start, *COMPILED) for start in warm),
+        "start.num_graphs": _num_graphs(cold),
+        "start.compile_cold_s": phase_s(cold, "compile"),
+        "start.compile_warm_s": phase_s(warm, "compile"),
+        "start.cuda_start_s": phase_s(warm, "cuda_start"),
+        "start.late_s": next(iter(late), Unknown("no start was watched until its steps were steady")),
+    }
+    if threads:
+        found["start.compile_threads"] = threads[0]
+    names = ("path", "off", "size_bytes", "writable", "lasts", "storage", "limit_bytes")
+    return found | {f"cache.{cache.name}.{name}": getattr(cache, name) for cache in startup.own for name in names}
+
+
+def starts(startup: Startup, arm: Arm) -> list[Start]:
+    """Those that count; without any, those of void blocks, and the pilots before there are any."""
+    blocks = startup.blocks or [voided.values for voided in startup.voided]
+    return [block.of(arm) for block in blocks] or [pilot for pilot in startup.pilots if pilot.arm == arm]
+
+
+def added(start: Start, *names: CacheName) -> int:
+    """Bytes that it left in these caches; none where inductor was told to keep nothing, but leaves its folders."""
+    return sum(growth.size_bytes for growth in start.added if growth.name in names)
+
+
+def phase_s(of: Iterable[Start], phase: Phase) -> float | Unknown:
+    """The median over these starts; Unknown where one of them does not know it."""
+    values = []
+    for start in of:
+        value = start.phases.get(phase, Unknown("not recorded"))
+        if isinstance(value, Unknown):
+            return value
+        values.append(value)
+    return statistics.median(values) if values else Unknown("nothing was timed")
+
+
+def of_arm(startup: Startup, arm: Arm) -> Ratio | None:
+    return next((ratio for ratio in startup.ratios if ratio.arm == arm), None)
+
+
+def _median(values: Iterable[float]) -> float | Unknown:
+    known = list(values)
+    return statistics.median(known) if known else Unknown("nothing was timed")
+
+
+def _saved_s(startup: Startup) -> Value | Unknown:
+    cold = of_arm(startup, "cold")
+    if cold is None or cold.verdict is None:
+        return Unknown("it was not judged")
+    if cold.verdict == "undecided":
+        return Unknown(f"it is undecided what a warm cache saves: {cold.reason}")
+    return cold.saved_s if cold.verdict == "faster" and cold.saved_s is not None else 0.0
+
+
+def _num_graphs(cold: Iterable[Start]) -> int | Unknown:
+    known = [start for start in cold if not isinstance(start.phases.get("other"), Unknown)]
+    if not known:
+        return Unknown("no Python of this command recorded it")
+    return max((start.compiled.num_missed + start.compiled.num_found for start in known if start.compiled), default=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from dynotune.launch.records import Record
 from dynotune.schema import document
@@ -55,12 +55,16 @@ def phases(record: Record, launched_s: float, end_s: float) -> dict[Phase, float
         All phases, in their order: seconds, 0 where it was looked for and nothing of it happened. The known ones sum
         to `end_s - launched_s`.
     """
-    begun_s = _agent_begun_s(record)
+    begun_s = next((span.begin_s for span in _recorded(record) if span.phase == "agent"), None)
     if begun_s is None:
         return unknown("this process was not watched from its start")
     spans = _spans(record)
     shared = split([*spans, *_before(record, launched_s, begun_s), *_first_step(record, end_s)], launched_s, end_s)
-    _take_first_batch(record, shared)
+    # What the first step waited for its batch is known, not when: it is taken from the step's own time.
+    wait_s = min(record.steps[0].wait_s, shared.get("first_step", 0.0)) if record.steps else 0.0
+    if wait_s > 0:
+        shared["first_batch"] = wait_s
+        shared["first_step"] -= wait_s
     not_seen = _not_seen(record)
     return {phase: shared[phase] if phase in shared else not_seen.get(phase, 0.0) for phase in PHASES}
 
@@ -123,11 +127,6 @@ def _spans(record: Record) -> list[Span]:
     return found
 
 
-def _agent_begun_s(record: Record) -> float | None:
-    begins = [span.begin_s for span in _recorded(record) if span.phase == "agent"]
-    return begins[0] if begins else None
-
-
 def _before(record: Record, launched_s: float, begun_s: float) -> list[Span]:
     """Before the agent's first line: what came before the process, and the interpreter."""
     started_s = (record.last("starting_process") or {}).get("started_s")
@@ -143,19 +142,9 @@ def _first_step(record: Record, end_s: float) -> list[Span]:
     step = str((record.last("cycle") or {}).get("step", ""))
     if step.startswith("call"):
         # A call is told when it has ended, and so is the begin of a step that begins with one.
-        roots = [
-            float(event["at_s"]) for event in record.events.get("root", []) if event.get("at_s", begin_s) < begin_s
-        ]
-        begin_s = max(roots, default=begin_s)
+        roots = [float(event.get("at_s", begin_s)) for event in record.events.get("root", [])]
+        begin_s = max((at_s for at_s in roots if at_s < begin_s), default=begin_s)
     return [Span("first_step", begin_s, end_s)] if begin_s < end_s else []
-
-
-def _take_first_batch(record: Record, shared: dict[Phase, float]) -> None:
-    """What the first step waited for its batch is known, not when: it is taken from the step's own time."""
-    wait_s = min(record.steps[0].wait_s, shared.get("first_step", 0.0)) if record.steps else 0.0
-    if wait_s > 0:
-        shared["first_batch"] = wait_s
-        shared["first_step"] -= wait_s
 
 
 def _not_seen(record: Record) -> dict[Phase, Unknown]:
@@ -169,8 +158,3 @@ def _not_seen(record: Record) -> dict[Phase, Unknown]:
         for name, reason in (reasons.items() if isinstance(reasons, dict) else [])
         for phase in COVERED.get(name, ())
     }
-
-
-def latest(records: Sequence[Record]) -> Record:
-    """Of the processes that made steps, the one whose first step ended last."""
-    return max(records, key=lambda record: record.steps[0].end_s if record.steps else 0.0)

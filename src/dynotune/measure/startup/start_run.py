@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from dynotune.launch.process import Lease
 from dynotune.launch.records import COMPILED, Record
 from dynotune.measure.comparison import objective
 from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
-from dynotune.measure.live.live_run import run_once
+from dynotune.measure.live.live_run import Enough, run_once
 from dynotune.measure.live.outcome import NUM_LAST_LINES, Outcome, refuse_failed
 from dynotune.measure.live.pilot import steady_steps
 from dynotune.measure.live.ready import pattern
@@ -24,7 +24,7 @@ from dynotune.measure.startup import phases
 from dynotune.schema.caches import CacheName, Growth
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.run import Purpose, RunSpec
+from dynotune.schema.run import Plan, Purpose, RunSpec
 from dynotune.schema.startup import Arm, Start
 
 OFF = {"CUDA_CACHE_DISABLE": "1", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "USE_PYTORCH_KERNEL_CACHE": "0"}
@@ -33,8 +33,6 @@ time; those that a program gives Triton itself are cold because the arm's folder
 not set: inductor's processes hand their kernels over through Triton's cache, and everything would be compiled twice.
 Source: torch/_inductor/compile_fx.py (with_fresh_cache_if_config), CUDA programming guide, cuda_environment_variables
 of torch."""
-
-Enough = Callable[[list[Record]], bool]
 
 
 class Places(NamedTuple):
@@ -58,7 +56,7 @@ class Places(NamedTuple):
         caches.clear(self.temporary)
 
 
-class AllPlaces:
+class AllPlaces(AbstractContextManager["AllPlaces"]):
     """Of all arms. A context manager: temporary folders are gone when it is left; the warm caches stay."""
 
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
@@ -71,9 +69,6 @@ class AllPlaces:
             raise CannotRunHere(
                 f"Cannot make a temporary folder: {error.strerror}.", hint="Free some space there, or set TMPDIR."
             ) from error
-
-    def __enter__(self) -> AllPlaces:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         shutil.rmtree(self._temporary, ignore_errors=True)
@@ -120,9 +115,7 @@ def run_start(
         facts=facts,
         more_env=places.environment(arm),
         keep=[places.caches, places.temporary],
-        note_events=purpose == "pilot",
-        sync_steps=True,
-        startup=True,
+        plan=Plan(note_events=purpose == "pilot", sync_steps=True, startup=True),
         samples=True,
         run_to_end=False,
     )
@@ -131,7 +124,7 @@ def run_start(
     outcome = run_once(plan, folder=folder, limit_s=limit_s, enough=enough)
     _refuse_unready(outcome, plan, limit_s)
     after = caches.snapshot(found)
-    held = {name: sum(files.values()) for name, files in after.files.items()}
+    held = {name: sum(files.values()) for name, files in after.items()}
     return outcome, _start(
         arm, outcome, caches.growth(before, after), held, watched_on=purpose == "pilot" and arm != "off"
     )
@@ -144,8 +137,6 @@ def _refuse_unready(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> Non
             return
         try:
             refuse_failed(outcome, launch, limit_s)
-        except CommandFailed:
-            raise
         except CannotRunHere as error:
             if outcome.num_steps == 0:
                 error.hint += " Or name a line of its output that ends the start, with --ready-pattern REGEX."
@@ -176,45 +167,48 @@ def _refuse_unready(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> Non
 
 def _start(arm: Arm, outcome: Outcome, added: list[Growth], held: dict[CacheName, int], *, watched_on: bool) -> Start:
     value_s = objective.value(outcome, "time-to-first-step", "step")
-    record = _main(outcome)
-    return Start(
+    start = Start(
         arm=arm,
         run=outcome.run.id,
         value_s=value_s,
-        phases=phases.unknown("no Python of this command recorded them")
-        if record is None
-        else phases.phases(record, outcome.launched_s, outcome.launched_s + value_s),
+        phases=phases.unknown("no Python of this command recorded them"),
         added=added,
         held=held,
-        imports=phases.imports(record) if record is not None else [],
-        compiled=phases.compiled(record) if record is not None else None,
-        until_steady_s=_until_steady(record) if watched_on and record is not None and record.steps else None,
-        late_s=_late_s(record) if watched_on and record is not None and record.steps else None,
         at_exit=outcome.ready_at_exit,
+    )
+    record = _main(outcome)
+    if record is None:
+        return start
+    until_steady_s, late_s = _until_steady(record) if watched_on and record.steps else (None, None)
+    return msgspec.structs.replace(
+        start,
+        phases=phases.phases(record, outcome.launched_s, outcome.launched_s + value_s),
+        imports=phases.imports(record),
+        compiled=phases.compiled(record),
+        until_steady_s=until_steady_s,
+        late_s=late_s,
     )
 
 
 def _main(outcome: Outcome) -> Record | None:
     """The process whose start it was: whose first step ended last; without steps, the first that imported torch."""
     if outcome.run.ready_s is None:
-        return phases.latest(outcome.records)
+        return max(outcome.records, key=lambda record: record.steps[0].end_s if record.steps else 0.0)
     with_torch = [record for record in outcome.all_records if record.last("torch")]
     return next(iter(with_torch or outcome.all_records), None)
 
 
-def _until_steady(record: Record) -> float | Unknown:
-    num = steady_steps(record)
+def _until_steady(record: Record) -> tuple[float | Unknown, float | None]:
+    """From the first step's end until steps are steady, and what those between took beyond a steady one.
+
+    Of the latter those are left out in which something was compiled.
+    """
+    num, times = steady_steps(record), record.step_s
     if num is None:
-        return Unknown("its steps had not become steady when it was ended")
-    return record.steps[num - 1].end_s - record.steps[0].end_s if num > 1 else 0.0
-
-
-def _late_s(record: Record) -> float | None:
-    """What steps after the first took beyond a steady one, those left out in which something was compiled."""
-    num = steady_steps(record)
-    times = record.step_s
-    if num is None or num >= len(times):
-        return None
+        return Unknown("its steps had not become steady when it was ended"), None
+    until_s = record.steps[num - 1].end_s - record.steps[0].end_s if num > 1 else 0.0
+    if num >= len(times):
+        return until_s, None
     usual_s = sorted(times[num:])[(len(times) - num) // 2]
     early = [(took_s, step.flags) for took_s, step in zip(times[1:num], record.steps[1:num], strict=False)]
-    return sum(max(0.0, took_s - usual_s) for took_s, flags in early if not flags & COMPILED)
+    return until_s, sum(max(0.0, took_s - usual_s) for took_s, flags in early if not flags & COMPILED)

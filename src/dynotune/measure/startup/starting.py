@@ -16,24 +16,22 @@ from dynotune import probe
 from dynotune.launch import new_run_folder
 from dynotune.launch.caches import contents
 from dynotune.launch.process import fresh_folder, origin
-from dynotune.launch.records import Record
 from dynotune.measure.comparison import summary
 from dynotune.measure.comparison.protocol import Interrupted
 from dynotune.measure.comparison.stats import SequentialResult, judge
 from dynotune.measure.live import cautions, ready
+from dynotune.measure.live.live_run import Enough
 from dynotune.measure.live.machine import facts_of, machine_lock, refuse_another_machine
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.pilot import FirstStep, Steadiness, limit_s
 from dynotune.measure.live.request import StartRequest, Watcher
 from dynotune.measure.startup import code_facts, conclusions
-from dynotune.measure.startup.start_run import AllPlaces, Enough, run_start
+from dynotune.measure.startup.start_run import AllPlaces, run_start
 from dynotune.schema import document
 from dynotune.schema.comparison import TELLING_PAIRS, ArmName, Pair
 from dynotune.schema.errors import CommandFailed, UsageError
-from dynotune.schema.run import RunSpec
+from dynotune.schema.run import Purpose, RunSpec
 from dynotune.schema.startup import ARMS, Arm, Block, Ratio, Start, Startup, VoidBlock
-
-__all__ = ["FILE", "StartWatcher", "orders", "pairs_of", "ratio", "resume", "time_starts"]
 
 FILE = "startup.json"
 COMPARED: tuple[Arm, ...] = ("cold", "off")
@@ -41,8 +39,6 @@ MOST_FILLS = 3
 
 
 class StartWatcher(Watcher, Protocol):
-    """Is told how it goes on."""
-
     def started(self, block: Block, *, number: int, max_blocks: int) -> None: ...
 
     def voided_block(self, voided: VoidBlock) -> None: ...
@@ -125,19 +121,7 @@ def time_starts(request: StartRequest, watcher: StartWatcher) -> Startup:
 
 
 def resume(folder: Path, now: RunSpec, watcher: StartWatcher, *, budget_s: float | None = None) -> Startup:
-    """Go on with what is in `folder`, from its last finished block; what is finished is only read.
-
-    Args:
-        now: its `env`, `base` and `lock` count, and its command for secrets, or if the folder is from elsewhere; the
-            rest is as it was.
-        budget_s: for what is left.
-
-    Raises:
-        RecordError: nothing of the kind is in `folder`, or it cannot be read.
-        UsageError: a secret is missing, which no record holds; or the folder is from elsewhere.
-        CannotRunHere: it was begun on another machine, or the command's folder is gone.
-        Interrupted: as `time_starts`.
-    """
+    """Go on with what is in `folder`, from its last finished block, as `comparison.protocol.resume` does."""
     startup = document.read(folder / FILE, Startup)
     if startup.finished:
         return startup
@@ -159,8 +143,6 @@ def _sit(request: StartRequest, folder: Path, watcher: StartWatcher) -> Startup:
 
 
 class _Attempt:
-    """One attempt. What has to outlive it is in the document."""
-
     def __init__(
         self, request: StartRequest, folder: Path, startup: Startup, watcher: StartWatcher, places: AllPlaces
     ) -> None:
@@ -213,33 +195,36 @@ class _Attempt:
 
     def _pilot(self, arm: Arm, name: str, limit: float, enough: Enough, *, clear: bool) -> tuple[Start, Outcome]:
         self._watcher.running(f"pilot: caches {arm}")
-        outcome, start = run_start(
+        of: Arm = "off" if arm == "off" else "warm"
+        outcome, start = self._start(arm, of, name, limit, enough, clear=clear, purpose="pilot")
+        self._enough[arm] = FirstStep(outcome) if outcome.records else lambda records: False
+        return start, outcome
+
+    def _start(
+        self, arm: Arm, of: Arm, name: str, limit: float, enough: Enough, *, clear: bool, purpose: Purpose = "measured"
+    ) -> tuple[Outcome, Start]:
+        """`of`: whose caches it uses."""
+        return run_start(
             self._request.run,
             arm,
-            places=self._places.of("off" if arm == "off" else "warm"),
+            places=self._places.of(of),
             clear=clear,
             folder=fresh_folder(self._folder / name),
-            purpose="pilot",
+            purpose=purpose,
             facts=self._startup.facts,
             limit_s=limit,
             enough=enough,
         )
-        self._enough[arm] = FirstStep(outcome) if outcome.records else _never
-        return start, outcome
 
     def _affordable(self, block_s: float) -> int:
-        """
-        Raises:
-            UsageError: the budget affords no answer.
-        """
-        most, budget_s = self._request.max_blocks, self._request.budget_s
-        if budget_s is None:
+        """Raises UsageError: the budget affords no answer."""
+        most, left_s = self._request.max_blocks, self._left_s()
+        if left_s is None:
             return most
-        left_s = budget_s - (time.monotonic() - self._began_s)
         fewest = min(TELLING_PAIRS, most)
         affordable = min(most, int(left_s / block_s))
         if affordable < fewest:
-            needed_s = fewest * block_s + budget_s - left_s
+            needed_s = fewest * block_s + time.monotonic() - self._began_s
             raise UsageError(
                 f"The budget does not afford {fewest} blocks, the fewest that can tell anything; {left_s:.0f} s of it "
                 "are left.",
@@ -256,7 +241,8 @@ class _Attempt:
         limit = limit_s(self._request.run, max(start.value_s for start in self._startup.pilots))
         order = orders(self._startup.max_blocks, self._startup.run.seed or 0)
         while not all(judgement.finished for judgement in self._judged().values()):
-            if self._out_of_time():
+            left_s = self._left_s()
+            if self._startup.blocks and left_s is not None and left_s < (self._startup.block_s or 0.0):
                 self._warnings.append("The budget was used up before it was clear.")
                 break
             valid = len(self._startup.blocks)
@@ -266,17 +252,8 @@ class _Attempt:
         starts, outcomes = [], []
         for arm in order:
             self._watcher.running(f"block {number} of at most {self._startup.max_blocks}: caches {arm}")
-            outcome, start = run_start(
-                self._request.run,
-                arm,
-                places=self._places.of(arm),
-                clear=arm != "warm",
-                folder=fresh_folder(self._folder / f"{number:03d}-{arm}"),
-                purpose="measured",
-                facts=self._startup.facts,
-                limit_s=limit,
-                enough=self._enough[arm],
-            )
+            name, enough = f"{number:03d}-{arm}", self._enough[arm]
+            outcome, start = self._start(arm, arm, name, limit, enough, clear=arm != "warm")
             starts.append(start)
             outcomes.append(outcome.without_steps)
         block = Block(starts)
@@ -302,28 +279,19 @@ class _Attempt:
             for arm in COMPARED
         }
 
-    def _out_of_time(self) -> bool:
-        if self._request.budget_s is None or not self._startup.blocks:
-            return False
-        left_s = self._request.budget_s - (time.monotonic() - self._began_s)
-        return left_s < (self._startup.block_s or 0.0)
+    def _left_s(self) -> float | None:
+        budget_s = self._request.budget_s
+        return None if budget_s is None else budget_s - (time.monotonic() - self._began_s)
 
     def _conclude(self) -> None:
-        ratios = []
-        for arm, judgement in self._judged(ended=True).items():
-            ratios.append(ratio(self._startup.blocks, arm, judgement))
+        ratios = [ratio(self._startup.blocks, arm, found) for arm, found in self._judged(ended=True).items()]
         warnings = list(dict.fromkeys([*self._startup.warnings, *self._warnings]))
-        warm = self._places.of("warm").caches
-        self._update(ratios=ratios, warnings=warnings, warm_caches=str(warm))
+        self._update(ratios=ratios, warnings=warnings, warm_caches=str(self._places.of("warm").caches))
         self._update(**conclusions.conclusions(self._startup), finished=True)
 
     def _update(self, **changes: object) -> None:
         self._startup = msgspec.structs.replace(self._startup, **changes)
         document.write(self._folder / FILE, self._startup)
-
-
-def _never(records: list[Record]) -> bool:
-    return False
 
 
 def _pilot_warnings(pilots: Sequence[Start]) -> list[str]:

@@ -23,9 +23,7 @@ from dynotune.measure.live.ready import ReadyOn, pattern
 from dynotune.measure.live.request import Watcher
 from dynotune.schema.caches import TITLES, Cache, Growth, Warmed, WarmRun
 from dynotune.schema.errors import CannotRunHere
-from dynotune.schema.run import RunSpec
-
-__all__ = ["MAX_RUNS", "WarmRequest", "warm"]
+from dynotune.schema.run import Plan, RunSpec
 
 MAX_RUNS = 5
 # The driver drops the oldest entries of a cache that is full.
@@ -66,20 +64,27 @@ def warm(request: WarmRequest, watcher: Watcher) -> Warmed:
         cautions.say_where(request.run, folder / "run", watcher)
         before = contents.snapshot(found)
         # Precompiled headers are left by any program, and say nothing of this one.
-        empty = not any(files for name, files in before.files.items() if name != "headers")
+        empty = not any(files for name, files in before.items() if name != "headers")
         while len(runs) < request.max_runs:
             watcher.running(f"the command, run {len(runs) + 1}")
             run_folder = fresh_folder(folder / f"run-{len(runs) + 1}")
-            outcome, ready_s = _run(request, found, run_folder, wanted, len(runs) + 1)
+            outcome, first_s = _run(request, found, run_folder, wanted, len(runs) + 1)
             after = contents.snapshot(found)
-            added = contents.growth(before, after)
-            runs.append(_as_run(outcome, added, ready_s))
-            watcher.say(_said(runs[-1], len(runs)))
+            run = WarmRun(
+                added=contents.growth(before, after),
+                wall_s=outcome.run.wall_s or 0.0,
+                time_to_first_step_s=first_s,
+                ended_by=outcome.run.ended_by or "",
+                folder=str(outcome.folder),
+            )
+            runs.append(run)
+            first = "" if first_s is None else f", first step after {first_s:.1f} s"
+            watcher.say(f"Run {len(runs)} added {f'{run.num_added} files' if run.num_added else 'nothing'}{first}.")
             before = after
-            if not runs[-1].num_added:
+            if not run.num_added:
                 break
     states = contents.sizes(request.run.env, request.run.cwd)
-    is_warm = not runs[-1].num_added
+    is_warm = not run.num_added
     return Warmed(
         command=request.run.command,
         end="not-warm" if not is_warm else "nothing" if empty and len(runs) == 1 else "warm",
@@ -94,7 +99,7 @@ def warm(request: WarmRequest, watcher: Watcher) -> Warmed:
 def _run(
     request: WarmRequest, found: Sequence[Place], folder: Path, wanted: re.Pattern[str] | None, number: int
 ) -> tuple[Outcome, float | None]:
-    """One run, and how long it took to be ready, where a line of output says so."""
+    """One run, and how long it took to be ready: to its first step, or where a line of output says so."""
     plan = launch_plan(
         request.run,
         [],
@@ -103,7 +108,7 @@ def _run(
         purpose="pilot",
         facts={},
         keep=[place.path for place in found if isinstance(place.path, Path) and place.path.is_dir()],
-        note_events=True,
+        plan=Plan(note_events=True),
     )
     ready = None if wanted is None else ReadyOn(wanted, folder)
     limit_s = request.run.timeout_s or PILOT_LIMIT_S
@@ -111,20 +116,16 @@ def _run(
     # The line may have been its last word.
     is_ready = ready is not None and ready(ended=True)
     _refuse(outcome, plan, limit_s, request, is_ready=is_ready)
-    if ready is None or ready.ready_s is None:
-        return outcome, None
-    return outcome, ready.ready_s - outcome.launched_s
+    if ready is not None and ready.ready_s is not None:
+        return outcome, ready.ready_s - outcome.launched_s
+    firsts = [record.steps[0].end_s - outcome.launched_s for record in outcome.records if record.steps]
+    return outcome, max(firsts, default=None)
 
 
 def _enough(request: WarmRequest, ready: ReadyOn | None) -> Callable[[list[Record]], bool]:
     if ready is not None:
-        look = ready
-
-        def is_ready(records: list[Record]) -> bool:
-            # It is looked for in a run that goes on too: that is when it is seen.
-            return look() and not request.run.run_to_end
-
-        return is_ready
+        # It is looked for in a run that goes on too: that is when it is seen.
+        return lambda records: ready() and not request.run.run_to_end
     if request.run.run_to_end:
         return lambda records: False
     return Steadiness(request.run)
@@ -153,28 +154,11 @@ def _refuse(outcome: Outcome, launch: LaunchPlan, limit_s: float, request: WarmR
     try:
         refuse_failed(outcome, launch, limit_s)
     except CannotRunHere as error:
-        raise CannotRunHere(
-            error.message,
-            hint="For a program without steps, --ready-pattern REGEX names a line that it prints when it is ready, "
-            f"and --run-to-end lets it run to its end. {error.hint}",
-        ) from error
-
-
-def _as_run(outcome: Outcome, added: list[Growth], ready_s: float | None) -> WarmRun:
-    firsts = [record.steps[0].end_s - outcome.launched_s for record in outcome.records if record.steps]
-    return WarmRun(
-        added=added,
-        wall_s=outcome.run.wall_s or 0.0,
-        time_to_first_step_s=ready_s if ready_s is not None else max(firsts, default=None),
-        ended_by=outcome.run.ended_by or "",
-        folder=str(outcome.folder),
-    )
-
-
-def _said(run: WarmRun, number: int) -> str:
-    first = "" if run.time_to_first_step_s is None else f", first step after {run.time_to_first_step_s:.1f} s"
-    added = f"added {run.num_added} files" if run.num_added else "added nothing"
-    return f"Run {number} {added}{first}."
+        error.hint = (
+            "For a program without steps, --ready-pattern REGEX names a line that it prints when it is ready, and "
+            f"--run-to-end lets it run to its end. {error.hint}"
+        )
+        raise
 
 
 def _make_kept(found: Sequence[Place], cwd: Path) -> None:
@@ -186,7 +170,6 @@ def _make_kept(found: Sequence[Place], cwd: Path) -> None:
 
 
 def _why(runs: Sequence[WarmRun], states: Sequence[Cache]) -> list[str]:
-    """Why the last run still added something, as far as can be told."""
     lines = []
     by_name = {state.name: state for state in states}
     for growth in runs[-1].added:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from dynotune.probe.gpu_code import gpu_archs
-from dynotune.schema.facts import Facts, Unknown, Value
+from dynotune.schema.facts import Facts, Missing, Unknown, needed, or_unknown
 
 NAMES = ("torch.driver_ok", "torch.runs_natively")
 
@@ -17,22 +17,16 @@ FIRST_MINOR_COMPATIBLE = 11
 def facts(known: Facts) -> Facts:
     """Facts `torch.driver_ok` and `torch.runs_natively`; None for a build without CUDA.
 
-    Args:
-        known: with `torch.cuda`, `torch.arch_list`, `gpu.cuda_driver` and `gpu.compute_capability`.
+    `known`: with `torch.cuda`, `torch.arch_list`, `gpu.cuda_driver` and `gpu.compute_capability`.
     """
     if known.get("torch.cuda", "") is None:
         return dict.fromkeys(NAMES, None)
-    return {
-        "torch.driver_ok": _driver_ok(known),
-        "torch.runs_natively": _runs_natively(known),
-    }
+    return {"torch.driver_ok": _driver_ok(known), "torch.runs_natively": _runs_natively(known)}
 
 
-def _driver_ok(known: Facts) -> bool | Unknown:
-    driver, build = _text(known, "gpu.cuda_driver"), _text(known, "torch.cuda")
-    if isinstance(driver, Unknown):
-        return driver
-    return build if isinstance(build, Unknown) else driver_supports(driver, build)
+@or_unknown()
+def _driver_ok(known: Facts) -> bool:
+    return driver_supports(_text(known, "gpu.cuda_driver"), _text(known, "torch.cuda"))
 
 
 def driver_supports(driver: str, build: str) -> bool:
@@ -44,14 +38,11 @@ def driver_supports(driver: str, build: str) -> bool:
     return has[0] >= needs[0] if needs[0] >= FIRST_MINOR_COMPATIBLE else has >= needs
 
 
-def _runs_natively(known: Facts) -> bool | Unknown:
-    capability, archs = _text(known, "gpu.compute_capability"), known.get("torch.arch_list")
-    if isinstance(capability, Unknown):
-        return capability
-    if isinstance(archs, Unknown):
-        return archs
+@or_unknown()
+def _runs_natively(known: Facts) -> bool:
+    capability, archs = _text(known, "gpu.compute_capability"), needed(known.get("torch.arch_list"))
     if not isinstance(archs, list):
-        return Unknown("torch.arch_list is not known")
+        raise Missing(Unknown("torch.arch_list is not known"))
     return covers([str(arch) for arch in archs], capability)
 
 
@@ -65,9 +56,11 @@ def covers(archs: Sequence[str], capability: str) -> bool:
     return any(code.form == "machine" and gpu_archs.runs(code, sm) for code in codes)
 
 
-def _text(known: Facts, name: str) -> str | Unknown:
-    value: Value | Unknown = known.get(name, Unknown(f"{name} is not known"))
-    return value if isinstance(value, str | Unknown) else Unknown(f"{name} is not known")
+def _text(known: Facts, name: str) -> str:
+    value = needed(known.get(name))
+    if not isinstance(value, str):
+        raise Missing(Unknown(f"{name} is not known"))
+    return value
 
 
 def _version(text: str) -> tuple[int, ...]:

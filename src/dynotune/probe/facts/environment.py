@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from dynotune.probe.sources.counters import process_stat
+from dynotune.probe.sources.counters import PARENT, stat_fields
 from dynotune.schema.facts import Facts, Unknown
 
 NAMES: dict[str, str] = {
@@ -113,8 +113,7 @@ UNSEEN = "set by this shell or after"
 def facts(env: Mapping[str, str]) -> Facts:
     """Facts `env.NAME` of the variables above; None where a named one is not set.
 
-    Args:
-        env: the environment the command will have.
+    `env`: the environment the command will have.
     """
     named: Facts = dict.fromkeys((f"env.{name}" for name in NAMES), None)
     return named | {f"env.{name}": _shown(env[name]) for name in reported(env)}
@@ -128,24 +127,19 @@ def _shown(value: str) -> str:
 
 def reported(env: Iterable[str]) -> list[str]:
     """The variables of `env` that `facts` tells, secrets left out, by name."""
-    return sorted(name for name in env if name in NAMES or (name.startswith(tuple(PREFIXES)) and not _is_secret(name)))
-
-
-def _is_secret(name: str) -> bool:
-    return any(word in name.upper() for word in SECRET_WORDS)
+    others = (name for name in env if name.startswith(tuple(PREFIXES)))
+    told = {name for name in others if not any(word in name.upper() for word in SECRET_WORDS)}
+    return sorted(told.union(name for name in env if name in NAMES))
 
 
 def origins(env: Mapping[str, str], pid: int, root: Path = Path("/")) -> Facts:
     """Facts `env_from.NAME`: the oldest process above `pid` that was started with a variable as it is now.
 
-    A process's `/proc/PID/environ` is what it was given, not what it set afterwards: a variable that none of
-    them was given was set by the shell that started `pid`, by its start files, or later. With `or before`, a
-    process above may have had it as well, but belongs to another user.
+    A process's `/proc/PID/environ` is what it was given, not what it set afterwards: a variable that none of them was
+    given was set by the shell that started `pid`, by its start files, or later. With `or before`, a process above may
+    have had it as well, but belongs to another user.
 
-    Args:
-        env: the environment the command will have; variables as in `facts`.
-        pid: of the process that will start it.
-        root: where `/proc` stands.
+    `env`: the environment the command will have; variables as in `facts`. `pid`: of the process that will start it.
     """
     ancestry = _ancestry(pid, root)
     return {f"env_from.{name}": _origin(name, env[name], ancestry) for name in reported(env)}
@@ -156,17 +150,17 @@ def _ancestry(pid: int, root: Path) -> list[tuple[str, dict[str, str] | Unknown]
     found: list[tuple[str, dict[str, str] | Unknown]] = []
     while pid:
         try:
-            stat = process_stat(root, pid)
+            stat = stat_fields(f"{root}/proc/{pid}")
         except OSError as error:
             found.append((f"pid {pid}", Unknown(f"process {pid} cannot be read: {error.strerror}")))
             break
         if stat is None:
             break
         first = _first_environment(root / "proc" / str(pid) / "environ")
-        found.append((f"pid {pid} ({stat.name})", first))
+        found.append((f"pid {pid} ({stat[0]})", first))
         if isinstance(first, Unknown):
             break
-        pid = stat.parent
+        pid = int(stat[1][PARENT])
     return found
 
 

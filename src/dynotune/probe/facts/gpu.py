@@ -1,17 +1,18 @@
-"""Facts of the state of the GPUs: link, clocks, power, health, and who else computes on them."""
+"""Facts of the state of the GPUs: link, clocks, power, health, who else computes on them, how they reach each other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from dynotune.probe.facts.gpu_topology import topology
 from dynotune.probe.facts.host import parse_cpu_list
 from dynotune.probe.sources import clock_reasons, container
 from dynotune.probe.sources import nvml as nvml_facts
-from dynotune.probe.sources.nvml import NvmlUnavailable, answer, in_mig_mode, visible_in
-from dynotune.schema.facts import Facts, Unknown, Value
+from dynotune.probe.sources.kernel_files import process_name
+from dynotune.probe.sources.nvml import NvmlUnavailable, answer
+from dynotune.schema.facts import Facts, Unknown, Value, needed, or_unknown
 
 Question = Callable[[Any, Any], Value]
 
@@ -19,16 +20,6 @@ NAME_UNKNOWN = "(name unknown)"
 
 # 4096 processors, more than any kernel is built for.
 NUM_AFFINITY_WORDS = 64
-
-
-def _ecc(nvml: Any, gpu: Any) -> bool:
-    try:
-        current, _ = nvml.nvmlDeviceGetEccMode(gpu)
-    except nvml.NVMLError as error:
-        if error.value == nvml.NVML_ERROR_NOT_SUPPORTED:
-            return False
-        raise
-    return bool(current == nvml.NVML_FEATURE_ENABLED)
 
 
 QUESTIONS: dict[str, Question] = {
@@ -47,12 +38,12 @@ QUESTIONS: dict[str, Question] = {
     "default_power_limit_w": lambda nvml, gpu: nvml.nvmlDeviceGetPowerManagementDefaultLimit(gpu) / 1000,
     "temperature_c": lambda nvml, gpu: int(nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)),
     "persistence": lambda nvml, gpu: bool(nvml.nvmlDeviceGetPersistenceMode(gpu) == nvml.NVML_FEATURE_ENABLED),
-    "ecc": _ecc,
+    "ecc": lambda nvml, gpu: nvml_facts.has_mode(nvml, nvml.nvmlDeviceGetEccMode, gpu, nvml.NVML_FEATURE_ENABLED),
     "ecc_uncorrected": lambda nvml, gpu: int(
         nvml.nvmlDeviceGetTotalEccErrors(gpu, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
     ),
     "remapped_rows_pending": lambda nvml, gpu: bool(nvml.nvmlDeviceGetRemappedRows(gpu)[2]),
-    "mig": in_mig_mode,
+    "mig": nvml_facts.in_mig_mode,
     "utilisation_percent": lambda nvml, gpu: int(nvml.nvmlDeviceGetUtilizationRates(gpu).gpu),
     "memory_used_bytes": lambda nvml, gpu: int(nvml.nvmlDeviceGetMemoryInfo(gpu).used),
 }
@@ -61,26 +52,9 @@ QUESTIONS: dict[str, Question] = {
 Source: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html
 """
 
-DEVICE_NAMES = (
-    "name",
-    "uuid",
-    "compute_capability",
-    "memory_bytes",
-    "index",
-    *QUESTIONS,
-    "processes",
-    "num_processes",
-    "numa_node",
-    "cpu_affinity",
-)
+DEVICE_NAMES = (*nvml_facts.IDENTITY, "index", *QUESTIONS, "processes", "num_processes", "numa_node", "cpu_affinity")
 
-NAMES = (
-    "gpu.count",
-    "gpu.driver",
-    "gpu.cuda_driver",
-    "gpu.pids_comparable",
-    *(f"gpu.{name}" for name in DEVICE_NAMES),
-)
+NAMES = ("gpu.count", "gpu.driver", "gpu.cuda_driver", "gpu.pids_comparable", *(f"gpu.{name}" for name in DEVICE_NAMES))
 """Known or Unknown, these are always answered; `gpu.nvml_indices` and `gpu.topology` only where they are known."""
 
 
@@ -89,10 +63,7 @@ def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"),
 
     An idle GPU slows its link and its clocks down: those say how it is now, not what it can.
 
-    Args:
-        env: the environment the command will have.
-        nvml: used instead of `pynvml`.
-        root: where `/proc` and `/sys` stand.
+    `env`: the environment the command will have.
     """
     comparable = container.in_initial_pid_namespace(root)
     found: Facts = {"gpu.pids_comparable": comparable}
@@ -100,11 +71,16 @@ def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"),
         # One session around all: without persistence mode the driver starts anew in each.
         with nvml_facts.session(nvml) as library:
             found |= nvml_facts.facts(env, nvml=library, dev=dev)
-            found["gpu.cuda_driver"] = answer(library, lambda: _cuda_driver(library))
-            visible = visible_in(library, env)
+            found["gpu.cuda_driver"] = answer(library, lambda: nvml_facts.cuda_driver(library))
+            visible = nvml_facts.visible_in(library, env)
             if isinstance(visible, Unknown) or not visible:
                 why = visible if isinstance(visible, Unknown) else Unknown("no GPU is visible")
-                return _rest_unknown(why) | found | {"gpu.mig": _any_in_mig_mode(library)}
+                # Of every GPU here: which of them the command would see is what could not be told.
+                mig = answer(
+                    library,
+                    lambda: any(nvml_facts.in_mig_mode(library, handle) for handle in nvml_facts.handles_of(library)),
+                )
+                return dict.fromkeys(NAMES, why) | found | {"gpu.mig": mig}
             for place, index in enumerate(visible):
                 found |= _one(library, index, f"gpu{place or ''}", comparable=comparable, root=root)
             if len(visible) > 1:
@@ -112,12 +88,8 @@ def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"),
     except NvmlUnavailable as unavailable:
         found |= nvml_facts.facts(env, nvml=nvml, dev=dev)
         why = Unknown("there is no GPU" if found["gpu.count"] == 0 else unavailable.reason)
-        return _rest_unknown(why) | found
+        return dict.fromkeys(NAMES, why) | found
     return found
-
-
-def _rest_unknown(why: Unknown) -> Facts:
-    return dict.fromkeys(NAMES, why)
 
 
 def _one(nvml: Any, index: int, prefix: str, *, comparable: bool, root: Path) -> Facts:
@@ -137,39 +109,16 @@ def _one(nvml: Any, index: int, prefix: str, *, comparable: bool, root: Path) ->
     return found
 
 
-def _cuda_driver(nvml: Any) -> str:
-    version = int(nvml.nvmlSystemGetCudaDriverVersion())
-    return f"{version // 1000}.{version % 1000 // 10}"
-
-
-def _any_in_mig_mode(nvml: Any) -> bool | Unknown:
-    """Of every GPU here: which of them the command would see is what could not be told."""
-
-    def ask() -> bool:
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        return any(in_mig_mode(nvml, handle) for handle in handles)
-
-    return answer(nvml, ask)
-
-
+@or_unknown()
 def _processes(nvml: Any, handle: Any, *, comparable: bool, root: Path) -> list[int | str] | Unknown:
     """Processes with a compute context, `PID NAME`; we have none ourselves."""
-    running = answer(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
-    if isinstance(running, Unknown):
-        return running
+    running = needed(answer(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)))
     if not running and not comparable:
         # Drivers differ: some name the machine's process ids here, some leave out what is not ours.
         return Unknown("the driver may hide processes outside this container")
     pids = sorted({int(process.pid) for process in running})
     # Here another process may have the same number.
-    return [f"{pid} {_process_name(pid, root) if comparable else NAME_UNKNOWN}" for pid in pids]
-
-
-def _process_name(pid: int, root: Path) -> str:
-    try:
-        return (root / "proc" / str(pid) / "comm").read_text(errors="replace").strip()
-    except OSError:
-        return NAME_UNKNOWN
+    return [f"{pid} {(process_name(pid, root) if comparable else None) or NAME_UNKNOWN}" for pid in pids]
 
 
 def _sysfs_name(bus_id: str) -> str:
@@ -178,11 +127,10 @@ def _sysfs_name(bus_id: str) -> str:
     return f"{int(domain, 16):04x}:{rest}"
 
 
+@or_unknown()
 def _numa_node(folder: Path | Unknown, root: Path) -> int | Unknown:
-    if isinstance(folder, Unknown):
-        return folder
     try:
-        node = int((folder / "numa_node").read_text())
+        node = int((needed(folder) / "numa_node").read_text())
         nodes = parse_cpu_list((root / "sys/devices/system/node/has_cpu").read_text())
     except (OSError, ValueError):
         return Unknown("/sys does not say on which memory node this GPU is")
@@ -191,7 +139,8 @@ def _numa_node(folder: Path | Unknown, root: Path) -> int | Unknown:
     return min(nodes) if len(nodes) == 1 else Unknown("the firmware does not say on which memory node this GPU is")
 
 
-def _cpu_affinity(nvml: Any, handle: Any, folder: Path | Unknown) -> list[int | str] | Unknown:
+@or_unknown()
+def _cpu_affinity(nvml: Any, handle: Any, folder: Path | Unknown) -> list[int | str]:
     """Processors near the GPU, as `/sys` lists them, else as NVML does."""
     if not isinstance(folder, Unknown):
         try:
@@ -200,7 +149,61 @@ def _cpu_affinity(nvml: Any, handle: Any, folder: Path | Unknown) -> list[int | 
             listed = set()
         if listed:
             return [*sorted(listed)]
-    words = answer(nvml, lambda: list(nvml.nvmlDeviceGetCpuAffinity(handle, NUM_AFFINITY_WORDS)))
-    if isinstance(words, Unknown):
-        return words
+    words = needed(answer(nvml, lambda: list(nvml.nvmlDeviceGetCpuAffinity(handle, NUM_AFFINITY_WORDS))))
     return [64 * at + bit for at, word in enumerate(words) for bit in range(64) if word >> bit & 1]
+
+
+SWITCH = 2
+"""`NVML_NVLINK_DEVICE_TYPE_SWITCH`: behind it, every GPU reaches every other."""
+
+
+def topology(nvml: Any, indices: Sequence[int]) -> list[int | str]:
+    """A line a pair, as `nvidia-smi topo -m`: `0-1 NV18`; numbers are places in `indices`, as CUDA counts.
+
+    `NV18` is 18 NVLinks; `PIX` one PCIe switch, `PXB` several, `PHB` the processor's bridge, `NODE` one memory node,
+    `SYS` the link between processors.
+
+    Raises NVMLError: NVML does not say.
+    """
+    handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in indices]
+    links = [_links(nvml, handle) for handle in handles]
+    buses = [str(nvml.nvmlDeviceGetPciInfo(handle).busId).lower() for handle in handles]
+    lines: list[int | str] = []
+    for left, right in combinations(range(len(handles)), 2):
+        direct = links[left].count(buses[right])
+        num_links = direct or min(links[left].count("switch"), links[right].count("switch"))
+        how = f"NV{num_links}" if num_links else _by_pcie(nvml, handles[left], handles[right])
+        lines.append(f"{left}-{right} {how}")
+    return lines
+
+
+def _links(nvml: Any, handle: Any) -> list[str]:
+    """Where each active NVLink ends: a PCI address in lower case, or `switch`."""
+    ends = []
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            if nvml.nvmlDeviceGetNvLinkState(handle, link) != nvml.NVML_FEATURE_ENABLED:
+                continue
+            if nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link) == SWITCH:
+                ends.append("switch")
+            else:
+                ends.append(str(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId).lower())
+        except nvml.NVMLError as error:
+            # A GPU without NVLink, or the end of its links.
+            if error.value not in (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_INVALID_ARGUMENT):
+                raise
+            break
+    return ends
+
+
+def _by_pcie(nvml: Any, left: Any, right: Any) -> str:
+    names = {
+        nvml.NVML_TOPOLOGY_INTERNAL: "PIX",
+        nvml.NVML_TOPOLOGY_SINGLE: "PIX",
+        nvml.NVML_TOPOLOGY_MULTIPLE: "PXB",
+        nvml.NVML_TOPOLOGY_HOSTBRIDGE: "PHB",
+        nvml.NVML_TOPOLOGY_NODE: "NODE",
+        nvml.NVML_TOPOLOGY_SYSTEM: "SYS",
+    }
+    level = int(nvml.nvmlDeviceGetTopologyCommonAncestor(left, right))
+    return names.get(level, f"level {level}")

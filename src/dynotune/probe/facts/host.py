@@ -6,17 +6,12 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from dynotune.probe.sources import container
-from dynotune.schema.facts import Facts, Unknown
+from dynotune.probe.sources import container, kernel_files
+from dynotune.schema.facts import Facts, Unknown, needed, or_unknown
 
 
 def facts(root: Path = Path("/"), affinity: Collection[int] | None = None) -> Facts:
-    """Facts `host.*`.
-
-    Args:
-        root: where `/proc` and `/sys` stand.
-        affinity: cores this process may run on; the kernel is asked when None.
-    """
+    """Facts `host.*`. `affinity`: cores this process may run on; the kernel is asked when None."""
     cpus = usable_cpus() if affinity is None else sorted(affinity)
     quota = container.cpu_quota(root)
     return {
@@ -36,11 +31,11 @@ def usable_cpus() -> list[int]:
     return sorted(os.sched_getaffinity(0))
 
 
-def num_cores(num_cpus: int, quota: float | Unknown | None) -> int | Unknown:
+@or_unknown()
+def num_cores(num_cpus: int, quota: float | Unknown | None) -> int:
     """Whole cores that may be used at once: those of the affinity, cut down to the quota, at least one."""
-    if isinstance(quota, Unknown):
-        return quota
-    return max(1, min(num_cpus, int(quota))) if quota is not None else num_cpus
+    cores = needed(quota)
+    return num_cpus if cores is None else max(1, min(num_cpus, int(cores)))
 
 
 def cpu_model(root: Path = Path("/")) -> str | Unknown:
@@ -70,11 +65,7 @@ def num_logical_cpus(root: Path = Path("/")) -> int | Unknown:
 
 
 def parse_cpu_list(text: str) -> set[int]:
-    """Core numbers of the kernel's list format, `0-3,8`.
-
-    Raises:
-        ValueError: not such a list.
-    """
+    """Core numbers of the kernel's list format, `0-3,8`. Raises ValueError: not such a list."""
     cpus: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -82,16 +73,13 @@ def parse_cpu_list(text: str) -> set[int]:
     return cpus
 
 
+@or_unknown()
 def memory_bytes(root: Path = Path("/")) -> int | Unknown:
     """Memory we may use: the machine's, or the control group's limit where that is lower."""
-    limit = container.memory_limit_bytes(root)
-    if isinstance(limit, Unknown):
-        return limit
-    for line in _lines(root / "proc/meminfo"):
-        if line.startswith("MemTotal:"):
-            total = int(line.split()[1]) * 1024
-            return total if limit is None else min(total, limit)
-    return Unknown("/proc/meminfo does not say MemTotal")
+    limit, sizes = needed(container.memory_limit_bytes(root)), kernel_files.sizes(root)
+    if isinstance(sizes, Unknown) or "MemTotal" not in sizes:
+        return Unknown("/proc/meminfo does not say MemTotal")
+    return sizes["MemTotal"] if limit is None else min(sizes["MemTotal"], limit)
 
 
 def _lines(path: Path) -> list[str]:

@@ -7,8 +7,8 @@ import resource
 from collections.abc import Callable
 from pathlib import Path
 
-from dynotune.probe.sources import container, kernel_files
-from dynotune.schema.facts import Facts, Unknown
+from dynotune.probe.sources import container, counters, kernel_files
+from dynotune.schema.facts import Facts, Unknown, needed, or_unknown
 
 DOCKER_SHM_BYTES = 64 << 20
 """What Docker, containerd and Kubernetes give /dev/shm unless told otherwise."""
@@ -35,9 +35,7 @@ NAMES = (
 def facts(root: Path = Path("/"), statvfs: Callable[[Path], os.statvfs_result] = os.statvfs) -> Facts:
     """Facts `host.*` above; `host.container_shm_default` too where we are in a container.
 
-    Args:
-        root: where `/proc`, `/sys` and `/dev/shm` stand.
-        statvfs: asks for the size of a file system.
+    `statvfs`: asks for the size of a file system.
     """
     sizes = kernel_files.sizes(root)
     swap_total, swap_free = _size(sizes, "SwapTotal"), _size(sizes, "SwapFree")
@@ -50,7 +48,7 @@ def facts(root: Path = Path("/"), statvfs: Callable[[Path], os.statvfs_result] =
         "host.swap_used_bytes": _difference(swap_total, swap_free),
         "host.shm_bytes": shared_total,
         "host.shm_free_bytes": shared_free,
-        "host.memlock_soft_bytes": soft_limit(resource.RLIMIT_MEMLOCK),
+        "host.memlock_soft_bytes": limits(resource.RLIMIT_MEMLOCK)[0],
         "host.thp_enabled": kernel_files.chosen(root, huge + "enabled"),
         "host.thp_defrag": kernel_files.chosen(root, huge + "defrag"),
         "host.numa_balancing": kernel_files.number(root, "proc/sys/kernel/numa_balancing"),
@@ -63,22 +61,19 @@ def facts(root: Path = Path("/"), statvfs: Callable[[Path], os.statvfs_result] =
     return found
 
 
-def soft_limit(kind: int) -> int | None:
-    """What this process, and so the command, may use before it asks for more; None where there is no limit."""
-    soft, _ = resource.getrlimit(kind)
-    return None if soft == resource.RLIM_INFINITY else soft
+def limits(kind: int) -> tuple[int | None, ...]:
+    """What this process, and so the command, may use before it asks for more, and then; None without a limit."""
+    return tuple(None if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(kind))
 
 
+@or_unknown()
 def _size(sizes: dict[str, int] | Unknown, name: str) -> int | Unknown:
-    if isinstance(sizes, Unknown):
-        return sizes
-    return sizes.get(name, Unknown(f"/proc/meminfo does not say {name}"))
+    return needed(sizes).get(name, Unknown(f"/proc/meminfo does not say {name}"))
 
 
-def _difference(total: int | Unknown, free: int | Unknown) -> int | Unknown:
-    if isinstance(total, Unknown):
-        return total
-    return free if isinstance(free, Unknown) else total - free
+@or_unknown()
+def _difference(total: int | Unknown, free: int | Unknown) -> int:
+    return needed(total) - needed(free)
 
 
 def _shared(root: Path, statvfs: Callable[[Path], os.statvfs_result]) -> tuple[int | Unknown, int | Unknown]:
@@ -90,18 +85,11 @@ def _shared(root: Path, statvfs: Callable[[Path], os.statvfs_result]) -> tuple[i
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
 
-def _available_bytes(free_bytes: int | Unknown, root: Path) -> int | Unknown:
+@or_unknown("the use of the memory limit")
+def _available_bytes(free_bytes: int | Unknown, root: Path) -> int:
     """What the machine has to give, or the control groups still allow where that is less."""
-    levels = container.cgroup_levels("memory", root)
-    if isinstance(free_bytes, Unknown):
-        return free_bytes
-    if isinstance(levels, Unknown):
-        return levels
-    try:
-        left = [room for level in levels if (room := _room_bytes(level)) is not None]
-    except (OSError, ValueError) as error:
-        return Unknown(f"the use of the memory limit cannot be read: {error}")
-    return max(0, min([free_bytes, *left]))
+    free, levels = needed(free_bytes), needed(container.cgroup_levels("memory", root))
+    return max(0, min([free, *(room for level in levels if (room := _room_bytes(level)) is not None)]))
 
 
 def _room_bytes(level: Path) -> int | None:
@@ -121,32 +109,23 @@ def _room_bytes(level: Path) -> int | None:
     return int(limit) - used + kernel_files.counts(level / "memory.stat").get(cache, 0)
 
 
+@or_unknown()
 def memory_events_file(root: Path = Path("/")) -> Path | Unknown:
     """`memory.events` of the innermost control group that has it (version 2)."""
-    levels = container.cgroup_levels("memory", root)
-    if isinstance(levels, Unknown):
-        return levels
-    files = [level / "memory.events" for level in levels]
+    files = [level / "memory.events" for level in needed(container.cgroup_levels("memory", root))]
     found = next((file for file in files if file.exists()), None)
     return found or Unknown("no control group here counts memory events, as version 2 does")
 
 
 def _events(root: Path) -> Facts:
-    file = memory_events_file(root)
+    events = counters.memory_events(memory_events_file(root))
     names = {"host.cgroup_oom_kills": "oom_kill", "host.cgroup_memory_high": "high"}
-    if isinstance(file, Unknown):
-        return dict.fromkeys(names, file)
-    try:
-        events = kernel_files.counts(file)
-    except (OSError, ValueError) as error:
-        return dict.fromkeys(names, Unknown(f"memory.events cannot be read: {error}"))
-    return {name: events.get(key, Unknown(f"memory.events has no {key}")) for name, key in names.items()}
+    if isinstance(events, Unknown):
+        return dict.fromkeys(names, events)
+    return {name: events.values.get(key, Unknown(f"memory.events has no {key}")) for name, key in names.items()}
 
 
+@or_unknown("/proc/vmstat")
 def num_oom_kills(root: Path = Path("/")) -> int | Unknown:
     """Processes that the kernel has killed since it booted because memory ran out, of all control groups."""
-    try:
-        found = kernel_files.counts(root / "proc/vmstat").get("oom_kill")
-    except (OSError, ValueError) as error:
-        return Unknown(f"/proc/vmstat cannot be read: {error}")
-    return Unknown("/proc/vmstat has no oom_kill") if found is None else found
+    return kernel_files.counts(root / "proc/vmstat").get("oom_kill", Unknown("/proc/vmstat has no oom_kill"))

@@ -1,4 +1,4 @@
-"""Facts of the host's processors and kernel: cores and nodes, clocks, throttling, limits, network buffers."""
+"""Facts of the host's processors and kernel: cores, nodes, clocks, throttling, limits, network buffers, hypervisor."""
 
 from __future__ import annotations
 
@@ -9,20 +9,14 @@ from collections.abc import Collection
 from pathlib import Path
 
 from dynotune.probe.facts.host import parse_cpu_list
-from dynotune.probe.facts.hypervisor import hypervisor
+from dynotune.probe.facts.host_memory import limits
 from dynotune.probe.sources import container, counters, kernel_files
-from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.facts import Facts, Unknown, needed, or_unknown
 
 CPUS = "sys/devices/system/cpu"
 
-NETWORK = {
-    "host.rmem_max": "proc/sys/net/core/rmem_max",
-    "host.wmem_max": "proc/sys/net/core/wmem_max",
-}
-NETWORK_ROWS = {
-    "host.tcp_rmem": "proc/sys/net/ipv4/tcp_rmem",
-    "host.tcp_wmem": "proc/sys/net/ipv4/tcp_wmem",
-}
+NETWORK = {"host.rmem_max": "proc/sys/net/core/rmem_max", "host.wmem_max": "proc/sys/net/core/wmem_max"}
+NETWORK_ROWS = {"host.tcp_rmem": "proc/sys/net/ipv4/tcp_rmem", "host.tcp_wmem": "proc/sys/net/ipv4/tcp_wmem"}
 
 NAMES = (
     "host.num_physical_cores",
@@ -44,15 +38,8 @@ NAMES = (
 
 
 def facts(root: Path = Path("/"), affinity: Collection[int] = ()) -> Facts:
-    """Facts `host.*` above.
-
-    Args:
-        root: where `/proc` and `/sys` stand.
-        affinity: cores this process may run on.
-    """
-    soft, hard = (
-        None if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
-    )
+    """Facts `host.*` above. `affinity`: cores this process may run on."""
+    soft, hard = limits(resource.RLIMIT_NOFILE)
     version = kernel_files.text(root, "proc/sys/kernel/version")
     return {
         "host.num_physical_cores": num_physical_cores(root),
@@ -83,10 +70,9 @@ def num_physical_cores(root: Path = Path("/")) -> int | Unknown:
     return len(cores) or Unknown("/sys does not say which processors share a core")
 
 
+@or_unknown()
 def _num_listed(root: Path, name: str) -> int | Unknown:
-    listed = kernel_files.text(root, name)
-    if isinstance(listed, Unknown):
-        return listed
+    listed = needed(kernel_files.text(root, name))
     try:
         return len(parse_cpu_list(listed)) or Unknown(f"/{name} is empty")
     except ValueError:
@@ -102,17 +88,15 @@ def _of_cores(root: Path, affinity: Collection[int], name: str) -> str | Unknown
     return Unknown("the kernel sets no frequencies here, as in most virtual machines and containers")
 
 
-def _preempt_rt(version: str | Unknown, root: Path) -> bool | Unknown:
+@or_unknown()
+def _preempt_rt(version: str | Unknown, root: Path) -> bool:
     realtime = kernel_files.text(root, "sys/kernel/realtime")
-    if realtime == "1":
-        return True
-    return version if isinstance(version, Unknown) else bool(re.search(r"PREEMPT[ _]RT\b", version))
+    return realtime == "1" or bool(re.search(r"PREEMPT[ _]RT\b", needed(version)))
 
 
+@or_unknown()
 def _load(root: Path) -> float | Unknown:
-    found = kernel_files.text(root, "proc/loadavg")
-    if isinstance(found, Unknown):
-        return found
+    found = needed(kernel_files.text(root, "proc/loadavg"))
     try:
         return float(found.split()[0])
     except (IndexError, ValueError):
@@ -128,3 +112,53 @@ def _throttling(root: Path) -> Facts:
         "host.cgroup_throttled_s": quota.throttled_s if quota else 0.0,
         "host.cgroup_num_throttled": quota.num_throttled if quota else 0,
     }
+
+
+# What a hypervisor writes into the firmware tables, as vendor or product.
+BY_FIRMWARE = {
+    "vmware": "vmware",
+    "virtualbox": "virtualbox",
+    "innotek": "virtualbox",
+    "virtual machine": "hyper-v",
+    "parallels": "parallels",
+    "google compute engine": "kvm",
+    "amazon ec2": "kvm",
+    "openstack": "kvm",
+    "kvm": "kvm",
+    "qemu": "qemu",
+    "bochs": "qemu",
+    "bhyve": "bhyve",
+    "xen": "xen",
+}
+
+
+def hypervisor(root: Path = Path("/")) -> str | Unknown:
+    """`kvm`, `vmware`, `xen`, …; `other` where only its presence shows; empty on a machine of its own."""
+    release = kernel_files.text(root, "proc/sys/kernel/osrelease")
+    if isinstance(release, str) and "microsoft" in release.lower():
+        return "wsl"
+    kind = kernel_files.text(root, "sys/hypervisor/type")
+    if isinstance(kind, str) and kind:
+        return kind
+    flags = _flags(root)
+    firmware = " ".join(
+        found.lower()
+        for name in ("sys_vendor", "product_name")
+        if isinstance(found := kernel_files.text(root, f"sys/class/dmi/id/{name}"), str)
+    )
+    # A cloud's bare machine carries the same vendor; the processor's flag does not lie.
+    if flags is not None and "hypervisor" not in flags:
+        return ""
+    for word, name in BY_FIRMWARE.items():
+        if word in firmware and ".metal" not in firmware:
+            return name
+    if flags is not None:
+        return "other"
+    return "" if firmware else Unknown("neither the processor nor the firmware says whether this machine is virtual")
+
+
+def _flags(root: Path) -> set[str] | None:
+    """The first processor's flags; None where the kernel lists none, or such as cannot tell (Arm)."""
+    cpuinfo = kernel_files.text(root, "proc/cpuinfo")
+    found = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE) if isinstance(cpuinfo, str) else None
+    return set(found[1].split()) if found else None

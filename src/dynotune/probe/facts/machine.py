@@ -19,16 +19,8 @@ DEADLINE_S = 2.5
 # After the deadline a child still has to be ended and its answer read.
 MARGIN_S = 0.2
 
-HOST_NAMES = (
-    "host.cpu",
-    "host.num_logical_cpus",
-    "host.affinity",
-    "host.cpu_quota",
-    "host.num_cores",
-    "host.memory_bytes",
-    "host.kernel",
-    "host.container",
-)
+_OF_HOST = ("cpu", "num_logical_cpus", "affinity", "cpu_quota", "num_cores", "memory_bytes", "kernel", "container")
+HOST_NAMES = tuple(f"host.{name}" for name in _OF_HOST)
 
 
 def machine(
@@ -49,24 +41,18 @@ def machine(
     Args:
         env, cwd: of the command; without the agent.
         python: its interpreter; the `python` of `env` when None.
-        deadline_s: after which the answer is given with what is there.
-        root, dev: where `/proc`, `/sys` and the device files stand.
-        nvml: used instead of `pynvml`.
         affinity: cores the command may run on; the kernel is asked when None.
     """
     until_s = time.monotonic() + deadline_s
     if python is None:
-        python = _default_python(env, cwd)
+        python = interpreter(["python"], env, cwd)
+        python = python if isinstance(python, str) else interpreter(["python3"], env, cwd)
     cpus = host.usable_cpus() if affinity is None else sorted(affinity)
     asked = {
         "the driver": (gpu.NAMES, lambda: gpu.facts(env, nvml=nvml, dev=dev, root=root)),
         "the kernel": (
             (*HOST_NAMES, *host_memory.NAMES, *host_processors.NAMES),
-            lambda: {
-                **host.facts(root, cpus),
-                **host_memory.facts(root),
-                **host_processors.facts(root, cpus),
-            },
+            lambda: {**host.facts(root, cpus), **host_memory.facts(root), **host_processors.facts(root, cpus)},
         ),
         "the interpreter": (torch_build.NAMES, lambda: _target(python, cwd, env, until_s - MARGIN_S)),
         "the processes above": (
@@ -90,11 +76,6 @@ def _target(python: str | Unknown, cwd: str | os.PathLike[str] | None, env: Mapp
         # Names of packages are more exact than what a build says of itself.
         found |= {name: value for name, value in built.items() if isinstance(found.get(name), Unknown)}
     return found
-
-
-def _default_python(env: Mapping[str, str], cwd: str | os.PathLike[str] | None) -> str | Unknown:
-    python = interpreter(["python"], env, cwd)
-    return python if isinstance(python, str) else interpreter(["python3"], env, cwd)
 
 
 class _Answer:

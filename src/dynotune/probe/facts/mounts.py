@@ -6,27 +6,16 @@ Source: proc_pid_mountinfo(5), overlayfs and tmpfs in the kernel's documentation
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import NamedTuple
 
 from dynotune.probe.sources import container
+from dynotune.probe.sources.container import Mount
 from dynotune.schema.facts import Unknown
-
-__all__ = ["Mount", "Storage", "mount_of", "nearest", "storage"]
 
 IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
 LAYERED = frozenset({"overlay", "aufs", "overlayfs", "fuse.fuse-overlayfs"})
 NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "ceph", "beegfs", "glusterfs", "9p", "virtiofs"})
-
-
-class Mount(NamedTuple):
-    """A line of mountinfo: where it is mounted, which folder of the file system, its type, and its options."""
-
-    point: str
-    root: str
-    kind: str
-    options: frozenset[str]
 
 
 class Storage(NamedTuple):
@@ -34,9 +23,7 @@ class Storage(NamedTuple):
 
     Args:
         lasts: what is written is there after this container, or this start of the machine.
-        why: in words: what it is, and what follows.
         noexec: no library can be loaded from it.
-        read_only: nothing can be written.
     """
 
     lasts: bool | Unknown
@@ -46,11 +33,7 @@ class Storage(NamedTuple):
 
 
 def storage(path: Path, root: Path = Path("/")) -> Storage:
-    """Of `path`, which need not exist.
-
-    Args:
-        root: where `/proc` stands.
-    """
+    """Of `path`, which need not exist."""
     mount = mount_of(path, root)
     if isinstance(mount, Unknown):
         return Storage(mount, mount.reason)
@@ -61,33 +44,12 @@ def storage(path: Path, root: Path = Path("/")) -> Storage:
 def mount_of(path: Path, root: Path = Path("/")) -> Mount | Unknown:
     """The mount that holds `path`: the longest mount point above it, of several on one point the last."""
     try:
-        lines = (root / "proc/self/mountinfo").read_text(errors="replace").splitlines()
+        mounts = container.mounts_of_self(root)
     except OSError as error:
         return Unknown(f"the mounts of this process cannot be read: {error.strerror}")
     real = os.path.realpath(path)
-    best: Mount | None = None
-    for line in lines:
-        mount = _parsed(line)
-        if mount is None or not (real == mount.point or real.startswith(mount.point.rstrip("/") + "/")):
-            continue
-        if best is None or len(mount.point) >= len(best.point):
-            best = mount
-    return best or Unknown(f"no mount holds {path}")
-
-
-def _parsed(line: str) -> Mount | None:
-    left, dash, right = line.partition(" - ")
-    fields, rest = left.split(" "), right.split(" ")
-    if not dash or len(fields) < 6 or len(rest) < 3:
-        return None
-    options = frozenset(fields[5].split(","))
-    if "ro" in rest[2].split(","):
-        options |= {"ro"}
-    return Mount(_unescaped(fields[4]), _unescaped(fields[3]), rest[0], options)
-
-
-def _unescaped(path: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)
+    holding = [m for m in mounts if real == m.point or real.startswith(m.point.rstrip("/") + "/")]
+    return max(reversed(holding), key=lambda mount: len(mount.point), default=None) or Unknown(f"no mount holds {path}")
 
 
 def _lasts(mount: Mount, path: Path, root: Path) -> tuple[bool | Unknown, str]:

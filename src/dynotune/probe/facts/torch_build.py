@@ -6,12 +6,10 @@ architectures of builds of which `ask` cannot read them.
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
 from collections.abc import Mapping, Sequence
 
+from dynotune.probe.sources.interpreter import MARK, answer
 from dynotune.schema.facts import Facts, Unknown
 
 TIMEOUT_S = 60.0
@@ -66,8 +64,6 @@ PACKAGE_PREFIXES = (
 )
 """Their names go on with a version of CUDA, or `-headless`."""
 
-_MARK = "dynotune-facts:"
-
 # Runs on any Python since 3.8. The working directory leaves the path first: a folder `torch` or `json` in it
 # is not what the command would import, whose own folder comes first instead.
 _START = """
@@ -79,7 +75,7 @@ facts, unknown = {}, {}
 
 def reply():
     print("\\nMARK" + json.dumps({"facts": facts, "unknown": unknown}))
-""".replace("MARK", _MARK)
+""".replace("MARK", MARK)
 
 _QUESTION = (
     _START
@@ -261,38 +257,7 @@ def _ask(
     timeout_s: float,
     late: str,
 ) -> Facts:
-    if isinstance(python, Unknown):
-        return dict.fromkeys(names, python)
-    environment = {**(os.environ if env is None else env), "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        child = subprocess.Popen(
-            [python, "-c", question],
-            cwd=cwd,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-    except OSError as error:
-        return dict.fromkeys(names, Unknown(f"{python} cannot be started: {error.strerror}"))
-    with child:
-        try:
-            stdout, stderr = child.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            # What it started holds its pipes open too.
-            os.killpg(child.pid, signal.SIGKILL)
-            return dict.fromkeys(names, Unknown(f"{python} {late} within {timeout_s:g} s"))
-    return _read(python, names, child.returncode, stdout, stderr)
-
-
-def _read(python: str, names: Sequence[str], exit_code: int, stdout: bytes, stderr: bytes) -> Facts:
-    # A user's sitecustomize may print too.
-    lines = stdout.decode(errors="replace").splitlines()
-    marked = [line.removeprefix(_MARK) for line in lines if line.startswith(_MARK)]
-    if exit_code != 0 or not marked:
-        last = (stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
-        why = f"{python} did not answer; it ended with exit code {exit_code}: {last}"
-        return dict.fromkeys(names, Unknown(why))
-    reply = json.loads(marked[-1])
+    reply = answer(python, question, cwd, env, timeout_s, late)
+    if isinstance(reply, Unknown):
+        return dict.fromkeys(names, reply)
     return {**reply["facts"], **{name: Unknown(why) for name, why in reply["unknown"].items()}}

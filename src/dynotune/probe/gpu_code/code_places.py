@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
-import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dynotune.probe.gpu_code import elf_code
-from dynotune.probe.sources.interpreter import ENVIRONMENT_TOOLS, SHELLS, interpreter, program
+from dynotune.probe.sources.interpreter import ENVIRONMENT_TOOLS, MARK, SHELLS, answer, interpreter, program
 from dynotune.schema.device_code import Problem
 from dynotune.schema.facts import Unknown
 
@@ -27,7 +25,6 @@ LINKER_CONFIGURATION = Path("/etc/ld.so.conf")
 MOST_LIBRARIES = 2000
 
 TIMEOUT_S = 20.0
-MARK = "dynotune-folders:"
 QUESTION = f"""
 import json, sys, sysconfig
 own = {{sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}}
@@ -37,13 +34,7 @@ print("\\n{MARK}" + json.dumps({{"folders": folders, "prefixes": [sys.prefix, sy
 
 
 class Places:
-    """Files and folders to scan.
-
-    Args:
-        roots: as they are named to the user.
-        asked: files that are scanned whatever their name is.
-        problems: what is missing, and why.
-    """
+    """Files and folders to scan. `asked`: files that are scanned whatever their name is."""
 
     def __init__(self) -> None:
         self.roots: list[str] = []
@@ -62,9 +53,7 @@ class Places:
     def files(self, problems: list[Problem], late: threading.Event) -> Iterator[Path]:
         """Each file once, however many links lead to it.
 
-        Args:
-            problems: gets folders that cannot be read.
-            late: ends it.
+        `problems`: gets folders that cannot be read. `late`: ends it.
         """
         seen: set[tuple[int, int]] = set()
         for path in sorted(self.asked):
@@ -129,27 +118,11 @@ def of_interpreter(python: str, places: Places, env: Mapping[str, str], cwd: Pat
 
     Runs it, without the user's own code at its start. A failure goes to the problems.
     """
-    command = [python, "-c", QUESTION]
-    try:
-        # The working directory is on the path of a program that stands there, but it is the user's own to name.
-        done = subprocess.run(
-            command,
-            check=False,
-            env=dict(env),
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=TIMEOUT_S,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        places.problems.append(Problem(python, f"it does not say where its packages are: {error}"))
+    # The working directory is on the path of a program that stands there, but it is the user's own to name.
+    reply = answer(python, QUESTION, cwd, env, TIMEOUT_S)
+    if isinstance(reply, Unknown):
+        places.problems.append(Problem(python, f"it does not say where its packages are: {reply.reason}"))
         return
-    marked = [line for line in done.stdout.decode(errors="replace").splitlines() if line.startswith(MARK)]
-    if done.returncode or not marked:
-        last = (done.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
-        places.problems.append(Problem(python, f"it does not say where its packages are: {last}"))
-        return
-    reply = json.loads(marked[-1].removeprefix(MARK))
     prefixes = [Path(prefix) for prefix in dict.fromkeys(reply["prefixes"])]
     conda = [prefix / "lib" for prefix in prefixes if (prefix / "conda-meta").is_dir()]
     for folder in dict.fromkeys([*map(Path, reply["folders"]), *conda]):

@@ -22,7 +22,7 @@ import msgspec
 
 from dynotune.probe.gpu_code import elf_code, fatbin, gpu_archs
 from dynotune.probe.gpu_code.code_places import Places
-from dynotune.probe.sources.nvml import NvmlUnavailable, answer, identity, session, visible_in
+from dynotune.probe.sources.nvml import NvmlUnavailable, answer, cuda_driver, identity, session, visible_in
 from dynotune.schema.device_code import (
     Architecture,
     Code,
@@ -51,13 +51,7 @@ FORMS: tuple[Form, ...] = ("machine", "ptx", "lto", "other")
 
 
 class FileCode(msgspec.Struct, frozen=True):
-    """What one file holds.
-
-    Args:
-        containers: that can be loaded.
-        link_input: that only the linker takes.
-        problems: what could not be read.
-    """
+    """What one file holds. `containers`: that can be loaded. `link_input`: that only the linker takes."""
 
     containers: list[Container]
     link_input: list[Container]
@@ -72,8 +66,7 @@ class FileCode(msgspec.Struct, frozen=True):
 def in_file(path: Path, *, asked: bool = True) -> FileCode:
     """The GPU code of one file: ELF (a library, a program, a cubin), `.fatbin` or `.ptx`. Never raises.
 
-    Args:
-        asked: the user named this file: one that is none of these is a problem then.
+    `asked`: the user named this file: one that is none of these is a problem then.
     """
     found = FileCode([], [], [])
     try:
@@ -172,18 +165,14 @@ def scan(
 
 
 def gpus_here(env: Mapping[str, str], *, nvml: Any = None) -> list[Gpu] | Unknown:
-    """The GPUs that a command under `env` sees, each kind once; Unknown where there is none or it does not say.
-
-    Args:
-        nvml: used instead of `pynvml`.
-    """
+    """The GPUs that a command under `env` sees, each kind once; Unknown where there is none or it does not say."""
     try:
         with session(nvml) as library:
             visible = visible_in(library, env)
             # Which of them it is does not matter where their kind is the same: a slice of one is of its kind.
             indices = range(library.nvmlDeviceGetCount()) if isinstance(visible, Unknown) else visible
-            driver = answer(library, library.nvmlSystemGetCudaDriverVersion)
-            cuda = None if isinstance(driver, Unknown) else f"{driver // 1000}.{driver % 1000 // 10}"
+            driver = answer(library, lambda: cuda_driver(library))
+            cuda = None if isinstance(driver, Unknown) else driver
             found = {}
             for index in indices:
                 facts = identity(library, index)

@@ -33,11 +33,7 @@ class Unreadable(Exception):
 
 
 class Section(msgspec.Struct, frozen=True):
-    """A section of fat binaries.
-
-    Args:
-        link_input: of `__nv_relfatbin`.
-    """
+    """A section of fat binaries. `link_input`: of `__nv_relfatbin`."""
 
     link_input: bool
     begin: int
@@ -47,9 +43,7 @@ class Section(msgspec.Struct, frozen=True):
 class Needed(msgspec.Struct, frozen=True):
     """What the dynamic linker is told.
 
-    Args:
-        names: of libraries.
-        rpath, runpath: folders, as written: before and after `LD_LIBRARY_PATH`.
+    `names`: of libraries. `rpath`, `runpath`: folders, as written: before and after `LD_LIBRARY_PATH`.
     """
 
     names: list[str]
@@ -58,11 +52,7 @@ class Needed(msgspec.Struct, frozen=True):
 
 
 class Elf:
-    """One ELF file.
-
-    Raises:
-        Unreadable: it cannot be read.
-    """
+    """One ELF file. Raises Unreadable: it cannot be read."""
 
     def __init__(self, file: IO[bytes]) -> None:
         from elftools.elf.elffile import ELFFile
@@ -72,27 +62,15 @@ class Elf:
         self.is_cubin = self._elf.header["e_machine"] in ("EM_CUDA", EM_CUDA)
 
     def sections(self) -> list[Section]:
-        """Sections of fat binaries.
-
-        Raises:
-            Unreadable: the table of sections is damaged.
-        """
+        """Sections of fat binaries. Raises Unreadable: the table of sections is damaged."""
         return _safely(lambda: [*self._fat_sections()])
 
     def cubin(self) -> Code:
-        """The code of a cubin.
-
-        Raises:
-            Unreadable: it is damaged.
-        """
+        """The code of a cubin. Raises Unreadable: it is damaged."""
         return _safely(self._cubin)
 
     def needed(self) -> Needed:
-        """The libraries it is linked to.
-
-        Raises:
-            Unreadable: it is damaged.
-        """
+        """The libraries it is linked to. Raises Unreadable: it is damaged."""
         return _safely(self._needed)
 
     def _fat_sections(self) -> Iterator[Section]:

@@ -44,8 +44,7 @@ Tell = Callable[[str], None]
 def containers(read: Read, begin: int, end: int, problem: Tell) -> Iterator[Container]:
     """The containers between two offsets of a file; those without entries are left out.
 
-    Args:
-        problem: told of what is damaged or not known; what stands behind it is still looked for.
+    `problem`: told of what is damaged or not known; what stands behind it is still looked for.
     """
     at, num_entries = begin, 0
     while at + _HEADER.size <= end:
@@ -87,8 +86,7 @@ def containers(read: Read, begin: int, end: int, problem: Tell) -> Iterator[Cont
 def _entries(read: Read, begin: int, end: int, problem: Tell, *, is_cut: bool) -> tuple[list[Code], int]:
     """The entries of one container, and where to look for the next one.
 
-    Args:
-        is_cut: `end` is not where the container says it ends; the next one may begin before.
+    `is_cut`: `end` is not where the container says it ends; the next one may begin before.
     """
     at = begin
     codes: list[Code] = []

@@ -33,11 +33,7 @@ _PTX_MINOR_OF_CUDA_12 = (0, 1, 2, 3, 4, 5, 5, 6, 7, 8)
 
 
 def sm_of(compute_capability: str) -> int:
-    """`9.0` as 90, `12.1` as 121.
-
-    Raises:
-        UsageError: it is not a compute capability.
-    """
+    """`9.0` as 90, `12.1` as 121. Raises UsageError: it is not a compute capability."""
     found = re.fullmatch(r"(?:sm_|compute_)?(\d{1,2})\.?(\d)", compute_capability.strip())
     if found is None or int(found[1]) == 0:
         raise UsageError(

@@ -6,53 +6,65 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 from dynotune.probe.sources.samples import Sample
-from dynotune.schema.facts import Unknown
+from dynotune.schema.facts import Missing, Unknown, needed, or_unknown
+
+Counter = Callable[[Sample], float]
+"""A counter of a sample. Raises Missing where it was not counted."""
+
+FELL = Unknown("the counter fell")
 
 
-def growth(
-    samples: Sequence[Sample], counter: Callable[[Sample], float | Unknown], begin_s: float, end_s: float
-) -> float | Unknown:
+@or_unknown()
+def growth(samples: Sequence[Sample], counter: Counter, begin_s: float, end_s: float) -> float | Unknown:
     """How much a counter grew from `begin_s` to `end_s`, both within the samples; linear between two of them.
 
     Unknown where one of the samples it rests on does not have it, or where it fell.
     """
     begin, end = _at(samples, counter, begin_s), _at(samples, counter, end_s)
-    if isinstance(begin, Unknown):
-        return begin
-    if isinstance(end, Unknown):
-        return end
-    return end - begin if end >= begin else Unknown("the counter fell")
+    return end - begin if end >= begin else FELL
 
 
-def _at(samples: Sequence[Sample], counter: Callable[[Sample], float | Unknown], time_s: float) -> float | Unknown:
+def _at(samples: Sequence[Sample], counter: Counter, time_s: float) -> float:
     after_at = min(bisect_right(samples, time_s, key=lambda sample: sample.time_s), len(samples) - 1)
     left, right = samples[max(after_at - 1, 0)], samples[after_at]
     before, after = counter(left), counter(right)
-    if isinstance(before, Unknown):
-        return before
-    if isinstance(after, Unknown):
-        return after
     if after < before:
-        return Unknown("the counter fell")
+        raise Missing(FELL)
     span_s = right.time_s - left.time_s
     share = (time_s - left.time_s) / span_s if span_s > 0 else 1.0
     return float(before + share * (after - before))
 
 
-def counted(part: str, field: str) -> Callable[[Sample], float | Unknown]:
+def counted(part: str, field: str) -> Counter:
     """One counter of a part of the samples, to be given to `growth`."""
 
-    def counter(sample: Sample) -> float | Unknown:
-        counters = getattr(sample, part)
+    def counter(sample: Sample) -> float:
+        counters = needed(getattr(sample, part))
         if counters is None:
-            return Unknown("it was not counted")
-        return counters if isinstance(counters, Unknown) else getattr(counters, field)
+            raise Missing(Unknown("it was not counted"))
+        value: float = needed(getattr(counters, field))
+        return value
+
+    return counter
+
+
+def of_gpu(place: int, field: str) -> Counter:
+    """The same of one GPU, by its place in the samples."""
+
+    def counter(sample: Sample) -> float:
+        gpus = needed(sample.gpus)
+        if place >= len(gpus):
+            raise Missing(Unknown("this GPU was not sampled all along"))
+        value: float = needed(getattr(gpus[place], field))
+        return value
 
     return counter
 
 
 def covers(samples: Sequence[Sample], begin_s: float, end_s: float) -> bool:
-    """The samples reach from before the window to after it."""
+    """The samples reach from before the window to after it. Raises ValueError: it ends before it begins."""
+    if not begin_s < end_s:
+        raise ValueError(f"a window from {begin_s} to {end_s} s")
     return bool(samples) and samples[0].time_s <= begin_s and end_s <= samples[-1].time_s
 
 

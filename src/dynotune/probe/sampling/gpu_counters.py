@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dynotune.probe.facts.gpu import QUESTIONS
 from dynotune.probe.sampling.pcie_meter import PcieRates
 from dynotune.probe.sources import clock_reasons
+from dynotune.probe.sources.kernel_files import process_name
 from dynotune.probe.sources.nvml import NvmlUnavailable, answer, close_library, open_library
 from dynotune.probe.sources.samples import Gpu, GpuProcess
-from dynotune.schema.facts import Unknown
+from dynotune.schema.facts import Unknown, needed, or_unknown
 
 NO_NEW = PcieRates(*[Unknown("the PCIe link was not asked since the sample before")] * 4)
 NO_RATES: Mapping[int, PcieRates] = {}
@@ -19,10 +22,7 @@ NO_RATES: Mapping[int, PcieRates] = {}
 class GpuCounters:
     """Reads GPUs again and again.
 
-    Args:
-        indices: NVML's, as `nvml.visible_gpus` gives them, Unknown too; without any, NVML is never loaded.
-        nvml: used instead of `pynvml`.
-        root: where `/proc` stands.
+    `indices`: NVML's, as `nvml.visible_gpus` gives them, Unknown too; without any, NVML is never loaded.
     """
 
     def __init__(self, indices: Sequence[int] | Unknown, *, nvml: Any = None, root: Path = Path("/")) -> None:
@@ -42,14 +42,11 @@ class GpuCounters:
     def read(self, ours: Collection[int], pcie: Mapping[int, PcieRates] = NO_RATES) -> list[Gpu] | Unknown:
         """Every GPU once; what NVML refuses to say is Unknown.
 
-        Args:
-            ours: process ids that are or were in the arm's tree.
-            pcie: as `PcieMeter.take` gives it.
+        `ours`: process ids that are or were in the arm's tree. `pcie`: as `PcieMeter.take` gives it.
         """
         return self._unresolved or [self._read(index, ours, pcie.get(index, NO_NEW)) for index in self._indices]
 
     def close(self) -> None:
-        """Let go of NVML."""
         if self._library is not None:
             close_library(self._library)
             self._library = None
@@ -60,83 +57,45 @@ class GpuCounters:
         if library is not None:
             handle = answer(library, lambda: library.nvmlDeviceGetHandleByIndex(index))
         if isinstance(handle, Unknown):
-            return _unknown(index, handle)
+            return Gpu(nvml_index=index, **dict.fromkeys(Gpu.__struct_fields__[1:], handle))
 
-        def ask(call: Callable[[], int]) -> int | Unknown:
-            return answer(library, lambda: int(call()))
-
-        power_mw = ask(lambda: library.nvmlDeviceGetPowerUsage(handle))
-        energy_mj = ask(lambda: library.nvmlDeviceGetTotalEnergyConsumption(handle))
+        asked: dict[str, Any] = {
+            field: answer(library, partial(QUESTIONS[field], library, handle))
+            for field in Gpu.__struct_fields__
+            if field in QUESTIONS and field not in ("clock_reasons", "processes")
+        }
+        asked |= {f"pcie_{field}": found for field, found in rates._asdict().items()}
         return Gpu(
             nvml_index=index,
-            utilisation_percent=ask(lambda: library.nvmlDeviceGetUtilizationRates(handle).gpu),
-            memory_used_bytes=ask(lambda: library.nvmlDeviceGetMemoryInfo(handle).used),
-            sm_clock_mhz=ask(lambda: library.nvmlDeviceGetClockInfo(handle, library.NVML_CLOCK_SM)),
-            power_w=power_mw if isinstance(power_mw, Unknown) else power_mw / 1000,
-            clock_reasons=ask(lambda: clock_reasons.ask(library, handle)),
+            clock_reasons=answer(library, lambda: clock_reasons.ask(library, handle)),
             processes=self._processes(index, handle, ours),
-            memory_clock_mhz=ask(lambda: library.nvmlDeviceGetClockInfo(handle, library.NVML_CLOCK_MEM)),
-            temperature_c=ask(lambda: library.nvmlDeviceGetTemperature(handle, library.NVML_TEMPERATURE_GPU)),
-            pcie_replays=ask(lambda: library.nvmlDeviceGetPcieReplayCounter(handle)),
-            pcie_rx_bytes_per_s=rates.rx_bytes_per_s,
-            pcie_tx_bytes_per_s=rates.tx_bytes_per_s,
-            pcie_generation=rates.generation,
-            pcie_width=rates.width,
-            energy_j=energy_mj if isinstance(energy_mj, Unknown) else energy_mj / 1000,
+            energy_j=answer(library, lambda: library.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000),
+            **asked,
         )
 
-    def _processes(self, index: int, handle: Any, ours: Collection[int]) -> list[GpuProcess] | Unknown:
+    @or_unknown()
+    def _processes(self, index: int, handle: Any, ours: Collection[int]) -> list[GpuProcess]:
         library = self._library
-        running = answer(library, lambda: library.nvmlDeviceGetComputeRunningProcesses(handle))
-        if isinstance(running, Unknown):
-            return running
+        running = needed(answer(library, lambda: library.nvmlDeviceGetComputeRunningProcesses(handle)))
         pids = sorted({int(process.pid) for process in running})
         foreign = [pid for pid in pids if pid not in ours]
         shares = self._sm_percent(index, handle) if foreign else {}
         return [
             GpuProcess(
                 pid=pid,
-                name=self._name(pid),
+                name=process_name(pid, self._root),
                 ours=pid in ours,
                 sm_percent=None if pid in ours else shares if isinstance(shares, Unknown) else shares.get(pid, 0),
             )
             for pid in pids
         ]
 
-    def _sm_percent(self, index: int, handle: Any) -> dict[int, int] | Unknown:
+    @or_unknown()
+    def _sm_percent(self, index: int, handle: Any) -> dict[int, int]:
         """Highest share of each process since the last question; one that is not listed ran nothing."""
         library, since_us = self._library, self._since_us[index]
-        found = answer(library, lambda: library.nvmlDeviceGetProcessUtilization(handle, since_us))
-        if isinstance(found, Unknown):
-            return found
         shares: dict[int, int] = {}
-        for sample in found:
+        for sample in needed(answer(library, lambda: library.nvmlDeviceGetProcessUtilization(handle, since_us))):
             shares[int(sample.pid)] = max(shares.get(int(sample.pid), 0), int(sample.smUtil))
             self._since_us[index] = max(self._since_us[index], int(sample.timeStamp))
         return shares
-
-    def _name(self, pid: int) -> str | None:
-        try:
-            return (self._root / "proc" / str(pid) / "comm").read_text(errors="replace").strip()
-        except OSError:
-            return None
-
-
-def _unknown(index: int, why: Unknown) -> Gpu:
-    return Gpu(
-        nvml_index=index,
-        utilisation_percent=why,
-        memory_used_bytes=why,
-        sm_clock_mhz=why,
-        power_w=why,
-        clock_reasons=why,
-        processes=why,
-        memory_clock_mhz=why,
-        temperature_c=why,
-        pcie_replays=why,
-        pcie_rx_bytes_per_s=why,
-        pcie_tx_bytes_per_s=why,
-        pcie_generation=why,
-        pcie_width=why,
-        energy_j=why,
-    )

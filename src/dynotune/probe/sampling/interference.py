@@ -8,11 +8,11 @@ from functools import partial
 
 import msgspec
 
-from dynotune.probe.sampling.counter_deltas import counted, covers, growth, inside
+from dynotune.probe.sampling.counter_deltas import Counter, counted, covers, growth, inside
 from dynotune.probe.sources.clock_reasons import HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SYNC_BOOST
 from dynotune.probe.sources.counters import TICK_S
 from dynotune.probe.sources.samples import Cores, Gpu, GpuProcess, Quota, Sample
-from dynotune.schema.facts import Unknown
+from dynotune.schema.facts import Missing, Unknown, needed, or_unknown
 
 FOREIGN_SHARE = 0.10
 """Of the cores we may use. Less is the ordinary background of a shared machine, which both arms meet and the
@@ -64,7 +64,6 @@ class Interference(msgspec.Struct, frozen=True):
     Args:
         foreign: causes outside the arm's process tree, in words. They are noise, and widen an interval.
         void: those of them under which the window did not measure the arm at all.
-        unknown: what could not be judged, and why.
     """
 
     foreign: list[str] = []
@@ -77,11 +76,8 @@ def judge(samples: Sequence[Sample], begin_s: float, end_s: float) -> Interferen
 
     Counters are interpolated at both ends.
 
-    Raises:
-        ValueError: the window ends before it begins.
+    Raises ValueError: the window ends before it begins.
     """
-    if not begin_s < end_s:
-        raise ValueError(f"a window from {begin_s} to {end_s} s")
     if not covers(samples, begin_s, end_s):
         return Interference(unknown=["outside causes: the samples do not cover the window"])
     window = _Window(samples, begin_s, end_s)
@@ -93,7 +89,7 @@ def judge(samples: Sequence[Sample], begin_s: float, end_s: float) -> Interferen
                 found.foreign.append(str(reason))
                 if isinstance(reason, _Void):
                     found.void.append(str(reason))
-        except _Missing as missing:
+        except Missing as missing:
             found.unknown.append(f"{subject}: {missing}")
     return found
 
@@ -104,7 +100,7 @@ def _rules(window: _Window) -> Iterator[tuple[str, Callable[[], Iterator[str]]]]
     yield "swapping", partial(_swap, window)
     gpus = window.inside[0].gpus
     if isinstance(gpus, Unknown):
-        yield "the GPUs", partial(_missing, gpus)
+        yield "the GPUs", partial(needed, gpus)
         return
     for at, gpu in enumerate(gpus):
         yield f"other processes on GPU {gpu.nvml_index}", partial(_gpu_processes, window, at)
@@ -114,8 +110,7 @@ def _rules(window: _Window) -> Iterator[tuple[str, Callable[[], Iterator[str]]]]
 def foreign(samples: Sequence[Sample], begin_s: float, end_s: float) -> list[str]:
     """Causes outside the arm's process tree. Empty does not say that all could be judged; `judge` does.
 
-    Raises:
-        ValueError: as `judge`.
+    Raises ValueError: as `judge`.
     """
     return judge(samples, begin_s, end_s).foreign
 
@@ -126,8 +121,8 @@ class _Void(str):
     __slots__ = ()
 
 
-class _Missing(Exception):
-    """What a rule needs is not there; its text says why."""
+def _missing(reason: str) -> Missing:
+    return Missing(Unknown(reason))
 
 
 class _Window:
@@ -139,15 +134,14 @@ class _Window:
         self.inside = inside(samples, begin_s, end_s)
 
     def growth(self, part: str, field: str) -> float:
-        """Of one counter of a part of the samples.
-
-        Raises:
-            _Missing: it was not counted all along.
-        """
-        return _needed(growth(self.samples, counted(part, field), self.begin_s, self.end_s))
+        """Of one counter of a part of the samples. Raises Missing: it was not counted all along."""
+        return self._growth(counted(part, field))
 
     def own_cpu_s(self) -> float:
-        return _needed(growth(self.samples, lambda sample: sample.own_cpu_s, self.begin_s, self.end_s))
+        return self._growth(lambda sample: sample.own_cpu_s)
+
+    def _growth(self, counter: Counter) -> float:
+        return needed(growth(self.samples, counter, self.begin_s, self.end_s))
 
     def gpus(self, at: int) -> list[Gpu]:
         """One GPU, by its place in the samples, at every moment inside."""
@@ -158,25 +152,13 @@ def _one_gpu(samples: Sequence[Sample], at: int) -> list[Gpu]:
     return [sample.gpus[at] for sample in samples if not isinstance(sample.gpus, Unknown)]
 
 
-def _missing(what: Unknown) -> Iterator[str]:
-    raise _Missing(what.reason)
-
-
-def _needed(value: float | Unknown) -> float:
-    if isinstance(value, Unknown):
-        raise _Missing(value.reason)
-    return value
-
-
-def other_cpu_s(samples: Sequence[Sample], begin_s: float, end_s: float) -> float | Unknown:
+@or_unknown()
+def other_cpu_s(samples: Sequence[Sample], begin_s: float, end_s: float) -> float:
     """CPU time of our cores that neither the tree nor dynotune used; negative by what the counters disagree.
 
     Threads of the kernel count as others: nothing says for whom they work.
     """
-    try:
-        return _other_cpu_s(_Window(samples, begin_s, end_s))
-    except _Missing as missing:
-        return Unknown(str(missing))
+    return _other_cpu_s(_Window(samples, begin_s, end_s))
 
 
 def _other_cpu_s(window: _Window) -> float:
@@ -185,18 +167,18 @@ def _other_cpu_s(window: _Window) -> float:
 
 def _cores(window: _Window) -> Iterator[str]:
     if window.length_s < MIN_TICKS * TICK_S:
-        raise _Missing("the window is too short for the kernel's CPU counters")
+        raise _missing("the window is too short for the kernel's CPU counters")
     others_s = _other_cpu_s(window)
     busy_s, steal_s = window.growth("cores", "busy_s"), window.growth("cores", "steal_s")
     num_cpus = next(sample.cores.num_cpus for sample in window.samples if isinstance(sample.cores, Cores))
     quotas = (sample.quota.cores for sample in window.samples if isinstance(sample.quota, Quota))
     # Some sandboxes show /proc/stat with zeros.
     if window.growth("cores", "counted_s") < 0.5 * num_cpus * window.length_s:
-        raise _Missing("the kernel does not count the time of our cores")
+        raise _missing("the kernel does not count the time of our cores")
     usable = min(num_cpus, next(quotas, num_cpus))
     usable_s = usable * window.length_s
     if -others_s > MISMATCH_SHARE * usable_s:
-        raise _Missing("the counters of our cores and of our processes do not agree")
+        raise _missing("the counters of our cores and of our processes do not agree")
     # What others use of the cores beyond our quota takes nothing from us.
     taken_s = others_s - (num_cpus - usable) * window.length_s
     for who, used_s in (("other processes", taken_s), ("dynotune itself", window.own_cpu_s())):
@@ -229,11 +211,11 @@ def _swap(window: _Window) -> Iterator[str]:
     if num_in <= limit and num_out <= limit:
         return
     if num_in <= limit:
-        raise _Missing("pages were swapped out, and the kernel does not say whose")
+        raise _missing("pages were swapped out, and the kernel does not say whose")
     # Every page swapped in for the tree is a major fault of the tree, so what it did not wait for is others'.
     others = num_in - window.growth("tree", "num_major_faults") * SWAP_READAHEAD_PAGES
     if others <= limit:
-        raise _Missing("pages were swapped in, perhaps for the command itself")
+        raise _missing("pages were swapped in, perhaps for the command itself")
     yield f"other processes swapped in {others * PAGE_BYTES / 1e6:.0f} MB"
 
 
@@ -247,7 +229,7 @@ def _gpu_processes(window: _Window, at: int) -> Iterator[str]:
             if process.pid not in ours:
                 strangers.setdefault(process.pid, []).append(process)
     if not ours and not window.inside[0].pids_comparable:
-        raise _Missing("in this container the driver's process ids need not be ours")
+        raise _missing("in this container the driver's process ids need not be ours")
     for pid, seen in strangers.items():
         name = next((process.name for process in seen if process.name), None)
         if name == MPS_SERVER:
@@ -257,7 +239,7 @@ def _gpu_processes(window: _Window, at: int) -> Iterator[str]:
             text = f"process {pid} ({name or 'name unknown'}) computes on GPU {gpus[0].nvml_index}"
             yield _Void(text) if num_busy > TAKEN_SHARE * len(gpus) else text
     if missing:
-        raise _Missing(missing[0])
+        raise _missing(missing[0])
 
 
 def _gpu_clock(window: _Window, at: int) -> Iterator[str]:
@@ -268,8 +250,7 @@ def _gpu_clock(window: _Window, at: int) -> Iterator[str]:
         if num_held and num_held >= CLOCK_SHARE * len(known):
             yield f"the clock of GPU {gpus[0].nvml_index} was held down from outside ({name})"
     for gpu in gpus:
-        if isinstance(gpu.clock_reasons, Unknown):
-            raise _Missing(gpu.clock_reasons.reason)
+        needed(gpu.clock_reasons)
 
 
 def _known(processes: list[GpuProcess] | Unknown) -> list[GpuProcess]:

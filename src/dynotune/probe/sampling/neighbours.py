@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Collection
@@ -20,7 +21,6 @@ class Neighbours(NamedTuple):
     Args:
         num_cores: processor time that all of them used a second.
         pid, name: of the one that used most; 0 and "" where none could be seen, as in another container.
-        most_cores: that it used.
     """
 
     num_cores: float
@@ -47,12 +47,8 @@ def _processes(root: Path) -> dict[int, tuple[str, float]]:
     """Name and processor time of each process that we may see."""
     found = {}
     for folder in (root / "proc").glob("[0-9]*"):
-        try:
-            text = (folder / "stat").read_text(errors="replace")
-        except OSError:
-            continue
-        # The name stands in parentheses, and may hold some.
-        name, _, rest = text.partition("(")[2].rpartition(")")
-        fields = rest.split()
-        found[int(folder.name)] = (name, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
+        with contextlib.suppress(OSError):
+            if (stat := counters.stat_fields(str(folder))) is not None:
+                ticks = int(stat[1][counters.USER_TICKS]) + int(stat[1][counters.SYSTEM_TICKS])
+                found[int(folder.name)] = stat[0], ticks * counters.TICK_S
     return found

@@ -31,12 +31,7 @@ class PcieRates(NamedTuple):
 
 
 class PcieMeter:
-    """Asks each GPU in turn, again and again.
-
-    Args:
-        indices: NVML's; without any, no thread is started.
-        nvml: used instead of `pynvml`.
-    """
+    """Asks each GPU in turn, again and again. `indices`: NVML's; without any, no thread is started."""
 
     def __init__(self, indices: Sequence[int], *, interval_s: float = INTERVAL_S, nvml: Any = None) -> None:
         self._indices = list(indices)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dynotune.probe.facts.gpu import QUESTIONS
 from dynotune.probe.sources.nvml import NvmlUnavailable, answer, session, visible_in
-from dynotune.schema.facts import Unknown
+from dynotune.schema.facts import Unknown, needed, or_unknown
 
 
+@or_unknown()
 def process_bytes(env: Mapping[str, str], cuda_index: int, pid: int | None, *, nvml: Any = None) -> int | Unknown:
     """Memory of process `pid`, or of all for None, on the GPU that a command under `env` numbers `cuda_index`.
 
@@ -16,13 +18,10 @@ def process_bytes(env: Mapping[str, str], cuda_index: int, pid: int | None, *, n
     """
     try:
         with session(nvml) as library:
-            visible = visible_in(library, env)
-            if isinstance(visible, Unknown):
-                return visible
+            visible = needed(visible_in(library, env))
             if cuda_index >= len(visible):
                 return Unknown(f"NVML lists no GPU {cuda_index} for this command")
-            found: int | Unknown = answer(library, lambda: _bytes(library, visible[cuda_index], pid))
-            return found
+            return needed(answer(library, lambda: _bytes(library, visible[cuda_index], pid)))
     except NvmlUnavailable as unavailable:
         return Unknown(unavailable.reason)
 
@@ -35,7 +34,8 @@ def used_bytes(env: Mapping[str, str], cuda_index: int, *, nvml: Any = None) -> 
 def _bytes(nvml: Any, index: int, pid: int | None) -> int | Unknown:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     if pid is None:
-        return int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+        used: Any = QUESTIONS["memory_used_bytes"](nvml, handle)
+        return int(used)
     own = [one.usedGpuMemory for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle) if int(one.pid) == pid]
     if not own:
         return Unknown("NVML does not list the process: in a container it may have another number outside")

@@ -13,10 +13,9 @@ from dynotune.probe.facts import host_memory
 from dynotune.probe.sampling.gpu_counters import GpuCounters
 from dynotune.probe.sampling.pcie_meter import PcieMeter
 from dynotune.probe.sampling.thread_counter import ThreadCounter
-from dynotune.probe.sampling.tree_memory import tree_bytes
 from dynotune.probe.sources import container, counters
 from dynotune.probe.sources.samples import ByName, Sample, SamplesFile, Tree
-from dynotune.schema.facts import Unknown
+from dynotune.schema.facts import Unknown, needed, or_unknown
 
 T = TypeVar("T")
 
@@ -44,11 +43,6 @@ class Sampler:
         cpus: cores the arm may run on.
         gpus: NVML indices of the GPUs it sees; Unknown is carried into the judgement.
         tree_pids: process ids of its tree, parents before children if it can; called for each sample.
-        file: `samples.jsonl`, appended to.
-        root: where `/proc` and `/sys` stand.
-        nvml: used instead of `pynvml`.
-        clock: CLOCK_MONOTONIC.
-        memory: ask for the memory of the tree, too.
     """
 
     def __init__(
@@ -188,7 +182,7 @@ class Sampler:
         pids = self._list_tree()
         time_s = self._clock()
         cores = counters.cores(self._cpus, self._root)
-        tree = pids if isinstance(pids, Unknown) else self._count(pids)
+        tree = self._count(pids)
         own_cpu_s = time.process_time()
         vmstat = counters.vmstat(self._root)
         return Sample(
@@ -204,7 +198,7 @@ class Sampler:
             thread_cpu_s=self._by_thread(pids),
             vmstat=vmstat,
             memory_events=counters.memory_events(self._memory_events),
-            tree_bytes=self._tree_bytes(pids) if self._memory else None,
+            tree_bytes=counters.tree_bytes(pids, self._root) if self._memory else None,
         )
 
     def _list_tree(self) -> list[int] | Unknown:
@@ -213,25 +207,18 @@ class Sampler:
         except OSError as error:
             return Unknown(f"the process tree cannot be listed: {error}")
 
-    def _count(self, pids: list[int]) -> Tree | Unknown:
-        try:
-            return self._tree.read(pids)
-        except (OSError, ValueError) as error:
-            return Unknown(f"the process tree cannot be read: {error}")
+    @or_unknown("the process tree")
+    def _count(self, pids: list[int] | Unknown) -> Tree:
+        return self._tree.read(needed(pids))
 
-    def _tree_bytes(self, pids: list[int] | Unknown) -> int | Unknown:
-        return pids if isinstance(pids, Unknown) else tree_bytes(pids, self._root)
-
-    def _by_process(self, tree: Tree | Unknown) -> ByName | Unknown:
-        if isinstance(tree, Unknown):
-            return tree
+    @or_unknown()
+    def _by_process(self, tree: Tree | Unknown) -> ByName:
+        needed(tree)
         return ByName(values=counters.largest(self._tree.by_name_s, NUM_NAMES))
 
-    def _by_thread(self, pids: list[int] | Unknown) -> ByName | Unknown:
-        try:
-            return pids if isinstance(pids, Unknown) else ByName(values=self._threads.read(pids))
-        except (OSError, ValueError) as error:
-            return Unknown(f"the threads of the process tree cannot be read: {error}")
+    @or_unknown("the threads of the process tree")
+    def _by_thread(self, pids: list[int] | Unknown) -> ByName:
+        return ByName(values=self._threads.read(needed(pids)))
 
     def _file_failed(self, error: OSError) -> None:
         self.errors.append(f"cannot write {self._path}: {error.strerror}")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from dynotune.probe.sources.counters import TICK_S, read_proc
+from dynotune.probe.sources.counters import SYSTEM_TICKS, TICK_S, USER_TICKS, read_proc, stat_fields
 
 WATCHED = frozenset({"pt_data_pin"})
 """The one thread that copies every batch into pinned memory, from torch 2.5 on so named. Others are many."""
@@ -57,21 +57,21 @@ class ThreadCounter:
                 looks[key] = self._looks.get(key, 0)
                 if looks[key] < LOOKS and key not in self._names:
                     looks[key] += 1
-                    name = self._text(key, "comm").strip()
+                    name = self._name(key)
                     if name in WATCHED:
                         self._names[key] = name
         self._looks = looks
 
     def _thread_ticks(self, key: tuple[int, int]) -> int | None:
-        line = self._text(key, "stat")
-        if not line:
-            return None
-        fields = line[line.rindex(")") + 2 :].split()
-        return int(fields[11]) + int(fields[12])
-
-    def _text(self, key: tuple[int, int], name: str) -> str:
         try:
-            found = read_proc(f"{self._proc}/{key[0]}/task/{key[1]}/{name}")
+            found = stat_fields(f"{self._proc}/{key[0]}/task/{key[1]}")
+        except OSError:
+            return None
+        return None if found is None else int(found[1][USER_TICKS]) + int(found[1][SYSTEM_TICKS])
+
+    def _name(self, key: tuple[int, int]) -> str:
+        try:
+            found = read_proc(f"{self._proc}/{key[0]}/task/{key[1]}/comm")
         except OSError:
             found = None
-        return (found or b"").decode(errors="replace")
+        return (found or b"").decode(errors="replace").strip()

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import fmean, median
 
-from dynotune.probe.sampling.counter_deltas import counted, covers, growth, inside
+from dynotune.probe.sampling.counter_deltas import Counter, counted, covers, growth, inside, of_gpu
 from dynotune.probe.sampling.interference import other_cpu_s
 from dynotune.probe.sampling.thread_counter import WATCHED
 from dynotune.probe.sources import clock_reasons
 from dynotune.probe.sources.counters import ENDED, REST
 from dynotune.probe.sources.samples import ByName, Gpu, Sample
-from dynotune.schema.facts import Facts, Unknown, Value
+from dynotune.schema.facts import Facts, Unknown, Value, needed, or_unknown
 
 Numbers = Sequence[float]
 
@@ -65,11 +65,8 @@ def over(samples: Sequence[Sample], begin_s: float, end_s: float) -> Facts:
 
     GPU values are those of the samples inside; counters are interpolated at both ends.
 
-    Raises:
-        ValueError: the window ends before it begins.
+    Raises ValueError: the window ends before it begins.
     """
-    if not begin_s < end_s:
-        raise ValueError(f"a window from {begin_s} to {end_s} s")
     if not covers(samples, begin_s, end_s):
         return dict.fromkeys(NAMES, Unknown("the samples do not cover the window"))
     return _gpus(samples, begin_s, end_s) | _host(samples, begin_s, end_s)
@@ -89,18 +86,8 @@ def _gpus(samples: Sequence[Sample], begin_s: float, end_s: float) -> Facts:
         for name, (field, summarise) in GPU_SUMMARIES.items():
             found[f"{prefix}.{name}"] = _summary(gpus, field, summarise)
         found[f"{prefix}.clock_reasons"] = _reasons(gpus)
-        found[f"{prefix}.pcie_replays"] = growth(samples, _replays(place), begin_s, end_s)
+        found[f"{prefix}.pcie_replays"] = growth(samples, of_gpu(place, "pcie_replays"), begin_s, end_s)
     return found
-
-
-def _replays(place: int) -> Callable[[Sample], float | Unknown]:
-    def counter(sample: Sample) -> float | Unknown:
-        gpus = sample.gpus
-        if isinstance(gpus, Unknown):
-            return gpus
-        return gpus[place].pcie_replays if place < len(gpus) else Unknown("this GPU was not sampled all along")
-
-    return counter
 
 
 def _summary(gpus: Sequence[Gpu], field: str, summarise: Callable[[Numbers], float]) -> float | Unknown:
@@ -148,57 +135,50 @@ def _host(samples: Sequence[Sample], begin_s: float, end_s: float) -> Facts:
     }
 
 
-def _named(part: str, name: str) -> Callable[[Sample], float | Unknown]:
-    def counter(sample: Sample) -> float | Unknown:
-        counts: ByName | Unknown = getattr(sample, part)
-        if isinstance(counts, Unknown):
-            return counts
-        return counts.values.get(name, Unknown(f"this kernel does not count {name}"))
+def _named(part: str, name: str) -> Counter:
+    def counter(sample: Sample) -> float:
+        counts: ByName = needed(getattr(sample, part))
+        return needed(counts.values.get(name, Unknown(f"this kernel does not count {name}")))
 
     return counter
 
 
-def _between(samples: Sequence[Sample], part: str, begin_s: float, end_s: float) -> dict[str, float] | Unknown:
+@or_unknown()
+def _between(samples: Sequence[Sample], part: str, begin_s: float, end_s: float) -> dict[str, float]:
     """Summed by name over the window; of a sample that reaches beyond its ends, the share that lies within."""
     summed: dict[str, float] = {}
     for before, after in pairwise(samples):
         within_s = min(end_s, after.time_s) - max(begin_s, before.time_s)
         if within_s <= 0:
             continue
-        grown: ByName | Unknown = getattr(after, part)
-        if isinstance(grown, Unknown):
-            return grown
+        grown: ByName = needed(getattr(after, part))
         for name, value in grown.values.items():
             summed[name] = summed.get(name, 0.0) + value * within_s / (after.time_s - before.time_s)
     return summed
 
 
-def _rates(by_name: dict[str, float] | Unknown, length_s: float) -> Value | Unknown:
+@or_unknown()
+def _rates(by_name: dict[str, float] | Unknown, length_s: float) -> Value:
     """`python 1.95`: cores used under a name, the most first; what has no name of its own comes last."""
-    if isinstance(by_name, Unknown):
-        return by_name
-    ordered = sorted(by_name.items(), key=lambda item: (item[0] in (ENDED, REST), -item[1]))
+    ordered = sorted(needed(by_name).items(), key=lambda item: (item[0] in (ENDED, REST), -item[1]))
     return [f"{name} {value / length_s:.2f}" for name, value in ordered if value / length_s >= 0.005]
 
 
-def _per(value: float | Unknown, length_s: float) -> float | Unknown:
-    return value if isinstance(value, Unknown) else value / length_s
+@or_unknown()
+def _per(value: float | Unknown, length_s: float) -> float:
+    return needed(value) / length_s
 
 
-def _sum(left: float | Unknown, right: float | Unknown) -> float | Unknown:
-    if isinstance(left, Unknown):
-        return left
-    return right if isinstance(right, Unknown) else left + right
+@or_unknown()
+def _sum(left: float | Unknown, right: float | Unknown) -> float:
+    return needed(left) + needed(right)
 
 
+@or_unknown()
 def _iowait(samples: Sequence[Sample], begin_s: float, end_s: float) -> float | Unknown:
     """Of the time of our cores; Unknown where the kernel took back what it had counted."""
-    waited_s = growth(samples, counted("cores", "iowait_s"), begin_s, end_s)
-    all_s = growth(samples, counted("cores", "counted_s"), begin_s, end_s)
-    if isinstance(waited_s, Unknown):
-        return waited_s
-    if isinstance(all_s, Unknown):
-        return all_s
+    waited_s = needed(growth(samples, counted("cores", "iowait_s"), begin_s, end_s))
+    all_s = needed(growth(samples, counted("cores", "counted_s"), begin_s, end_s))
     return waited_s / all_s if all_s > 0 else Unknown("the kernel does not count the time of our cores")
 
 
@@ -211,7 +191,6 @@ def _throttled(
     return _per(grew("quota", "throttled_s"), length_s)
 
 
-def _num_processes(samples: Sequence[Sample]) -> int | Unknown:
-    trees = [sample.tree for sample in samples]
-    unknown = next((tree for tree in trees if isinstance(tree, Unknown)), None)
-    return unknown or max(tree.num_processes for tree in trees if not isinstance(tree, Unknown))
+@or_unknown()
+def _num_processes(samples: Sequence[Sample]) -> int:
+    return max(needed(sample.tree).num_processes for sample in samples)

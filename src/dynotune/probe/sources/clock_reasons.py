@@ -38,11 +38,7 @@ def names(mask: int) -> list[str]:
 
 
 def ask(nvml: Any, handle: Any) -> int:
-    """The mask of one GPU now.
-
-    Raises:
-        NVMLError: NVML does not say.
-    """
+    """The mask of one GPU now. Raises NVMLError: NVML does not say."""
     try:
         return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
     except nvml.NVMLError as error:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
-from dynotune.schema.facts import Unknown
+from dynotune.schema.facts import Unknown, needed, or_unknown
 
 # Inode numbers of the first namespaces of a kernel, fixed in include/linux/proc_ns.h.
 INITIAL_NAMESPACES = {"pid": 4026531836, "uts": 4026531838, "cgroup": 4026531835}
@@ -25,7 +26,7 @@ def cgroup_levels(controller: str, root: Path = Path("/")) -> list[Path] | Unkno
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
-        mounts = (root / "proc/self/mountinfo").read_text().splitlines()
+        mounts = mounts_of_self(root)
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -37,24 +38,36 @@ def cgroup_levels(controller: str, root: Path = Path("/")) -> list[Path] | Unkno
     mount = _cgroup_mount(mounts, controller if version_1 else None)
     if mount is None:
         return Unknown(f"no control-group file system for {controller} is mounted here")
-    mount_root, mount_point = mount
-    return _levels(root / mount_point.lstrip("/"), mount_root, paths[controller if version_1 else ""])
+    return _levels(root / mount.point.lstrip("/"), mount.root, paths[controller if version_1 else ""])
 
 
-def _cgroup_mount(mounts: list[str], controller: str | None) -> tuple[str, str] | None:
-    """Root and mount point of the v1 hierarchy of `controller`, or of the v2 hierarchy for None."""
-    for line in mounts:
-        left, _, right = line.partition(" - ")
-        fields, (kind, _, options) = left.split(), right.split(maxsplit=2)
-        if kind == ("cgroup2" if controller is None else "cgroup") and (
-            controller is None or controller in options.split(",")
-        ):
-            return _unescape(fields[3]), _unescape(fields[4])
+def _cgroup_mount(mounts: list[Mount], controller: str | None) -> Mount | None:
+    """The v1 hierarchy of `controller`, or the v2 hierarchy for None."""
+    for mount in mounts:
+        if mount.kind == "cgroup2" if controller is None else mount.kind == "cgroup" and controller in mount.options:
+            return mount
     return None
 
 
-def _unescape(path: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)
+class Mount(NamedTuple):
+    """A line of mountinfo: where it is mounted, which folder of the file system, its type, and all options."""
+
+    point: str
+    root: str
+    kind: str
+    options: frozenset[str]
+
+
+def mounts_of_self(root: Path) -> list[Mount]:
+    """What this process sees mounted, in order. Source: proc_pid_mountinfo(5). Raises OSError: it cannot be read."""
+    found = []
+    for line in (root / "proc/self/mountinfo").read_text(errors="replace").splitlines():
+        left, _, right = line.partition(" - ")
+        fields, rest = left.split(" "), right.split(" ")
+        if len(fields) >= 6 and len(rest) >= 3:
+            point, folder = (re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[at]) for at in (4, 3))
+            found.append(Mount(point, folder, rest[0], frozenset([*fields[5].split(","), *rest[2].split(",")])))
+    return found
 
 
 def _levels(mount_point: Path, mount_root: str, path: str) -> list[Path]:
@@ -67,21 +80,16 @@ def _levels(mount_point: Path, mount_root: str, path: str) -> list[Path]:
     return [mount_point.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
 
 
-def cpu_quota(root: Path = Path("/")) -> float | Unknown | None:
+@or_unknown()
+def cpu_quota(root: Path = Path("/")) -> float | None:
     """The tightest CPU bandwidth limit on this process, in cores; None where there is none."""
-    limits = cpu_limits(root)
-    return limits if isinstance(limits, Unknown) else min(limits.values(), default=None)
+    return min(needed(cpu_limits(root)).values(), default=None)
 
 
-def cpu_limits(root: Path = Path("/")) -> dict[Path, float] | Unknown:
+@or_unknown("the CPU quota")
+def cpu_limits(root: Path = Path("/")) -> dict[Path, float]:
     """Every CPU bandwidth limit on this process: the directory of its cgroup, and cores."""
-    levels = cgroup_levels("cpu", root)
-    if isinstance(levels, Unknown):
-        return levels
-    try:
-        quotas = {level: _quota_at(level) for level in levels}
-    except (OSError, ValueError) as error:
-        return Unknown(f"the CPU quota cannot be read: {error}")
+    quotas = {level: _quota_at(level) for level in needed(cgroup_levels("cpu", root))}
     return {level: quota for level, quota in quotas.items() if quota is not None}
 
 
@@ -96,17 +104,13 @@ def _quota_at(level: Path) -> float | None:
     return None if quota in ("max", "-1") else int(quota) / int(period)
 
 
-def memory_limit_bytes(root: Path = Path("/")) -> int | Unknown | None:
+@or_unknown("the memory limit")
+def memory_limit_bytes(root: Path = Path("/")) -> int | None:
     """The tightest memory limit on this process; None where there is none."""
-    levels = cgroup_levels("memory", root)
-    if isinstance(levels, Unknown):
-        return levels
+    levels = needed(cgroup_levels("memory", root))
     files = [level / name for level in levels for name in ("memory.max", "memory.limit_in_bytes")]
-    try:
-        texts = [file.read_text().strip() for file in files if file.exists()]
-        limits = [int(text) for text in texts if text != "max"]
-    except (OSError, ValueError) as error:
-        return Unknown(f"the memory limit cannot be read: {error}")
+    texts = [file.read_text().strip() for file in files if file.exists()]
+    limits = [int(text) for text in texts if text != "max"]
     return min((limit for limit in limits if limit < V1_UNLIMITED_BYTES), default=None)
 
 

@@ -1,4 +1,4 @@
-"""The kernel's counters, read once: cores, a process tree, the CPU quota, swap.
+"""The kernel's counters, read once: cores, a process tree and its memory, the CPU quota, swap.
 
 Each reader takes the root under which `/proc` and `/sys` stand; what the kernel does not count is Unknown.
 """
@@ -6,13 +6,14 @@ Each reader takes the root under which `/proc` and `/sys` stand; what the kernel
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from dynotune.probe.sources import kernel_files
 from dynotune.probe.sources.samples import ByName, Cores, Quota, Swap, Tree
-from dynotune.schema.facts import Unknown
+from dynotune.schema.facts import Unknown, needed, or_unknown
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -26,6 +27,7 @@ MIN_THREADS = 64
 """A tree of so few threads is walked in any case: it is read in under a millisecond."""
 
 
+@or_unknown("/proc/stat")
 def cores(cpus: Collection[int], root: Path = Path("/")) -> Cores | Unknown:
     """Time of the cores `cpus`, summed. Source: proc_stat(5).
 
@@ -33,22 +35,19 @@ def cores(cpus: Collection[int], root: Path = Path("/")) -> Cores | Unknown:
     """
     wanted = {f"cpu{cpu}" for cpu in cpus}
     busy = idle = steal = waiting = num_found = 0
-    try:
-        with (root / "proc/stat").open() as file:
-            for line in file:
-                name, *rest = line.split()
-                if not name.startswith("cpu"):
-                    break
-                if name in wanted:
-                    user, nice, system, idling, iowait, _irq, _softirq, stolen = map(int, rest[:8])
-                    num_found += 1
-                    # Interrupts belong to no process: time in them is nobody's, not another's.
-                    busy += user + nice + system
-                    idle += idling + iowait
-                    waiting += iowait
-                    steal += stolen
-    except (OSError, ValueError) as error:
-        return Unknown(f"/proc/stat cannot be read: {error}")
+    with (root / "proc/stat").open() as file:
+        for line in file:
+            name, *rest = line.split()
+            if not name.startswith("cpu"):
+                break
+            if name in wanted:
+                user, nice, system, idling, iowait, _irq, _softirq, stolen = map(int, rest[:8])
+                num_found += 1
+                # Interrupts belong to no process: time in them is nobody's, not another's.
+                busy += user + nice + system
+                idle += idling + iowait
+                waiting += iowait
+                steal += stolen
     if num_found != len(wanted):
         return Unknown(f"/proc/stat lists {num_found} of our {len(wanted)} cores")
     return Cores(
@@ -132,34 +131,31 @@ class TreeCounter:
         return Tree(cpu_s=self._ticks * TICK_S, num_major_faults=self._faults, num_processes=len(living))
 
     def _usage(self, pid: int) -> tuple[int, _Usage, str] | None:
-        """Start time, which tells a reused process id apart, counts and name. Source: proc_pid_stat(5)."""
-        line = read_proc(f"{self._proc}/{pid}/stat")
-        if line is None:
+        """Start time, which tells a reused process id apart, counts and name."""
+        found = stat_fields(f"{self._proc}/{pid}")
+        if found is None:
             return None
-        # The name may hold blanks and brackets; the numbers begin after the last one, with field 3.
-        name_end = line.rindex(b")")
-        name = line[line.index(b"(") + 1 : name_end].decode(errors="replace")
-        fields = line[name_end + 2 :].split()
+        name, fields = found
         faults, waited_faults = int(fields[9]), int(fields[10])
         user, system, waited_user, waited_system = map(int, fields[11:15])
         return int(fields[19]), _Usage(user + system, faults, waited_user + waited_system, waited_faults), name
 
 
-class ProcessStat(NamedTuple):
-    """Of one process: its name as the kernel cuts it, and its parent."""
-
-    name: str
-    parent: int
+PARENT, USER_TICKS, SYSTEM_TICKS = 1, 11, 12
+"""Places in what `stat_fields` gives."""
 
 
-def process_stat(root: Path, pid: int) -> ProcessStat | None:
-    """Name and parent of a process; None when it is gone. Source: proc_pid_stat(5)."""
-    line = read_proc(f"{root}/proc/{pid}/stat")
-    if line is None:
+def stat_fields(folder: str) -> tuple[str, list[bytes]] | None:
+    """Name of the process or thread of a folder in `/proc`, and its `stat` from field 3 on; None when it is gone.
+
+    Source: proc_pid_stat(5).
+    """
+    line = read_proc(f"{folder}/stat")
+    if not line:
         return None
+    # The name may hold blanks and brackets; the numbers begin after the last one.
     name_end = line.rindex(b")")
-    name = line[line.index(b"(") + 1 : name_end].decode(errors="replace")
-    return ProcessStat(name, int(line[name_end + 2 :].split(maxsplit=2)[1]))
+    return line[line.index(b"(") + 1 : name_end].decode(errors="replace"), line[name_end + 2 :].split()
 
 
 def descendants(pid: int, root: Path = Path("/")) -> list[int]:
@@ -193,10 +189,8 @@ def descendants(pid: int, root: Path = Path("/")) -> list[int]:
 def _descendants_by_parent(pid: int, proc: str) -> list[int]:
     children: dict[int, list[int]] = {}
     for entry in os.scandir(proc):
-        stat = read_proc(f"{entry.path}/stat") if entry.name.isdigit() else None
-        if stat is not None:
-            parent = int(stat[stat.rindex(b")") + 2 :].split(maxsplit=2)[1])
-            children.setdefault(parent, []).append(int(entry.name))
+        if entry.name.isdigit() and (found := stat_fields(entry.path)) is not None:
+            children.setdefault(int(found[1][PARENT]), []).append(int(entry.name))
     tree = [pid] if Path(proc, str(pid)).exists() else []
     for current in tree:
         tree.extend(children.get(current, ()))
@@ -218,17 +212,16 @@ def read_proc(path: str) -> bytes | None:
         os.close(descriptor)
 
 
+@or_unknown()
 def quota(limits: Mapping[Path, float] | Unknown) -> Quota | Unknown | None:
-    """How the CPU bandwidth limit was felt; None where there is no limit.
+    """How the tightest of the CPU bandwidth limits was felt; None where there is none.
 
-    Args:
-        limits: as `container.cpu_limits` gives them. The tightest one is looked at.
+    `limits` are as `container.cpu_limits` gives them.
     """
-    if isinstance(limits, Unknown):
-        return limits
-    if not limits:
+    cores = needed(limits)
+    if not cores:
         return None
-    level = min(limits, key=lambda level: limits[level])
+    level = min(cores, key=cores.__getitem__)
     try:
         words = (level / "cpu.stat").read_text().split()
         stat = dict(zip(words[::2], map(int, words[1::2]), strict=True))
@@ -239,7 +232,7 @@ def quota(limits: Mapping[Path, float] | Unknown) -> Quota | Unknown | None:
     except (OSError, ValueError, KeyError) as error:
         return Unknown(f"cpu.stat does not say how often the CPU quota was felt: {error}")
     usage_s = stat["usage_usec"] / 1e6 if version_2 else _usage_version_1(level)
-    return Quota(cores=limits[level], num_throttled=num_throttled, throttled_s=throttled_s, usage_s=usage_s)
+    return Quota(cores=cores[level], num_throttled=num_throttled, throttled_s=throttled_s, usage_s=usage_s)
 
 
 def _usage_version_1(level: Path) -> float | Unknown:
@@ -256,45 +249,53 @@ def largest(by_name_s: Mapping[str, float], num: int) -> dict[str, float]:
     return kept if len(by_name_s) <= num else {**kept, REST: rest_s}
 
 
-def vmstat(root: Path = Path("/")) -> ByName | Unknown:
+@or_unknown("/proc/vmstat")
+def vmstat(root: Path = Path("/")) -> ByName:
     """Counters of the machine's memory since it started. Source: proc_vmstat(5)."""
     found: dict[str, float] = {}
-    try:
-        with (root / "proc/vmstat").open() as file:
-            for line in file:
-                name, value = line.split()
-                if name in VMSTAT:
-                    found[name] = int(value)
-                elif name.startswith("allocstall"):
-                    found["allocstall"] = found.get("allocstall", 0) + int(value)
-    except (OSError, ValueError) as error:
-        return Unknown(f"/proc/vmstat cannot be read: {error}")
+    for name, value in kernel_files.counts(root / "proc/vmstat").items():
+        if name in VMSTAT:
+            found[name] = value
+        elif name.startswith("allocstall"):
+            found["allocstall"] = found.get("allocstall", 0) + value
     return ByName(values=found)
 
 
+@or_unknown()
 def swap(counted: ByName | Unknown) -> Swap | Unknown:
-    """Pages swapped in and out by the machine.
-
-    Args:
-        counted: as `vmstat` gives it.
-    """
-    if isinstance(counted, Unknown):
-        return counted
-    try:
-        return Swap(num_in=int(counted.values["pswpin"]), num_out=int(counted.values["pswpout"]))
-    except KeyError:
+    """Pages swapped in and out by the machine; `counted` is as `vmstat` gives it."""
+    values = needed(counted).values
+    if not {"pswpin", "pswpout"} <= values.keys():
         return Unknown("/proc/vmstat does not count swapping")
+    return Swap(num_in=int(values["pswpin"]), num_out=int(values["pswpout"]))
 
 
-def memory_events(file: Path | Unknown) -> ByName | Unknown:
-    """How often the memory limit of our control group was felt.
+@or_unknown("memory.events")
+def memory_events(file: Path | Unknown) -> ByName:
+    """How often the memory limit of our control group was felt; `file` is of `host_memory.memory_events_file`."""
+    return ByName(values=dict(kernel_files.counts(needed(file))))
 
-    Args:
-        file: as `host_memory.memory_events_file` gives it.
+
+_PSS = re.compile(rb"^Pss:\s+(\d+) kB$", re.MULTILINE)
+
+
+@or_unknown()
+def tree_bytes(pids: Iterable[int] | Unknown, root: Path = Path("/")) -> int | Unknown:
+    """Proportional set sizes, summed. A process that has ended counts for nothing.
+
+    The kernel walks the page tables of each process for it, a few milliseconds of a large one: not for runs whose time
+    is what counts.
+
+    Source: proc_pid_smaps(5).
     """
-    if isinstance(file, Unknown):
-        return file
-    try:
-        return ByName(values=dict(kernel_files.counts(file)))
-    except (OSError, ValueError) as error:
-        return Unknown(f"memory.events cannot be read: {error}")
+    total = 0
+    for pid in needed(pids):
+        try:
+            found = _PSS.search((root / f"proc/{pid}/smaps_rollup").read_bytes())
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        except OSError as error:
+            return Unknown(f"the memory of process {pid} cannot be read: {error.strerror}")
+        # Of a process that is ending the file is empty.
+        total += int(found[1]) * 1024 if found else 0
+    return total or Unknown("no process of the tree was there to be asked for its memory")

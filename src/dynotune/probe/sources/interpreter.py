@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import shutil
+import signal
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from dynotune.schema.facts import Unknown
+from dynotune.schema.facts import Unknown, needed, or_unknown
 
 PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*t?)?")
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "fish", "ash"})
@@ -21,35 +25,12 @@ WRAPPERS = frozenset(
 
 # Tools that choose or build the environment themselves.
 ENVIRONMENT_TOOLS = frozenset(
-    {
-        "uvx",
-        "pipx",
-        "poetry",
-        "pdm",
-        "hatch",
-        "conda",
-        "mamba",
-        "micromamba",
-        "pixi",
-        "rye",
-        "pipenv",
-        "nox",
-        "tox",
-    }
+    {"uvx", "pipx", "poetry", "pdm", "hatch", "conda", "mamba", "micromamba", "pixi", "rye", "pipenv", "nox", "tox"}
 )
 
 # Options under which `uv run` uses another environment than the project's `.venv`.
 UV_ELSEWHERE = frozenset(
-    {
-        "--with",
-        "--with-editable",
-        "--with-requirements",
-        "--isolated",
-        "--python",
-        "-p",
-        "--no-project",
-        "--active",
-    }
+    {"--with", "--with-editable", "--with-requirements", "--isolated", "--python", "-p", "--no-project", "--active"}
     | {"--project", "--directory", "--script", "-s", "--package", "--all-packages"}
 )
 
@@ -57,6 +38,9 @@ UV_ELSEWHERE = frozenset(
 LONG_SHEBANG = re.compile(r"""^'''exec' (?P<python>"[^"]+"|'[^']+'|\S+) "\$0" "\$@"$""")
 
 MAX_INDIRECTIONS = 8
+
+MARK = "dynotune-facts:"
+"""Before the JSON that an interpreter answers with; a user's sitecustomize may print too."""
 
 
 def interpreter(
@@ -78,11 +62,14 @@ def program(command: Sequence[str], env: Mapping[str, str], cwd: str | os.PathLi
         found = _which(left[0], env, place)
         if found is None or found.name not in WRAPPERS:
             return found
-        at = next(
-            (at for at, word in enumerate(left) if at and not word.startswith("-") and _which(word, env, place)), None
-        )
-        left = left[at:] if at else []
+        left = left[_behind(left, env, place) :]
     return None
+
+
+def _behind(command: list[str], env: Mapping[str, str], cwd: Path) -> int:
+    """The place of the first argument that leads to a program: options and their values do not; the end without one."""
+    places = (at for at, word in enumerate(command) if at and not word.startswith("-") and _which(word, env, cwd))
+    return next(places, len(command))
 
 
 def _resolve(command: list[str], env: Mapping[str, str], cwd: Path, left: int) -> str | Unknown:
@@ -99,7 +86,10 @@ def _resolve(command: list[str], env: Mapping[str, str], cwd: Path, left: int) -
     if name in SHELLS:
         return Unknown(f"{name} decides which Python runs")
     if name in WRAPPERS:
-        return _behind_wrapper(name, command[1:], env, cwd, left)
+        if name == "env" and any(argument.startswith("PATH=") for argument in command[1:]):
+            return Unknown("env changes PATH for the program it starts")
+        rest = command[_behind(command, env, cwd) :]
+        return _resolve(rest, env, cwd, left - 1) if rest else Unknown(f"no program is found behind {name}")
     if name == "uv":
         return _uv(command[1:], env, cwd)
     if name in ENVIRONMENT_TOOLS:
@@ -117,18 +107,6 @@ def _which(name: str, env: Mapping[str, str], cwd: Path) -> Path | None:
     search = [str(cwd / entry) for entry in env.get("PATH", os.defpath).split(os.pathsep)]
     found = shutil.which(name, path=os.pathsep.join(search))
     return Path(found) if found else None
-
-
-def _behind_wrapper(name: str, arguments: list[str], env: Mapping[str, str], cwd: Path, left: int) -> str | Unknown:
-    """The first argument that leads to a Python: options and their values do not."""
-    if name == "env" and any(argument.startswith("PATH=") for argument in arguments):
-        return Unknown("env changes PATH for the program it starts")
-    for at, argument in enumerate(arguments):
-        program = None if argument.startswith("-") else _which(argument, env, cwd)
-        if program is None:
-            continue
-        return _resolve(arguments[at:], env, cwd, left - 1)
-    return Unknown(f"no program is found behind {name}")
 
 
 def _by_shebang(program: Path, env: Mapping[str, str], cwd: Path, left: int) -> str | Unknown:
@@ -178,3 +156,40 @@ def _has_inline_metadata(script: Path) -> bool:
         return re.search(r"^# /// script\s*$", script.read_text(errors="replace"), re.MULTILINE) is not None
     except OSError:
         return False
+
+
+@or_unknown()
+def answer(
+    python: str | Unknown,
+    question: str,
+    cwd: str | os.PathLike[str] | None,
+    env: Mapping[str, str] | None,
+    timeout_s: float,
+    late: str = "did not answer",
+) -> Any:
+    """What an interpreter prints behind `MARK`, which is JSON, when it runs `question`."""
+    try:
+        child = subprocess.Popen(
+            [needed(python), "-c", question],
+            cwd=cwd,
+            env={**(os.environ if env is None else env), "PYTHONDONTWRITEBYTECODE": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return Unknown(f"{python} cannot be started: {error.strerror}")
+    with child:
+        try:
+            stdout, stderr = child.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            # What it started holds its pipes open too.
+            os.killpg(child.pid, signal.SIGKILL)
+            return Unknown(f"{python} {late} within {timeout_s:g} s")
+    lines = stdout.decode(errors="replace").splitlines()
+    marked = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]
+    if child.returncode != 0 or not marked:
+        last = (stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
+        return Unknown(f"{python} did not answer; it ended with exit code {child.returncode}: {last}")
+    return json.loads(marked[-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dynotune.schema.facts import Unknown
+from dynotune.schema.facts import Unknown, needed, or_unknown
 
 
 def text(root: Path, name: str) -> str | Unknown:
@@ -18,51 +18,50 @@ def text(root: Path, name: str) -> str | Unknown:
         return Unknown(f"/{name} cannot be read: {error.strerror}")
 
 
+def process_name(pid: int, root: Path) -> str | None:
+    """None where no process of that id can be seen here."""
+    found = text(root, f"proc/{pid}/comm")
+    return found if isinstance(found, str) else None
+
+
+@or_unknown()
 def number(root: Path, name: str) -> int | Unknown:
-    """The file's one number."""
-    found = text(root, name)
-    if isinstance(found, Unknown):
-        return found
+    found = needed(text(root, name))
     try:
         return int(found)
     except ValueError:
         return Unknown(f"/{name} is not a number: {found[:40]}")
 
 
+@or_unknown()
 def numbers(root: Path, name: str) -> list[int | str] | Unknown:
     """The file's numbers, between blanks."""
-    found = text(root, name)
-    if isinstance(found, Unknown):
-        return found
+    found = needed(text(root, name))
     try:
         return [int(word) for word in found.split()]
     except ValueError:
         return Unknown(f"/{name} is not a row of numbers: {found[:40]}")
 
 
+@or_unknown()
 def chosen(root: Path, name: str) -> str | Unknown:
     """The word in brackets, of a file such as `always [madvise] never`."""
-    found = text(root, name)
-    if isinstance(found, Unknown):
-        return found
+    found = needed(text(root, name))
     word = re.search(r"\[(\S+)\]", found)
     return word[1] if word else Unknown(f"/{name} marks none of its words: {found[:40]}")
 
 
-def sizes(root: Path, name: str = "proc/meminfo") -> dict[str, int] | Unknown:
+@or_unknown()
+def sizes(root: Path, name: str = "proc/meminfo") -> dict[str, int]:
     """Lines `Name:  12 kB`, in bytes."""
-    found = text(root, name)
-    if isinstance(found, Unknown):
-        return found
-    lines = re.findall(r"^(\w+):\s+(\d+) kB$", found, re.MULTILINE)
+    lines = re.findall(r"^(\w+):\s+(\d+) kB$", needed(text(root, name)), re.MULTILINE)
     return {key: int(value) * 1024 for key, value in lines}
 
 
 def counts(path: Path) -> dict[str, int]:
     """Lines `name 12`, of `memory.events` and the like.
 
-    Raises:
-        OSError, ValueError: it cannot be read, or is no such file.
+    Raises OSError, ValueError: it cannot be read, or is no such file.
     """
     pairs = (line.split() for line in path.read_text().splitlines())
     return {name: int(value) for name, value in pairs}

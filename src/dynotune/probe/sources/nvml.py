@@ -16,13 +16,12 @@ DEVICE_NODES = ("nvidia*", "nvhost*")
 """Device files of NVIDIA's drivers; with one of them, a missing library does not mean a missing GPU."""
 
 
-class NvmlUnavailable(Exception):
-    """NVML cannot be used here.
+IDENTITY = ("name", "uuid", "compute_capability", "memory_bytes")
+"""Names of the facts that `identity` gives."""
 
-    Args:
-        reason: why, in words.
-        no_library: there is no driver library at all.
-    """
+
+class NvmlUnavailable(Exception):
+    """NVML cannot be used here. `reason`: why, in words. `no_library`: there is no driver library at all."""
 
     def __init__(self, reason: str, *, no_library: bool = False) -> None:
         super().__init__(reason)
@@ -34,11 +33,7 @@ class NvmlUnavailable(Exception):
 def session(nvml: Any = None) -> Iterator[Any]:
     """The `pynvml` module, initialised; shut down at the end.
 
-    Args:
-        nvml: used instead of `pynvml`.
-
-    Raises:
-        NvmlUnavailable: no library, no driver, or a driver that does not answer.
+    Raises NvmlUnavailable: no library, no driver, or a driver that does not answer.
     """
     library = open_library(nvml)
     try:
@@ -50,8 +45,7 @@ def session(nvml: Any = None) -> Iterator[Any]:
 def open_library(nvml: Any = None) -> Any:
     """As `session`, for those that outlive a block; the caller ends it with `close_library`.
 
-    Raises:
-        NvmlUnavailable: as `session`.
+    Raises NvmlUnavailable: as `session`.
     """
     nvml = _pynvml() if nvml is None else nvml
     try:
@@ -153,7 +147,7 @@ def choose(visible_devices: str, uuids: Sequence[str]) -> list[int] | Unknown:
 def visible_in(nvml: Any, env: Mapping[str, str]) -> list[int] | Unknown:
     """As `visible_gpus`, asked within a session."""
     try:
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        handles = handles_of(nvml)
         selection = env.get("CUDA_VISIBLE_DEVICES")
         if selection is None:
             chosen: list[int] | Unknown = list(range(len(handles)))
@@ -177,18 +171,33 @@ def visible_in(nvml: Any, env: Mapping[str, str]) -> list[int] | Unknown:
 
 
 def in_mig_mode(nvml: Any, handle: Any) -> bool:
-    """The GPU is split into instances; False for one that cannot be.
+    """The GPU is split into instances. Raises NVMLError: NVML does not say."""
+    return has_mode(nvml, nvml.nvmlDeviceGetMigMode, handle, nvml.NVML_DEVICE_MIG_ENABLE)
 
-    Raises:
-        NVMLError: NVML does not say.
+
+def has_mode(nvml: Any, ask: Callable[[Any], tuple[int, int]], handle: Any, wanted: int) -> bool:
+    """The current one of both modes that `ask` tells is `wanted`; False for a GPU that does not have such modes.
+
+    Raises NVMLError: NVML does not say.
     """
     try:
-        current, _ = nvml.nvmlDeviceGetMigMode(handle)
+        current, _ = ask(handle)
     except nvml.NVMLError as error:
         if error.value == nvml.NVML_ERROR_NOT_SUPPORTED:
             return False
         raise
-    return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)
+    return current == wanted
+
+
+def cuda_driver(nvml: Any) -> str:
+    """The newest CUDA that the driver runs, `13.0`. Raises NVMLError: NVML does not say."""
+    version = int(nvml.nvmlSystemGetCudaDriverVersion())
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def handles_of(nvml: Any) -> list[Any]:
+    """Every GPU here, in NVML's order. Raises NVMLError: NVML does not say."""
+    return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
 
 
 def identity(nvml: Any, index: int, prefix: str = "gpu") -> Facts:
@@ -213,5 +222,4 @@ def identity(nvml: Any, index: int, prefix: str = "gpu") -> Facts:
 
 
 def _device_unknown(reason: str, prefix: str = "gpu") -> Facts:
-    names = ("name", "uuid", "compute_capability", "memory_bytes")
-    return {f"{prefix}.{name}": Unknown(reason) for name in names}
+    return {f"{prefix}.{name}": Unknown(reason) for name in IDENTITY}

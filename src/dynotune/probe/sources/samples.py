@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from dynotune.schema.document import check_schema, encode, parse
-from dynotune.schema.errors import RecordError
+from dynotune.schema.errors import RecordError, may_fail
 from dynotune.schema.facts import Unknown
 
 SCHEMA = "dynotune.samples/1"
@@ -21,9 +21,7 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True, tag="cores"):
     """Seconds summed over our cores since the machine started.
 
     Args:
-        num_cpus: cores that were summed.
         busy_s: running processes, the kernel on their behalf included; interrupts are left out.
-        idle_s: idle, or waiting for disks.
         steal_s: ready to run, but the hypervisor ran something else.
         iowait_s: of `idle_s`, with a process waiting for a disk.
     """
@@ -43,8 +41,7 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True, tag="cores"):
 class Tree(msgspec.Struct, frozen=True, kw_only=True, tag="tree"):
     """What the process tree of the arm used since it was first sampled; never falls when a process ends.
 
-    Args:
-        num_major_faults: pages it had to wait for from a disk, swap or a file.
+    `num_major_faults`: pages it had to wait for from a disk, swap or a file.
     """
 
     cpu_s: float
@@ -56,7 +53,6 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, tag="quota"):
     """The control group whose CPU bandwidth is limited.
 
     Args:
-        cores: the limit.
         throttled_s: summed over its cores.
         usage_s: CPU time of every process in the group; Unknown where the group does not count it.
     """
@@ -100,11 +96,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         clock_reasons: bit mask, `nvmlClocksEventReason*`.
-        pcie_rx_bytes_per_s: into the GPU, over 20 ms; asked less often than the rest, and Unknown in between.
-        pcie_tx_bytes_per_s: out of it.
-        pcie_generation, pcie_width: of the link, asked with the throughput.
-        pcie_replays: packets sent again since the driver was loaded.
-        energy_j: taken since the driver was loaded.
+        pcie_rx_bytes_per_s: into the GPU, over 20 ms; asked, with `tx` and the link's generation and width, less often
+            than the rest, and Unknown in between.
+        pcie_replays, energy_j: since the driver was loaded.
     """
 
     nvml_index: int
@@ -162,8 +156,7 @@ class _Header(msgspec.Struct, frozen=True):
 class SamplesFile:
     """Appends samples to `samples.jsonl`, each at once, so that a killed dynotune leaves what it saw.
 
-    Raises:
-        OSError: from any of its methods, when the disk refuses.
+    Raises OSError: from any of its methods, when the disk refuses.
     """
 
     def __init__(self, path: Path) -> None:
@@ -187,13 +180,10 @@ class SamplesFile:
 def read_samples(path: Path) -> list[Sample]:
     """The samples of a `samples.jsonl`; a last line without its end was being written and is left out.
 
-    Raises:
-        RecordError: missing, damaged, or of a version this dynotune does not know.
+    Raises RecordError: missing, damaged, or of a version this dynotune does not know.
     """
-    try:
+    with may_fail(f"read {path}", "", RecordError):
         lines = path.read_bytes().split(b"\n")[:-1]
-    except OSError as error:
-        raise RecordError(f"Cannot read {path}: {error.strerror}.") from error
     try:
         header = parse(lines[0], _Header).schema if lines else ""
         check_schema(header, SCHEMA, name=str(path))

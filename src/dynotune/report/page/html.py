@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -19,11 +19,9 @@ from dynotune.report.study.commands import Command, compares, repeats
 from dynotune.report.study.header import headline, stats
 from dynotune.report.study.rows import ablated, joints, saved, tried
 from dynotune.schema import atomic, document, redaction
-from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.errors import CannotRunHere, may_fail
 from dynotune.schema.study import Study
 from dynotune.text import words
-
-__all__ = ["page", "write"]
 
 # Fate, colour, mark and meaning of the points of a plot.
 LEGEND = (
@@ -50,28 +48,40 @@ def page(study: Study, *, recipe: str = "") -> str:
         CannotRunHere: the installed plotly has no script to put into the page.
     """
     study, recipe = document.without_secrets(study), redaction.redacted(recipe)
-    figures = _figures(study)
-    scripts = [_plotly(), _part("page.js")] if figures else []
+    return rendered(
+        "page",
+        _figures(study),
+        study=study,
+        title=f"dynotune: {words.plain(' '.join(study.run.command), longest=80)}",
+        command=one_line(words.shell(study.run.command)),
+        headline=headline(study),
+        stats=stats(study),
+        legend=LEGEND,
+        tables=tables.tables(study),
+        warnings=tables.warnings(study),
+        commands=_lines(repeats(study)),
+        compares=_lines(compares(study)),
+        recipe=_listing(recipe),
+    )
+
+
+def rendered(name: str, figures: Mapping[str, Mapping[str, Any]], **values: Any) -> str:
+    """Fill the template of this name; figures are drawn by the script of this name.
+
+    Raises:
+        CannotRunHere: as `page`.
+    """
+    scripts = [_plotly(), _part(f"{name}.js")] if figures else []
     return (
         _templates()
-        .get_template("page.html")
+        .get_template(f"{name}.html")
         .render(
-            study=study,
-            title=f"dynotune: {words.plain(' '.join(study.run.command), longest=80)}",
-            command=_words(words.shell(study.run.command)),
-            headline=headline(study),
-            stats=stats(study),
             style=Markup(_part("style.css")),
             scripts=[Markup(script) for script in scripts],
             policy=_policy(scripts),
             figures=figures,
             data=Markup(_data(figures)),
-            legend=LEGEND,
-            tables=tables.tables(study),
-            warnings=tables.warnings(study),
-            commands=_lines(repeats(study)),
-            compares=_lines(compares(study)),
-            recipe=_listing(recipe),
+            **values,
         )
     )
 
@@ -85,13 +95,14 @@ def write(path: Path, study: Study, *, recipe: str = "", own_name: bool = False)
     Raises:
         CannotRunHere: as `page`; the folder cannot be written to, or the disk is full.
     """
-    text = page(study, recipe=recipe)
-    try:
+    hint = "Name another file: dynotune report PATH --html FILE"
+    put(path, page(study, recipe=recipe), hint=hint, own_name=own_name)
+
+
+def put(path: Path, text: str, *, hint: str, own_name: bool = False) -> None:
+    """Write a page that is made. `own_name`, and what it raises with the hint: as `write`."""
+    with may_fail(f"write {path}", hint):
         atomic.write(path, text.encode(), own_name=own_name)
-    except OSError as error:
-        raise CannotRunHere(
-            f"Cannot write {path}: {error.strerror}.", hint="Name another file: dynotune report PATH --html FILE"
-        ) from error
 
 
 def _figures(study: Study) -> dict[str, plots.Figure]:
@@ -126,22 +137,21 @@ def _harmless(value: Any) -> Any:
 
 
 def _lines(commands: Sequence[Command]) -> list[tuple[str, list[Markup]]]:
-    return [(one.what, _words(one.words)) for one in commands]
+    return [(one.what, one_line(one.words)) for one in commands]
 
 
-def _words(line: Sequence[str]) -> list[Markup]:
+def one_line(line: Sequence[str]) -> list[Markup]:
     """Of a command, each kept whole on its line where there is room."""
     return [escape(words.plain(word, longest=LONGEST_LINE)) for word in line]
 
 
 def _listing(text: str) -> Markup:
-    """Text of several lines."""
     if len(text) > LONGEST_RECIPE:
         text = text[:LONGEST_RECIPE] + "\n…"
     return Markup("\n").join(escape(words.plain(line, longest=LONGEST_LINE)) for line in text.splitlines())
 
 
-def _data(figures: dict[str, plots.Figure]) -> str:
+def _data(figures: Mapping[str, Mapping[str, Any]]) -> str:
     """JSON that cannot end the element that it stands in."""
     text = json.dumps(figures, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

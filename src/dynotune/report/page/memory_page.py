@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from dynotune.report.memory_account import LOOKS, name_of
-from dynotune.report.page.html import _data, _part, _plotly, _policy, _templates, _words
-from dynotune.schema import atomic, document
-from dynotune.schema.errors import CannotRunHere
+from dynotune.report.page.html import one_line, put, rendered
+from dynotune.report.page.table import Table
+from dynotune.schema import document
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import RankMemory
 from dynotune.schema.memory_account import MemoryAccount
@@ -29,29 +27,17 @@ def write(path: Path, account: MemoryAccount) -> None:
     """
     account = document.without_secrets(account)
     figures = {f"memory-{at}": figure for at, rank in enumerate(account.ranks) if (figure := _figure(rank))}
-    scripts = [_plotly(), _part("memory.js")] if figures else []
-    text = (
-        _templates()
-        .get_template("memory.html")
-        .render(
-            command=_words(account.file or words.shell(account.command)),
-            ranks=[
-                (f"memory-{at}", name_of(rank), [] if isinstance(rank.peak, Unknown) else rank.peak.terms)
-                for at, rank in enumerate(account.ranks)
-            ],
-            labels={name: label for name, (label, _) in LOOKS.items()},
-            size=words.num_bytes,
-            figures=figures,
-            data=Markup(_data(figures)),
-            style=Markup(_part("style.css")),
-            scripts=[Markup(script) for script in scripts],
-            policy=_policy(scripts),
-        )
+    command = words.shell([account.file] if account.file else account.command)
+    ranks = [(f"memory-{at}", name_of(rank), _terms(rank)) for at, rank in enumerate(account.ranks)]
+    put(
+        path, rendered("memory", figures, command=one_line(command), ranks=ranks), hint="Name another file with --html."
     )
-    try:
-        atomic.write(path, text.encode())
-    except OSError as error:
-        raise CannotRunHere(f"Cannot write {path}: {error.strerror}.", hint="Name another file with --html.") from error
+
+
+def _terms(rank: RankMemory) -> Table:
+    terms = [] if isinstance(rank.peak, Unknown) else rank.peak.terms
+    rows = [[LOOKS[term.name].label, words.num_bytes(term.num_bytes)] for term in terms]
+    return Table("Terms at the peak", "Term:text | Bytes:number", rows)
 
 
 def _figure(rank: RankMemory) -> dict[str, Any] | None:
@@ -64,8 +50,8 @@ def _figure(rank: RankMemory) -> dict[str, Any] | None:
         "modules": [words.plain(module, longest=120) for module in levels.modules],
         "steps": levels.steps,
         "terms": [
-            {"name": label, "colour": colour, "gib": [size / GIB for size in levels.bytes[name]]}
-            for name, (label, colour) in LOOKS.items()
+            {"name": part.label, "colour": part.style, "gib": [size / GIB for size in levels.bytes[name]]}
+            for name, part in LOOKS.items()
             if any(levels.bytes.get(name, ()))
         ],
     }

@@ -10,8 +10,6 @@ from dynotune.report.study.rows import interval_of
 from dynotune.schema.study import Estimate
 from dynotune.text import words
 
-__all__ = ["band", "edge_arrows", "margin_band", "ratio_axis", "rule", "shown", "whiskers"]
-
 # Ticks that are candidates for a logarithmic axis of ratios, the coarse ones first.
 RATIOS = (1.0, 2.0, 0.5, 5.0, 0.2, 1.5, 0.7, 3.0, 10.0, 0.1, 20.0, 50.0, 100.0, 0.05, 0.02, 0.01)
 FINE_RATIOS = (1.0, 1.2, 0.8, 1.1, 0.9, 1.05, 0.95, 1.4, 1.6, 1.02, 0.98, 1.01, 0.99)
@@ -35,7 +33,7 @@ def whiskers(points: Iterable[tuple[float, float, float]], colour: str) -> dict[
 
 
 def ratio_axis(estimates: Sequence[Estimate], margin: float, *, also: Sequence[float] = ()) -> dict[str, Any]:
-    """A logarithmic axis that holds these ratios, the margin and 1."""
+    """A logarithmic axis that holds these ratios, the margin and 1, with the band in which ratios count as the same."""
     known = [one.speedup for one in estimates] + list(also)
     ends = [end for one in estimates for end in interval_of(one) or ()]
     least, most = min(known, default=1.0), max(known, default=1.0)
@@ -51,26 +49,49 @@ def ratio_axis(estimates: Sequence[Estimate], margin: float, *, also: Sequence[f
             "range": [math.log10(low), math.log10(high)],
             "tickvals": ticks,
             "ticktext": [f"{tick:g}×" for tick in ticks],
-        }
+        },
+        "shapes": [band(1 / (1 + margin), 1 + margin, "band"), rule(1.0, "muted", "dot")],
     }
 
 
-def edge_arrows(points: Sequence[tuple[int, Estimate]], axis: dict[str, Any]) -> dict[str, Any] | None:
-    """Arrows at the edges, where intervals go on beyond a `ratio_axis`; None where none does."""
+def edge_arrows(points: Sequence[tuple[int, str, Estimate]], axis: dict[str, Any]) -> list[dict[str, Any]]:
+    """Arrows at the edges, where intervals go on beyond a `ratio_axis`; none where none does."""
     low, high = (10**end for end in axis["xaxis"]["range"])
-    ends = [(at, ci) for at, one in points if (ci := interval_of(one)) is not None]
+    ends = [(at, ci) for at, _, one in points if (ci := interval_of(one)) is not None]
     arrows = [(at, low, "triangle-left", words.interval(ci)) for at, ci in ends if ci[0] < low]
     arrows += [(at, high, "triangle-right", words.interval(ci)) for at, ci in ends if ci[1] > high]
     if not arrows:
-        return None
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [edge for _, edge, _, _ in arrows],
-        "y": [at for at, _, _, _ in arrows],
-        "marker": {"symbol": [symbol for _, _, symbol, _ in arrows], "size": 8, "color": {"css": "muted"}},
-        "hover": [[f"the interval goes on: {told}"] for _, _, _, told in arrows],
-    }
+        return []
+    found = dots(
+        [edge for _, edge, _, _ in arrows],
+        [at for at, _, _, _ in arrows],
+        [[f"the interval goes on: {told}"] for _, _, _, told in arrows],
+        symbol=[symbol for _, _, symbol, _ in arrows],
+        size=8,
+        colour="muted",
+    )
+    return [found]
+
+
+def dots(
+    x: Sequence[float],
+    y: Sequence[int],
+    hover: list[list[str]],
+    *,
+    symbol: str | list[str],
+    size: int,
+    colour: str,
+    line: dict[str, Any] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """Points with texts for whoever points at them; `line`: around each."""
+    marker = {"symbol": symbol, "size": size, "color": {"css": colour}} | ({"line": line} if line else {})
+    return {"type": "scatter", "mode": "markers", "x": x, "y": y, "marker": marker, "hover": hover, **more}
+
+
+def bars(x: Sequence[float], y: Sequence[int], hover: list[list[str]], *, width: float, **more: Any) -> dict[str, Any]:
+    """Bars from left to right."""
+    return {"type": "bar", "orientation": "h", "x": x, "y": y, "width": width, "hover": hover, **more}
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -85,10 +106,6 @@ def _ticks(low: float, high: float) -> list[float]:
 
 def shown(ratio: float) -> float:
     return min(max(ratio, 1 / LARGEST), LARGEST)
-
-
-def margin_band(margin: float) -> list[dict[str, Any]]:
-    return [band(1 / (1 + margin), 1 + margin, "band"), rule(1.0, "muted", "dot")]
 
 
 def band(low: float, high: float, colour: str) -> dict[str, Any]:

@@ -10,16 +10,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from dynotune.report.page.plot_axes import band, edge_arrows, margin_band, ratio_axis, rule, shown, whiskers
-from dynotune.report.step_parts import PARTS
+from dynotune.report.bars import OF_A_STEP
+from dynotune.report.page.plot_axes import band, bars, dots, edge_arrows, ratio_axis, rule, shown, whiskers
 from dynotune.report.study.rows import KINDS, PHASES, Joint, Kind, Saved, Tried, interval_of
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Shares, Timing
 from dynotune.schema.study import Estimate, Study, Trial
 from dynotune.text import words
-
-__all__ = ["Figure", "bounds", "forest", "joint", "pairs", "shares", "timeline", "worths"]
 
 Figure = dict[str, Any]
 
@@ -56,39 +54,25 @@ def shares(study: Study) -> Figure | None:
     has_device = any(side[3] for side in sides)
     places = list(range(len(sides)))
     traces = []
-    for part in PARTS:
+    for part in OF_A_STEP:
         parts = [max(0.0, part.of(found)) if isinstance(found, Shares) else 0.0 for _, found, _, _ in sides]
         if not any(parts):
             continue
-        traces.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "y": places,
-                "x": [share * scale for share, scale in zip(parts, scales, strict=True)],
-                "width": 0.62,
-                "marker": {
-                    "color": {"css": f"part-{part.field}"},
-                    "pattern": {
-                        "fillmode": "overlay",
-                        "shape": FILLS[part.field],
-                        "fgcolor": {"css": "surface"},
-                        "size": 7,
-                        "solidity": 0.25,
-                    },
-                    "line": {"color": {"css": "surface"}, "width": 1},
-                },
-                "hover": [
-                    [
-                        f"{label}: {part.named(has_device)}",
-                        f"{words.fine_share(share)}, {words.duration(share * scale / 1e3)}",
-                    ]
-                    if timed
-                    else [f"{label}: {part.named(has_device)}", words.fine_share(share)]
-                    for (label, *_), share, scale in zip(sides, parts, scales, strict=True)
-                ],
-            }
-        )
+        lengths = [share * scale for share, scale in zip(parts, scales, strict=True)]
+        hover = [
+            [f"{label}: {part.named(has_device)}", words.fine_share(share)]
+            for (label, *_), share in zip(sides, parts, strict=True)
+        ]
+        if timed:
+            for lines, length in zip(hover, lengths, strict=True):
+                lines[1] += f", {words.duration(length / 1e3)}"
+        pattern = {"fillmode": "overlay", "shape": FILLS[part.field], "fgcolor": {"css": "surface"}}
+        marker = {
+            "color": {"css": f"part-{part.field}"},
+            "pattern": {**pattern, "size": 7, "solidity": 0.25},
+            "line": {"color": {"css": "surface"}, "width": 1},
+        }
+        traces.append(bars(lengths, places, hover, width=0.62, marker=marker))
     return {
         "label": f"Where a step goes, {study.begun} and with the recipe",
         "data": traces,
@@ -117,19 +101,11 @@ def forest(rows: Sequence[Tried], *, margin: float) -> Figure | None:
     drawn = [point for group in points.values() for point in group]
     if not drawn:
         return None
-    layout = ratio_axis([one for _, _, one in drawn], margin)
-    layout["shapes"] = margin_band(margin)
-    if len(lines) > MOST_ROWS_OVER_AN_AXIS:
-        layout["xaxis"]["side"] = "top"
     traces = [_points(group, *SYMBOLS.get(kind, OTHER_SYMBOL)) for kind, group in points.items()]
-    traces += _edge_arrows(drawn, layout)
-    return {
-        "label": "Speed-up of each setting alone, with its interval",
-        "data": traces,
-        "layout": layout,
-        "rows": lines,
-        "kinds": list(points),
-    }
+    figure = _ratios("Speed-up of each setting alone, with its interval", drawn, traces, lines, margin)
+    if len(lines) > MOST_ROWS_OVER_AN_AXIS:
+        figure["layout"]["xaxis"]["side"] = "top"
+    return {**figure, "kinds": list(points)}
 
 
 def worths(rows: Sequence[Tried], *, margin: float) -> Figure | None:
@@ -139,52 +115,48 @@ def worths(rows: Sequence[Tried], *, margin: float) -> Figure | None:
         return None
     kept = [point for point, row in zip(points, rows, strict=True) if row.kind == "proved"]
     dropped = [point for point in points if point not in kept]
-    layout = ratio_axis([one for _, _, one in points], margin)
-    layout["shapes"] = margin_band(margin)
-    return {
-        "label": "What each setting is worth within the whole, with its interval",
-        "data": [
-            _points(kept, "circle", "accent"),
-            _points(dropped, "square-open", "muted"),
-            *_edge_arrows(points, layout),
-        ],
-        "layout": layout,
-        "rows": [{"y": at, "text": words.plain(id, longest=LONGEST_LABEL)} for at, id, _ in points],
-    }
+    traces = [_points(kept, "circle", "accent"), _points(dropped, "square-open", "muted")]
+    lines = [{"y": at, "text": words.plain(id, longest=LONGEST_LABEL)} for at, id, _ in points]
+    return _ratios("What each setting is worth within the whole, with its interval", points, traces, lines, margin)
 
 
 def joint(rows: Sequence[Joint], *, margin: float) -> Figure | None:
     """Settings tried together, beside the product of what they gave alone."""
     if not rows:
         return None
-    names = [" + ".join(row.ids) for row in rows]
-    together = [(at, name, row.estimate) for at, (name, row) in enumerate(zip(names, rows, strict=True))]
-    products = [(at, row.parts) for at, row in enumerate(rows) if row.parts is not None]
-    layout = ratio_axis([row.estimate for row in rows], margin, also=[parts for _, parts in products])
-    layout["shapes"] = margin_band(margin)
-    parts = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [shown(parts) for _, parts in products],
-        "y": [at for at, _ in products],
-        "marker": {"symbol": "line-ns-open", "size": 17, "color": {"css": "ink"}, "line": {"width": 2}},
-        "hover": [
-            [names[at][:LONGEST_HOVER], f"its parts, multiplied: {words.times(parts)}"] for at, parts in products
-        ],
-    }
-    return {
-        "label": "Settings together, beside the product of their parts",
-        "data": [parts, _points(together, "circle", "accent"), *_edge_arrows(together, layout)],
-        "layout": layout,
-        "rows": [
-            {
-                "y": at,
-                "text": words.plain(name, longest=2 * LONGEST_LABEL),
-                "lines": [words.plain(one) for one in row.ids],
-            }
-            for at, (name, row) in enumerate(zip(names, rows, strict=True))
-        ],
-    }
+    together = [(at, " + ".join(row.ids), row.estimate) for at, row in enumerate(rows)]
+    products = [
+        (at, name, row.parts) for (at, name, _), row in zip(together, rows, strict=True) if row.parts is not None
+    ]
+    parts = dots(
+        [shown(product) for _, _, product in products],
+        [at for at, _, _ in products],
+        [[name[:LONGEST_HOVER], f"its parts, multiplied: {words.times(product)}"] for _, name, product in products],
+        symbol="line-ns-open",
+        size=17,
+        colour="ink",
+        line={"width": 2},
+    )
+    lines = [
+        {"y": at, "text": words.plain(name, longest=2 * LONGEST_LABEL), "lines": list(map(words.plain, row.ids))}
+        for (at, name, _), row in zip(together, rows, strict=True)
+    ]
+    traces = [parts, _points(together, "circle", "accent")]
+    label = "Settings together, beside the product of their parts"
+    return _ratios(label, together, traces, lines, margin, also=[product for _, _, product in products])
+
+
+def _ratios(
+    label: str,
+    points: Sequence[tuple[int, str, Estimate]],
+    traces: Sequence[dict[str, Any]],
+    rows: Sequence[dict[str, Any]],
+    margin: float,
+    also: Sequence[float] = (),
+) -> Figure:
+    """Traces on an axis that holds the points and `also`, with arrows where intervals go on beyond it."""
+    layout = ratio_axis([one for _, _, one in points], margin, also=also)
+    return {"label": label, "data": [*traces, *edge_arrows(points, layout)], "layout": layout, "rows": rows}
 
 
 def bounds(rows: Sequence[Saved]) -> Figure | None:
@@ -193,34 +165,26 @@ def bounds(rows: Sequence[Saved]) -> Figure | None:
         return None
     places = list(range(len(rows)))
     ids = [words.plain(row.candidate.id, longest=LONGEST_LABEL) for row in rows]
-    ceiling = {
-        "type": "bar",
-        "orientation": "h",
-        "y": places,
-        "x": [100 * row.bound for row in rows],
-        "width": 0.5,
-        "marker": {"color": {"css": "bar"}, "line": {"color": {"css": "line"}, "width": 1}},
-        "hover": [
-            [id, f"at most {words.fine_share(row.bound)}", words.plain(row.candidate.bound_by, longest=LONGEST_HOVER)]
-            for id, row in zip(ids, rows, strict=True)
-        ],
-    }
-    gains = [(at, row.gain, row.ci) for at, row in enumerate(rows)]
-    measured = {
-        "type": "scatter",
-        "mode": "markers",
-        "y": [at for at, _, _ in gains],
-        "x": [100 * max(MOST_LOST, gain) for _, gain, _ in gains],
-        "error_x": whiskers(
-            [(100 * max(MOST_LOST, gain), 100 * max(MOST_LOST, ci[0]), 100 * ci[1]) for _, gain, ci in gains], "accent"
-        ),
-        "marker": {"symbol": "circle", "size": 10, "color": {"css": "accent"}},
-        "hover": [
+    told = [
+        [id, f"at most {words.fine_share(row.bound)}", words.plain(row.candidate.bound_by, longest=LONGEST_HOVER)]
+        for id, row in zip(ids, rows, strict=True)
+    ]
+    marker = {"color": {"css": "bar"}, "line": {"color": {"css": "line"}, "width": 1}}
+    ceiling = bars([100 * row.bound for row in rows], places, told, width=0.5, marker=marker)
+    gains = [(100 * max(MOST_LOST, row.gain), 100 * max(MOST_LOST, row.ci[0]), 100 * row.ci[1]) for row in rows]
+    measured = dots(
+        [gain for gain, _, _ in gains],
+        places,
+        [
             [id, f"saved {words.saved(row.speedup)} ({words.saved_interval(row.speedup_ci)})"]
             for id, row in zip(ids, rows, strict=True)
         ],
-    }
-    ends = [end for _, gain, ci in gains for end in (gain, *ci)]
+        symbol="circle",
+        size=10,
+        colour="accent",
+        error_x=whiskers(gains, "accent"),
+    )
+    ends = [end for row in rows for end in (row.gain, *row.ci)]
     least = max(min([0.0, *ends]), MOST_LOST)
     most = max(*(row.bound for row in rows), *ends, 0.0)
     axis = {"ticksuffix": "%", "nticks": 6, "range": [104 * least - 2, 104 * most + 2], "zeroline": True}
@@ -239,20 +203,14 @@ def pairs(comparison: Comparison) -> Figure | None:
     if not ratios:
         return None
     layout = ratio_axis([], comparison.margin, also=[*ratios, *(comparison.ci or ())])
-    layout["shapes"] = margin_band(comparison.margin)
     if comparison.ci is not None:
         low, high = (shown(end) for end in comparison.ci)
         layout["shapes"].append(band(low, high, "accent-band"))
     if comparison.speedup is not None:
         layout["shapes"].append(rule(shown(comparison.speedup), "accent", "solid"))
-    trace = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [shown(ratio) for ratio in ratios],
-        "y": list(range(len(ratios))),
-        "marker": {"symbol": "circle", "size": 9, "color": {"css": "accent"}},
-        "hover": [[f"pair {at}", words.times(ratio)] for at, ratio in enumerate(ratios, start=1)],
-    }
+    hover = [[f"pair {at}", words.times(ratio)] for at, ratio in enumerate(ratios, start=1)]
+    places = list(range(len(ratios)))
+    trace = dots([shown(ratio) for ratio in ratios], places, hover, symbol="circle", size=9, colour="accent")
     rows = [{"y": at, "text": f"pair {at + 1}"} for at in range(len(ratios))]
     label = "Each pair of the confirmation, with the interval of all"
     return {"label": label, "data": [trace], "layout": layout, "rows": rows, "row_height": 22}
@@ -286,27 +244,26 @@ def timeline(study: Study) -> Figure | None:
 
 
 def _bars(trials: Sequence[Trial], lane: dict[Any, int], colour: str, width: float) -> dict[str, Any]:
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "base": [_minutes(trial.began_s) for trial in trials],
-        "x": [max(0.01, GAP * _minutes(trial.wall_s)) for trial in trials],
-        "y": [lane[trial.phase] for trial in trials],
-        "width": width,
-        "marker": {"color": {"css": colour}, "line": {"width": 0}},
-        "hover": [_label(trial) for trial in trials],
-    }
+    return bars(
+        [max(0.01, GAP * _minutes(trial.wall_s)) for trial in trials],
+        [lane[trial.phase] for trial in trials],
+        [_label(trial) for trial in trials],
+        width=width,
+        base=[_minutes(trial.began_s) for trial in trials],
+        marker={"color": {"css": colour}, "line": {"width": 0}},
+    )
 
 
 def _marks(trials: Sequence[Trial], lane: dict[Any, int], symbol: str, colour: str) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [_minutes(trial.began_s + trial.wall_s / 2) for trial in trials],
-        "y": [lane[trial.phase] for trial in trials],
-        "marker": {"symbol": symbol, "size": 11, "color": {"css": colour}, "line": {"width": 2}},
-        "hover": [_label(trial) for trial in trials],
-    }
+    return dots(
+        [_minutes(trial.began_s + trial.wall_s / 2) for trial in trials],
+        [lane[trial.phase] for trial in trials],
+        [_label(trial) for trial in trials],
+        symbol=symbol,
+        size=11,
+        colour=colour,
+        line={"width": 2},
+    )
 
 
 def _label(trial: Trial) -> list[str]:
@@ -324,32 +281,17 @@ def _minutes(seconds: float) -> float:
 
 def _points(points: Sequence[tuple[int, str, Estimate]], symbol: str, colour: str) -> dict[str, Any]:
     """Estimates with their intervals; one without an interval is a mark alone."""
-    ends = [interval_of(one) or (one.speedup, one.speedup) for _, _, one in points]
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [shown(one.speedup) for _, _, one in points],
-        "y": [at for at, _, _ in points],
-        "error_x": whiskers(
-            [
-                (shown(one.speedup), shown(low), shown(high))
-                for (_, _, one), (low, high) in zip(points, ends, strict=True)
-            ],
-            colour,
-        ),
-        "marker": {
-            "symbol": symbol,
-            "size": 11,
-            "color": {"css": colour},
-            "line": {"width": 2, "color": {"css": colour}},
-        },
-        "hover": [[words.plain(name, longest=LONGEST_HOVER), *_figures(one)] for _, name, one in points],
-    }
-
-
-def _edge_arrows(points: Sequence[tuple[int, str, Estimate]], layout: dict[str, Any]) -> list[dict[str, Any]]:
-    arrows = edge_arrows([(at, one) for at, _, one in points], layout)
-    return [arrows] if arrows else []
+    ends = [(one.speedup, *(interval_of(one) or (one.speedup, one.speedup))) for _, _, one in points]
+    return dots(
+        [shown(one.speedup) for _, _, one in points],
+        [at for at, _, _ in points],
+        [[words.plain(name, longest=LONGEST_HOVER), *_figures(one)] for _, name, one in points],
+        symbol=symbol,
+        size=11,
+        colour=colour,
+        line={"width": 2, "color": {"css": colour}},
+        error_x=whiskers(((shown(middle), shown(low), shown(high)) for middle, low, high in ends), colour),
+    )
 
 
 def _figures(estimate: Estimate) -> list[str]:

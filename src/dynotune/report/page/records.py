@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from dynotune.report.page.table import NOTHING, Column, Table
+from dynotune.report.page.table import NOTHING, Table
 from dynotune.report.study.rows import PHASES, long_time
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Unknown, Value
-from dynotune.schema.study import Study, Trial
-
-__all__ = ["attempts", "facts", "failures", "not_known", "not_offered", "readback", "search"]
+from dynotune.schema.study import Study
 
 MOST_FAILURES = 40
 MOST_UNKNOWN = 60
@@ -19,52 +16,39 @@ MOST_UNKNOWN = 60
 
 def search(study: Study) -> Table:
     """How many runs, and how long, by phase."""
-    columns: list[tuple[str, Column]] = [
-        ("Phase", "text"),
-        ("Runs", "number"),
-        ("Arms", "number"),
-        ("Time", "number"),
-        ("Void", "number"),
-        ("No value", "number"),
-    ]
+    header = "Phase:text | Runs:number | Arms:number | Time:number | Void:number | No value:number"
     rows = []
     for phase, name in PHASES.items():
         runs = [trial for trial in study.trials if trial.phase == phase]
         if not runs:
             continue
         time = long_time(sum(trial.wall_s for trial in runs))
-        broken = sum(_broken(trial) for trial in runs)
+        broken = sum(trial.ended != "measured" and not trial.void for trial in runs)
         voided = sum(bool(trial.void) for trial in runs)
         rows.append([name, f"{len(runs):,}", str(len({trial.arm for trial in runs})), time, str(voided), str(broken)])
-    return Table("Runs by phase", columns, rows, cards=False)
+    return Table("Runs by phase", header, rows, cards=False)
 
 
 def failures(study: Study) -> Table:
-    """Runs that count for nothing, with the reason."""
-    columns: list[tuple[str, Column]] = [("Settings", "code"), ("Phase", "text"), ("Ended", "text"), ("Why", "text")]
+    header = "Settings:code | Phase:text | Ended:text | Why:text"
     found = [trial for trial in study.trials if trial.void or trial.ended != "measured"]
-    rows = [
-        [
-            trial.arm or study.begun,
-            PHASES[trial.phase],
-            "void" if trial.void else trial.ended,
-            trial.void or trial.detail or NOTHING,
-        ]
-        for trial in found[:MOST_FAILURES]
-    ]
-    return Table("Runs that are void or gave no measurement", columns, rows, _more(len(found), MOST_FAILURES))
+    rows = []
+    for trial in found[:MOST_FAILURES]:
+        ended, why = "void" if trial.void else trial.ended, trial.void or trial.detail or NOTHING
+        rows.append([trial.arm or study.begun, PHASES[trial.phase], ended, why])
+    return Table("Runs that are void or gave no measurement", header, rows, _more(len(found), MOST_FAILURES))
 
 
 def not_offered(study: Study) -> Table:
     """Settings that a finding or facts name and that were not tried."""
-    columns: list[tuple[str, Column]] = [("Setting", "code"), ("Not tried, because", "text"), ("Named by", "text")]
+    header = "Setting:code | Not tried, because:text | Named by:text"
     rows = [[str(one.setting), one.reason, ", ".join(one.why) or NOTHING] for one in study.not_offered]
-    return Table("Settings that were not tried", columns, rows)
+    return Table("Settings that were not tried", header, rows)
 
 
 def not_known(study: Study) -> Table:
     """What nobody could say, with the reason."""
-    columns: list[tuple[str, Column]] = [("Not known", "text"), ("Why", "text")]
+    header = "Not known:text | Why:text"
     rows = []
     for label, made in (
         ("the diagnosis", study.diagnosis),
@@ -80,40 +64,28 @@ def not_known(study: Study) -> Table:
     if isinstance(study.diagnosis, Diagnosis):
         rows += [[f"{one.id}: {one.missing}", one.reason] for one in study.diagnosis.unknown]
     rows += [[name, value.reason] for name, value in sorted(study.facts.items()) if isinstance(value, Unknown)]
-    return Table("What could not be known", columns, rows[:MOST_UNKNOWN], _more(len(rows), MOST_UNKNOWN))
+    return Table("What could not be known", header, rows[:MOST_UNKNOWN], _more(len(rows), MOST_UNKNOWN))
 
 
 def readback(study: Study) -> Table:
-    """What the running program said of its settings."""
-    columns: list[tuple[str, Column]] = [
-        ("Knob", "code"),
-        ("Asked", "code"),
-        ("Found", "code"),
-        ("Witness", "text"),
-    ]
+    header = "Knob:code | Asked:code | Found:code | Witness:text"
     rows = []
     for one in study.readback.values():
         found = f"unknown: {one.found.reason}" if isinstance(one.found, Unknown) else one.found
         rows.append([one.knob, one.asked, found, one.witness or NOTHING])
-    return Table("Read back from the running program", columns, rows)
+    return Table("Read back from the running program", header, rows)
 
 
 def attempts(study: Study) -> Table:
-    """When it was worked on."""
-    columns: list[tuple[str, Column]] = [("Began", "text"), ("Ended", "text"), ("Ended by", "text")]
+    header = "Began:text | Ended:text | Ended by:text"
     rows = [[_time(one.began), _time(one.ended), one.ended_by or NOTHING] for one in study.attempts]
-    return Table("Attempts", columns, rows, cards=False)
+    return Table("Attempts", header, rows, cards=False)
 
 
 def facts(study: Study) -> Table:
-    """What held on the machine, by name."""
-    columns: list[tuple[str, Column]] = [("Fact", "code"), ("Value", "code")]
+    header = "Fact:code | Value:code"
     rows = [[name, _fact(value)] for name, value in sorted(study.facts.items())]
-    return Table("What held on this machine", columns, rows)
-
-
-def _broken(trial: Trial) -> bool:
-    return trial.ended != "measured" and not trial.void
+    return Table("What held on this machine", header, rows)
 
 
 def _more(num: int, most: int) -> str:
@@ -133,8 +105,4 @@ def _fact(value: Value | Unknown) -> str:
         return f"unknown: {value.reason}"
     if value is None or isinstance(value, bool):
         return {None: "none", True: "true", False: "false"}[value]
-    return _some(value) if isinstance(value, list) else str(value)
-
-
-def _some(values: Sequence[int | str]) -> str:
-    return ", ".join(map(str, values)) or "none"
+    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-__all__ = ["NOTHING", "Column", "Table"]
-
-Column = Literal["text", "code", "number", "fate", "part"]
 NOTHING = "–"
 
 
@@ -16,13 +12,19 @@ class Table:
     """Rows of text.
 
     Args:
-        columns: header and kind. A `fate` or `part` is "mark text", the mark being for the eye alone.
+        header: of the columns, as "Setting:code | Why:text". A kind is text, code, number, fate or part; a `fate` or
+            `part` is "mark text", the mark being for the eye alone.
         cards: a small screen shows each row as a block.
         more: what was left out; "" for nothing.
     """
 
     caption: str
-    columns: list[tuple[str, Column]]
+    header: str
     rows: list[list[str]]
     more: str = ""
     cards: bool = True
+
+    @property
+    def columns(self) -> list[tuple[str, str]]:
+        """Name and kind of each column."""
+        return [(name, kind) for name, _, kind in (column.rpartition(":") for column in self.header.split(" | "))]

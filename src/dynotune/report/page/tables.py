@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from dynotune.report.bars import OF_A_STEP
 from dynotune.report.page import records
-from dynotune.report.page.table import NOTHING, Column, Table
-from dynotune.report.step_parts import PARTS
+from dynotune.report.page.table import NOTHING, Table
 from dynotune.report.study.header import pays_off
 from dynotune.report.study.rows import KINDS, PHASES, Kind, Tried, ablated, interval_of, joints, saved, tried
+from dynotune.report.terminal import unverified
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Timing
 from dynotune.schema.study import Estimate, Study
 from dynotune.text import words
-
-__all__ = ["MARKS", "tables", "warnings"]
 
 MARKS: dict[Kind, str] = {
     "proved": "●",
@@ -54,16 +53,11 @@ def tables(study: Study) -> dict[str, Table]:
 
 
 def warnings(study: Study) -> list[str]:
-    """What to be wary of, in sentences."""
     found = list(study.warnings)
     for label, made in ((study.begun.capitalize(), study.diagnosis), ("With the recipe", study.diagnosis_with_recipe)):
         if isinstance(made, Diagnosis):
             found += [f"{label}: {note}" for note in made.notes]
-    for one in study.readback.values():
-        if one.ok is None:
-            why = one.found.reason if isinstance(one.found, Unknown) else one.detail
-            found.append(f"{one.knob}={one.asked} is unverified" + (f": {why.rstrip('.')}." if why else "."))
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys([*found, *unverified(study.readback.values())]))
 
 
 def _step(study: Study) -> Table:
@@ -71,12 +65,11 @@ def _step(study: Study) -> Table:
     known = [
         (name, made) for name, made in sides if isinstance(made, Diagnosis) and not isinstance(made.shares, Unknown)
     ]
-    columns: list[tuple[str, Column]] = [("Part of a step", "part")]
-    for name, _ in known:
-        columns += [(name, "number"), (f"{name}, share", "number")]
+    header = "Part of a step:part"
+    header += "".join(f" | {name}:number | {name}, share:number" for name, _ in known)
     rows = []
     has_device = any(made.busy_share is not None for _, made in known)
-    for part in PARTS:
+    for part in OF_A_STEP:
         cells = [f"{part.field} {part.named(has_device)}"]
         told = False
         for _, made in known:
@@ -94,20 +87,13 @@ def _step(study: Study) -> Table:
                 "100%",
             ]
         rows.append(whole)
-    return Table("Time and share of each part", columns, rows)
+    return Table("Time and share of each part", header, rows)
 
 
 def _settings(study: Study) -> Table:
-    columns: list[tuple[str, Column]] = [
-        ("Setting", "code"),
-        ("Fate", "fate"),
-        ("Speed-up alone", "number"),
-        ("Interval", "number"),
-        ("From", "text"),
-        ("Why", "text"),
-    ]
+    header = "Setting:code | Fate:fate | Speed-up alone:number | Interval:number | From:text | Why:text"
     title = f"Each setting alone, against the command {study.begun}"
-    return Table(title, columns, [_setting(row) for row in tried(study)])
+    return Table(title, header, [_setting(row) for row in tried(study)])
 
 
 def _setting(row: Tried) -> list[str]:
@@ -138,21 +124,16 @@ def _from(estimate: Estimate | None) -> str:
 
 
 def _worth(study: Study) -> Table:
-    columns: list[tuple[str, Column]] = [
-        ("Setting", "code"),
-        ("Fate", "fate"),
-        ("Worth in the whole", "number"),
-        ("Interval", "number"),
-        ("p, corrected", "number"),
-        ("Blocks", "number"),
-    ]
+    header = (
+        "Setting:code | Fate:fate | Worth in the whole:number | Interval:number | p, corrected:number | Blocks:number"
+    )
     rows = []
     for row in ablated(study):
         if row.worth is None:
             continue
         fate = f"{MARKS[row.kind]} {KINDS[row.kind]}"
         rows.append([row.candidate.id, fate, *_ratio(row.worth), _p(row.worth), str(row.worth.num_blocks)])
-    return Table("The whole with and without one setting", columns, rows)
+    return Table("The whole with and without one setting", header, rows)
 
 
 def _p(estimate: Estimate) -> str:
@@ -162,43 +143,23 @@ def _p(estimate: Estimate) -> str:
 
 
 def _together(study: Study) -> Table:
-    columns: list[tuple[str, Column]] = [
-        ("Settings", "code"),
-        ("Together", "number"),
-        ("Interval", "number"),
-        ("Parts, multiplied", "number"),
-        ("So they give", "text"),
-    ]
+    header = "Settings:code | Together:number | Interval:number | Parts, multiplied:number | So they give:text"
     rows = [[" ".join(row.ids), *_ratio(row.estimate), words.times(row.parts), row.word] for row in joints(study)]
-    return Table(f"Settings together, against the command {study.begun}", columns, rows)
+    return Table(f"Settings together, against the command {study.begun}", header, rows)
 
 
 def _bounds(study: Study) -> Table:
-    columns: list[tuple[str, Column]] = [
-        ("Setting", "code"),
-        ("Could save at most", "number"),
-        ("Saved", "number"),
-        ("Interval", "number"),
-        ("Answer", "text"),
-        ("Bounded by", "text"),
-    ]
+    header = "Setting:code | Could save at most:number | Saved:number | Interval:number | Answer:text | Bounded by:text"
     rows = []
     for row in saved(study):
         gain, ends = words.saved(row.speedup), words.saved_interval(row.speedup_ci)
-        rows.append(
-            [row.candidate.id, words.fine_share(row.bound), gain, ends, row.word, row.candidate.bound_by or NOTHING]
-        )
-    return Table(f"Shares of the time {study.begun}", columns, rows)
+        by = row.candidate.bound_by or NOTHING
+        rows.append([row.candidate.id, words.fine_share(row.bound), gain, ends, row.word, by])
+    return Table(f"Shares of the time {study.begun}", header, rows)
 
 
 def _pairs(study: Study) -> Table:
-    columns: list[tuple[str, Column]] = [
-        ("Pair", "number"),
-        ("First", "text"),
-        (study.begun.capitalize(), "number"),
-        ("With the recipe", "number"),
-        ("Ratio", "number"),
-    ]
+    header = f"Pair:number | First:text | {study.begun.capitalize()}:number | With the recipe:number | Ratio:number"
     confirmed = study.confirmed
     rows = []
     for at, pair in enumerate(confirmed.pairs if confirmed else [], start=1):
@@ -206,9 +167,8 @@ def _pairs(study: Study) -> Table:
         ratio = words.times(pair.baseline_s / pair.candidate_s, digits=3) if pair.candidate_s > 0 else words.UNKNOWN
         sides = [_value(study, pair.baseline_s), _value(study, pair.candidate_s)]
         rows.append([str(at), first, *sides, ratio])
-    return Table(
-        f"Each pair of the confirmation ({study.unit})" if study.unit else "Each pair", columns, rows, cards=False
-    )
+    caption = f"Each pair of the confirmation ({study.unit})" if study.unit else "Each pair"
+    return Table(caption, header, rows, cards=False)
 
 
 def _value(study: Study, value: float) -> str:
@@ -218,37 +178,22 @@ def _value(study: Study, value: float) -> str:
 
 
 def _guarded(study: Study) -> Table:
-    columns: list[tuple[str, Column]] = [
-        ("Settings", "code"),
-        ("Compared", "text"),
-        ("Largest difference", "number"),
-        ("Of the program itself", "number"),
-        ("Allowed", "number"),
-        ("Answer", "fate"),
-    ]
-    rows = [
-        [
-            one.arm,
-            f"{one.num_values} {one.what}",
-            f"{one.difference:.2g}",
-            "not asked" if one.own is None else f"{one.own:.2g}",
-            f"{one.tolerance:.2g}",
-            "● within" if one.ok else "× beyond",
-        ]
-        for one in study.guarded
-    ]
-    return Table("Results with a setting against results without, one seed, relative differences", columns, rows)
+    header = (
+        "Settings:code | Compared:text | Largest difference:number | Of the program itself:number | Allowed:number"
+        " | Answer:fate"
+    )
+    rows = []
+    for one in study.guarded:
+        own, answer = "not asked" if one.own is None else f"{one.own:.2g}", "● within" if one.ok else "× beyond"
+        figures = [f"{one.difference:.2g}", own, f"{one.tolerance:.2g}"]
+        rows.append([one.arm, f"{one.num_values} {one.what}", *figures, answer])
+    return Table("Results with a setting against results without, one seed, relative differences", header, rows)
 
 
 def _pays_off(study: Study) -> Table:
-    columns: list[tuple[str, Column]] = [
-        (study.begun.capitalize(), "text"),
-        ("With the recipe", "text"),
-        ("Paid for", "text"),
-    ]
+    header = f"{study.begun.capitalize()}:text | With the recipe:text | Paid for:text"
     if study.break_even is None:
-        return Table("", columns, [])
+        return Table("", header, [])
     starts = [words.duration(study.break_even.baseline_start_s), words.duration(study.break_even.start_s)]
-    return Table(
-        "From the launch to steady steps, their own time left out", columns, [[*starts, pays_off(study)]], cards=False
-    )
+    caption = "From the launch to steady steps, their own time left out"
+    return Table(caption, header, [[*starts, pays_off(study)]], cards=False)

@@ -6,19 +6,16 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
-from dynotune.report.export import docker_quoted, kubernetes_quoted
+from dynotune.report.export import container, docker_variables, kubernetes_quoted
 from dynotune.schema.cache_pack import Packed, Unpacked
 from dynotune.schema.toml_text import quoted
 from dynotune.text import words
-
-__all__ = ["FOLDER", "docker_copy", "docker_unpack", "kubernetes", "mounts", "shell"]
 
 FOLDER = "/opt/compile-caches"
 VOLUME = "compile-caches"
 
 
 def shell(variables: Mapping[str, str]) -> list[str]:
-    """Lines for a POSIX shell."""
     return [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
 
 
@@ -39,7 +36,7 @@ def docker_unpack(packed: Packed, variables: Mapping[str, str]) -> list[str]:
     lines += [
         f"RUN --mount=type=bind,source={shlex.quote(name)},target=/tmp/caches.pack \\",
         f"    dynotune startup unpack /tmp/caches.pack --sha256 {packed.sha256} --caches {FOLDER}{force}",
-        *(f"ENV {each}={docker_quoted(value)}" for each, value in variables.items()),
+        *docker_variables(variables),
     ]
     return lines
 
@@ -48,8 +45,9 @@ def docker_copy(unpacked: Unpacked) -> list[str]:
     """Lines that copy what was unpacked into an image, to where it is now: Triton's caches hold absolute paths."""
     lines = ["# From a build context that holds these folders; to the same place, which Triton's caches hold."]
     for folder in mounts(unpacked):
-        lines.append(f"COPY {docker_quoted_list(folder.lstrip('/') + '/', folder + '/')}")
-    return lines + [f"ENV {name}={docker_quoted(value)}" for name, value in unpacked.variables.items()]
+        # The form of COPY that takes any name.
+        lines.append(f"COPY [{quoted(folder.lstrip('/') + '/')}, {quoted(folder + '/')}]")
+    return lines + docker_variables(unpacked.variables)
 
 
 def kubernetes(folders: Sequence[str], variables: Mapping[str, str], fill: str) -> list[str]:
@@ -62,15 +60,9 @@ def kubernetes(folders: Sequence[str], variables: Mapping[str, str], fill: str) 
     lines = [
         "# Merge it into the pod's template. Not an emptyDir: that ends with the pod.",
         f"# Filled once, in a pod that has it mounted: {fill}",
-        "spec:",
-        "  containers:",
-        "    - name: CONTAINER  # yours",
+        *container(variables),
+        "      volumeMounts:",
     ]
-    if variables:
-        lines.append("      env:")
-        for name, value in variables.items():
-            lines += [f"        - name: {quoted(name)}", f"          value: {kubernetes_quoted(value)}"]
-    lines.append("      volumeMounts:")
     for folder in folders:
         lines += [f"        - name: {VOLUME}", f"          mountPath: {kubernetes_quoted(folder)}"]
         if len(folders) > 1:
@@ -88,8 +80,3 @@ def mounts(unpacked: Unpacked) -> list[str]:
         return [str(below), *(str(each) for each in folders if not each.is_relative_to(below))]
     outer = [each for each in folders if not any(each != other and each.is_relative_to(other) for other in folders)]
     return [str(each) for each in dict.fromkeys(outer)]
-
-
-def docker_quoted_list(*values: str) -> str:
-    """The form of COPY that takes any name."""
-    return "[" + ", ".join(quoted(value) for value in values) + "]"

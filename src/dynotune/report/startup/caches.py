@@ -6,16 +6,14 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
+from dynotune.report.layout import fields, table
 from dynotune.report.startup import cache_lines
 from dynotune.schema.cache_pack import Difference, LeftOut, Packed, Unpacked
 from dynotune.schema.caches import TITLES, Cache, Warmed
 from dynotune.schema.facts import Unknown
 from dynotune.text import words
-
-__all__ = ["DANGER", "caches_table", "packed_report", "unpacked_report", "warmed_report"]
 
 DANGER = "Compile caches are code: libraries, machine code and pickles that the command runs as its own."
 HEADLINES = {
@@ -49,20 +47,18 @@ def warmed_report(warmed: Warmed) -> RenderableType:
 
 def caches_table(caches: Sequence[Cache]) -> RenderableType:
     """Where each cache is, its size, and whether it lasts."""
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
-    for header in ("cache", "size", "files", "lasts", "folder"):
-        table.add_column(header, style="dim" if header == "folder" else "", overflow="fold")
+    rows = table("cache:text", "size:text", "files:text", "lasts:text", "folder:dim", style="bold")
     for cache in caches:
         lasts = "?" if isinstance(cache.lasts, Unknown) else "yes" if cache.lasts else "no"
         if cache.off:
-            table.add_row(TITLES[cache.name], "–", "–", "–", words.plain(f"not used: {cache.off}"))
+            rows.add_row(TITLES[cache.name], "–", "–", "–", words.plain(f"not used: {cache.off}"))
             continue
         size = words.UNKNOWN if isinstance(cache.size_bytes, Unknown) else words.num_bytes(cache.size_bytes)
         num = words.UNKNOWN if isinstance(cache.num_files, Unknown) else f"{cache.num_files:,}"
         where = cache.path.reason if isinstance(cache.path, Unknown) else cache.path
         shown = where if cache.writable is not False else f"{where}; not writable"
-        table.add_row(TITLES[cache.name], size, num, lasts, words.plain(shown))
-    return table
+        rows.add_row(TITLES[cache.name], size, num, lasts, words.plain(shown))
+    return rows
 
 
 def packed_report(packed: Packed, variables: dict[str, str]) -> RenderableType:
@@ -98,15 +94,11 @@ def unpacked_report(unpacked: Unpacked, *, trusted_by: str) -> RenderableType:
         trusted_by: the option that took it, for a line that takes it again.
     """
     kept = f", {unpacked.num_kept:,} were there already" if unpacked.num_kept else ""
-    parts: list[RenderableType] = [
-        Text.assemble(
-            ("Unpacked: ", "bold green"),
-            f"{unpacked.num_new:,} files of {words.num_bytes(unpacked.new_bytes)}{kept}.",
-        )
-    ]
-    folders = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, show_header=False)
+    what = f"{unpacked.num_new:,} files of {words.num_bytes(unpacked.new_bytes)}{kept}."
+    parts: list[RenderableType] = [Text.assemble(("Unpacked: ", "bold green"), what)]
+    folders = table(":", ":dim")
     for cache, folder in unpacked.folders.items():
-        folders.add_row(TITLES[cache], Text(words.plain(folder), style="dim", overflow="fold"))
+        folders.add_row(TITLES[cache], Text(words.plain(folder)))
     parts.append(Padding(folders, (1, 0)))
     parts += differences_lines(unpacked.differences)
     parts += _left_out(unpacked.left_out)
@@ -116,10 +108,8 @@ def unpacked_report(unpacked: Unpacked, *, trusted_by: str) -> RenderableType:
     parts += _lines("In a Dockerfile:", cache_lines.docker_copy(unpacked))
     below = f" --caches {words.command([unpacked.below])}" if unpacked.below else ""
     fill = f"dynotune startup unpack {words.command([unpacked.file])} {trusted_by}{below}"
-    parts += _lines(
-        "On a Kubernetes volume:",
-        cache_lines.kubernetes(cache_lines.mounts(unpacked), unpacked.variables, fill),
-    )
+    mounts = cache_lines.mounts(unpacked)
+    parts += _lines("On a Kubernetes volume:", cache_lines.kubernetes(mounts, unpacked.variables, fill))
     return Group(*parts)
 
 
@@ -136,9 +126,7 @@ def differences_lines(differences: Iterable[Difference]) -> list[Text]:
 
 
 def _runs(warmed: Warmed) -> RenderableType:
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
-    for header in ("run", "first step", "took", "added", "where"):
-        table.add_column(header)
+    rows = table("run:", "first step:", "took:", "added:", "where:", style="bold")
     for number, run in enumerate(warmed.runs, 1):
         where = ", ".join(
             f"{TITLES[each.name]} {each.num_files:,} ({words.num_bytes(each.size_bytes)})"
@@ -146,28 +134,24 @@ def _runs(warmed: Warmed) -> RenderableType:
             if each.num_files
         )
         dropped = sum(each.num_removed for each in run.added)
-        table.add_row(
+        rows.add_row(
             str(number),
             words.duration(run.time_to_first_step_s),
             words.duration(run.wall_s),
             f"{run.num_added:,} files" if run.num_added else "nothing",
             where + (f"; {dropped:,} dropped" if dropped else ""),
         )
-    return table
+    return rows
 
 
 def _contents(packed: Packed) -> RenderableType:
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, show_header=False)
-    table.add_column(style="dim")
-    table.add_column(overflow="fold")
-    files = packed.manifest.files
+    rows: list[tuple[str, str | Text]] = []
     for cache in packed.manifest.caches:
-        mine = [file for file in files if file.cache == cache]
-        size = words.num_bytes(sum(file.size_bytes for file in mine))
-        table.add_row(TITLES[cache], f"{len(mine):,} files, {size}")
+        mine = [file.size_bytes for file in packed.manifest.files if file.cache == cache]
+        rows.append((TITLES[cache], f"{len(mine):,} files, {words.num_bytes(sum(mine))}"))
     known = packed.manifest.conditions
-    rows = {
-        "GPU": None if known.gpus is None else ", ".join(known.gpus) or "none",
+    held = {
+        "GPU": None if known.gpus is None else ", ".join(known.gpus),
         "driver": known.driver,
         "torch": known.torch,
         "CUDA of torch": known.cuda,
@@ -176,9 +160,8 @@ def _contents(packed: Packed) -> RenderableType:
         "processor": known.cpu,
         "compiler": known.compiler,
     }
-    for label, value in rows.items():
-        table.add_row(label, words.UNKNOWN if value is None else words.plain(value) or "none")
-    return table
+    told = ((label, words.UNKNOWN if value is None else words.plain(value) or "none") for label, value in held.items())
+    return fields([*rows, *told])
 
 
 def _left_out(left_out: Sequence[LeftOut]) -> list[Text]:
@@ -197,6 +180,6 @@ def _lines(title: str, lines: Sequence[str]) -> list[RenderableType]:
 
 
 def _pack_line(warmed: Warmed) -> str:
-    below = next((value for name, value in warmed.variables.items() if name == "TORCHINDUCTOR_CACHE_DIR"), "")
+    below = warmed.variables.get("TORCHINDUCTOR_CACHE_DIR", "")
     caches = f" --caches {words.command([below.rpartition('/')[0]])}" if below else ""
     return f"dynotune startup pack caches.pack{caches} -- {words.plain(words.command(warmed.command))}"

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from itertools import groupby
 from pathlib import PurePath
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dynotune.report.findings import fields
-from dynotune.schema.device_code import Architecture, DeviceCode, Library, Summary, Verdict
+from dynotune.report.layout import fields, spaced
+from dynotune.schema.device_code import DeviceCode, Library, Summary, Verdict
 from dynotune.schema.facts import Unknown
 from dynotune.text import words
-
-__all__ = ["device_code_report"]
 
 MOST_LIBRARIES, MOST_PROBLEMS = 25, 8
 WORST_FIRST = ("cannot", "jit", "unknown", "partial", "native", "empty")
@@ -52,18 +48,19 @@ def device_code_report(found: DeviceCode, *, every: bool = False) -> RenderableT
     parts: list[RenderableType] = [_head(found)]
     if found.libraries:
         parts.append(_libraries(found, every=every))
-    parts += [Padding(Text(line, style="dim"), 0) for line in _advice(found)]
+    parts += [Text(line, style="dim") for line in _advice(found)]
     if found.problems:
         parts.append(_problems(found, every=every))
-    return Group(*(part if at == 0 else Padding(part, (1, 0, 0, 0)) for at, part in enumerate(parts)))
+    return spaced(parts)
 
 
 def _head(found: DeviceCode) -> RenderableType:
+    num = len(found.libraries)
     stored = sum(each.stored_bytes for library in found.libraries for each in library.architectures)
     places = ", ".join(words.plain(place, longest=200) for place in found.places) or "nothing"
     what = f"{words.count(found.num_files)} files in {words.duration(found.duration_s)}; " + (
-        f"{_num(len(found.libraries), 'library', 'libraries')} with GPU code, {words.num_bytes(stored)} of it"
-        if found.libraries
+        f"{words.count(num)} {'library' if num == 1 else 'libraries'} with GPU code, {words.num_bytes(stored)} of it"
+        if num
         else "no GPU code"
     )
     rows = [("scanned", Text(places)), ("", Text(what if found.complete else f"{what}; not complete"))]
@@ -135,12 +132,9 @@ def _code(library: Library) -> Text:
         size = sum(each.stored_bytes for each in library.link_input)
         text.append("; " if text else "").append(f"{words.num_bytes(size)} for the linker, never loaded", style="dim")
     if library.architectures:
-        text.append(f" ({words.num_bytes(_size(library.architectures))})", style="dim")
+        size = sum(each.stored_bytes for each in library.architectures)
+        text.append(f" ({words.num_bytes(size)})", style="dim")
     return text
-
-
-def _size(architectures: Sequence[Architecture]) -> int:
-    return sum(each.stored_bytes for each in architectures)
 
 
 def _verdict(verdict: Verdict) -> Text:
@@ -188,7 +182,3 @@ def _problems(found: DeviceCode, *, every: bool) -> RenderableType:
     if left:
         lines.append(Text(f"and {left} more; --all shows them.", style="dim"))
     return Group(*lines)
-
-
-def _num(num: int, one: str, several: str) -> str:
-    return f"{words.count(num)} {one if num == 1 else several}"

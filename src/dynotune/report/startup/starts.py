@@ -7,17 +7,15 @@ from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from dynotune.report.findings import finding_lines
+from dynotune.report.layout import table
 from dynotune.report.terminal import VERDICT_STYLES, Progress
 from dynotune.schema.caches import TITLES, Cache, CacheName
 from dynotune.schema.facts import Unknown
 from dynotune.schema.startup import ARMS, PHASES, Arm, Block, Phase, Ratio, Start, Startup, VoidBlock
 from dynotune.text import words
-
-__all__ = ["StartProgress", "startup_report"]
 
 LABELS: dict[Phase, str] = {
     "launcher": "launching",
@@ -43,13 +41,11 @@ class StartProgress(Progress):
     """What a running `startup time` says."""
 
     def started(self, block: Block, *, number: int, max_blocks: int) -> None:
-        """A block is complete. It is one observation of each, not yet an answer."""
         self._clear()
         values = ", ".join(f"{arm} {words.duration(block.of(arm).value_s)}" for arm in ARMS)
         self._console.print(Text.assemble((f"block {number:>2}/{max_blocks}  ", "dim"), values), soft_wrap=True)
 
     def voided_block(self, voided: VoidBlock) -> None:
-        """A block does not count, and why."""
         self._clear()
         why = Text.assemble((f"block {voided.block:>2} void: ", "yellow"), voided.reason)
         self._console.print(why, soft_wrap=True)
@@ -58,32 +54,25 @@ class StartProgress(Progress):
 def startup_report(startup: Startup) -> RenderableType:
     """What a warm cache saves, what the start is made of, what follows."""
     parts: list[RenderableType] = [_headline(startup), Padding(_phases(startup), (1, 0))]
-    if table := _caches(startup):
-        parts.append(Padding(table, (0, 0, 1, 0)))
+    if (caches := _caches(startup)) is not None:
+        parts.append(Padding(caches, (0, 0, 1, 0)))
     parts += [Text(words.plain(text)) for text in startup.said]
     if startup.to_set:
         parts.append(Text("to set", style="bold"))
-        parts += [
-            Text.assemble("  ", (setting, "bold"), (f"   {why}", "dim")) for setting, why in startup.to_set.items()
-        ]
-    for finding in startup.findings:
-        parts.append(Padding(finding_lines(finding), (1, 0, 0, 0)))
+    parts += [Text.assemble("  ", (setting, "bold"), (f"   {why}", "dim")) for setting, why in startup.to_set.items()]
+    parts += [Padding(finding_lines(finding), (1, 0, 0, 0)) for finding in startup.findings]
     parts.append(_notes(startup))
     return Group(*parts)
 
 
 def _headline(startup: Startup) -> RenderableType:
-    until = (
-        f"a line that matches {startup.run.ready_pattern!r}"
-        if startup.run.ready_pattern
-        else startup.step or "the first step"
-    )
-    lines = [
+    pattern = startup.run.ready_pattern
+    until = f"a line that matches {pattern!r}" if pattern else startup.step or "the first step"
+    return Group(
         Text.assemble(("command  ", "dim"), words.plain(words.command(startup.run.command))),
         Text.assemble(("until    ", "dim"), words.plain(until)),
-    ]
-    lines += [_ratio(ratio) for ratio in startup.ratios]
-    return Group(*lines)
+        *map(_ratio, startup.ratios),
+    )
 
 
 def _ratio(ratio: Ratio) -> Text:
@@ -103,10 +92,11 @@ def _ratio(ratio: Ratio) -> Text:
 
 
 def _phases(startup: Startup) -> RenderableType:
-    rows = _table("", *(TIME_TITLES[arm] for arm in ARMS))
+    rows = table(":", *(f"{TIME_TITLES[arm]}:right" for arm in ARMS), style="bold", gap=3)
     columns = [_of_arm(startup, arm) for arm in ARMS]
     title = "to the line" if startup.run.ready_pattern else "to the first step"
-    rows.add_row(title, *(_median([start.value_s for start in each]) for each in columns), style="bold")
+    medians = [statistics.median(start.value_s for start in each) if each else None for each in columns]
+    rows.add_row(title, *map(words.duration, medians), style="bold")
     unknown: dict[str, list[str]] = {}
     for phase in PHASES:
         values = [_phase(each, phase) for each in columns]
@@ -154,9 +144,11 @@ def _until_steady(startup: Startup, arm: Arm) -> str:
 def _caches(startup: Startup) -> RenderableType | None:
     """What starts left in the caches, which lie in folders of their own; and the command's own, now."""
     cold, warm = _of_arm(startup, "cold"), _of_arm(startup, "warm")
-    rows = _table("cache", "cold adds", "warm adds", "warm holds", "your own", "lasts")
+    sizes_of = (f"{header}:right" for header in ("cold adds", "warm adds", "warm holds", "your own", "lasts"))
+    rows = table("cache:", *sizes_of, style="bold", gap=3)
     for cache in startup.own:
-        sizes = [_added(cold, cache.name), _added(warm, cache.name), _held(warm, cache.name), cache.size_bytes]
+        held = max((start.held.get(cache.name, 0) for start in warm), default=0)
+        sizes = [_added(cold, cache.name), _added(warm, cache.name), held, cache.size_bytes]
         if any(sizes):
             rows.add_row(TITLES[cache.name], *map(_size, sizes), _lasts(cache))
     return rows if rows.row_count else None
@@ -169,7 +161,6 @@ def _size(size: float | Unknown) -> str:
 
 
 def _lasts(cache: Cache) -> str:
-    """Of the command's own."""
     if cache.off:
         return "off"
     if cache.writable is not True:
@@ -180,15 +171,8 @@ def _lasts(cache: Cache) -> str:
 
 
 def _added(starts: Sequence[Start], name: CacheName) -> float:
-    return (
-        statistics.median(sum(growth.size_bytes for growth in start.added if growth.name == name) for start in starts)
-        if starts
-        else 0.0
-    )
-
-
-def _held(starts: Sequence[Start], name: CacheName) -> int:
-    return max((start.held.get(name, 0) for start in starts), default=0)
+    sizes = [sum(growth.size_bytes for growth in start.added if growth.name == name) for start in starts]
+    return statistics.median(sizes) if sizes else 0.0
 
 
 def _of_arm(startup: Startup, arm: Arm) -> list[Start]:
@@ -197,25 +181,12 @@ def _of_arm(startup: Startup, arm: Arm) -> list[Start]:
     return [block.of(arm) for block in blocks] or [pilot for pilot in startup.pilots if pilot.arm == arm]
 
 
-def _median(values: Sequence[float]) -> str:
-    return words.duration(statistics.median(values) if values else None)
-
-
-def _table(*columns: str) -> Table:
-    rows = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
-    for number, column in enumerate(columns):
-        rows.add_column(column, justify="left" if number == 0 else "right")
-    return rows
-
-
 def _notes(startup: Startup) -> RenderableType:
     lines = [Text.assemble((f"void: block {v.block}: ", "yellow"), words.plain(v.reason)) for v in startup.voided]
     lines += [Text.assemble(("warning: ", "yellow"), words.plain(text)) for text in startup.warnings]
-    lines.append(
-        Text(
-            "Caches of these starts lay in folders of their own; yours were neither used nor changed. "
-            f"The warm ones are in {words.plain(startup.warm_caches)}.",
-            style="dim",
-        )
+    where = (
+        "Caches of these starts lay in folders of their own; yours were neither used nor changed. "
+        f"The warm ones are in {words.plain(startup.warm_caches)}."
     )
+    lines.append(Text(where, style="dim"))
     return Padding(Group(*lines), (1, 0, 0, 0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -13,41 +13,27 @@ from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Study
 from dynotune.text import words
 
-__all__ = ["RECIPE", "Command", "compares", "repeats"]
-
 RECIPE = "recipe.toml"
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):
     """What it does, in a few words, and its words as a shell takes them."""
 
     what: str
     words: list[str]
 
-    @property
-    def line(self) -> str:
-        return " ".join(self.words)
-
 
 def repeats(study: Study, *, recipe: str = RECIPE) -> list[Command]:
     """To go on or tune again, to run with the recipe, to prove it again, and to compare it by hand."""
-    found = (
-        []
-        if study.finished
-        else [Command("Go on where it stopped", words.shell(["dynotune", "tune", "--resume", study.id]))]
-    )
+    found = []
+    if not study.finished:
+        found.append(Command("Go on where it stopped", words.shell(["dynotune", "tune", "--resume", study.id])))
     found.append(Command("Tune again", words.shell(_tune(study))))
     if study.recipe:
-        command = ["--", *study.run.command]
+        rest = [*_typed(study), "--", *study.run.command]
         found += [
-            Command(
-                "Run with the recipe", words.shell(["dynotune", "run", "--recipe", recipe, *_typed(study), *command])
-            ),
-            Command(
-                "Prove the recipe again",
-                words.shell(["dynotune", "recipe", "verify", recipe, *_typed(study), *command]),
-            ),
+            Command("Run with the recipe", words.shell(["dynotune", "run", "--recipe", recipe, *rest])),
+            Command("Prove the recipe again", words.shell(["dynotune", "recipe", "verify", recipe, *rest])),
             Command(f"Compare the recipe with the command {study.begun}", _compare(study, study.recipe, [])),
         ]
         # A step that became shorter asks for another window.
@@ -82,7 +68,7 @@ def compares(study: Study) -> list[Command]:
 
 
 def _compare_alone(study: Study, row: Tried) -> Command:
-    """Of one that needs another: with that, against that."""
+    """Compare a setting that needs another beside that, against that."""
     setting = row.candidate.setting
     needed = [one.setting for one in study.candidates if one.id in row.candidate.needs]
     told = row.alone.against if row.alone is not None else ""
@@ -112,41 +98,30 @@ def _tune(study: Study, recipe: str = "") -> list[str]:
 def _compare(study: Study, settings: Sequence[Setting], against: Sequence[Setting]) -> list[str]:
     baseline = [word for setting in over(study.run.settings, against) for word in ("--baseline", str(setting))]
     objective = [] if study.run.objective == "throughput" else ["--objective", study.run.objective]
-    names = list(map(str, over(study.run.settings, settings)))
-    return words.shell(
-        ["dynotune", "compare", *names, *baseline, *objective, *_measured_as(study), "--", *study.run.command]
-    )
+    names = map(str, over(study.run.settings, settings))
+    options = [*baseline, *objective, *_measured_as(study)]
+    return words.shell(["dynotune", "compare", *names, *options, "--", *study.run.command])
 
 
 def _measured_as(study: Study) -> list[str]:
     """Options that `tune` and `compare` share."""
-    options = []
-    if study.run.warmup_steps is not None:
-        options += ["--warmup", str(study.run.warmup_steps)]
-    if study.run.window_steps is not None:
-        options += ["--steps", str(study.run.window_steps)]
-    if study.run.step_function is not None:
-        options += ["--step-function", study.run.step_function]
-    if study.run.phase is not None:
-        options += ["--phase", study.run.phase]
-    if study.margin != 0.01:
-        options += ["--margin", f"{study.margin:g}"]
-    if study.run.timeout_s is not None:
-        options += ["--timeout", _time(study.run.timeout_s)]
-    if study.run.seed:
-        options += ["--seed", str(study.run.seed)]
-    if study.run.caches != "warm":
-        options += ["--caches", study.run.caches]
-    if study.run.nice:
-        options += ["--nice", str(study.run.nice)]
-    return options + (["--no-sandbox"] if not study.run.sandbox else [])
+    run = study.run
+    given = {
+        "--warmup": run.warmup_steps,
+        "--steps": run.window_steps,
+        "--step-function": run.step_function,
+        "--phase": run.phase,
+        "--margin": f"{study.margin:g}" if study.margin != 0.01 else None,
+        "--timeout": None if run.timeout_s is None else _time(run.timeout_s),
+        "--seed": run.seed or None,
+        "--caches": run.caches if run.caches != "warm" else None,
+        "--nice": run.nice or None,
+    }
+    options = [word for option, value in given.items() if value is not None for word in (option, str(value))]
+    return options + ([] if run.sandbox else ["--no-sandbox"])
 
 
 def _time(seconds: float) -> str:
-    """As `--budget` reads it."""
-    return f"{seconds / 60:g}m" if seconds >= 60 and seconds % 60 == 0 else f"{_plainly(seconds)}s"
-
-
-def _plainly(number: float) -> str:
-    """Without an exponent."""
-    return re.sub(r"\.?0+$", "", f"{number:.3f}") or "0"
+    if seconds >= 60 and seconds % 60 == 0:
+        return f"{seconds / 60:g}m"
+    return (re.sub(r"\.?0+$", "", f"{seconds:.3f}") or "0") + "s"

@@ -15,8 +15,6 @@ from dynotune.schema.observation import Timing
 from dynotune.schema.study import Attempt, BaseRecipe, Study
 from dynotune.text import words
 
-__all__ = ["Headline", "headline", "machine", "pays_off", "spent_s", "stats"]
-
 
 @dataclass(frozen=True, slots=True)
 class Headline:
@@ -62,16 +60,13 @@ def _name(beginning: BaseRecipe) -> str:
     return words.plain(Path(beginning.file).name)
 
 
-def stats(study: Study) -> list[tuple[str, str]]:
-    """A few figures with their names."""
-    return list(_stats(study))
-
-
-def _stats(study: Study) -> Iterator[tuple[str, str]]:
+def stats(study: Study) -> Iterator[tuple[str, str]]:
+    """Yield a few figures with their names."""
     if (sides := medians(study)) is not None:
         yield "Before and after", arrow(*(level(study, value) for value in sides))
-    if (steps := _steps(study)) is not None:
-        yield "A step", arrow(*(words.duration(step_s, column=True) for step_s in steps))
+    steps_s = [_step_s(made) for made in (study.diagnosis, study.diagnosis_with_recipe)]
+    if None not in steps_s:
+        yield "A step", arrow(*(words.duration(step_s, column=True) for step_s in steps_s))
     if study.break_even is not None:
         yield "A later start is paid for", pays_off(study)
     if study.base_recipe is not None:
@@ -90,13 +85,12 @@ def arrow(before: str, after: str) -> str:
 
 
 def spent_s(study: Study) -> float:
-    """Of the attempts so far, without the pauses between them."""
+    """The seconds of the attempts so far, without the pauses between them."""
     sat_s = math.fsum(_sat_s(attempt) for attempt in study.attempts)
     return max([sat_s, *(trial.began_s + trial.wall_s for trial in study.trials)])
 
 
 def _sat_s(attempt: Attempt) -> float:
-    """0 where it does not say."""
     try:
         ended, began = map(datetime.fromisoformat, (attempt.ended, attempt.began))
         return (ended - began).total_seconds()
@@ -118,7 +112,6 @@ def pays_off(study: Study) -> str:
 
 
 def machine(facts: Facts) -> str:
-    """GPU or processor, and torch."""
     count = _known(facts, "gpu.count")
     name = _known(facts, "gpu.name") or _known(facts, "host.cpu")
     cores = _known(facts, "host.num_cores")
@@ -128,11 +121,6 @@ def machine(facts: Facts) -> str:
         f"torch {torch}" if (torch := _known(facts, "torch.version")) else "",
     ]
     return words.plain(", ".join(filter(None, told))) or words.UNKNOWN
-
-
-def _steps(study: Study) -> tuple[float, float] | None:
-    sides = [_step_s(made) for made in (study.diagnosis, study.diagnosis_with_recipe)]
-    return (sides[0], sides[1]) if sides[0] is not None and sides[1] is not None else None
 
 
 def _step_s(made: Diagnosis | Unknown) -> float | None:

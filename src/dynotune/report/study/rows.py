@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,25 +12,6 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Objective
 from dynotune.schema.study import Candidate, Estimate, OutcomeKind, Phase, Study, Trial, without
 from dynotune.text import words
-
-__all__ = [
-    "BETTER",
-    "KINDS",
-    "PHASES",
-    "Joint",
-    "Kind",
-    "Saved",
-    "Tried",
-    "ablated",
-    "joints",
-    "level",
-    "long_time",
-    "medians",
-    "parts_of",
-    "saved",
-    "sound",
-    "tried",
-]
 
 Kind = OutcomeKind | Literal["open"]
 """A fate, or none yet."""
@@ -126,7 +107,6 @@ class Saved:
 
     @property
     def gain(self) -> float:
-        """The share of the baseline's time that was saved."""
         return 1 - 1 / self.speedup
 
     @property
@@ -150,7 +130,6 @@ def ablated(study: Study) -> list[Tried]:
 
 
 def sound(estimate: Estimate) -> bool:
-    """Whether its ratio is a number that can be shown."""
     return math.isfinite(estimate.speedup) and estimate.speedup > 0
 
 
@@ -174,7 +153,6 @@ def parts_of(key: str, ids: Sequence[str]) -> list[str] | None:
 
 
 def joints(study: Study) -> list[Joint]:
-    """Arms of several settings against the baseline, the best first, of each the last estimate."""
     ids = [candidate.id for candidate in study.candidates]
     alone = {row.candidate.id: row.alone for row in tried(study)}
     found: dict[str, Joint] = {}
@@ -265,11 +243,8 @@ def _estimate_alone(estimates: Sequence[Estimate], candidate: Candidate) -> Esti
 
 def _worth(study: Study, candidate: Candidate) -> Estimate | None:
     """Return the last estimate of the whole with this setting against the whole without it."""
-    found = None
-    for one in study.estimates:
-        if one.phase == "prune" and sound(one) and _is_of(one, study, candidate):
-            found = one
-    return found
+    found = (one for one in reversed(study.estimates) if one.phase == "prune" and sound(one))
+    return next((one for one in found if _is_of(one, study, candidate)), None)
 
 
 def _is_of(estimate: Estimate, study: Study, candidate: Candidate) -> bool:
@@ -290,7 +265,7 @@ def _joint(together: list[str], estimate: Estimate, parts: Sequence[Estimate | N
 
 def _word(estimate: Estimate, parts: Sequence[Estimate], product: float) -> str:
     """Against the parts' product, by half widths of the logarithms as if independent."""
-    halves = list(_halves([estimate, *parts]))
+    halves = [math.log(ci[1] / ci[0]) / 2 for one in (estimate, *parts) if (ci := interval_of(one)) is not None]
     if len(halves) < len(parts) + 1:
         return "no interval"
     half = math.sqrt(sum(half * half for half in halves))
@@ -298,9 +273,3 @@ def _word(estimate: Estimate, parts: Sequence[Estimate], product: float) -> str:
     if abs(apart) <= half:
         return "as its parts"
     return "more than its parts" if apart > 0 else "less than its parts"
-
-
-def _halves(estimates: Sequence[Estimate]) -> Iterator[float]:
-    for estimate in estimates:
-        if (ends := interval_of(estimate)) is not None:
-            yield math.log(ends[1] / ends[0]) / 2

@@ -8,22 +8,20 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.table import Table
 from rich.text import Text
 
+from dynotune.report.bars import OF_A_STEP
+from dynotune.report.layout import fields, table
 from dynotune.report.shell_lines import ShellCommand
-from dynotune.report.step_parts import PARTS, Bar, glyph
 from dynotune.report.study.commands import RECIPE, repeats
-from dynotune.report.study.header import headline, machine, pays_off, stats
+from dynotune.report.study.header import headline, pays_off, stats
 from dynotune.report.study.rows import KINDS, Kind, Tried, ablated, interval_of, tried
-from dynotune.report.trace_parts import prose, title
+from dynotune.report.trace_parts import on_one_scale, prose, title
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Shares, Timing
 from dynotune.schema.study import Estimate, Study
 from dynotune.text import words
-
-__all__ = ["study_report"]
 
 NUM_SETTINGS, NUM_WARNINGS = 12, 4
 # From this width on there is room for a picture of each interval.
@@ -67,37 +65,26 @@ def study_report(study: Study, *, recipe: str = RECIPE) -> RenderableType:
 
 def _head(study: Study) -> RenderableType:
     answer = headline(study)
-    lines = Table.grid(padding=(0, 2, 0, 0))
-    lines.add_column(style="dim", no_wrap=True)
-    lines.add_column(overflow="fold")
-    lines.add_row("command", Text(words.plain(words.command(study.run.command))))
     style = "bold green" if answer.good else "bold yellow"
-    lines.add_row("answer", Text.assemble((answer.large, style), "  ", answer.rest))
-    if answer.verdict:
-        lines.add_row("", prose(answer.verdict))
     told = dict(stats(study))
-    told.pop("A step", None)
-    told.pop("A later start is paid for", None)
-    if "Before and after" in told:
-        lines.add_row("from, to", Text(told["Before and after"]))
-    if "Began from" in told:
-        lines.add_row("began from", Text(words.plain(told["Began from"])))
     noise = f"; noise between runs {told['Noise between runs']}" if "Noise between runs" in told else ""
-    lines.add_row("search", Text(told["Search"] + noise))
-    if "Steps that a run timed" in told:
-        lines.add_row("steps timed", Text(told["Steps that a run timed"]))
-    lines.add_row("machine", Text(machine(study.facts)))
-    return lines
+    rows: list[tuple[str, str | Text]] = [
+        ("command", words.plain(words.command(study.run.command))),
+        ("answer", Text.assemble((answer.large, style), "  ", answer.rest)),
+        *([("", prose(answer.verdict))] if answer.verdict else []),
+        *([("from, to", told["Before and after"])] if "Before and after" in told else []),
+        *([("began from", words.plain(told["Began from"]))] if "Began from" in told else []),
+        ("search", told["Search"] + noise),
+        ("machine", told["Machine"]),
+    ]
+    return fields(rows)
 
 
 def _recipe(study: Study) -> Iterator[RenderableType]:
     if not study.recipe:
         return
     worth = {row.candidate.setting: row.worth for row in ablated(study)}
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(overflow="fold")
-    grid.add_column(justify="right", no_wrap=True)
-    grid.add_column(no_wrap=True)
+    grid = table(":text", ":number", ":whole")
     for setting in study.recipe:
         estimate = worth.get(setting)
         ci = interval_of(estimate) if estimate else None
@@ -112,60 +99,34 @@ def _recipe(study: Study) -> Iterator[RenderableType]:
 
 def _steps(before: Diagnosis | Unknown, after: Diagnosis | Unknown) -> Iterator[RenderableType]:
     """A step as written and with the recipe, bars of one scale, and what their parts are."""
-    sides = [_Side(*known) for label, made in (("before", before), ("after", after)) if (known := _timed(label, made))]
+    sides = [
+        (label, made.shares, made.steps.step_s)
+        for label, made in (("before", before), ("after", after))
+        if isinstance(made, Diagnosis) and isinstance(made.shares, Shares) and isinstance(made.steps, Timing)
+    ]
     if not sides:
         return
     has_device = isinstance(before, Diagnosis) and before.busy_share is not None
-    longest_s = max(side.step_s for side in sides)
-    yield Group(title("A step"), *(_Scaled(side, longest_s) for side in sides), _Legend(sides, has_device))
-
-
-@dataclass(frozen=True, slots=True)
-class _Side:
-    label: str
-    shares: Shares
-    step_s: float
-
-
-def _timed(label: str, made: Diagnosis | Unknown) -> tuple[str, Shares, float] | None:
-    if isinstance(made, Unknown) or isinstance(made.shares, Unknown) or not isinstance(made.steps, Timing):
-        return None
-    return label, made.shares, made.steps.step_s
-
-
-@dataclass(frozen=True, slots=True)
-class _Scaled:
-    """A bar as long as its step is of the longest."""
-
-    side: _Side
-    longest_s: float
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        label = Text(f"{self.side.label:<7}{words.duration(self.side.step_s, column=True):>8}  ")
-        room = min(100, options.max_width - cell_len(label.plain))
-        columns = max(1, round(room * self.side.step_s / self.longest_s))
-        for part, cells in zip(PARTS, Bar(self.side.shares).cells(columns), strict=True):
-            label.append(glyph(part, options) * cells, style=part.style)
-        label.no_wrap, label.overflow = True, "crop"
-        yield label
+    yield Group(
+        title("A step"), on_one_scale(OF_A_STEP, sides), _Legend([shares for _, shares, _ in sides], has_device)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Legend:
     """The parts, with their shares before and after."""
 
-    sides: Sequence[_Side]
+    sides: Sequence[Shares]
     has_device: bool
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         line = Text()
-        for part in PARTS:
-            shares = [part.of(side.shares) for side in self.sides]
+        for part in OF_A_STEP:
+            shares = [part.of(side) for side in self.sides]
             if not any(share > 0 for share in shares):
                 continue
             told = " → ".join(words.fine_share(share) for share in shares)
-            mark = (glyph(part, options), part.style)
-            entry = Text.assemble(mark, f" {part.named(self.has_device)} ", (told, "dim"))
+            entry = Text.assemble(part.drawn(options), f" {part.named(self.has_device)} ", (told, "dim"))
             if line and cell_len(line.plain) + cell_len(entry.plain) + 3 > options.max_width:
                 yield line
                 line = Text()
@@ -198,19 +159,18 @@ class _Rows:
         figures = [[len(cell) for cell in _cells(row)[2:]] for row in shown]
         ratio, ends = (max((row[at] for row in figures), default=0) for at in (0, 1))
         room = options.max_width - (widest + ratio + ends + 8) - (PICTURE + 2 if pictured else 0)
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-        table.add_column(no_wrap=True, min_width=widest)
-        table.add_column(overflow="ellipsis", no_wrap=True, ratio=1 if pictured else None, max_width=max(8, room))
-        table.add_column(justify="right", no_wrap=True, min_width=ratio)
-        table.add_column(no_wrap=True, min_width=ends)
+        grid = table()
+        grid.add_column(no_wrap=True, min_width=widest)
+        grid.add_column(overflow="ellipsis", no_wrap=True, ratio=1 if pictured else None, max_width=max(8, room))
+        grid.add_column(justify="right", no_wrap=True, min_width=ratio)
+        grid.add_column(no_wrap=True, min_width=ends)
         if pictured:
-            table.add_column(no_wrap=True, width=PICTURE)
+            grid.add_column(no_wrap=True, width=PICTURE)
         scale = _Scale.of([row.shown for row in shown if row.shown is not None])
         for row in shown:
-            table.add_row(
-                *_cells(row), *([scale.picture(row.shown, STYLES[row.kind])] if pictured and row.shown else [])
-            )
-        yield table
+            picture = [scale.picture(row.shown, STYLES[row.kind])] if pictured and row.shown else []
+            grid.add_row(*_cells(row), *picture)
+        yield grid
         if len(measured) > len(shown):
             yield Text(f"{len(measured) - len(shown)} more: report.html has all", style="dim")
         yield from _unmeasured([row for row in self.rows if row.shown is None], widest)

@@ -10,10 +10,6 @@ if TYPE_CHECKING:
 
 __all__ = ["difference_report", "trace_report"]
 
-__getattr__ = lazy_face(
-    __name__,
-    {
-        "difference_report": "difference",
-        "trace_report": "summary",
-    },
-)
+_HOMES = {"difference_report": "difference", "trace_report": "summary"}
+
+__getattr__ = lazy_face(__name__, _HOMES)

@@ -5,78 +5,53 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from dynotune.report.trace_parts import PARTS, Bar, Glyph, Per, left_out, place, prose, recorded, rows_of, title, window
+from dynotune.report.bars import OF_A_WINDOW
+from dynotune.report.layout import fields, spaced, table
+from dynotune.report.trace_parts import Per, listed, on_one_scale, place, prose, recorded, title, window
 from dynotune.schema.trace_summary import TraceDifference, TraceSummary
 from dynotune.text import words
-
-__all__ = ["difference_report"]
 
 NOT_NAMED = "–"
 
 
 def difference_report(difference: TraceDifference, *, top: int = 5) -> RenderableType:
-    """The whole answer.
-
-    Args:
-        top: rows of each list.
-    """
-    parts: list[RenderableType] = [_head(difference)]
-    parts += [*_bars(difference), *_parts(difference), *_causes(difference, top), *_classes(difference, top)]
-    parts += _notes(difference)
-    return Group(*(part if at == 0 else Padding(part, (1, 0, 0, 0)) for at, part in enumerate(parts)))
+    """Show the whole answer, with `top` rows of each list."""
+    parts: list[RenderableType] = [_head(difference), *_bars(difference), *_parts(difference)]
+    parts += filter(None, [_causes(difference, top), _classes(difference, top)])
+    return spaced([*parts, *_notes(difference)])
 
 
 def _head(difference: TraceDifference) -> RenderableType:
-    lines = Table.grid(padding=(0, 2, 0, 0))
-    lines.add_column(style="dim", no_wrap=True)
-    lines.add_column(overflow="fold")
+    rows: list[tuple[str, str | Text]] = []
     for name, summary in (("before", difference.before), ("after", difference.after)):
         files = ", ".join(words.plain(file) for file in summary.files)
-        lines.add_row(name, Text(f"{files}\n{recorded(summary)}; {window(summary)}"))
-    lines.add_row("verdict", prose(difference.verdict, style="bold"))
-    return lines
-
-
-def _per(difference: TraceDifference, summary: TraceSummary) -> Per:
-    return Per(summary.num_steps if difference.per == "step" else None)
+        rows.append((name, f"{files}\n{recorded(summary)}; {window(summary)}"))
+    return fields([*rows, ("verdict", prose(difference.verdict, style="bold"))])
 
 
 def _bars(difference: TraceDifference) -> list[RenderableType]:
-    """Both windows on one scale."""
     before, after = difference.before.shares, difference.after.shares
     before_s, after_s = difference.before_s, difference.after_s
     if before is None or after is None or not before_s or not after_s:
         return []
-    longest_s = max(before_s, after_s)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True, justify="right")
-    table.add_column(ratio=1)
-    for name, shares, length_s in (("before", before, before_s), ("after", after, after_s)):
-        table.add_row(name, words.duration(length_s, column=True), Bar(shares, of_width=length_s / longest_s))
+    rows = on_one_scale(OF_A_WINDOW, [("before", before, before_s), ("after", after, after_s)])
     what = "A step" if difference.per == "step" else "The window"
-    return [Group(title(what, "on the slowest device, both on one scale"), table)]
+    return [Group(title(what, "on the slowest device, both on one scale"), rows)]
 
 
 def _parts(difference: TraceDifference) -> list[RenderableType]:
     before, after = difference.before.shares, difference.after.shares
     if before is None or after is None or difference.before_s is None or difference.after_s is None:
         return []
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for header in ("", "part"):
-        table.add_column(header, no_wrap=True)
-    for header, _ in CHANGE:
-        table.add_column(header, justify="right", no_wrap=True)
-    for part in PARTS:
+    rows = table(":whole", "part:whole", *(f"{header}:number" for header, _ in CHANGE))
+    for part in OF_A_WINDOW:
         before_s, after_s = part.of(before) * difference.before_s, part.of(after) * difference.after_s
         if before_s or after_s:
-            table.add_row(Glyph(part), part.label, *_change(before_s, after_s))
-    table.add_row("", "together", *_change(difference.before_s, difference.after_s))
-    return [table]
+            rows.add_row(part, part.label, *_change(before_s, after_s))
+    rows.add_row("", "together", *_change(difference.before_s, difference.after_s))
+    return [rows]
 
 
 CHANGE = [("before", "right"), ("after", "right"), ("change", "right")]
@@ -92,42 +67,38 @@ def _change(before_s: float, after_s: float) -> tuple[str, str, Text]:
     )
 
 
-def _causes(difference: TraceDifference, top: int) -> list[RenderableType]:
-    if not difference.changes:
-        return []
+def _causes(difference: TraceDifference, top: int) -> RenderableType | None:
     rows = []
-    for each in difference.changes[:top]:
+    for each in difference.changes:
         before, after, change = _change(each.before_s, each.after_s)
         cause = Text(words.plain(each.id), style="bold")
         if where := place(each.where):
             cause = Text("\n").join([cause, where])
         # A cause that a trace does not name may have cost little there: that is not 0.
         rows.append((before if each.before_s else NOT_NAMED, after if each.after_s else NOT_NAMED, change, cause))
-    rest = [left_out(len(difference.changes), top)] if len(difference.changes) > top else []
-    detail = (
-        f"{Per(1 if difference.per == 'step' else None).words}; {NOT_NAMED} is a cause that the trace does not show"
-    )
-    return [Group(title("Time lost", detail), rows_of([*CHANGE, ("cause", "place")], rows), *rest)]
+    detail = f"{_per(difference).words}; {NOT_NAMED} is a cause that the trace does not show"
+    return listed("Time lost", detail, [*CHANGE, ("cause", "place")], rows, top)
 
 
-def _classes(difference: TraceDifference, top: int) -> list[RenderableType]:
+def _per(difference: TraceDifference, num_steps: int | None = 1) -> Per:
+    return Per(num_steps if difference.per == "step" else None)
+
+
+def _classes(difference: TraceDifference, top: int) -> RenderableType | None:
     """Kernels by class, a rank."""
     before, after = (
         {
-            name: _per(difference, summary).part(total_s / len(summary.kernels))
+            name: _per(difference, summary.num_steps).part(total_s / len(summary.kernels))
             for name, total_s in _class_times(summary).items()
         }
         for summary in (difference.before, difference.after)
     )
     if not before or not after:
-        return []
+        return None
     both = {name: (before.get(name, 0.0), after.get(name, 0.0)) for name in before.keys() | after.keys()}
     names = sorted(both, key=lambda name: (-abs(both[name][1] - both[name][0]), -sum(both[name]), name))
     rows = [(name, *_change(*both[name])) for name in names]
-    limit = 2 * top
-    rest = [left_out(len(rows), limit)] if len(rows) > limit else []
-    per = "a step" if difference.per == "step" else "in the window"
-    return [Group(title("Kernels by class", per), rows_of([("class", "left"), *CHANGE], rows[:limit]), *rest)]
+    return listed("Kernels by class", _per(difference).words, [("class", "left"), *CHANGE], rows, 2 * top)
 
 
 def _class_times(summary: TraceSummary) -> dict[str, float]:
@@ -139,7 +110,8 @@ def _class_times(summary: TraceSummary) -> dict[str, float]:
 
 def _notes(difference: TraceDifference) -> list[RenderableType]:
     told = []
-    names = [_devices(summary) for summary in (difference.before, difference.after)]
+    sides = (difference.before, difference.after)
+    names = [sorted(device.name or "unnamed GPU" for device in summary.devices) for summary in sides]
     if names[0] != names[1]:
         told.append(f"Recorded on different devices: {_list(names[0])} before, {_list(names[1])} after.")
     for which, summary in (("before", difference.before), ("after", difference.after)):
@@ -147,10 +119,5 @@ def _notes(difference: TraceDifference) -> list[RenderableType]:
     return [Text("\n").join(Text.assemble(("note: ", "yellow"), words.plain(note)) for note in told)] if told else []
 
 
-def _devices(summary: TraceSummary) -> list[str]:
-    return sorted(device.name or "unnamed GPU" for device in summary.devices)
-
-
 def _list(names: Iterable[str]) -> str:
-    distinct = dict.fromkeys(names)
-    return ", ".join(distinct) or "no GPU"
+    return ", ".join(dict.fromkeys(names)) or "no GPU"

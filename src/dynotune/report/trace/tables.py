@@ -11,11 +11,9 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from dynotune.report.trace_parts import NUM_OF_A_MACHINE, Per, left_out, place, rows_of, short_kernel, title
+from dynotune.report.trace_parts import NUM_OF_A_MACHINE, Per, listed, place, short_kernel, title
 from dynotune.schema.trace_summary import Calls, Copies, Kernels, Place, TraceSummary
 from dynotune.text import words
-
-__all__ = ["tables"]
 
 T = TypeVar("T")
 _total = attrgetter("total_s")
@@ -27,15 +25,8 @@ ALIGNED = {
 
 
 def tables(summary: TraceSummary, top: int) -> list[RenderableType]:
-    """All that have a row.
-
-    Args:
-        top: rows of each.
-    """
-    makers: Sequence[Callable[[TraceSummary, int], RenderableType | None]] = (
-        *(_ranks, _communication, _kernels, _copies, _syncs),
-        *(_allocations, _gaps, _operators, _memory),
-    )
+    """Make all that have a row, with `top` rows of each."""
+    makers = (_ranks, _communication, _kernels, _copies, _syncs, _allocations, _gaps, _operators, _memory)
     return [table for make in makers if (table := make(summary, top)) is not None]
 
 
@@ -63,7 +54,7 @@ def _kernels(summary: TraceSummary, top: int) -> RenderableType | None:
     columns = [("class", "left"), *((name, "right") for name in ("share", "time", "kernels", "mean"))]
     detail = per.words + (f", mean of {num_ranks} ranks" if num_ranks > 1 else "")
     # Classes are few, and their shares are read together: twice as many as of other lists.
-    table = _titled("Kernels by class", detail, [*columns, ("most of it in", "place")], rows, 2 * top)
+    table = listed("Kernels by class", detail, [*columns, ("most of it in", "place")], rows, 2 * top)
     about = _about_kernels(summary.kernels[0], per) if num_ranks == 1 else _kernels_by_rank(summary, top)
     return about if table is None else Group(table, about)
 
@@ -104,7 +95,7 @@ def _kernels_by_rank(summary: TraceSummary, top: int) -> RenderableType:
         for each in summary.kernels
     ]
     names = ("rank", "kernels", "a second", "mean", "launches", "in graphs", "queue", "tensor cores")
-    table = _titled("Kernels by rank", per.words, [(name, "right") for name in names], rows, max(top, NUM_OF_A_MACHINE))
+    table = listed("Kernels by rank", per.words, [(name, "right") for name in names], rows, max(top, NUM_OF_A_MACHINE))
     return Padding(table or "", (1, 0, 0, 0))
 
 
@@ -119,7 +110,7 @@ def _copies(summary: TraceSummary, top: int) -> RenderableType | None:
     columns = [("kind", "left"), ("time", "right"), ("exposed", "right"), ("copies", "right"), ("bytes", "right")]
     columns += [("median", "right"), ("achieved", "right")]
     detail = per.words + (f", mean of {num_ranks} ranks" if num_ranks > 1 else "")
-    return _titled("Copies", detail, columns, rows, top)
+    return listed("Copies", detail, columns, rows, top)
 
 
 def _copies_of(alike: Sequence[Copies], per: Per, num_ranks: int) -> list[str]:
@@ -163,16 +154,12 @@ def _calls(name: str, calls: Sequence[Calls], summary: TraceSummary, top: int) -
             per.count(each.num),
             _rank(each.rank) if several else "",
             each.call,
-            place(_without_call(each)),
+            place(Place(each.where.function, each.where.operator)),
         )
         for each in sorted(worst, key=lambda each: -each.total_s)
     ]
     columns = [("time", "right"), ("calls", "right"), ("rank", "right"), ("call", "left"), ("from", "place")]
-    return _titled(name, per.words + (", of the rank that spent most" if several else ""), columns, rows, top)
-
-
-def _without_call(calls: Calls) -> Place:
-    return Place(calls.where.function, calls.where.operator)
+    return listed(name, per.words + (", of the rank that spent most" if several else ""), columns, rows, top)
 
 
 def _gaps(summary: TraceSummary, top: int) -> RenderableType | None:
@@ -188,7 +175,7 @@ def _gaps(summary: TraceSummary, top: int) -> RenderableType | None:
         for gap in sorted(summary.gaps, key=lambda gap: -gap.duration_s)
     ]
     columns = [("gap", "right"), ("at", "right"), ("waits for", "left"), ("on", "left"), ("meanwhile", "place")]
-    return _titled("Longest gaps", "in which the device ran nothing", columns, rows, top)
+    return listed("Longest gaps", "in which the device ran nothing", columns, rows, top)
 
 
 def _communication(summary: TraceSummary, top: int) -> RenderableType | None:
@@ -206,7 +193,7 @@ def _communication(summary: TraceSummary, top: int) -> RenderableType | None:
         if each.num
     ]
     columns = [(name, "right") for name in ("rank", "time", "exposed", "hidden", "collectives")]
-    return _titled("Communication", per.words, columns, rows, max(top, NUM_OF_A_MACHINE))
+    return listed("Communication", per.words, columns, rows, max(top, NUM_OF_A_MACHINE))
 
 
 def _ranks(summary: TraceSummary, top: int) -> RenderableType | None:
@@ -228,7 +215,7 @@ def _ranks(summary: TraceSummary, top: int) -> RenderableType | None:
         for each in chosen
     ]
     columns = [("rank", "right"), ("step", "right"), ("busy", "right"), ("waits", "right")]
-    table = _titled("Ranks", "", [*columns, ("clock", "right"), ("", "left")], rows, limit)
+    table = listed("Ranks", "", [*columns, ("clock", "right"), ("", "left")], rows, limit)
     told = ALIGNED[ranks.aligned_by]
     if ranks.imbalance is not None:
         told = f"The busiest rank computes {words.times(ranks.imbalance)} as long as the idlest. {told}"
@@ -253,7 +240,7 @@ def _operators(summary: TraceSummary, top: int) -> RenderableType | None:
     ]
     columns = [("own time", "right"), ("of window", "right"), ("calls", "right"), ("operator", "place")]
     detail = per.words + (f", mean of {num_ranks} ranks" if num_ranks > 1 else "")
-    return _titled("Operators on the host", detail, columns, rows, top if summary.devices else 2 * top)
+    return listed("Operators on the host", detail, columns, rows, top if summary.devices else 2 * top)
 
 
 def _memory(summary: TraceSummary, top: int) -> RenderableType | None:
@@ -269,16 +256,7 @@ def _memory(summary: TraceSummary, top: int) -> RenderableType | None:
         for each in sorted(summary.memory, key=lambda each: -each.peak_allocated_bytes)
     ]
     columns = [("on", "left"), ("peak allocated", "right"), ("peak reserved", "right")]
-    return _titled("Memory", "", [*columns, (f"allocations {per.words}", "right")], rows, max(top, NUM_OF_A_MACHINE))
-
-
-def _titled(
-    name: str, detail: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str | Text]], limit: int
-) -> RenderableType | None:
-    if not rows:
-        return None
-    rest = [left_out(len(rows), limit)] if len(rows) > limit else []
-    return Group(title(name, detail), rows_of(columns, rows[:limit]), *rest)
+    return listed("Memory", "", [*columns, (f"allocations {per.words}", "right")], rows, max(top, NUM_OF_A_MACHINE))
 
 
 def _grouped(items: Iterable[T], key: Callable[[T], tuple[str, ...]]) -> list[list[T]]:

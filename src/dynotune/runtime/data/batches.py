@@ -12,8 +12,6 @@ import torch
 
 from dynotune.runtime.errors import InputError
 
-__all__ = ["has_own_to", "mapped", "moved_by_itself", "readers"]
-
 
 def has_own_to(batch: Any) -> bool:
     """Whether `batch` is not a tensor and moves itself (PackedSequence, BatchEncoding, graph batches)."""
@@ -35,8 +33,7 @@ def mapped(batch: Any, leaf: Callable[[Any], Any]) -> Any:
 
     Containers are copied, never changed; what is neither is passed on as it is.
 
-    Raises:
-        InputError: a mapping that cannot be rebuilt.
+    Raises InputError: a mapping that cannot be rebuilt.
     """
     if isinstance(batch, torch.Tensor) or has_own_to(batch):
         return leaf(batch)

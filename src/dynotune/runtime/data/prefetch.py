@@ -13,11 +13,10 @@ import torch
 
 from dynotune.runtime import streams
 from dynotune.runtime.data.batches import has_own_to, mapped, moved_by_itself, readers
-from dynotune.runtime.data.uploads import UploadCounts, uploaded
 from dynotune.runtime.errors import InputError
 from dynotune.runtime.lifetime import Lifetime
-from dynotune.runtime.streams import Event
-from dynotune.runtime.transfer.pinned import PinnedRing
+from dynotune.runtime.streams import Event, Stream
+from dynotune.runtime.transfer.pinned import PinnedRing, Slot, aligned
 
 __all__ = ["Prefetcher", "PrefetcherStats"]
 
@@ -29,7 +28,7 @@ NUM_PINNED_SLOTS = 3
 
 
 @dataclass(slots=True)
-class PrefetcherStats(UploadCounts):
+class PrefetcherStats:
     """What a Prefetcher has done, over all its iterations.
 
     `staged_bytes` of the `uploaded_bytes` were pageable, and copied into pinned buffers on the way. Host time, inside
@@ -37,23 +36,22 @@ class PrefetcherStats(UploadCounts):
     """
 
     num_batches: int = 0
+    uploaded_bytes: int = 0
+    staged_bytes: int = 0
     pinned_bytes: int = 0
     loading_s: float = 0.0
+    staging_s: float = 0.0
     throttled_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Ahead:
-    """A batch on its way."""
-
     batch: Any
     uploaded: Event
 
 
 @dataclass(slots=True)
 class _Iteration:
-    """One way through the loader."""
-
     loader: Iterator[Any]
     ring: PinnedRing
     ahead: deque[_Ahead | Exception] = field(default_factory=deque)
@@ -207,9 +205,10 @@ class Prefetcher(Generic[Batch]):
 
     def _uploading(self, source: Any, ring: PinnedRing) -> Any:
         self._order_behind_the_caller(source)
-        batch = (
-            self._moved_in_line(source) if _shows_nothing(source) else uploaded(source, ring, self._side, self._stats)
-        )
+        if has_own_to(source) and next(readers(source), None) is None:
+            batch = self._moved_in_line(source)
+        else:
+            batch = _uploaded(source, ring, self._side, self._stats)
         with self._streams.on(self._side):
             if self._dtype is not None or self._channels_last:
                 batch = mapped(batch, self._converted)
@@ -262,5 +261,56 @@ class Prefetcher(Generic[Batch]):
         return item.batch
 
 
-def _shows_nothing(source: Any) -> bool:
-    return has_own_to(source) and next(readers(source), None) is None
+def _uploaded(batch: Any, ring: PinnedRing, side: Stream, counts: PrefetcherStats) -> Any:
+    """`batch` on the ring's device, valid on `side`; its pageable memory may be changed at once."""
+    streams = ring.streams
+    staged: list[torch.Tensor] = []
+
+    def count(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor) and not streams.holds(leaf):
+            counts.uploaded_bytes += leaf.nbytes if leaf.layout == torch.strided else 0
+            if streams.pins and _is_plain(leaf) and not leaf.is_pinned():
+                staged.append(leaf)
+        return leaf
+
+    mapped(batch, count)
+    if not staged:
+        with streams.on(side):
+            return mapped(batch, lambda leaf: _sent(leaf, streams.device))
+    num_bytes = sum(aligned(leaf.nbytes) for leaf in staged)
+    counts.staged_bytes += num_bytes
+    with ring.slot(num_bytes, side) as slot:
+        return _through(slot, batch, staged, ring, side, counts)
+
+
+def _through(
+    slot: Slot, batch: Any, staged: list[torch.Tensor], ring: PinnedRing, side: Stream, counts: PrefetcherStats
+) -> Any:
+    streams = ring.streams
+    placed: dict[int, torch.Tensor] = {}
+    offset_bytes = 0
+    for leaf in staged:
+        # Those that torch itself gives a copy: those of channels_last stay, gaps and overlaps go.
+        strides = tuple((leaf if leaf.is_contiguous() else torch.empty_like(leaf, device="meta")).stride())
+        buffer = slot.view(offset_bytes, leaf.shape, leaf.dtype, strides)
+        started_s = time.perf_counter()
+        buffer.copy_(leaf)
+        counts.staging_s += time.perf_counter() - started_s
+        with streams.on(side):
+            there = torch.empty_strided(leaf.shape, strides, dtype=leaf.dtype, device=streams.device)
+        streams.copy(there, buffer, side)
+        placed[id(leaf)] = there
+        offset_bytes += aligned(leaf.nbytes)
+    with streams.on(side):
+        return mapped(batch, lambda leaf: placed[id(leaf)] if id(leaf) in placed else _sent(leaf, streams.device))
+
+
+def _sent(leaf: Any, device: torch.device) -> Any:
+    return leaf.to(device, non_blocking=True) if isinstance(leaf, torch.Tensor) else moved_by_itself(leaf, device)
+
+
+def _is_plain(leaf: torch.Tensor) -> bool:
+    """Whether a copy of its values is all that `leaf` is: subclasses and graph leaves move themselves."""
+    if type(leaf) is not torch.Tensor or leaf.device.type != "cpu" or leaf.layout != torch.strided:
+        return False
+    return leaf.numel() > 0 and not (leaf.requires_grad or leaf.is_quantized or leaf.is_conj() or leaf.is_neg())

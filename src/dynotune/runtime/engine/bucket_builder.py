@@ -7,23 +7,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
 
 from dynotune.runtime.engine import graphs
-from dynotune.runtime.engine.buckets import Bucket
+from dynotune.runtime.engine.buckets import Bucket, Shapes
 from dynotune.runtime.engine.prepare import Inputs, Prepared, compare
+from dynotune.runtime.engine.stats import Mode
 from dynotune.runtime.errors import CaptureError, InputError, NumericsError
-
-__all__ = ["Builder", "Built", "Compile", "Mode", "prepared_input"]
 
 log = logging.getLogger("dynotune.runtime")
 
 OneCompile = bool | str | Mapping[str, Any]
 Compile = OneCompile | Sequence[OneCompile] | None
-Mode = Literal["graph", "compiled", "eager"]
 
 # What a replay can return as it stood at the capture.
 _CONSTANTS = (type(None), bool, int, float, str)
@@ -32,11 +30,7 @@ _MODES_WITH_GRAPHS = ("reduce-overhead", "max-autotune")
 
 
 class _Forward(NamedTuple):
-    """The model, as it is or compiled.
-
-    Args:
-        wanted: it was asked for; else it stands in where nothing else works.
-    """
+    """The model, as it is or compiled. `wanted`: it was asked for; else it stands in where nothing else works."""
 
     name: str
     call: Callable[..., Any]
@@ -45,8 +39,6 @@ class _Forward(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """One way to run a bucket."""
-
     graph: bool
     forward: _Forward
 
@@ -56,19 +48,7 @@ class _Way(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Built:
-    """How one bucket runs.
-
-    Args:
-        bucket: what it is for.
-        mode: captured, compiled without a graph, or eager.
-        way: how in words, as "captured compiled".
-        compiled: whether torch.compile made what runs.
-        forward: what runs where `graph` is None.
-        graph: the captured pass.
-        reason: why it does not run as asked; empty when it does.
-        error: largest relative error that was found against the eager model.
-        build_s: time it took.
-    """
+    """How one bucket runs, as `BucketStats` says it; `forward` is what runs where there is no `graph`."""
 
     bucket: Bucket
     mode: Mode
@@ -81,6 +61,10 @@ class Built:
     build_s: float = 0.0
     num_hits: int = 0
     num_padded: int = 0
+
+    @property
+    def shapes(self) -> Shapes:
+        return self.bucket.shapes
 
     def reset(self) -> None:
         """Free the graph. No replay may be in flight."""
@@ -98,8 +82,7 @@ def prepared_input(tensor: torch.Tensor, dtype: torch.dtype, device: torch.devic
 def _forwards(model: torch.nn.Module, compile: Compile, device: torch.device) -> list[_Forward]:
     """What may run, in the order of trying; the model as it is always among them.
 
-    Raises:
-        InputError: an argument that torch.compile does not take, or a mode that captures graphs of its own.
+    Raises InputError: an argument that torch.compile does not take, or a mode that captures graphs of its own.
     """
     if compile is None:
         compile = device.type == "cuda"
@@ -144,12 +127,7 @@ def _compiled(model: torch.nn.Module, arguments: dict[str, Any]) -> Callable[...
 class Builder:
     """Makes `Built` of buckets, which share one pool of graph memory.
 
-    Args:
-        prepared: the model and what it must give.
-        compile: as the engine takes it.
-        capturer: makes graphs; None where none are wanted.
-        tune_convolutions: let cuDNN try its algorithms while a bucket is built.
-        run: runs a bucket on inputs as a call does, for the check.
+    `capturer`: makes graphs; None where none are wanted. `run`: runs a bucket on inputs as a call does, for the check.
     """
 
     def __init__(

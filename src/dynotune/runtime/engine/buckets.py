@@ -22,7 +22,6 @@ class Bucket:
     """One combination of input shapes and dtypes that is built ahead.
 
     Args:
-        shapes: of the inputs, in order.
         dtypes: of the inputs as the model gets them.
         example: the user's own inputs, or None where only shapes were given.
     """
@@ -99,7 +98,7 @@ def parse_buckets(shapes: Any, dtype: torch.dtype) -> list[Bucket]:
 
 
 def _bucket(one: Any, dtype: torch.dtype) -> Bucket:
-    inputs = list(one) if _is_tuple_of_inputs(one) else [one]
+    inputs = list(one) if isinstance(one, tuple) and one and not _is_shape(one) else [one]
     if all(_is_shape(item) for item in inputs):
         shapes = tuple(tuple(item) for item in inputs)
         if any(size < 1 for shape in shapes for size in shape):
@@ -129,15 +128,10 @@ def _is_shape(item: Any) -> bool:
     )
 
 
-def _is_tuple_of_inputs(one: Any) -> bool:
-    return isinstance(one, tuple) and not _is_shape(one) and len(one) > 0
-
-
 def as_tensor(value: Any, what: str) -> torch.Tensor:
     """`value` as a tensor, sharing its memory; numpy arrays and whatever has `__array_interface__` are taken.
 
-    Raises:
-        InputError: neither a tensor nor an array.
+    Raises InputError: neither a tensor nor an array.
     """
     if isinstance(value, torch.Tensor):
         return value
@@ -155,11 +149,7 @@ def as_tensor(value: Any, what: str) -> torch.Tensor:
 class Padding:
     """Which dimensions a call may fill up to a bucket, and with what.
 
-    Args:
-        pad: "batch" fills dimension 0 with zeros; a mapping says the value for each dimension; None: none.
-
-    Raises:
-        InputError: anything else.
+    `pad`: "batch" fills dimension 0 with zeros; a mapping says the value for each dimension; None: none.
     """
 
     def __init__(self, pad: str | Mapping[int, float] | None) -> None:
@@ -215,9 +205,7 @@ class Padding:
 class BucketTable:
     """Which bucket serves which shapes: the exact one, else the smallest that padding reaches.
 
-    Args:
-        buckets: those that were built.
-        padding: what may be filled up.
+    `buckets`: those that were built. `padding`: what may be filled up.
     """
 
     def __init__(self, buckets: Sequence[Bucket], padding: Padding) -> None:

@@ -9,17 +9,18 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields
 from types import TracebackType
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from dynotune.runtime import streams
 from dynotune.runtime.engine.bucket_builder import Builder, Built, Compile, prepared_input
 from dynotune.runtime.engine.buckets import Bucket, BucketTable, Padding, Shapes, as_tensor, parse_buckets
 from dynotune.runtime.engine.graphs import Capturer, first_line
 from dynotune.runtime.engine.numerics import ErrorMeasure, relative_error
-from dynotune.runtime.engine.outputs import cloned, cut, num_bytes, tensors_of
 from dynotune.runtime.engine.prepare import Checked, Inputs, Prepared, check_arguments, device_of, own_dtype, prepare
 from dynotune.runtime.engine.stats import BucketStats, EngineStats
 from dynotune.runtime.engine.timing import CallTimer, DeviceTimer, HostTimer, percentile
@@ -137,11 +138,7 @@ class Engine(Closing):
             )
             self._keep(prepared)
             builder = Builder(
-                prepared,
-                compile=compile,
-                capturer=self._capturer,
-                tune_convolutions=tune_convolutions,
-                run=self._run,
+                prepared, compile=compile, capturer=self._capturer, tune_convolutions=tune_convolutions, run=self._run
             )
             self._built = self._build(builder, list(prepared.expected))
         self._table = BucketTable(list(self._built), self._padding)
@@ -178,7 +175,7 @@ class Engine(Closing):
 
     def _plan(self, buckets: list[Bucket]) -> str:
         """What will be held at least, before anything is built; activations come on top."""
-        weights = num_bytes([*self._model.parameters(), *self._model.buffers()])
+        weights = _num_bytes([*self._model.parameters(), *self._model.buffers()])
         inputs = sum(
             math.prod(shape) * dtype.itemsize
             for bucket in buckets
@@ -267,12 +264,12 @@ class Engine(Closing):
         with self._ordered():
             if built.graph is None:
                 ready = tuple(map(self._filled, tensors, bucket.shapes, bucket.dtypes))
-                return cut(self._forward(built.forward, ready), rows, bucket.batch)
+                return _cut(self._forward(built.forward, ready), rows, bucket.batch)
             for tensor, static in zip(tensors, built.graph.inputs, strict=True):
                 self._padding.write(tensor, static)
             built.graph.replay()
-            lent = cut(built.graph.outputs, rows, bucket.batch)
-            return lent if self._borrow else cloned(lent)
+            lent = _cut(built.graph.outputs, rows, bucket.batch)
+            return lent if self._borrow else _cloned(lent)
 
     def _run_unknown(self, tensors: Inputs) -> Any:
         with self._ordered():
@@ -355,25 +352,12 @@ class Engine(Closing):
             num_padded=sum(one.num_padded for one in built),
             num_fallbacks=num_fallbacks,
             fallbacks=dict(self._fallbacks),
-            buckets=tuple(
-                BucketStats(
-                    one.bucket.shapes,
-                    one.mode,
-                    one.way,
-                    one.compiled,
-                    one.reason,
-                    one.error,
-                    one.build_s,
-                    one.num_hits,
-                    one.num_padded,
-                )
-                for one in built
-            ),
+            buckets=tuple(BucketStats(*(getattr(one, field.name) for field in fields(BucketStats))) for one in built),
             left_out=dict(self._left_out),
             num_folded=self._num_folded,
             tolerance=self._tolerance,
-            weight_bytes=num_bytes([*self._model.parameters(), *self._model.buffers()]),
-            io_bytes=sum(num_bytes([*one.inputs, *tensors_of(one.outputs)]) for one in captured),
+            weight_bytes=_num_bytes([*self._model.parameters(), *self._model.buffers()]),
+            io_bytes=sum(_num_bytes([*one.inputs, *_tensors_of(one.outputs)]) for one in captured),
             pool_bytes=self._capturer.pool_bytes() if self._capturer is not None and captured else 0,
             p50_s=percentile(samples, 0.50),
             p99_s=percentile(samples, 0.99),
@@ -404,3 +388,25 @@ def _capturer(device: torch.device) -> Capturer | None:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def _cut(outputs: Any, rows: int | None, batch: int | None) -> Any:
+    if rows is None:
+        return outputs
+    return pytree.tree_map_only(
+        torch.Tensor, lambda leaf: leaf[:rows] if leaf.dim() and leaf.shape[0] == batch else leaf, outputs
+    )
+
+
+def _cloned(outputs: Any) -> Any:
+    if isinstance(outputs, torch.Tensor):
+        return outputs.clone()
+    return pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, outputs)
+
+
+def _tensors_of(outputs: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+
+
+def _num_bytes(tensors: list[torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -8,15 +8,11 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-__all__ = ["Folding", "fold"]
-
 
 class Folding:
     """What `fold` changed, to be undone.
 
-    Args:
-        model: the changed model.
-        names: the convolutions that took a BatchNorm in.
+    `model`: the changed model. `names`: the convolutions that took a BatchNorm in.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -37,7 +33,6 @@ class Folding:
             self._place(alias, torch.nn.Identity())
 
     def undo(self) -> None:
-        """Put everything back."""
         for convolution, weight, bias in self._weights:
             convolution.weight, convolution.bias = weight, bias
         for alias, norm in self._norms:
@@ -52,12 +47,10 @@ class Folding:
 def fold(model: torch.nn.Module, pairs: Iterable[tuple[str, str]]) -> Folding:
     """Fold each BatchNorm of `pairs` into its convolution, in place.
 
-    The product is formed in float64 and rounded once, to the convolution's dtype. A pair is left alone where
-    BatchNorm uses the batch's own statistics, or where the product does not fit the dtype.
+    The product is formed in float64 and rounded once, to the convolution's dtype. A pair is left alone where BatchNorm
+    uses the batch's own statistics, or where the product does not fit the dtype.
 
-    Args:
-        model: changed; in eval mode.
-        pairs: names of a convolution and of the BatchNorm that alone reads its output.
+    `model`: changed; in eval mode. `pairs`: names of a convolution and of the BatchNorm that alone reads its output.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
     folding = Folding(model)

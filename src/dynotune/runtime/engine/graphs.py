@@ -18,7 +18,7 @@ import torch
 
 from dynotune.runtime.errors import CaptureError
 
-__all__ = ["CapturedGraph", "Capturer", "capture", "first_line", "kept_tensors"]
+NUM_WARMUPS = 3  # forward passes before a capture, which load kernels, choose algorithms and compile
 
 # torch allows one capture at a time in a process.
 _CAPTURING = threading.Lock()
@@ -32,7 +32,6 @@ class CapturedGraph:
     """One captured forward pass with its static inputs and outputs.
 
     Args:
-        graph: the captured graph.
         inputs: static tensors, to be written before each replay.
         outputs: nested; its tensors are overwritten by each replay.
         kept: whatever else the kernels read.
@@ -48,7 +47,6 @@ class CapturedGraph:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it was not reset."""
         return bool(self.inputs)
 
     def replay(self) -> None:
@@ -64,11 +62,7 @@ class CapturedGraph:
 
 
 class Capturer:
-    """Captures graphs for one engine, which share a pool of memory and so must not replay at the same time.
-
-    Args:
-        device: a GPU.
-    """
+    """Captures graphs for one engine, which share a pool of memory and so must not replay at the same time."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)
@@ -103,7 +97,6 @@ class Capturer:
         return [sorted(taken)[num_rounds // 2] for taken in times]
 
     def pool_bytes(self) -> int:
-        """Device memory reserved for the graphs."""
         wanted = {tuple(pool) for pool in self._pools}
         return sum(
             segment["total_size"]
@@ -119,7 +112,6 @@ def capture(
     stream: torch.cuda.Stream,
     pool: tuple[int, int],
     kept: Callable[[], list[torch.Tensor]] = list,
-    num_warmups: int = 3,
 ) -> CapturedGraph:
     """Capture `forward(*inputs)`, without gradients.
 
@@ -133,7 +125,6 @@ def capture(
             are kept by stream, are first allocated during the capture, and so from `pool`.
         pool: from `torch.cuda.graph_pool_handle()`; graphs that share it must not replay at the same time.
         kept: asked after the warm-up and after the capture for further tensors that the graph reads.
-        num_warmups: forward passes before the capture, which load kernels, choose algorithms and compile.
 
     Raises:
         CaptureError: something in `forward` cannot be captured.
@@ -145,7 +136,7 @@ def capture(
         warm.wait_stream(torch.cuda.current_stream(device))
         try:
             with torch.cuda.stream(warm):
-                for _ in range(num_warmups):
+                for _ in range(NUM_WARMUPS):
                     forward(*inputs)
         finally:
             # Also after an error: what was enqueued until then may still read the inputs, and write.

@@ -55,8 +55,7 @@ def relative_error(expected: torch.Tensor, found: torch.Tensor) -> float:
 def outputs_error(expected: Any, found: Any, measure: ErrorMeasure = relative_error) -> float:
     """The largest error over all tensors of two nested outputs.
 
-    Raises:
-        NumericsError: the outputs differ in structure or in shapes.
+    Raises NumericsError: the outputs differ in structure or in shapes.
     """
     expected_leaves, expected_form = pytree.tree_flatten(expected)
     found_leaves, found_form = pytree.tree_flatten(found)

@@ -25,8 +25,6 @@ from dynotune.runtime.engine.numerics import (
 )
 from dynotune.runtime.errors import InputError, NumericsError
 
-__all__ = ["Expected", "Inputs", "Prepared", "check_arguments", "compare", "device_of", "own_dtype", "prepare"]
-
 log = logging.getLogger("dynotune.runtime")
 
 Inputs = tuple[torch.Tensor, ...]
@@ -38,9 +36,7 @@ Checked = Callable[[Any], Any]
 class Expected:
     """Inputs and what the eager model makes of them.
 
-    Args:
-        inputs: on the device, in the model's own dtype.
-        outputs: those that are compared, nested, on the host.
+    `inputs`: on the device, in the model's own dtype. `outputs`: those that are compared, nested, on the host.
     """
 
     inputs: Inputs
@@ -55,9 +51,6 @@ class Prepared:
         model: in eval mode, on `device`, of `dtype`; the user's own where nothing had to change.
         tolerance: the largest error that `measure` may find.
         expected: for each bucket that the eager model could run.
-        left_out: buckets that it could not, with the reason.
-        observation: what one forward pass did.
-        folded: convolutions that took a BatchNorm in.
     """
 
     model: torch.nn.Module
@@ -98,8 +91,7 @@ def own_dtype(model: torch.nn.Module) -> torch.dtype:
 def device_of(model: torch.nn.Module) -> torch.device:
     """Where the model is; the CPU where it has neither parameters nor buffers.
 
-    Raises:
-        InputError: it is spread over several devices.
+    Raises InputError: it is spread over several devices.
     """
     devices = {tensor.device for tensor in [*model.parameters(), *model.buffers()]}
     if len(devices) > 1:
@@ -173,14 +165,12 @@ def _copied(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def _expected(
-    model: torch.nn.Module,
-    bucket: Bucket,
-    device: torch.device,
-    dtype: torch.dtype,
-    padding: Padding,
-    checked: Checked,
+    model: torch.nn.Module, bucket: Bucket, device: torch.device, dtype: torch.dtype, padding: Padding, checked: Checked
 ) -> list[Expected]:
-    cases = [_as_own(bucket.samples(device, seed), dtype) for seed in (0, 1)]
+    cases = [
+        tuple(each.to(dtype) if each.is_floating_point() else each for each in bucket.samples(device, seed))
+        for seed in (0, 1)
+    ]
     if 0 in padding.fills and (bucket.batch or 0) > 1:
         cases.append(_without_last_row(cases[0]))
     expected = []
@@ -197,7 +187,10 @@ def _expected(
             ) from error
         nan = first_nan(outputs)
         if nan is None:
-            expected.append(Expected(inputs, pytree.tree_map(_to_host, outputs)))
+            # On the device the expectations of all buckets would take room that the graphs need.
+            expected.append(
+                Expected(inputs, pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach().cpu(), outputs))
+            )
         elif number != 1 or bucket.example is None:
             # An example in another order, case 1, may be no valid input: it may give NaN.
             _refuse_nan(model, bucket, nan)
@@ -213,18 +206,9 @@ def _refuse_nan(model: torch.nn.Module, bucket: Bucket, output: int) -> None:
     )
 
 
-def _as_own(inputs: Inputs, dtype: torch.dtype) -> Inputs:
-    return tuple(tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in inputs)
-
-
 def _without_last_row(inputs: Inputs) -> Inputs:
     rows = inputs[0].shape[0]
     return tuple(tensor[:-1] if tensor.dim() and tensor.shape[0] == rows else tensor for tensor in inputs)
-
-
-def _to_host(leaf: Any) -> Any:
-    # On the device the expectations of all buckets would take room that the graphs need.
-    return leaf.detach().cpu() if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _fold(prepared: Prepared, pairs: list[tuple[str, str]], inputs: Inputs, limit: float) -> None:
@@ -275,10 +259,9 @@ def _full_float32() -> Iterator[None]:
 def compare(expected: Expected, prepared: Prepared, outputs: Any) -> float:
     """The largest error of `outputs`, measured where they lie.
 
-    Raises:
-        NumericsError: they have another structure or other shapes.
+    Raises NumericsError: they have another structure or other shapes.
     """
     found = prepared.checked(outputs)
     device = next((leaf.device for leaf in pytree.tree_leaves(found) if isinstance(leaf, torch.Tensor)), None)
-    wanted = pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, expected.outputs)
+    wanted = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.to(device), expected.outputs)
     return outputs_error(wanted, found, prepared.measure)

@@ -9,15 +9,11 @@ from typing import Any, Protocol
 
 import torch
 
-__all__ = ["CallTimer", "DeviceTimer", "HostTimer", "percentile"]
-
 _KEPT = 4096  # newest samples, from which percentiles are read
 _PENDING = 256  # pairs of events that wait to be read
 
 
 class CallTimer(Protocol):
-    """Times some of the calls."""
-
     def begin(self) -> Any: ...
     def end(self, mark: Any) -> None: ...
     def samples_s(self) -> list[float]: ...
@@ -42,8 +38,7 @@ class HostTimer:
 class DeviceTimer:
     """Every nth call, by events on the current stream, read once the device has passed them.
 
-    Args:
-        every: times each call of this number: two events a call would cost small models a percent.
+    `every`: times each call of this number: two events a call would cost small models a percent.
     """
 
     def __init__(self, every: int) -> None:

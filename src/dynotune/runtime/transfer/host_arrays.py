@@ -15,8 +15,6 @@ import torch
 from dynotune.runtime.errors import InputError
 from dynotune.runtime.transfer.pinned import num_bytes_of
 
-__all__ = ["HostArray", "host_array"]
-
 
 @dataclass(frozen=True, slots=True)
 class HostArray:

@@ -15,8 +15,6 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["fewer", "num_copying", "use_one_thread"]
-
 _OPENMP = re.compile(r"lib(g|i|)omp\d?[-.]")  # of GNU, Intel and LLVM
 
 # A parallel copy ends with its slowest thread: one that shares a core with a thread that launches, or waits, holds up

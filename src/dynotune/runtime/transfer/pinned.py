@@ -12,14 +12,11 @@ import torch
 from dynotune.runtime.errors import InputError
 from dynotune.runtime.streams import Event, Stream, Streams
 
-__all__ = ["PinnedRing", "Slot", "aligned", "num_bytes_of"]
-
 # Tensors that share a buffer start on multiples of this: vector loads and DMA bursts like it.
 ALIGNMENT_BYTES = 128
 
 
 def num_bytes_of(shape: Sequence[int], dtype: torch.dtype) -> int:
-    """Bytes of a dense tensor."""
     return int(math.prod(shape) * dtype.itemsize)
 
 
@@ -47,8 +44,6 @@ class PinnedRing:
     """`depth` pinned buffers, used in turn. Not thread-safe: its owner holds a lock.
 
     Args:
-        streams: of the device that is uploaded to.
-        depth: number of buffers.
         slot_bytes: size of each; 0 allocates at the first use.
         grows: whether a larger need replaces a buffer by a larger one, instead of being the caller's mistake.
     """
@@ -66,7 +61,6 @@ class PinnedRing:
 
     @property
     def num_bytes(self) -> int:
-        """Pinned memory that is held."""
         return sum(slot.buffer.numel() for slot in self._slots)
 
     @contextmanager

@@ -7,22 +7,19 @@ import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
 
-__all__ = ["Workers"]
-
 EXIT_S = 1.0  # longer than a copy of frames takes
 
 _Jobs = SimpleQueue[Callable[[], object] | None]
 
 
 class Workers:
-    """Runs jobs in threads of its own, which begin them in the order in which they come. The threads end with `stop`,
-    with the last reference to the workers, or with the program.
+    """Runs jobs in threads of its own, which begin them in the order in which they come.
+
+    The threads end with `stop`, with the last reference to the workers, or with the program.
 
     The standard library's executors take no jobs any more once the main thread has ended, though others may go on.
 
-    Args:
-        name: of the threads.
-        num: threads at most; one does one job after the other.
+    `num`: threads at most; one does one job after the other.
     """
 
     def __init__(self, name: str, num: int = 1) -> None:
@@ -36,8 +33,7 @@ class Workers:
     def start(self, job: Callable[[], object]) -> None:
         """Has `job` run, which must not raise.
 
-        Raises:
-            RuntimeError: the workers were stopped, or not one thread can be started.
+        Raises RuntimeError: the workers were stopped, or not one thread can be started.
         """
         with self._lock:
             if not self._end.alive:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
@@ -231,13 +231,9 @@ class Detector(Closing):
 
     def stats(self) -> DetectorStats:
         """What was done so far; also after `close()`."""
-        networks, counts = self._lanes.networks, self._lanes.counts
+        networks = self._lanes.networks
         return DetectorStats(
-            num_frames=counts.frames,
-            num_batches=counts.batches,
-            num_candidates=counts.candidates,
-            num_cut=counts.cut,
-            num_unsettled=counts.unsettled,
+            **asdict(self._lanes.counts),
             num_lanes=sum(network.num_lanes for network in networks.values()),
             engines={name: network.engine.stats() for name, network in networks.items()},
             stager=self._lanes.ring.stats(),

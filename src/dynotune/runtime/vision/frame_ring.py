@@ -31,20 +31,13 @@ from dynotune.runtime.transfer.staging import StagerStats
 from dynotune.runtime.transfer.workers import Workers
 from dynotune.runtime.vision.letterbox import Letterbox
 
-__all__ = ["Copied", "FrameRing"]
-
 _log = logging.getLogger(__name__)
 
 MAX_PREPARED = 4  # frame sizes with graphs, which hold memory; others are resized launch by launch
 
 
 class _Chunk:
-    """Room for a few frames.
-
-    Args:
-        device_streams: of the device.
-        num_bytes: of the largest frames together.
-    """
+    """Room for a few frames. `num_bytes`: of the largest frames together."""
 
     def __init__(self, device_streams: Streams, num_bytes: int) -> None:
         self._host = device_streams.pinned(num_bytes)
@@ -76,8 +69,7 @@ class _Chunk:
 class Copied:
     """Frames that are in a chunk, or about to be; to be sent once. What nobody sends frees its chunk.
 
-    Args:
-        shape: of the frames together.
+    `shape`: of the frames together.
     """
 
     shape: tuple[int, ...]
@@ -119,9 +111,7 @@ class _Filling:
     """A chunk that several threads copy frames into, each frame by one: threads that share a frame all wait for the
     slowest.
 
-    Args:
-        num_left: frames that are not copied yet.
-        done: gets the chunk, or the first error; the chunk is then free.
+    `num_left`: frames that are not copied yet. `done`: gets the chunk, or the first error; the chunk is then free.
     """
 
     chunk: _Chunk
@@ -157,15 +147,10 @@ class _Filling:
 
 
 class FrameRing:
-    """Puts frames into network inputs, through `depth` chunks. Its owner holds a lock for `copy` and another one
-    for `send`, but this not while it waits for frames to be copied: others may need it to free a chunk.
+    """Puts frames into network inputs, through `depth` chunks. Its owner holds a lock for `copy` and another one for
+    `send`, but this not while it waits for frames to be copied: others may need it to free a chunk.
 
-    Args:
-        device_streams: of the device.
-        num_frames: of a chunk, at most; a power of two.
-        frame_bytes: of the largest frame.
-        depth: chunks.
-        graphs: whether to capture, on a GPU.
+    `num_frames`: of a chunk, at most; a power of two. `frame_bytes`: of the largest frame.
     """
 
     def __init__(self, device_streams: Streams, *, num_frames: int, frame_bytes: int, depth: int, graphs: bool) -> None:
@@ -242,7 +227,6 @@ class FrameRing:
 
         Args:
             copied: of frames of the letterbox's size, with its rows.
-            letterbox: see there.
             region: where the pictures belong, see `Letterbox.region`.
             stream: the current one, always the same.
         """
@@ -305,7 +289,6 @@ class FrameRing:
             self._wait_s += time.perf_counter() - started_s
 
     def stats(self) -> StagerStats:
-        """What has been done so far."""
         pinned_bytes = sum(chunk.num_bytes for chunk in self._chunks)
         return StagerStats(self._num_puts, self._num_bytes, self._num_waits, self._wait_s, self._depth, pinned_bytes)
 

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from dynotune.runtime.errors import InputError, SourceError, TooLargeError
 
-__all__ = ["chunk_of", "consecutive", "is_on_device", "neighbours", "size_of"]
-
 Frame = Any  # a numpy array or a tensor: uint8 [height, width, 3]
 T = TypeVar("T")
 
@@ -21,9 +19,7 @@ def size_of(frame: Frame, *, max_size: tuple[int, int], name: str = "The frame")
     """Height and width of a frame, which is checked.
 
     Args:
-        frame: numpy array or tensor, uint8, `[height, width, 3]`.
         max_size: height and width that buffers were made for; only their product counts.
-        name: what an error calls the frame.
 
     Raises:
         InputError: not such an array, or empty.
@@ -102,8 +98,7 @@ def neighbours(frames: Sequence[Frame], at_most: int) -> list[tuple[int, int]]:
 
     Powers of two, so that few sizes of buffers serve batches of any size.
 
-    Args:
-        at_most: frames of an upload.
+    `at_most`: frames of an upload.
     """
     split: list[tuple[int, int]] = []
     start = 0

@@ -9,8 +9,6 @@ from types import ModuleType
 
 import torch
 
-__all__ = ["kernels_of"]
-
 _log = logging.getLogger(__name__)
 
 

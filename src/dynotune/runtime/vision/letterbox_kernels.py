@@ -10,8 +10,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["picture", "works"]
-
 BLOCK = 256
 
 
@@ -63,7 +61,6 @@ def picture(frames: Tensor, pixels: Tensor, weights: Tensor, *, swap_channels: b
     Args:
         frames: uint8 `[B, ..., 3]`, contiguous.
         pixels: int32, the four pixels of a frame for each of the picture's: all first ones, then all second ones.
-        weights: float32, of these.
         swap_channels: the last becomes the first.
 
     Returns:

@@ -14,8 +14,6 @@ from dynotune.runtime.errors import InputError, NumericsError
 from dynotune.runtime.streams import Event, Stream, Streams
 from dynotune.runtime.vision.nms import PostProcess
 
-__all__ = ["Lane", "Network", "OneOutput", "checked_model", "is_end_to_end"]
-
 
 class OneOutput(nn.Module):  # type: ignore[misc]
     """The model with its detections as the only output.
@@ -88,8 +86,6 @@ class Detecting(nn.Module):  # type: ignore[misc]
     """A detector and what turns its output into detections, to be captured as one graph.
 
     Args:
-        model: the network.
-        post: what comes behind it.
         compiles: the network is compiled. What comes behind stays as it is: fused differently, boxes that overlap by
             just the threshold would fall differently.
     """
@@ -126,12 +122,9 @@ class Lane:
     Args:
         images: `[B, 3, H, W]`, what the letterbox fills.
         host: the packed detections of `PostProcess`, in pinned memory.
-        places: `[B, 5]`, see `PostProcess`.
         sizes: of the frame (height, width) that each image was last filled from.
-        ready: recorded behind the letterbox.
         regions: views of `images`, by first image, number and frame size.
         spun, slept: of these one is recorded behind the copy into `host`, as the host is going to wait.
-        candidates: of `PostProcess`, on the device.
     """
 
     images: Tensor
@@ -148,16 +141,7 @@ class Lane:
 class Network:
     """Forward and suppression for one batch size and input size.
 
-    Args:
-        model: see `OneOutput`.
-        shape: of the input, `(B, 3, H, W)`.
-        post: turns the output into detections.
-        device_streams: of the device.
-        dtype: of the input, as the model is to see it.
-        options: for the model's Engine.
-
-    Raises:
-        What `Engine` raises.
+    `shape`: of the input, `(B, 3, H, W)`. `dtype`: of the input, as the model is to see it.
     """
 
     def __init__(
@@ -227,7 +211,6 @@ class Network:
             lane.host.copy_(packed)
 
     def close(self) -> None:
-        """Gives graphs and buffers back."""
         self._closed = True
         self._free.clear()
         self.engine.close()

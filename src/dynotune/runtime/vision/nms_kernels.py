@@ -11,8 +11,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["MAX_DET", "MAX_TOP_K", "best_rows", "suppressed", "works"]
-
 MAX_TOP_K = 1024  # what overlaps among more candidates does not fit into one multiprocessor's registers
 MAX_DET = 4096  # places that one program fills with zeros, all at once
 WORD = tl.constexpr(32)
@@ -135,7 +133,6 @@ def best_rows(raw: Tensor, order: Tensor, scores: Tensor, classes: Tensor, top_k
         order: int64 `[B, N]`: anchors, best first.
         scores: float32 `[B, N]`, in that order.
         classes: int64 `[B, N]`, in the order of the output.
-        top_k: N at most.
     """
     batch, num_channels, num_anchors = raw.shape
     rows = raw.new_empty(batch, top_k, 6)

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
 from dynotune.runtime.lifetime import Lifetime
-
-__all__ = ["Stages", "join_at_exit", "run"]
 
 EXIT_S = 1.0  # longer than a camera's frame takes
 
@@ -38,13 +36,22 @@ class Stages(Protocol[Staged, Launched, Result]):
         """Gives back what `launch` holds, without a result."""
 
 
-def join_at_exit(threads: list[threading.Thread]) -> None:
-    """Gives threads that may be inside a source a moment to come back from it.
+def started(threads: list[threading.Thread], lifetime: Lifetime, close: Callable[[], None]) -> Callable[[], None]:
+    """Starts threads that may be inside a source when the interpreter ends: then `close`, and a moment to come back.
 
-    An interpreter that ends under a thread in C++, such as a decoder's, aborts the process.
+    One that ends under a thread in C++, such as a decoder's, aborts the process. Gives what is registered for the exit.
     """
+
+    def end() -> None:
+        if lifetime.is_ours:
+            close()
+            for thread in threads:
+                thread.join(EXIT_S)
+
+    atexit.register(end)
     for thread in threads:
-        thread.join(EXIT_S)
+        thread.start()
+    return end
 
 
 class _End:
@@ -73,17 +80,8 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
         self._handed_on.set()
         # Daemons: a source that never returns must not keep the interpreter from its exit.
         jobs = {"reader": self._read, "launcher": self._launch}
-        self._threads = [
-            threading.Thread(target=job, name=f"dynotune-{name}", daemon=True) for name, job in jobs.items()
-        ]
-        atexit.register(self._close_at_exit)
-        for thread in self._threads:
-            thread.start()
-
-    def _close_at_exit(self) -> None:
-        if self._lifetime.is_ours:
-            self.close()
-            join_at_exit(self._threads)
+        threads = [threading.Thread(target=job, name=f"dynotune-{name}", daemon=True) for name, job in jobs.items()]
+        self._at_exit = started(threads, self._lifetime, self.close)
 
     def _read(self) -> None:
         error: BaseException | None = None
@@ -169,7 +167,7 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
         """
         if not self._lifetime.is_ours:
             return
-        atexit.unregister(self._close_at_exit)
+        atexit.unregister(self._at_exit)
         with self._lock:
             first, self._stopped = not self._stopped, True
             if first:

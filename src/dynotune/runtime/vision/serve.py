@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Literal
@@ -116,28 +116,22 @@ class _Mux:
         self._stopped = False
         self._closed = False
         self._lifetime = Lifetime("Server")
-        self._threads: list[threading.Thread] = []
+        self._at_exit: Callable[[], None] | None = None
 
     def start(self) -> None:
         # Daemons: a camera that never answers must not keep the interpreter from its exit.
-        self._threads = [
+        threads = [
             threading.Thread(target=self._read, args=(source,), name=f"dynotune-source-{source.name}", daemon=True)
             for source in self.sources
         ]
-        atexit.register(self._stop_at_exit)
-        for thread in self._threads:
-            thread.start()
-
-    def _stop_at_exit(self) -> None:
-        if self._lifetime.is_ours:
-            self.stop()
-            pipeline.join_at_exit(self._threads)
+        self._at_exit = pipeline.started(threads, self._lifetime, self.stop)
 
     def stop(self) -> None:
         """The readers end when their source next gives a frame; nothing is read any more from now on."""
         if not self._lifetime.is_ours:
             return
-        atexit.unregister(self._stop_at_exit)
+        if self._at_exit is not None:
+            atexit.unregister(self._at_exit)
         with self._lock:
             self._stopped = True
             self._arrived.notify_all()

@@ -28,8 +28,6 @@ from dynotune.runtime.vision.letterbox import Letterbox, Placement, place, rows_
 from dynotune.runtime.vision.network import Lane, Network, OneOutput, is_end_to_end
 from dynotune.runtime.vision.nms import FINITE, NUM_CANDIDATES, NUM_KEPT, SETTLED, PostProcess
 
-__all__ = ["Counts", "Lanes", "Options", "UnderWay"]
-
 _log = logging.getLogger(__name__)
 
 MAX_LETTERBOXES = 64  # frame sizes whose tables are kept
@@ -57,7 +55,6 @@ class Options:
 
     @property
     def largest(self) -> int:
-        """Frames of the largest batch."""
         return self.sizes[-1]
 
 
@@ -66,11 +63,11 @@ class Counts:
     """What was done: frames and batches whose results were taken, candidates and those beyond `top_k`, and batches
     whose suppression took more rounds than its graph holds."""
 
-    frames: int = 0
-    batches: int = 0
-    candidates: int = 0
-    cut: int = 0
-    unsettled: int = 0
+    num_frames: int = 0
+    num_batches: int = 0
+    num_candidates: int = 0
+    num_cut: int = 0
+    num_unsettled: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -79,7 +76,6 @@ class _Part:
 
     Args:
         start: which of the batch's frames is the first; `num` of them.
-        size: height and width.
         copied: in a chunk of the ring; None for those on the device, which are in `frames`.
     """
 
@@ -119,11 +115,7 @@ def _without_gradients() -> Iterator[None]:
 class Lanes:
     """Takes batches through the stages. Thread-safe; a stage of two batches at once takes turns.
 
-    Args:
-        model: checked, see `network.checked_model`.
-        device_streams: of the device to work on.
-        options: see there.
-        lifetime: of the detector.
+    `model`: checked, see `network.checked_model`.
     """
 
     model: nn.Module
@@ -200,8 +192,7 @@ class Lanes:
         """Has frames of one key copied, and takes a lane for them. Those that fill several chunks are copied by another
         thread, while this one goes on.
 
-        Args:
-            spins: who waits for the result keeps its core: awake sooner, but in the way of threads that launch.
+        `spins`: who waits for the result keeps its core: awake sooner, but in the way of threads that launch.
         """
         with self._staging, _without_gradients():
             self.lifetime.check()
@@ -311,11 +302,11 @@ class Lanes:
             results.append(Detections(kept, num_candidates, max(0, num_candidates - num_rows)))
         with self._state:
             network.give_lane(lane)
-            self.counts.batches += 1
-            self.counts.frames += batch.num_frames
-            self.counts.unsettled += unsettled
-            self.counts.candidates += sum(found.num_candidates for found in results)
-            self.counts.cut += sum(found.num_cut for found in results)
+            self.counts.num_batches += 1
+            self.counts.num_frames += batch.num_frames
+            self.counts.num_unsettled += unsettled
+            self.counts.num_candidates += sum(found.num_candidates for found in results)
+            self.counts.num_cut += sum(found.num_cut for found in results)
         if not all(count[FINITE] for count in counts):
             raise NumericsError(
                 "The model's output has values that are not finite.",

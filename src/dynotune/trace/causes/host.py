@@ -53,8 +53,7 @@ def _optimizer_on_host(facts: RankFacts) -> Iterator[LostTime]:
     evidence = (
         f"{num / len(spans):,.0f} operators in each call of the optimizer, {duration(np.median(took[~at_once]))} each"
     )
-    found = facts.places.at(host.thread[spans].astype(np.int64), host.start_ns[spans])
-    where = heaviest(facts, found, host.end_ns[spans] - host.start_ns[spans])
+    where = heaviest(facts, facts.places.of_spans(spans), host.end_ns[spans] - host.start_ns[spans])
     claim = "The optimizer updates each parameter by operators of its own."
     work = int(took[~at_once].sum())
     yield LostTime(

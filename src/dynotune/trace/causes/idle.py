@@ -54,7 +54,6 @@ _EMPTIES_CACHE = re.compile(r"torch/cuda/memory\.py\(\d+\): empty_cache$|<built-
 
 
 def losses(facts: RankFacts) -> list[LostTime]:
-    """Causes of the idle time of the rank's busiest device."""
     if facts.busiest is None:
         return []
     gaps = facts.busiest.gaps
@@ -79,7 +78,7 @@ def draws(facts: RankFacts) -> tuple[Place, tuple[str, ...]]:
     host, rows = facts.timeline.host, _touching(facts, loader_spans(facts.timeline))
     took = host.end_ns[rows] - host.start_ns[rows]
     thread = host.thread[rows].astype(np.int64)
-    where = heaviest(facts, facts.places.at(thread, host.start_ns[rows]), took)
+    where = heaviest(facts, facts.places.of_spans(rows), took)
     times = f"{duration(took.mean())} each, {duration(took.max())} at most"
     evidence = [f"batches drawn: {per_step(facts, len(rows))}, {times}"]
     # Without workers the user's dataset runs inside the wait, and is what to make faster.
@@ -125,7 +124,7 @@ def _pinning(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTime
     lost, rows = _inside_spans(facts, gaps, host_left, rows)
     if lost:
         took = in_window(facts, host.start_ns[rows], host.end_ns[rows])
-        where = heaviest(facts, facts.places.at(host.thread[rows].astype(np.int64), host.start_ns[rows]), took)
+        where = heaviest(facts, facts.places.of_spans(rows), took)
         evidence = f"pin_memory: {per_step(facts, len(rows))}, {of_step(facts, int(took.sum()))}"
         claim = "The host copied data to page-locked memory while the device had nothing to do."
         yield LostTime("pin-in-hot-loop", lost, claim, where, (evidence,))
@@ -139,7 +138,7 @@ def _made_on_host(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Los
     lost, rows = _inside_spans(facts, gaps, host_left, rows)
     if lost:
         took = in_window(facts, host.start_ns[rows], host.end_ns[rows])
-        where = heaviest(facts, facts.places.at(host.thread[rows].astype(np.int64), host.start_ns[rows]), took)
+        where = heaviest(facts, facts.places.of_spans(rows), took)
         evidence = (
             f"operators on the host before a copy: {per_step(facts, len(rows))}, {of_step(facts, int(took.sum()))}"
         )
@@ -180,7 +179,7 @@ def _inside_spans(facts: RankFacts, gaps: Gaps, host_left: Ints, rows: Ints) -> 
     host = facts.timeline.host
     # The loader's thread that pins batches queues nothing, and holds nobody up.
     rows = rows[np.isin(host.thread[rows], host.thread[gaps.call[gaps.call != UNKNOWN]])]
-    inside = intervals.covered(intervals.union(host.start_ns[rows], host.end_ns[rows]), gaps.start_ns, gaps.end_ns)
+    inside = intervals.covered(intervals.union_of(host, rows), gaps.start_ns, gaps.end_ns)
     inside = np.maximum(inside, _waited(facts, gaps, rows))
     return _take(host_left, np.minimum(inside, host_left)), rows
 
@@ -273,8 +272,7 @@ def _optimizer(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTi
     lost = _take(host_left, host_left * _ended_by(gaps, device.launch[rows])) + work
     evidence = f"{len(rows) / len(spans):,.0f} kernels in each call of the optimizer, {duration(np.median(took))} each"
     claim = "The optimizer updates each parameter by kernels of its own."
-    found = facts.places.at(host.thread[spans].astype(np.int64), host.start_ns[spans])
-    where = heaviest(facts, found, host.end_ns[spans] - host.start_ns[spans])
+    where = heaviest(facts, facts.places.of_spans(spans), host.end_ns[spans] - host.start_ns[spans])
     yield LostTime("optimizer-forloop", lost, claim, Place(where.function, where.operator), (evidence,), work)
 
 

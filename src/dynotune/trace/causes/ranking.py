@@ -72,9 +72,9 @@ def causes(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause]:
 
 
 def _of_rank(facts: RankFacts, *, named_rank: bool) -> dict[str, list[Cause]]:
-    """Causes by their id."""
     merged: dict[tuple[str, Place], list[LostTime]] = {}
-    for loss in (*_losses(facts), *work.losses(facts)):
+    waits = idle.losses(facts) if facts.busiest is not None else host_causes.losses(facts)
+    for loss in (*waits, *work.losses(facts)):
         merged.setdefault((loss.id, loss.where), []).append(loss)
     suffix = [f"rank {facts.timeline.rank}"] if named_rank and facts.timeline.rank is not None else []
     rows: dict[str, list[Cause]] = {}
@@ -92,11 +92,6 @@ def _of_rank(facts: RankFacts, *, named_rank: bool) -> dict[str, list[Cause]]:
             )
         )
     return rows
-
-
-def _losses(facts: RankFacts) -> list[LostTime]:
-    """Of idle time; without a device, of the host's waits for its loader."""
-    return idle.losses(facts) if facts.busiest is not None else host_causes.losses(facts)
 
 
 def _imbalance(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause]:

@@ -14,8 +14,8 @@ from dynotune.trace.facts import intervals
 from dynotune.trace.facts.copies import kind_of
 from dynotune.trace.facts.device_time import work_sets
 from dynotune.trace.facts.fusion import POINTWISE, spared_ns
-from dynotune.trace.facts.kernel_names import is_fp32_matmul, is_misaligned, is_of_half, is_slow_product
-from dynotune.trace.facts.kernels import CLASSES, MATH_ATTENTION, classes_of
+from dynotune.trace.facts.kernel_names import CLASSES, is_fp32_matmul, is_misaligned, is_of_half, is_slow_product
+from dynotune.trace.facts.kernels import MATH_ATTENTION, classes_of
 from dynotune.trace.facts.rank_facts import (
     LostTime,
     RankFacts,
@@ -56,11 +56,9 @@ def _copies(facts: RankFacts) -> Iterator[LostTime]:
             continue
         rows = _copied(facts, row)
         took = in_window(facts, facts.timeline.device.start_ns[rows], facts.timeline.device.end_ns[rows])
-        size = (
-            ""
-            if row.num_bytes is None or row.bytes_per_s is None
-            else (f", {row.num_bytes / (facts.num_steps or 1) / 1e6:,.3g} MB at {row.bytes_per_s / 1e9:.3g} GB/s")
-        )
+        size = ""
+        if row.num_bytes is not None and row.bytes_per_s is not None:
+            size = f", {row.num_bytes / (facts.num_steps or 1) / 1e6:,.3g} MB at {row.bytes_per_s / 1e9:.3g} GB/s"
         memory = {True: " of page-locked memory", False: " of pageable memory", None: ""}[row.pinned]
         evidence = f"{row.kind} copies{memory}: {per_step(facts, row.num)}{size}"
         yield LostTime(cause, round(row.exposed_s * 1e9), claim, launched_at(facts, rows, took), (evidence,))
@@ -148,8 +146,7 @@ def _where_math_attention(facts: RankFacts) -> Place:
     rows = rows[(host.start_ns[rows] >= facts.window[0]) & (host.start_ns[rows] < facts.window[1])]
     if not len(rows):
         return Place()
-    found = facts.places.at(host.thread[rows].astype(np.int64), host.start_ns[rows])
-    return heaviest(facts, found, host.end_ns[rows] - host.start_ns[rows])
+    return heaviest(facts, facts.places.of_spans(rows), host.end_ns[rows] - host.start_ns[rows])
 
 
 def _classes(facts: RankFacts) -> list[KernelClass]:
@@ -199,8 +196,8 @@ _NO_TENSOR_CORES = {
 
 
 def _named(facts: RankFacts, rows: Ints, tell: Callable[[str], object]) -> NDArray[np.bool_]:
-    """What `tell` says of the name of each of these rows of the device."""
-    return told_by_name(facts.timeline.names, facts.timeline.device.name[rows], lambda name: bool(tell(name)))
+    """Whether `tell` says yes to the name of each of these rows of the device."""
+    return told_by_name(facts.timeline.names, facts.timeline.device.name[rows], tell)
 
 
 def _softmax(facts: RankFacts) -> Iterator[LostTime]:

@@ -50,7 +50,6 @@ class Sequence:
 
 
 def of_thread(timeline: Timeline, thread: int) -> Sequence:
-    """What the thread calls, in order of time."""
     host, device = timeline.host, timeline.device
     kinds = (host.kind == HostKind.OPERATOR) & (host.thread == thread)
     rows = np.flatnonzero(kinds)
@@ -58,7 +57,7 @@ def of_thread(timeline: Timeline, thread: int) -> Sequence:
     rows = np.union1d(rows, built_in[host.thread[built_in] == thread])
     hidden = np.concatenate((loader_spans(timeline), named(timeline, OPTIMIZER, HostKind.ANNOTATION)))
     hidden = hidden[host.thread[hidden] == thread]
-    beside = intervals.union(host.start_ns[hidden], host.end_ns[hidden])
+    beside = intervals.union_of(host, hidden)
     rows = rows[intervals.covered(beside, host.start_ns[rows], host.start_ns[rows] + 1) == 0]
     rows = outermost(host, rows) if len(rows) else rows
     launched = device.launch[device.launch != UNKNOWN]
@@ -122,7 +121,7 @@ def read_too_early(timeline: Timeline) -> NDArray[np.bool_]:
 
 
 def _matches(timeline: Timeline, rows: Ints, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    return told_by_name(timeline.names, timeline.host.name[rows], lambda name: pattern.match(name) is not None)
+    return told_by_name(timeline.names, timeline.host.name[rows], pattern.match)
 
 
 def _num_inside(timeline: Timeline, rows: Ints, inner: Ints) -> Ints:

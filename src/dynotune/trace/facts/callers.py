@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,23 +11,13 @@ from dynotune.trace.facts.host_time import COMPILED
 from dynotune.trace.facts.idle import loader_spans
 from dynotune.trace.facts.nesting import Nesting, nest, outermost
 from dynotune.trace.facts.source_locations import has_file, is_users
-from dynotune.trace.facts.steps import named, updates
+from dynotune.trace.facts.steps import BACKWARD, named, updates
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
 
-CALLERS: tuple[Caller, ...] = (
-    "program",
-    "library",
-    "compiled",
-    "optimizer",
-    "backward",
-    "loader",
-    "unknown",
-)
+CALLERS: tuple[Caller, ...] = ("program", "library", "compiled", "optimizer", "backward", "loader", "unknown")
 FEW_PER_CALL = 8
 """Operators in one call of a library's function, or inside one operator: as many as a layer has. With more of them it
 is the library that repeats or composes them, and the program called it once."""
-
-_BACKWARD = re.compile(r"autograd::engine::")
 
 
 def callers(timeline: Timeline, rows: Ints) -> Ints:
@@ -48,7 +36,7 @@ def callers(timeline: Timeline, rows: Ints) -> Ints:
         ("loader", loader_spans(timeline)),
         ("optimizer", optimizers),
         ("compiled", named(timeline, COMPILED, *either)),
-        ("backward", named(timeline, _BACKWARD, HostKind.OPERATOR)),
+        ("backward", named(timeline, BACKWARD, HostKind.OPERATOR)),
     ]
     with_stacks = np.unique(host.thread[host.kind == HostKind.PYTHON])
     for thread in np.unique(host.thread[rows]).tolist():

@@ -9,7 +9,7 @@ import numpy as np
 
 from dynotune.schema.trace_summary import Copies
 from dynotune.trace.facts import intervals
-from dynotune.trace.timeline import UNKNOWN, DeviceKind, Ints, Timeline
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, Ints, Timeline, touching
 
 Kind = tuple[str, bool | None]
 
@@ -41,9 +41,8 @@ def kind_of(name: str) -> Kind:
 
 def facts(timeline: Timeline, window: tuple[int, int]) -> list[Copies]:
     """Copies of one rank inside the window [start, end) of nanoseconds, a row a kind, largest total first."""
-    device, (start, end) = timeline.device, window
-    inside = (device.start_ns < end) & ((device.end_ns > start) | (device.start_ns >= start))
-    rows = np.flatnonzero((device.kind == DeviceKind.COPY) & inside)
+    device = timeline.device
+    rows = np.flatnonzero((device.kind == DeviceKind.COPY) & touching(device, window))
     kinds: dict[Kind, int] = {}
     names = np.unique(device.name[rows])
     of_name = np.array([kinds.setdefault(kind_of(timeline.names[name]), len(kinds)) for name in names], dtype=np.int64)
@@ -81,16 +80,13 @@ def _exposed_ns(timeline: Timeline, rows: Ints, kind: Ints, window: tuple[int, i
     exposed = np.zeros(kind.max(initial=-1) + 1, dtype=np.int64)
     for index in np.unique(device.device[rows]):
         work = np.flatnonzero((device.device == index) & (device.kind != DeviceKind.COPY))
-        beside = _union(timeline, work, window)
+        beside = intervals.union_of(timeline.device, work, window)
         here = device.device[rows] == index
         for own in np.unique(kind[here]):
-            others = _union(timeline, rows[here & (kind != own)], window)
-            alone = intervals.difference(_union(timeline, rows[here & (kind == own)], window), others)
+            others = intervals.union_of(timeline.device, rows[here & (kind != own)], window)
+            alone = intervals.difference(
+                intervals.union_of(timeline.device, rows[here & (kind == own)], window), others
+            )
             hidden = intervals.covered(beside, alone[:, 0], alone[:, 1]).sum()
             exposed[own] += intervals.length(alone) - hidden
     return exposed
-
-
-def _union(timeline: Timeline, rows: Ints, window: tuple[int, int]) -> intervals.Set:
-    device = timeline.device
-    return intervals.clip(intervals.union(device.start_ns[rows], device.end_ns[rows]), *window)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import Calls, Place
 from dynotune.trace.facts.copies import kind_of
-from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, told_by_name
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, told_by_name, touching
 
 # https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html: a synchronous copy waits, save between two
 # places of one device. A query does not wait.
@@ -34,13 +34,12 @@ _TO_PAGEABLE = re.compile(r"\bDtoH\b.*-> Pageable|\bDtoH\b.*Device to Pageable")
 
 
 def plain_name(name: str) -> str:
-    """The name of a call without the suffixes of its version."""
     return _VERSION.sub("", name)
 
 
-def is_sync(names: list[str]) -> NDArray[np.bool_]:
-    """Which calls wait for the device, by name. See `waits` for those that wait because of what they copy."""
-    return _matching(names, _WAITS)
+def is_sync(name: str) -> bool:
+    """Whether a call of this name waits for the device, whatever it copies."""
+    return _WAITS.fullmatch(plain_name(name)) is not None
 
 
 def waits(timeline: Timeline) -> NDArray[np.bool_]:
@@ -62,69 +61,42 @@ def waits(timeline: Timeline) -> NDArray[np.bool_]:
 
 def syncs(timeline: Timeline, window: tuple[int, int], place_of: Callable[[Ints], list[Place]]) -> list[Calls]:
     """Calls that wait for the device inside the window, by function and place, largest total first."""
-    return _grouped(timeline, waits(timeline), window, place_of)
+    return grouped(timeline, waits(timeline), window, place_of)
 
 
 def allocations(timeline: Timeline, window: tuple[int, int], place_of: Callable[[Ints], list[Place]]) -> list[Calls]:
     """Calls that allocate, map, pin or free memory inside the window, by function and place, largest total first."""
-    return _grouped(timeline, _calls_named(timeline, _ALLOCATES), window, place_of)
-
-
-def unsynced(
-    timeline: Timeline, window: tuple[int, int], chosen: NDArray[np.bool_], place_of: Callable[[Ints], list[Place]]
-) -> list[Calls]:
-    """Copies to page-locked memory inside the window that were read too early, by function and place."""
-    return _grouped(timeline, chosen, window, place_of)
-
-
-def _matching(names: list[str], pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    return np.fromiter(
-        (pattern.fullmatch(plain_name(name)) is not None for name in names), dtype=np.bool_, count=len(names)
-    )
+    return grouped(timeline, _calls_named(timeline, _ALLOCATES), window, place_of)
 
 
 def _calls_named(timeline: Timeline, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
     host = timeline.host
     found: NDArray[np.bool_] = host.kind == HostKind.CALL
-    found[found] = told_by_name(
-        timeline.names, host.name[found], lambda name: bool(pattern.fullmatch(plain_name(name)))
-    )
+    found[found] = told_by_name(timeline.names, host.name[found], lambda name: pattern.fullmatch(plain_name(name)))
     return found
 
 
-def _grouped(
-    timeline: Timeline,
-    selected: NDArray[np.bool_],
-    window: tuple[int, int],
-    place_of: Callable[[Ints], list[Place]],
+def grouped(
+    timeline: Timeline, selected: NDArray[np.bool_], window: tuple[int, int], place_of: Callable[[Ints], list[Place]]
 ) -> list[Calls]:
+    """The selected calls of the host inside the window, by function and place, largest total first."""
     host, (start, end) = timeline.host, window
-    inside = (host.start_ns < end) & ((host.end_ns > start) | (host.start_ns >= start))
-    rows = _outermost(timeline, np.flatnonzero(selected & inside))
+    rows = _outermost(timeline, np.flatnonzero(selected & touching(host, window)))
     if not len(rows):
         return []
     duration = np.minimum(host.end_ns[rows], end) - np.maximum(host.start_ns[rows], start)
     groups: dict[tuple[str, Place], int] = {}
     plain = {index: plain_name(timeline.names[index]) for index in np.unique(host.name[rows]).tolist()}
-    of_row = np.fromiter(
-        (
-            groups.setdefault((plain[name], place), len(groups))
-            for name, place in zip(host.name[rows].tolist(), place_of(rows), strict=True)
-        ),
-        dtype=np.int64,
-        count=len(rows),
-    )
+    keys = ((plain[name], place) for name, place in zip(host.name[rows].tolist(), place_of(rows), strict=True))
+    of_row = np.array([groups.setdefault(key, len(groups)) for key in keys], dtype=np.int64)
     num = np.bincount(of_row).tolist()
     total = np.bincount(of_row, weights=duration).tolist()
     found = [
         Calls(rank=timeline.rank, call=call, num=num[group], total_s=total[group] / 1e9, where=place)
         for (call, place), group in groups.items()
     ]
-    return sorted(found, key=lambda row: (-row.total_s, row.call, _text(row.where)))
-
-
-def _text(place: Place) -> tuple[str, str, str]:
-    return place.function, place.operator, place.call
+    found.sort(key=lambda row: (-row.total_s, row.call, row.where.function, row.where.operator, row.where.call))
+    return found
 
 
 def _outermost(timeline: Timeline, rows: Ints) -> Ints:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dynotune.trace.facts import intervals, kernels
+from dynotune.trace.facts.kernel_names import CLASSES
 from dynotune.trace.timeline import DeviceKind, Timeline
 
 _COMPUTE, _COPY, _COMMUNICATION = 1, 2, 4
@@ -54,15 +55,9 @@ def busy(timeline: Timeline, device: int, window: tuple[int, int]) -> Busy:
     running = np.bitwise_xor.accumulate(np.concatenate(kinds)[order]) if len(order) else order
     lasts = np.diff(time[order], append=time[order][-1:])
     total = [int(lasts[running == kinds_now].sum()) for kinds_now in range(8)]
-    return Busy(
-        compute_ns=total[_COMPUTE],
-        copy_ns=total[_COPY],
-        communication_ns=total[_COMMUNICATION],
-        compute_and_copy_ns=total[_COMPUTE | _COPY],
-        compute_and_communication_ns=total[_COMPUTE | _COMMUNICATION],
-        copy_and_communication_ns=total[_COPY | _COMMUNICATION],
-        all_ns=total[_COMPUTE | _COPY | _COMMUNICATION],
-    )
+    pairs = (_COMPUTE | _COPY, _COMPUTE | _COMMUNICATION, _COPY | _COMMUNICATION)
+    together = (_COMPUTE, _COPY, _COMMUNICATION, *pairs, _COMPUTE | _COPY | _COMMUNICATION)
+    return Busy(*(total[kinds] for kinds in together))
 
 
 def work_sets(
@@ -71,7 +66,7 @@ def work_sets(
     """The intervals within the window in which compute, copies and communication ran."""
     spans = timeline.device
     here = spans.device == device
-    collective = kernels.classes_of(timeline) == kernels.CLASSES.index("communication")
+    collective = kernels.classes_of(timeline) == CLASSES.index("communication")
     copies = spans.kind == DeviceKind.COPY
     compute, copy, communication = (
         intervals.clip(intervals.union(spans.start_ns[here & kind], spans.end_ns[here & kind]), *window)

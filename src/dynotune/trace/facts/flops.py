@@ -105,8 +105,9 @@ def _sum(events: Iterable[_Event], num_steps: int, is_compiled: bool) -> Work | 
     for event in events:
         types = event.args.types
         type_ = types[0] if isinstance(types, list) and types else None
-        counted = _count(event)
-        if counted is None:
+        try:
+            counted = _COUNTS[event.name](event.args.dims, event.args.values)
+        except (TypeError, ValueError, IndexError, KeyError):
             without += 1
             continue
         if type_ not in SIZES:
@@ -156,14 +157,6 @@ def _read(path: Path) -> list[_Event]:
 # The operations, by what their inputs are
 
 
-def _count(event: _Event) -> _Counted | None:
-    """None where a shape is missing."""
-    try:
-        return _COUNTS[event.name](event.args.dims, event.args.values)
-    except (TypeError, ValueError, IndexError, KeyError):
-        return None
-
-
 def _product(first: Shape, second: Shape, added: Shape = ()) -> _Counted:
     """Of matrices, or of as many pairs of them as the first size says."""
     *num, rows, inner = first
@@ -207,22 +200,17 @@ def _convolution_backward(dims: Sequence[Shape], values: Sequence[str]) -> _Coun
     return _Counted(forward * num, (math.prod(grad) + math.prod(x) + math.prod(weight)) * num)
 
 
-def _attention(query: Shape, key: Shape, value: Shape) -> _Counted:
-    """Scores, and what they weigh; a mask that leaves half of them out is not seen."""
+def _attention(query: Shape, key: Shape, value: Shape, *, backward: bool = False) -> _Counted:
+    """Scores, and what they weigh; a mask that leaves half of them out is not seen.
+
+    Backward: the scores once more, and two products for each of the two.
+    """
     num, heads, queries, width = query
     keys, width_out = key[2], value[3]
-    flops = 2.0 * num * heads * queries * keys * (width + width_out)
+    widths = 3 * width + 2 * width_out if backward else width + width_out
     out = num * heads * queries * width_out
-    return _Counted(flops, math.prod(query) + math.prod(key) + math.prod(value) + out)
-
-
-def _attention_backward(query: Shape, key: Shape, value: Shape) -> _Counted:
-    """The scores once more, and two products for each of the two."""
-    num, heads, queries, width = query
-    keys, width_out = key[2], value[3]
-    flops = 2.0 * num * heads * queries * keys * (3 * width + 2 * width_out)
-    out = num * heads * queries * width_out
-    return _Counted(flops, 2 * (math.prod(query) + math.prod(key) + math.prod(value) + out))
+    elements = math.prod(query) + math.prod(key) + math.prod(value) + out
+    return _Counted(2.0 * num * heads * queries * keys * widths, elements * (2 if backward else 1))
 
 
 def _numbers(text: str) -> list[int]:
@@ -238,15 +226,17 @@ def _truth(text: str) -> bool:
     return {"True": True, "False": False, "1": True, "0": False}[text]
 
 
+_ATTENTIONS = tuple(
+    f"aten::_scaled_dot_product_{kind}"
+    for kind in ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
+)
 _Count = Callable[[Any, Any], _Counted]
 _COUNTS: dict[str, _Count] = {
-    "aten::mm": lambda dims, _: _product(dims[0], dims[1]),
-    "aten::bmm": lambda dims, _: _product(dims[0], dims[1]),
-    "aten::addmm": lambda dims, _: _product(dims[1], dims[2], dims[0]),
-    "aten::addmm_": lambda dims, _: _product(dims[1], dims[2], dims[0]),
-    "aten::_addmm_activation": lambda dims, _: _product(dims[1], dims[2], dims[0]),
-    "aten::baddbmm": lambda dims, _: _product(dims[1], dims[2], dims[0]),
-    "aten::baddbmm_": lambda dims, _: _product(dims[1], dims[2], dims[0]),
+    **{f"aten::{name}": lambda dims, _: _product(dims[0], dims[1]) for name in ("mm", "bmm")},
+    **{
+        f"aten::{name}": lambda dims, _: _product(dims[1], dims[2], dims[0])
+        for name in ("addmm", "addmm_", "_addmm_activation", "baddbmm", "baddbmm_")
+    },
     "aten::convolution": _convolution,
     "aten::_convolution": _convolution,
     "aten::convolution_backward": _convolution_backward,
@@ -255,7 +245,9 @@ _COUNTS: dict[str, _Count] = {
         for kind in ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
     },
     **{
-        f"aten::_scaled_dot_product_{kind}_backward": lambda dims, _: _attention_backward(dims[1], dims[2], dims[3])
+        f"aten::_scaled_dot_product_{kind}_backward": lambda dims, _: _attention(
+            dims[1], dims[2], dims[3], backward=True
+        )
         for kind in ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
     },
 }

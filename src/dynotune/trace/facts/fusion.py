@@ -6,7 +6,8 @@ import re
 
 import numpy as np
 
-from dynotune.trace.facts.kernels import CLASSES, classes_of
+from dynotune.trace.facts.kernel_names import CLASSES
+from dynotune.trace.facts.kernels import classes_of
 from dynotune.trace.facts.rank_facts import RankFacts
 from dynotune.trace.timeline import DeviceKind, Ints, Timeline, told_by_name
 
@@ -73,7 +74,7 @@ def _rows_of_kernels(
     order = np.lexsort((device.start_ns[rows], device.stream[rows], device.device[rows]))
     rows, classes = rows[order], classes[order]
     fusable = np.isin(classes, [CLASSES.index(name) for name in in_rows])
-    sums = told_by_name(names, device.name[rows], lambda name: bool(_STATISTICS.search(name)))
+    sums = told_by_name(names, device.name[rows], _STATISTICS.search)
     breaks = np.ones(len(rows), dtype=np.bool_)
     breaks[1:] = ~fusable[1:] | ~fusable[:-1] | sums[:-1]
     breaks[1:] |= (np.diff(device.stream[rows]) != 0) | (np.diff(device.device[rows]) != 0)

@@ -25,10 +25,10 @@ def facts(timeline: Timeline, window: tuple[int, int]) -> HostTime:
     drawn = loader_spans(timeline)
     own = drawn[timeline.host.thread[drawn] == thread]
     loader_ns = int(in_loader(timeline, start, end, np.array([thread], dtype=np.int64))[0])
-    in_batch = _union(timeline, own, window)
+    in_batch = intervals.union_of(timeline.host, own, window)
     collective = named(timeline, COLLECTIVE, HostKind.OPERATOR, HostKind.ANNOTATION)
-    operators = intervals.difference(_union(timeline, _operators(timeline, thread), window), in_batch)
-    under_way = intervals.difference(_union(timeline, collective, window), in_batch)
+    operators = intervals.difference(intervals.union_of(timeline.host, _operators(timeline, thread), window), in_batch)
+    under_way = intervals.difference(intervals.union_of(timeline.host, collective, window), in_batch)
     return HostTime(
         rank=timeline.rank,
         window_s=(window[1] - window[0]) / 1e9,
@@ -47,7 +47,7 @@ def collectives(timeline: Timeline) -> Ints:
 def without_operators(timeline: Timeline, window: tuple[int, int]) -> intervals.Set:
     """The stretches of the window in which the working thread runs no operator, collectives aside."""
     rows = _operators(timeline, working_thread(timeline))
-    return intervals.complement(_union(timeline, rows, window), *window)
+    return intervals.complement(intervals.union_of(timeline.host, rows, window), *window)
 
 
 def _operators(timeline: Timeline, thread: int) -> Ints:
@@ -56,8 +56,3 @@ def _operators(timeline: Timeline, thread: int) -> Ints:
     rows = np.flatnonzero((timeline.host.kind == HostKind.OPERATOR) & (timeline.host.thread == thread))
     compiled = named(timeline, COMPILED, HostKind.ANNOTATION)
     return np.union1d(np.setdiff1d(rows, collective), compiled[timeline.host.thread[compiled] == thread])
-
-
-def _union(timeline: Timeline, rows: Ints, window: tuple[int, int]) -> intervals.Set:
-    host = timeline.host
-    return intervals.clip(intervals.union(host.start_ns[rows], host.end_ns[rows]), *window)

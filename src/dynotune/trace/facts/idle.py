@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +9,8 @@ import numpy as np
 from dynotune.schema.trace_summary import Idle, IdleCause
 from dynotune.trace.facts import cuda_calls, intervals
 from dynotune.trace.facts.nesting import outermost
-from dynotune.trace.facts.steps import LOADER, STEP, Steps, named
+from dynotune.trace.facts.steps import BACKWARD, LOADER, STEP, Steps, named
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline
-
-BACKWARD = re.compile(r"autograd::engine::")
 
 CAUSES: tuple[IdleCause, ...] = ("host", "loader", "sync", "kernel", "other")
 
@@ -155,20 +152,16 @@ def in_loader(timeline: Timeline, start_ns: Ints, end_ns: Ints, thread: Ints) ->
     if not len(rows):
         return total
     for one in np.unique(thread):
-        inside = _covered_by(timeline, rows[host.thread[rows] == one])
+        inside = intervals.union_of(host, rows[host.thread[rows] == one])
         if (host.thread[rows] != one).any():
             work = (host.thread == one) & ((host.kind == HostKind.OPERATOR) | (host.kind == HostKind.CALL))
-            elsewhere = _covered_by(timeline, rows[host.thread[rows] != one])
-            elsewhere = intervals.difference(elsewhere, _covered_by(timeline, np.flatnonzero(work)))
+            elsewhere = intervals.union_of(host, rows[host.thread[rows] != one])
+            elsewhere = intervals.difference(elsewhere, intervals.union_of(host, np.flatnonzero(work)))
             inside = np.concatenate((inside, elsewhere))
             inside = intervals.union(inside[:, 0], inside[:, 1])
         of_thread = thread == one
         total[of_thread] = intervals.covered(inside, start_ns[of_thread], end_ns[of_thread])
     return total
-
-
-def _covered_by(timeline: Timeline, rows: Ints) -> intervals.Set:
-    return intervals.union(timeline.host.start_ns[rows], timeline.host.end_ns[rows])
 
 
 def _waits(timeline: Timeline, start: Ints, until: Ints) -> tuple[Ints, Ints]:

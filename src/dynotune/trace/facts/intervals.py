@@ -5,6 +5,8 @@ A set is an int64 array of shape (n, 2): sorted, disjoint, no empty interval. `u
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,8 +26,20 @@ def union(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Set:
     return np.column_stack((start[first], reach[last]))
 
 
+class _Spans(Protocol):
+    @property
+    def start_ns(self) -> NDArray[np.int64]: ...
+    @property
+    def end_ns(self) -> NDArray[np.int64]: ...
+
+
+def union_of(spans: _Spans, rows: NDArray[np.int64] | NDArray[np.bool_], window: tuple[int, int] | None = None) -> Set:
+    """The set that covers these rows of a table, within the window if one is given."""
+    found = union(spans.start_ns[rows], spans.end_ns[rows])
+    return found if window is None else clip(found, *window)
+
+
 def length(of: Set) -> int:
-    """Nanoseconds that the set covers."""
     return int((of[:, 1] - of[:, 0]).sum())
 
 
@@ -36,14 +50,12 @@ def clip(of: Set, start_ns: int, end_ns: int) -> Set:
 
 
 def complement(of: Set, start_ns: int, end_ns: int) -> Set:
-    """What the set leaves free of [start, end)."""
     inside = clip(of, start_ns, end_ns)
     edges = np.concatenate(([start_ns], inside.ravel(), [end_ns])).reshape(-1, 2)
     return edges[edges[:, 1] > edges[:, 0]]
 
 
 def intersection(a: Set, b: Set) -> Set:
-    """What both sets cover."""
     if not len(a) or not len(b):
         return np.empty((0, 2), dtype=np.int64)
     # Every interval of the answer starts where an interval of one set starts inside the other.
@@ -58,7 +70,6 @@ def intersection(a: Set, b: Set) -> Set:
 
 
 def difference(a: Set, b: Set) -> Set:
-    """What `a` covers and `b` does not."""
     if not len(a):
         return a
     return intersection(a, complement(b, int(a[0, 0]), int(a[-1, 1])))

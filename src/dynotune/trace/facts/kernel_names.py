@@ -175,7 +175,6 @@ def without_arguments(name: str) -> str:
 # a trace has more names than fit, each of them would be judged anew every time.
 @cache
 def class_of(name: str) -> int:
-    """Class of the kernel, as index into `CLASSES`."""
     name = without_arguments(name.lower()[:LONGEST_NAME])
     return next((index for index, pattern in _COMPILED if pattern.search(name)), _OTHER)
 

@@ -11,9 +11,7 @@ from dynotune.schema.trace_summary import SHORT_KERNEL_S, KernelClass, Kernels
 from dynotune.trace.facts import intervals
 from dynotune.trace.facts.cuda_calls import plain_name
 from dynotune.trace.facts.kernel_names import CLASSES, classify, uses_tensor_cores
-from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline
-
-__all__ = ["CLASSES", "GRAPH_LAUNCHES", "MATH_ATTENTION", "classes_of", "classify", "facts", "uses_tensor_cores"]
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, touching
 
 MATH_ATTENTION = "aten::_scaled_dot_product_attention_math"
 """The operator whose kernels are of class attention-math: their own names do not tell them from others."""
@@ -47,8 +45,7 @@ def classes_of(timeline: Timeline) -> NDArray[np.int8]:
 def facts(timeline: Timeline, window: tuple[int, int], num_steps: int | None) -> Kernels:
     """The kernels of one rank inside the window [start, end) of nanoseconds."""
     device, (start, end) = timeline.device, window
-    inside = (device.start_ns < end) & ((device.end_ns > start) | (device.start_ns >= start))
-    rows = np.flatnonzero((device.kind == DeviceKind.KERNEL) & inside)
+    rows = np.flatnonzero((device.kind == DeviceKind.KERNEL) & touching(device, window))
     duration = np.minimum(device.end_ns[rows], end) - np.maximum(device.start_ns[rows], start)
     num_started = int((device.start_ns[rows] >= start).sum())
     launched = device.launch[rows]

@@ -78,7 +78,6 @@ def nest(rows: Ints, start_ns: Ints, end_ns: Ints) -> Nesting:
 
 
 def depths(nesting: Nesting) -> Ints:
-    """How many spans enclose each span."""
     closes = np.where(nesting.end_ns > nesting.start_ns, nesting.end_ns * 2, nesting.start_ns * 2 + 1)
     return _depths(nesting.start_ns * 2, closes)
 

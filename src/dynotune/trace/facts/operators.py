@@ -6,7 +6,7 @@ import numpy as np
 
 from dynotune.schema.trace_summary import Called, Operator
 from dynotune.trace.facts.callers import CALLERS, callers
-from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
+from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline, touching
 
 MOST = 200
 """How many operators are reported: those of the largest self time."""
@@ -15,8 +15,7 @@ MOST = 200
 def facts(timeline: Timeline, window: tuple[int, int]) -> list[Operator]:
     """Operators on all threads of a process inside the window [start, end) of nanoseconds, largest self time first."""
     host, (start, end) = timeline.host, window
-    inside = (host.start_ns < end) & ((host.end_ns > start) | (host.start_ns >= start))
-    rows = np.flatnonzero((host.kind == HostKind.OPERATOR) & inside)
+    rows = np.flatnonzero((host.kind == HostKind.OPERATOR) & touching(host, window))
     if not len(rows):
         return []
     rows = rows[np.argsort(host.thread[rows], kind="stable")]

@@ -154,7 +154,6 @@ def _in_words(place: Place) -> str:
 
 
 def percent(part: float) -> str:
-    """`0.0123` as "1.2%"."""
     return f"{100 * part:.1f}%"
 
 
@@ -182,5 +181,4 @@ def of_step(facts: RankFacts, time_ns: float) -> str:
 
 
 def time_per_step(facts: RankFacts, time_ns: float) -> str:
-    """The same with the words."""
     return of_step(facts, time_ns) + ("" if facts.num_steps is None else " a step")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,8 @@ from dynotune.schema.trace_summary import Communication, Ranks, RankTime
 from dynotune.trace.facts import host_time, intervals
 from dynotune.trace.facts.kernel_names import CLASSES, without_arguments
 from dynotune.trace.facts.kernels import classes_of
-from dynotune.trace.timeline import Ints, Timeline
+from dynotune.trace.facts.steps import Steps
+from dynotune.trace.timeline import Ints, Timeline, touching
 
 Window = tuple[int, int]
 
@@ -32,15 +33,6 @@ _FEWEST = 3
 _MOST_LAG = 8
 
 _COMMUNICATION = CLASSES.index("communication")
-
-
-class Steps(Protocol):
-    """Steps of one rank: arrays of nanoseconds."""
-
-    @property
-    def start_ns(self) -> Ints: ...
-    @property
-    def end_ns(self) -> Ints: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +63,17 @@ def communication(timeline: Timeline, window: Window) -> Communication | None:
 
     Times are of the union on each device, summed over devices.
     """
-    device, (start, end) = timeline.device, window
+    device = timeline.device
     collective = classes_of(timeline) == _COMMUNICATION
-    inside = collective & (device.start_ns < end) & ((device.end_ns > start) | (device.start_ns >= start))
+    inside = collective & touching(device, window)
     if not inside.any():
         return None
     total = hidden = 0
     for index in np.unique(device.device[inside]):
         here = device.device == index
-        own = _union(timeline, here & collective, window)
+        own = intervals.union_of(timeline.device, here & collective, window)
         total += intervals.length(own)
-        others = _union(timeline, here & ~collective, window)
+        others = intervals.union_of(timeline.device, here & ~collective, window)
         hidden += int(intervals.covered(others, own[:, 0], own[:, 1]).sum())
     return Communication(
         rank=timeline.rank,
@@ -169,14 +161,9 @@ def _clock_offsets(timelines: Sequence[Timeline]) -> list[int] | None:
 
 def _by_order(first: _Collectives, other: _Collectives) -> tuple[NDArray[np.int64], int] | None:
     """Pairs of rows, shape (2, n), and the clock's offset, if the i-th collectives of a name do end together."""
-    pairs = []
-    for name in sorted(first.of_name.keys() & other.of_name.keys()):
-        a, b = first.of_name[name], other.of_name[name]
-        if abs(len(a) - len(b)) <= _MOST_LAG:
-            pairs.append(_best_lag(a, b, first.end_ns, other.end_ns))
-    if not pairs:
+    both = _ith_of_a_name(first, other)
+    if not both.size:
         return None
-    both = np.concatenate(pairs, axis=1)
     apart = other.end_ns[both[1]] - first.end_ns[both[0]]
     offset = int(np.median(apart))
     together = np.abs(apart - offset) <= TOGETHER_NS
@@ -188,15 +175,20 @@ def _overlapping(first: _Collectives, other: _Collectives, offset_ns: int) -> ND
 
     A thread of the host may be told late that a collective has ended: they need not end together.
     """
+    both = _ith_of_a_name(first, other)
+    start_ns, end_ns = other.start_ns[both[1]] - offset_ns, other.end_ns[both[1]] - offset_ns
+    at_once = (first.start_ns[both[0]] < end_ns + TOGETHER_NS) & (start_ns < first.end_ns[both[0]] + TOGETHER_NS)
+    return both[:, at_once] if len(at_once) and at_once.mean() >= _BELIEVED else None
+
+
+def _ith_of_a_name(first: _Collectives, other: _Collectives) -> NDArray[np.int64]:
+    """Pairs of rows, shape (2, n), of names that occur about as often on both ranks."""
     pairs = [np.empty((2, 0), dtype=np.int64)]
     for name in sorted(first.of_name.keys() & other.of_name.keys()):
         a, b = first.of_name[name], other.of_name[name]
         if abs(len(a) - len(b)) <= _MOST_LAG:
             pairs.append(_best_lag(a, b, first.end_ns, other.end_ns))
-    both = np.concatenate(pairs, axis=1)
-    start_ns, end_ns = other.start_ns[both[1]] - offset_ns, other.end_ns[both[1]] - offset_ns
-    at_once = (first.start_ns[both[0]] < end_ns + TOGETHER_NS) & (start_ns < first.end_ns[both[0]] + TOGETHER_NS)
-    return both[:, at_once] if len(at_once) and at_once.mean() >= _BELIEVED else None
+    return np.concatenate(pairs, axis=1)
 
 
 def _best_lag(a: Ints, b: Ints, ends_a: Ints, ends_b: Ints) -> NDArray[np.int64]:
@@ -289,7 +281,13 @@ def _busy_s(timeline: Timeline, window: Window) -> float | None:
     device = timeline.device
     if not len(device):
         return None
-    return sum(intervals.length(_union(timeline, device.device == index, window)) for index in timeline.devices) / 1e9
+    return (
+        sum(
+            intervals.length(intervals.union_of(timeline.device, device.device == index, window))
+            for index in timeline.devices
+        )
+        / 1e9
+    )
 
 
 def _imbalance(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Sequence[Steps | None]) -> float | None:
@@ -308,14 +306,8 @@ def _compute_ns(timeline: Timeline, window: Window) -> float:
     classes = classes_of(timeline)
     kernels = (classes >= 0) & (classes != _COMMUNICATION)
     here = [kernels & (timeline.device.device == index) for index in timeline.devices]
-    return float(sum(intervals.length(_union(timeline, mask, window)) for mask in here))
+    return float(sum(intervals.length(intervals.union_of(timeline.device, mask, window)) for mask in here))
 
 
 def _operators_ns(timeline: Timeline, window: Window) -> float:
-    """What operators took of a rank without a device."""
     return float(window[1] - window[0] - intervals.length(host_time.without_operators(timeline, window)))
-
-
-def _union(timeline: Timeline, mask: NDArray[np.bool_], window: Window) -> intervals.Set:
-    device = timeline.device
-    return intervals.clip(intervals.union(device.start_ns[mask], device.end_ns[mask]), *window)

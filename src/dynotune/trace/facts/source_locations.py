@@ -76,11 +76,15 @@ class Places:
         """The places of these threads at these times."""
         return self._each(thread, lambda spans, of_thread: spans.at(time_ns[of_thread]))
 
+    def of_spans(self, rows: Ints) -> PlaceRows:
+        """The places in which these rows of the host begin."""
+        host = self.timeline.host
+        return self.at(host.thread[rows].astype(np.int64), host.start_ns[rows])
+
     def of_calls(self, rows: Ints) -> PlaceRows:
         """The places of these rows of the host, each a CALL."""
-        host = self.timeline.host
-        found = self.at(host.thread[rows].astype(np.int64), host.start_ns[rows])
-        return PlaceRows(found.function, found.operator, host.name[rows].astype(np.int64))
+        found = self.of_spans(rows)
+        return PlaceRows(found.function, found.operator, self.timeline.host.name[rows].astype(np.int64))
 
     def mostly(self, thread: Ints, start_ns: Ints, end_ns: Ints) -> PlaceRows:
         """Where these threads spent the largest part of these stretches.
@@ -177,7 +181,8 @@ class _Thread:
 
     def mostly(self, start_ns: Ints, end_ns: Ints) -> PlaceRows:
         # Cut the stretches where the place may change: within each piece it is that of the piece's start.
-        owner, edge = _within(self.edges, start_ns, end_ns)
+        first = np.searchsorted(self.edges, start_ns, side="right")
+        owner, edge = _ranges(first, np.searchsorted(self.edges, end_ns, side="left"))
         piece_of = np.concatenate((np.arange(len(start_ns)), owner))
         begins = np.concatenate((start_ns, self.edges[edge]))
         order = np.lexsort((begins, piece_of))
@@ -197,9 +202,8 @@ class _Thread:
         """Name of the call that took most of each stretch, and the nanoseconds that it took of it."""
         first = np.searchsorted(self.calls.end_ns, start_ns, side="right")
         owner, row = _ranges(first, np.searchsorted(self.calls.start_ns, end_ns))
-        overlap = np.minimum(self.calls.end_ns[row], end_ns[owner]) - np.maximum(
-            self.calls.start_ns[row], start_ns[owner]
-        )
+        begins = np.maximum(self.calls.start_ns[row], start_ns[owner])
+        overlap = np.minimum(self.calls.end_ns[row], end_ns[owner]) - begins
         return _largest(owner, self._names(self.calls, row), overlap, len(start_ns))
 
     def _names(self, nesting: Nesting, position: Ints) -> Ints:
@@ -216,11 +220,6 @@ def _through(values: NDArray[Any], index: Ints, missing: int | bool = UNKNOWN) -
     known = index != UNKNOWN
     found[known] = values[index[known]]
     return found
-
-
-def _within(edges: Ints, start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
-    """Which of the sorted edges lie strictly inside each stretch: number of the stretch, number of the edge."""
-    return _ranges(np.searchsorted(edges, start_ns, side="right"), np.searchsorted(edges, end_ns, side="left"))
 
 
 def _ranges(first: Ints, end: Ints) -> tuple[Ints, Ints]:

@@ -17,6 +17,7 @@ STEP = re.compile(r"ProfilerStep[#*]")
 OPTIMIZER = re.compile(r"Optimizer\.step#")
 LOADER = re.compile(r"enumerate\(DataLoader\)#")
 MODULE = re.compile(r"nn\.Module: ")
+BACKWARD = re.compile(r"autograd::engine::")
 READS_BACK = re.compile(r"aten::(item|_local_scalar_dense|is_nonzero)$|Memcpy DtoH")
 MIN_WHOLE = 0.9
 """A stretch at the recording's edge is a whole step when it holds this part of a usual step's work."""
@@ -196,15 +197,12 @@ def _reads_back(timeline: Timeline, names: Ints) -> NDArray[np.bool_]:
 # Where optimizers update: of `step(closure)`, as Lightning calls it, what comes after the closure's backward pass.
 
 
-_BACKWARD = re.compile(r"autograd::engine::")
-
-
 def updates(timeline: Timeline) -> tuple[Ints, Ints]:
     """Rows of the host's calls of `Optimizer.step`, and when each begins to update, in nanoseconds."""
     host = timeline.host
     calls = named(timeline, OPTIMIZER, HostKind.ANNOTATION, HostKind.OPERATOR)
     start_ns, end_ns = host.start_ns[calls].copy(), host.end_ns[calls]
-    backward = named(timeline, _BACKWARD, HostKind.OPERATOR)
+    backward = named(timeline, BACKWARD, HostKind.OPERATOR)
     if not len(calls) or not len(backward):
         return calls, start_ns
     backward = backward[np.argsort(host.start_ns[backward], kind="stable")]

@@ -219,11 +219,9 @@ class Columns:
         return rows
 
     def device(self) -> DeviceRows:
-        """All rows, once."""
         return _joined(self._device)
 
     def memory(self) -> MemoryRows:
-        """All rows, once."""
         return _joined(self._memory)
 
     def _add_host(self, found: list[Event], kind: NDArray[np.int8], times: _Times) -> None:
@@ -246,19 +244,9 @@ class Columns:
         is_moving = kind != DeviceKind.KERNEL
         num_bytes = np.full(len(found), UNKNOWN, dtype=np.int64)
         num_bytes[is_moving] = _whole([of.bytes for of in compress(args, is_moving.tolist())])
-        self._device.append(
-            DeviceRows(
-                start_ns,
-                end_ns,
-                kind,
-                self._named(found),
-                self._placed(found),
-                device.astype(np.int32),
-                stream,
-                _correlation(found),
-                num_bytes,
-            )
-        )
+        names, places = self._named(found), self._placed(found)
+        index, correlation = device.astype(np.int32), _correlation(found)
+        self._device.append(DeviceRows(start_ns, end_ns, kind, names, places, index, stream, correlation, num_bytes))
 
     def _add_memory(self, found: list[Event], times: _Times) -> None:
         time_ns, is_known = times.of(found)
@@ -314,7 +302,10 @@ class _Times:
         is_known = ~np.isnan(times_us)
         self.check(times_us, found)
         if np.abs(times_us).max(initial=0, where=is_known) >= _EXACT_BELOW_US and float in map(type, times):
-            written = self._written = self._written or self._as_written()
+            if not self._written:
+                exact = zip(self._events, _decoded(_WRITTEN, self._text), strict=True)
+                self._written = {id(event): exactly.ts for event, exactly in exact}
+            written = self._written
             return np.fromiter([round(written[id(event)] * 1000) for event in found], np.int64, len(found)), is_known
         return _nanoseconds(np.where(is_known, times_us, 0.0)), is_known
 
@@ -327,10 +318,6 @@ class _Times:
                 f"{self._path}: `traceEvents[{self._first + index}]` has a time beyond {_LATEST_US:.0e} µs",
                 hint="times of a chrome trace are microseconds; was it written in another unit?",
             )
-
-    def _as_written(self) -> dict[int, Decimal]:
-        written = _decoded(_WRITTEN, self._text)
-        return {id(event): exactly.ts for event, exactly in zip(self._events, written, strict=True)}
 
 
 def decode(text: memoryview) -> list[Event]:

@@ -84,7 +84,6 @@ class Spans:
 
 
 def joined(parts: Iterable[Spans]) -> Spans:
-    """All rows of the parts."""
     some = list(parts)
     return Spans(*(np.concatenate([getattr(part, column.name) for part in some]) for column in fields(Spans)))
 

@@ -21,10 +21,7 @@ _HINT = (
 )
 # What users have beside their traces, by how it begins.
 _OTHERS = (
-    (b"\x80\x02", "a pickle of Python, such as a memory snapshot", _HINT),
-    (b"\x80\x03", "a pickle of Python, such as a memory snapshot", _HINT),
-    (b"\x80\x04", "a pickle of Python, such as a memory snapshot", _HINT),
-    (b"\x80\x05", "a pickle of Python, such as a memory snapshot", _HINT),
+    ((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"), "a pickle of Python, such as a memory snapshot", _HINT),
     (b"PK\x03\x04", "a zip archive", "unpack it, and give the trace that is in it"),
     (b"\x28\xb5\x2f\xfd", "compressed by zstd", "unpack it with `zstd -d`"),
     (b"\xfd7zXZ\0", "compressed by xz", "unpack it with `xz -d`"),

@@ -75,7 +75,6 @@ def leftovers(path: Path) -> list[str]:
 
 
 def count(database: Database, table: str) -> int:
-    """Number of rows of `table`."""
     return int(database.connection.execute(f'SELECT COUNT(*) FROM "{table}"').fetchone()[0])
 
 

@@ -20,7 +20,17 @@ from dynotune.trace.facts.copies import kind_of
 from dynotune.trace.facts.idle import launching_thread, loader_spans, working_thread
 from dynotune.trace.facts.nesting import outermost
 from dynotune.trace.facts.steps import named
-from dynotune.trace.timeline import UNKNOWN, DeviceKind, DeviceSpans, HostKind, HostSpans, Ints, Timeline, in_order
+from dynotune.trace.timeline import (
+    UNKNOWN,
+    DeviceKind,
+    DeviceSpans,
+    HostKind,
+    Ints,
+    Timeline,
+    in_order,
+    taken,
+    told_by_name,
+)
 
 MOST_SLOWED = 30.0
 """No recorder makes a host slower than this; a step that needs more is short for another reason."""
@@ -179,13 +189,14 @@ class Replay:
         self._loader_ns = 0
         anchors = [anchor for anchor in self._found_anchors() if anchor.end_ns > self._begin_ns]
         self._anchors = sorted(anchors, key=lambda anchor: (anchor.start_ns, anchor.kind))
-        self._own_work = {"pin-in-hot-loop": self._spans(self._pinning()), MADE: self._spans(self._made)}
+        pinning = named(timeline, _PINS, HostKind.OPERATOR)
+        pinning = pinning[np.isin(timeline.host.thread[pinning], self._queueing_threads())]
+        self._own_work = {"pin-in-hot-loop": self._spans(pinning), MADE: self._spans(self._made)}
         recorded_s = self._loader_ns / 1e9 / len(found)
         self._loader_scale = wait_s / recorded_s if wait_s is not None and recorded_s else 1.0
         self._gaps = self._gaps_before_anchors()
 
     def has(self, cause: str) -> bool:
-        """Whether there is anything of this cause."""
         return len(self._own_work.get(cause, ())) > 0 or any(anchor.cause == cause for anchor in self._anchors)
 
     def saved(self, change: Change, faster: float | None = None) -> float:
@@ -215,10 +226,13 @@ class Replay:
         return max(float(host[-1] - host[0]) / num, of_device)
 
     def timeline(self, faster: float) -> Timeline:
-        """All of it at that speed."""
         old, new, start, end = self._run(faster, NOTHING)
         host, device = self._timeline.host, self._timeline.device
-        begin, ended = (np.rint(_at(times, old, new)).astype(np.int64) for times in (host.start_ns, host.end_ns))
+        # What lies before the first step stays where it is.
+        begin, ended = (
+            np.rint(np.where(times < old[0], times, np.interp(times, old, new))).astype(np.int64)
+            for times in (host.start_ns, host.end_ns)
+        )
         of_host = in_order(begin, ended)
         place = np.empty(len(of_host), dtype=np.int64)
         place[of_host] = np.arange(len(of_host))
@@ -228,24 +242,8 @@ class Replay:
         of_device = in_order(started, stopped)
         return dataclasses.replace(
             self._timeline,
-            host=HostSpans(
-                start_ns=begin[of_host],
-                end_ns=ended[of_host],
-                kind=host.kind[of_host],
-                name=host.name[of_host],
-                thread=host.thread[of_host],
-                correlation=host.correlation[of_host],
-            ),
-            device=DeviceSpans(
-                start_ns=started[of_device],
-                end_ns=stopped[of_device],
-                kind=device.kind[of_device],
-                name=device.name[of_device],
-                device=device.device[of_device],
-                stream=device.stream[of_device],
-                launch=launch[of_device],
-                num_bytes=device.num_bytes[of_device],
-            ),
+            host=taken(dataclasses.replace(host, start_ns=begin, end_ns=ended), of_host),
+            device=taken(dataclasses.replace(device, start_ns=started, end_ns=stopped, launch=launch), of_device),
         )
 
     def _gaps_before_anchors(self) -> tuple[Ints, Ints]:
@@ -390,11 +388,6 @@ class Replay:
             at -= 1
         return UNKNOWN
 
-    def _pinning(self) -> Ints:
-        """Operators that copy into page-locked memory, on threads that queue work."""
-        rows = named(self._timeline, _PINS, HostKind.OPERATOR)
-        return rows[np.isin(self._timeline.host.thread[rows], self._queueing_threads())]
-
     def _copies_of_made(self) -> frozenset[int]:
         """Items that copy what was made on the host."""
         launch = self._timeline.device.launch
@@ -403,7 +396,7 @@ class Replay:
         return frozenset(np.flatnonzero(inside & np.array(self._to_device)).tolist())
 
     def _spans(self, rows: Ints) -> intervals.Set:
-        return intervals.union(self._timeline.host.start_ns[rows], self._timeline.host.end_ns[rows])
+        return intervals.union_of(self._timeline.host, rows)
 
     def _queueing_threads(self) -> Ints:
         launch = self._timeline.device.launch
@@ -422,9 +415,9 @@ class Replay:
 
 def _copies_to_device(timeline: Timeline) -> list[bool]:
     """Of each item of the device, whether it is a copy from the host."""
-    to_device = np.array([kind_of(name)[0] == "HtoD" for name in timeline.names], dtype=bool)
     device = timeline.device
-    found: list[bool] = ((device.kind == DeviceKind.COPY) & to_device[device.name]).tolist()
+    to_device = told_by_name(timeline.names, device.name, lambda name: kind_of(name)[0] == "HtoD")
+    found: list[bool] = ((device.kind == DeviceKind.COPY) & to_device).tolist()
     return found
 
 
@@ -443,8 +436,3 @@ def _synchronous(timeline: Timeline) -> set[int]:
     some: set[int] = set(device.launch[rows[ended | begun]].tolist())
     not_all: set[int] = set(device.launch[rows[~(ended | begun)]].tolist())
     return some - not_all
-
-
-def _at(times: Ints, old: Ints, new: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Moments of the recording now; what lies before the first step stays where it is."""
-    return np.where(times < old[0], times, np.interp(times, old, new))

@@ -19,9 +19,9 @@ from dynotune.trace.facts import intervals
 from dynotune.trace.facts.copies import kind_of
 from dynotune.trace.facts.fusion import COMPILED, merged
 from dynotune.trace.facts.idle import loader_spans
-from dynotune.trace.facts.kernel_names import is_of_half, is_slow_product, tensor_cores_of
-from dynotune.trace.facts.kernels import CLASSES, classes_of
-from dynotune.trace.facts.steps import named, updates
+from dynotune.trace.facts.kernel_names import CLASSES, is_of_half, is_slow_product, tensor_cores_of
+from dynotune.trace.facts.kernels import classes_of
+from dynotune.trace.facts.steps import MODULE, named, updates
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Timeline, told_by_name
 from dynotune.trace.what_if.engine import Change, Replay, replay
 
@@ -64,7 +64,6 @@ _POINTWISE = tuple(CLASSES.index(name) for name in COMPILED)
 _LAYOUT, _CONVOLUTION = CLASSES.index("layout"), CLASSES.index("convolution")
 _HALF_NAMES = re.compile(r"nvjet_[ht][a-z]{2}_", re.IGNORECASE)
 """cuBLAS's own names for half (h) and bfloat16 (t)."""
-_MODULE = re.compile(r"nn\.Module: ")
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function")
 
 
@@ -118,20 +117,16 @@ class _Parts:
         self.loads = len(loader_spans(timeline)) > 0
 
     def _told(self, tell: Callable[[str], object]) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = told_by_name(
-            self.timeline.names, self.timeline.device.name, lambda name: bool(tell(name))
-        )
-        return found
+        return told_by_name(self.timeline.names, self.timeline.device.name, tell)
 
     def model(self) -> intervals.Set:
         """Where a model's own code runs, forwards and backwards, on any thread; but for where an optimizer updates."""
         host = self.timeline.host
-        rows = np.concatenate(
-            (named(self.timeline, _MODULE, HostKind.PYTHON), named(self.timeline, _BACKWARD, HostKind.OPERATOR))
-        )
+        modules = named(self.timeline, MODULE, HostKind.PYTHON)
+        rows = np.append(modules, named(self.timeline, _BACKWARD, HostKind.OPERATOR))
         if not len(rows):
             rows = np.flatnonzero(host.kind == HostKind.OPERATOR)
-        return intervals.difference(intervals.union(host.start_ns[rows], host.end_ns[rows]), self.optimizer)
+        return intervals.difference(intervals.union_of(host, rows), self.optimizer)
 
     def merged(self) -> NDArray[np.bool_]:
         """Kernels of the model that a compiler can merge into others."""
@@ -167,10 +162,6 @@ def _both(
     return change(0), change(1)
 
 
-def _tf32(parts: _Parts) -> Changes:
-    return _both(parts, (parts.fp32_products, TF32_OF_FP32))
-
-
 def _autocast(parts: _Parts) -> Changes:
     if not parts.fp32_products.any() and not parts.tf32_products.any():
         return None
@@ -194,18 +185,14 @@ def _fused(parts: _Parts) -> Changes:
     return _both(parts, (parts.of_optimizer, FUSED_OPTIMIZER), host=(parts.optimizer, FUSED_OPTIMIZER_HOST))
 
 
-def _pinned(parts: _Parts) -> Changes:
-    return _both(parts, (parts.pageable, PINNED_COPY))
-
-
 _CHANGES: dict[str, Callable[[_Parts], Changes]] = {
-    "matmul.fp32_precision=high": _tf32,
+    "matmul.fp32_precision=high": lambda parts: _both(parts, (parts.fp32_products, TF32_OF_FP32)),
     "precision.autocast=bf16": _autocast,
     "layout.channels_last=true": _channels_last,
     "compile.mode=default": _compiled(COMPILED_HOST),
     "compile.mode=reduce-overhead": _compiled(GRAPH_HOST),
     "optimizer.fused=true": _fused,
-    "loader.pin_memory=true": _pinned,
+    "loader.pin_memory=true": lambda parts: _both(parts, (parts.pageable, PINNED_COPY)),
     "transfer.non_blocking=true": lambda parts: _both(parts, without="h2d-blocking") if parts.uploads.any() else None,
     "loader.num_workers": lambda parts: (Change(loader=WAIT.most), Change(loader=WAIT.least)) if parts.loads else None,
 }

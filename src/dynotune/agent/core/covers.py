@@ -1,0 +1,41 @@
+"""Functions of torch and of the program, covered by ours, which pass for them."""
+
+from __future__ import annotations
+
+import functools
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def covers(owner: Any, name: str) -> Callable[[Function], Function]:
+    """Put the decorated function in the place of `owner.name`, under its name."""
+
+    def put(function: Function) -> Function:
+        cover = functools.wraps(getattr(owner, name))(function)
+        setattr(owner, name, cover)
+        return cover  # type: ignore[return-value]
+
+    return put
+
+
+def on_compilations(callback: Any, register: Callable[[Any], object]) -> None:
+    """Register with the handler of `torch._dynamo.callback`, and again where `torch._dynamo.reset()` clears it."""
+    handler = callback.callback_handler
+    forget = type(handler).clear
+
+    def clear(handler_: Any) -> None:
+        forget(handler_)
+        register(handler_)
+
+    register(handler)
+    type(handler).clear = clear
+
+
+def call_directly(call: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Make a call of an outermost module as it is written."""
+    return call(module, *args, **kwargs)

@@ -1,0 +1,176 @@
+"""Variables: one each that slows a program down, by the values that count and what they do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from dynotune.doctor import policy
+from dynotune.doctor.declaration import Judgement, Judgements, Rule, machine_rule
+from dynotune.doctor.machine import is_on, part_of_step, severity_on_gpu, unset, whole_number
+from dynotune.doctor.observation_view import ObservationView
+from dynotune.schema.diagnosis import Kind, Severity
+
+
+def is_off(value: str) -> bool:
+    """Tell whether a switch is set to off."""
+    return not is_on(value)
+
+
+def is_one_of(*values: str) -> Callable[[str], bool]:
+    """Make a test for these values, in any case."""
+    return lambda value: value.strip().upper() in values
+
+
+def is_set_to(view: ObservationView, name: str, counts: Callable[[str], bool]) -> bool:
+    """Tell whether a variable is set to a value that counts."""
+    value = view.variable(name)
+    return value is not None and counts(value)
+
+
+def variable_rule(
+    id: str,
+    name: str,
+    counts: Callable[[str], bool],
+    severity: Severity,
+    *,
+    title: str,
+    sees: str,
+    costs: str,
+    wrong_when: str,
+    remedy: str,
+    bound: Iterable[str] = (),
+    kind: Kind = "speed",
+    evidence: Iterable[str] = (),
+    explains: Iterable[str] = (),
+) -> Rule:
+    """Make a rule that fires if the variable `name` has a value that `counts`, and offers to unset it.
+
+    Args:
+        severity: on a machine with a GPU, if no command was watched.
+        bound: the shares of a watched command's step that bound the cost.
+    """
+
+    def judge(view: ObservationView) -> Judgements:
+        if is_set_to(view, name, counts):
+            yield Judgement(
+                kind=kind,
+                share=part_of_step(view, *bound) if kind == "speed" else None,
+                severity=None if bound else severity_on_gpu(view, severity),
+                otherwise=severity,
+                variables=[name],
+                evidence=list(evidence),
+                remedy=remedy,
+            )
+
+    return machine_rule(
+        id=id, title=title, sees=sees, costs=costs, wrong_when=wrong_when, candidates=unset(name), explains=explains
+    )(judge)
+
+
+def _workspace_bytes(value: str) -> int | None:
+    """Return the size that a value names: `:4096:2:16:8` is 8.125 MiB. None for a value that torch ignores."""
+    pairs = re.findall(r":(\d{1,9}):(\d{1,9})", value)
+    if not pairs or "".join(f":{size}:{count}" for size, count in pairs) != value:
+        return None
+    return sum(int(size) * int(count) for size, count in pairs) * 1024
+
+
+def _is_small_workspace(value: str) -> bool:
+    size = _workspace_bytes(value)
+    return size is not None and size < policy.DEFAULT_CUBLAS_WORKSPACE_BYTES
+
+
+def _keeps_few_plans(value: str) -> bool:
+    limit = whole_number(value)
+    return limit is not None and limit != 0 and limit < policy.SMALL_PLAN_CACHE
+
+
+VARIABLES = (
+    variable_rule(
+        "launch-blocking-on",
+        "CUDA_LAUNCH_BLOCKING",
+        is_on,
+        "high",
+        title="CUDA_LAUNCH_BLOCKING makes the program wait for the end of every kernel.",
+        sees="CUDA_LAUNCH_BLOCKING is set, and not to 0.",
+        costs="host and GPU take turns: all of the GPU's idle time that the host causes.",
+        wrong_when="kernels are so long that the host never gets far ahead of the GPU.",
+        remedy="Unset it. Set it only to find the kernel that fails.",
+        bound=["host", "transfer"],
+        explains=["host-bound", "launch-bound", "sync-per-step"],
+    ),
+    variable_rule(
+        "no-memory-caching-on",
+        "PYTORCH_NO_CUDA_MEMORY_CACHING",
+        lambda value: True,
+        "high",
+        title="PYTORCH_NO_CUDA_MEMORY_CACHING makes each allocation a call to the driver.",
+        sees="PYTORCH_NO_CUDA_MEMORY_CACHING is set. Any value switches the cache off, even 0.",
+        costs="a step takes many times its usual time, because releases wait for the GPU. The bound is all of the "
+        "GPU's idle time that the host causes.",
+        wrong_when="a memory checker needs it.",
+        remedy="Unset it. A value of 0 switches the cache off, too.",
+        bound=["host"],
+        explains=["alloc-retries", "pinned-alloc-slow", "empty-cache-in-loop", "host-bound"],
+    ),
+    variable_rule(
+        "max-connections",
+        "CUDA_DEVICE_MAX_CONNECTIONS",
+        lambda value: not 8 <= (whole_number(value) or 0) <= 32,
+        "low",
+        title="CUDA_DEVICE_MAX_CONNECTIONS asks for few hardware queues, or for more than exist.",
+        sees="CUDA_DEVICE_MAX_CONNECTIONS is below 8, its default, or above 32, the maximum.",
+        costs="work on streams that share a queue waits for the other streams' work.",
+        wrong_when="the program relies on the order of a single queue, as Megatron's tensor parallelism does.",
+        remedy="Leave it at 1 if tensor parallelism needs it. Unset it otherwise.",
+    ),
+    variable_rule(
+        "cudnn-v8-cache",
+        "TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT",
+        _keeps_few_plans,
+        "medium",
+        title="torch keeps few of cuDNN's plans, or none, by TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT.",
+        sees="TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT is negative, which keeps no plans, or below 100. 0 means no limit.",
+        costs="host time: torch makes the plan of a convolution again if it was dropped.",
+        wrong_when="the network has few convolutions, or none.",
+        remedy="Unset it. The default of 10000 plans takes at most about 2 GiB.",
+        bound=["host"],
+    ),
+    variable_rule(
+        "cublas-workspace-small",
+        "CUBLAS_WORKSPACE_CONFIG",
+        _is_small_workspace,
+        "medium",
+        title="CUBLAS_WORKSPACE_CONFIG leaves cuBLAS little workspace; torch gives 8 MiB or more.",
+        sees="CUBLAS_WORKSPACE_CONFIG names less than 8.125 MiB in all, as `:16:8` and `:0:0` do.",
+        costs="the fast algorithms for small results, which split a product along its inner dimension.",
+        wrong_when="products are large, or memory is very short.",
+        remedy="Unset it, or use :4096:8 if results must repeat.",
+        evidence=["sizes are in KiB: :SIZE:COUNT"],
+    ),
+    variable_rule(
+        "jiterator-cache",
+        "USE_PYTORCH_KERNEL_CACHE",
+        is_off,
+        "low",
+        title="USE_PYTORCH_KERNEL_CACHE=0: kernels that torch compiles at run time are not kept.",
+        sees="USE_PYTORCH_KERNEL_CACHE=0.",
+        costs="seconds at the first call of each special function. Later steps are not slower.",
+        wrong_when="the program calls none of these functions.",
+        remedy="Unset it. PYTORCH_KERNEL_CACHE_PATH can name a folder that lasts.",
+        kind="start",
+    ),
+    variable_rule(
+        "module-loading-eager",
+        "CUDA_MODULE_LOADING",
+        is_one_of("EAGER"),
+        "medium",
+        title="CUDA_MODULE_LOADING=EAGER loads every kernel at the start, used or not.",
+        sees="CUDA_MODULE_LOADING=EAGER.",
+        costs="seconds at the start and hundreds of MiB of GPU memory. Steps are not slower.",
+        wrong_when="a service must not pay at the first call of a kernel.",
+        remedy="Unset it: kernels are then loaded at their first call.",
+        kind="start",
+    ),
+)

@@ -1,0 +1,51 @@
+"""How the pieces of a report lie beside and below each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+KINDS: dict[str, dict[str, Any]] = {
+    "": {},
+    "text": {"overflow": "fold"},
+    "wide": {"overflow": "fold", "ratio": 1},
+    "dim": {"overflow": "fold", "style": "dim"},
+    "whole": {"no_wrap": True},
+    "right": {"justify": "right"},
+    "number": {"justify": "right", "no_wrap": True},
+    "figure": {"justify": "right", "no_wrap": True, "overflow": "fold"},
+    "name": {"style": "dim", "no_wrap": True},
+}
+
+
+def table(*columns: str, style: str = "dim", gap: int = 2) -> Table:
+    """Make a table without lines and without rows.
+
+    Args:
+        columns: as "Header:kind", of `KINDS`. Without any header none is shown.
+        style: of the headers. gap: blanks between columns.
+    """
+    parts = [column.rpartition(":") for column in columns]
+    shows = any(header for header, _, _ in parts)
+    made = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style=style, show_header=shows)
+    for header, _, kind in parts:
+        made.add_column(header, **KINDS[kind])
+    return made
+
+
+def fields(rows: Iterable[tuple[str, str | Text]]) -> Table:
+    """Lay out names and texts side by side."""
+    made = table(":name", ":text")
+    for name, text in rows:
+        made.add_row(name, text if isinstance(text, Text) else Text(text))
+    return made
+
+
+def spaced(parts: Iterable[RenderableType]) -> Group:
+    """Stack the parts with an empty line between them."""
+    return Group(*(Padding(part, (1, 0, 0, 0)) if at else part for at, part in enumerate(parts)))

@@ -132,10 +132,7 @@ def _explained(file: Path, limit_bytes: int) -> MemoryAccount:
 
 
 def _show(account: MemoryAccount, html: Path | None, json: str | None, said: str = "") -> None:
-    from rich.text import Text
-
-    from dynotune.report import console, memory_report
-    from dynotune.text import words
+    from dynotune.report import memory_report
 
     options.show(memory_report, account, json)
     if html is not None:
@@ -144,4 +141,4 @@ def _show(account: MemoryAccount, html: Path | None, json: str | None, said: str
         memory_page.write(html, account)
         said += f"  Page: {html}"
     if said:
-        console(stderr=True).print(Text(words.plain(said.strip()), style="dim"), soft_wrap=True)
+        options.say(said.strip())

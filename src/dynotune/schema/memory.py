@@ -1,4 +1,4 @@
-"""Where device memory goes and what fits: what `dynotune memory` says. Defined in docs/guides/memory.md."""
+"""Where device memory goes and what fits: what `dynotune memory` says. Defined in docs/reference/records.md."""
 
 from __future__ import annotations
 
@@ -22,11 +22,7 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 class Term(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of the memory of a process.
-
-    Args:
-        modules, lines: bytes by who allocated them, the largest first; empty where that was not recorded.
-    """
+    """One part of the memory of a process. `modules`, `lines`: empty where they were not recorded."""
 
     name: TermName
     num_bytes: int
@@ -35,13 +31,7 @@ class Term(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True, tag="moment"):
-    """The memory of a process at one moment, in terms that add up.
-
-    Args:
-        process_bytes: what the driver counts for the process; Unknown where it does not say: then the terms add up to
-            `reserved_bytes`, the allocator's.
-        requested_bytes: of live blocks, as the program asked for them.
-    """
+    """The memory of a process at one moment, in terms that add up."""
 
     process_bytes: int | Unknown
     reserved_bytes: int
@@ -58,13 +48,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, tag="moment"):
 
 
 class Levels(msgspec.Struct, frozen=True, kw_only=True, tag="levels"):
-    """Terms over the recorded steps, for the plot: live blocks by term.
-
-    Args:
-        events: number of allocations and releases before each point; `steps`: before each step's end.
-        bytes: by term, as long as `events`.
-        modules: where the newest block at each point came from; "" outside of modules.
-    """
+    """Live blocks by term over the recorded steps, for the plot. All but `steps` are as long as `events`."""
 
     events: list[int]
     bytes: dict[str, list[int]]
@@ -73,17 +57,7 @@ class Levels(msgspec.Struct, frozen=True, kw_only=True, tag="levels"):
 
 
 class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The memory of one process on one device. None is what a snapshot does not tell.
-
-    Args:
-        device: CUDA's number; `total_bytes`: its memory; `others_bytes`: what other processes hold there.
-        peak, steady: at the highest level within the recorded steps, and between two steps.
-        trains: an optimizer stepped, or gradients were there.
-        num_samples: of the largest recorded step.
-        step_s: median of the recorded steps; `before_s`: of those before, so that recording's cost is seen.
-        spread_bytes: by which the peak is uncertain, where it is of a pretended GPU.
-        facts: that the `memory-…` findings ask for; docs/guides/memory.md defines each.
-    """
+    """The memory of one process on one device. None is what a snapshot does not tell."""
 
     rank: int | None = None
     pid: int | None = None
@@ -103,16 +77,7 @@ class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceOwners(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose blocks are on one device, as the agent tells it.
-
-    A position is the number of allocations and releases of the process so far.
-
-    Args:
-        marks: (`begin`, `forward`, `forward_end`, `update` or `step`, position); an update lasts until the next mark.
-        owners: (term, address, position at which the block at that address was the term's).
-        num_events: position of the snapshot; `reserved_bytes`: of the allocator then.
-        free_bytes, total_bytes: of the device then, as CUDA says.
-    """
+    """Whose blocks are on one device, as the agent tells it."""
 
     device: int
     marks: list[tuple[str, int]]
@@ -136,7 +101,7 @@ class Owners(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outside(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process has on a GPU besides torch's allocator, as far as it is known; `notes`: where that is from."""
+    """What a process has on a GPU besides torch's allocator, as far as it is known."""
 
     low_bytes: int
     num_bytes: int
@@ -145,7 +110,7 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """One batch on one card: bytes of the process, predicted, and measured where it was run."""
+    """One batch on one card."""
 
     batch: int
     num_bytes: int
@@ -154,10 +119,9 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the largest batch when it was run for `num_steps` steps, and of the next one.
+    """What became of the largest batch when it was run, and of the next one.
 
-    Args:
-        next_ended: "out-of-memory", "over-margin" or "fits"; the last says that the prediction was too careful.
+    `next_ended`: "out-of-memory", "over-margin" or "fits".
     """
 
     batch: int
@@ -168,15 +132,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True, tag="capacity"):
-    """What fits on one card.
-
-    Args:
-        card: as asked for, or the device's own.
-        limit_bytes: of the card less what other processes hold; `margin_bytes`: kept free of it.
-        measured: peaks of the runs that the model was made from, by batch.
-        residual: largest error of the model on these, as a share.
-        largest: batch that fits with the margin.
-    """
+    """What fits on one card. `measured`: by batch."""
 
     card: str
     limit_bytes: int
@@ -189,12 +145,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True, tag="capacity"):
 
 
 class Processes(msgspec.Struct, frozen=True, kw_only=True, tag="processes"):
-    """How many processes of the command one card carries; `most`: the smaller bound.
-
-    Args:
-        one_per_s, two_per_s: samples (steps, where they are not counted) of one alone, and of two together.
-        asked_per_s: that each must make; None if it was not asked.
-    """
+    """How many processes of the command one card carries."""
 
     one_per_s: float
     two_per_s: float

@@ -10,12 +10,7 @@ from dynotune.schema.memory import Capacity, Processes, RankMemory
 
 
 class MemoryAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the memory of a command goes, what fits, and what would save memory.
-
-    Args:
-        command: `file` where a snapshot was read instead; `pretended`: the GPU that was not there.
-        ranks: of the first run, in the order of ranks; of a snapshot, its devices.
-    """
+    """Where the memory of a command goes, what fits, and what would save memory. `ranks`: of the first run."""
 
     schema: str = "dynotune.memory/1"
     command: list[str] = []

@@ -20,11 +20,7 @@ EndedBy = Literal["command", "window", "timeout", "user"]
 
 
 class PretendedGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU that the program is to find, without memory and without work behind it.
-
-    Args:
-        total_bytes: as CUDA reports it.
-    """
+    """A GPU that the program is to find, without memory and without work behind it."""
 
     name: str
     total_bytes: int

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 
+from ..core.covers import covers
 from .recorder import on_device
 
 TYPE_CHECKING = False
@@ -46,11 +47,10 @@ def install(torch: Any) -> None:
                 library.impl(name, casts.around(base, getattr(getattr(torch.ops.aten, base), overload or "default")))
     clear = torch.clear_autocast_cache
 
+    @covers(torch, "clear_autocast_cache")
     def clear_autocast_cache() -> None:
         casts.cache.clear()
         clear()
-
-    torch.clear_autocast_cache = clear_autocast_cache
 
 
 class _Casts:

@@ -8,6 +8,7 @@ import re
 from importlib import import_module
 from types import SimpleNamespace
 
+from ..core.covers import covers
 from . import autocast, kernels, mode
 from .recorder import Recorder, on_device
 
@@ -140,6 +141,7 @@ def _move(torch: Any, device: Any) -> None:
     tensor, make, wrap, load, generator = torch.Tensor, torch.tensor, torch.as_tensor, torch.load, torch.Generator
     cuda, inside, plain = torch.device("cuda", 0), torch.device(mode.INSIDE, 0), tensor.to
 
+    @covers(tensor, "to")
     def to(self: Any, *args: Any, copy: bool = False, memory_format: Any = torch.preserve_format, **kwargs: Any) -> Any:
         wanted, dtype, non_blocking, layout = torch._C._nn._parse_to(*args, **kwargs)
         where = cuda if wanted is not None and (wanted.type == "cuda" or wanted == inside) else wanted
@@ -164,7 +166,6 @@ def _move(torch: Any, device: Any) -> None:
         def __new__(cls, device: Any = "cpu") -> Any:
             return super().__new__(cls, "cpu")
 
-    tensor.to = to
     tensor.cuda = lambda self, device=None, **kwargs: self.to(cuda, **kwargs)
     tensor.pin_memory = lambda self, *args, **kwargs: self
     tensor.is_pinned = lambda self, *args, **kwargs: False
@@ -178,18 +179,18 @@ def _show_values(torch: Any, device: Any) -> None:
     tensor = torch.Tensor
     numpy, describe = tensor.numpy, tensor.__format__
 
+    @covers(tensor, "numpy")
     def to_numpy(self: Any, *args: Any, **kwargs: Any) -> Any:
         if on_device(self):
             raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first.")
         is_fake = hasattr(self, "fake_device")
         return numpy(device.on_host(self.detach()) if is_fake else self, *args, **kwargs)
 
+    @covers(tensor, "__format__")
     def to_text(self: Any, specification: str) -> str:
         if hasattr(self, "fake_device") and self.dim() == 0:
             return format(self.item(), specification)
         return str(describe(self, specification))
-
-    tensor.numpy, tensor.__format__ = to_numpy, to_text
 
 
 def _choose(torch: Any, recorder: Recorder) -> None:
@@ -205,12 +206,11 @@ def _choose(torch: Any, recorder: Recorder) -> None:
             kinds.append(fake_class)
     group = torch._C._group_tensors_by_device_and_dtype
 
+    @covers(torch._C, "_group_tensors_by_device_and_dtype")
     def by_device(*args: Any, **kwargs: Any) -> Any:
         found = group(*args, **kwargs)
         cuda, inside = torch.device("cuda", 0), torch.device(mode.INSIDE, 0)
         return {(cuda if device == inside else device, dtype): held for (device, dtype), held in found.items()}
-
-    torch._C._group_tensors_by_device_and_dtype = by_device
 
     def compile(model: Any = None, **kwargs: Any) -> Any:
         recorder.notes["torch.compile is left out: its graphs need less for activations and more to compile"] = None
@@ -223,6 +223,7 @@ def _choose(torch: Any, recorder: Recorder) -> None:
 def _keep_parameters(torch: Any, device: Any, recorder: Recorder) -> None:
     """Parameters lose their data as they are registered, and stay the same ones as they move."""
 
+    @covers(torch.nn.Module, "_apply")
     def apply(self: Any, function: Any, recurse: bool = True) -> Any:
         # torch swaps tensors without data, which fails where a weak reference points to one.
         for child in self.children() if recurse else ():
@@ -237,8 +238,6 @@ def _keep_parameters(torch: Any, device: Any, recorder: Recorder) -> None:
                 if buffer is not None:
                     self._buffers[key] = function(buffer)
         return self
-
-    torch.nn.Module._apply = apply
 
     def register(module: Any, name: str, parameter: Any) -> Any:
         if isinstance(module, torch.nn.RNNBase):

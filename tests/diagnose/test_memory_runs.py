@@ -7,7 +7,6 @@ import pytest
 
 from dynotune import knobs, memory, probe
 from dynotune.diagnose import MemoryRequest, live_memory, memory_runs
-from dynotune.measure.live.request import Silent
 from dynotune.schema import document
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Capacity, Moment, Processes, Term
@@ -15,6 +14,7 @@ from dynotune.schema.memory_account import MemoryAccount
 from dynotune.schema.run import RunSpec
 
 from ..fakes import spec
+from ..search.simulated import Silent
 
 ROOT = Path(__file__).parents[2]
 CONTEXT = 300 << 20

@@ -9,11 +9,12 @@ import pytest
 
 from dynotune import knobs
 from dynotune.diagnose import MemoryRequest, live_memory, memory_runs
-from dynotune.measure.live.request import Silent
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Capacity, Moment
 from dynotune.schema.run import RunSpec
+
+from ..search.simulated import Silent
 
 pytestmark = pytest.mark.gpu
 

@@ -25,15 +25,7 @@ _NO_LIMIT = 1 << 62
 
 
 class OutOfMemory(Exception):
-    """The device has no room for an allocation, after all that is free was given back.
-
-    Attributes:
-        num_bytes: asked for.
-    """
-
-    def __init__(self, num_bytes: int) -> None:
-        super().__init__(f"no room for {num_bytes:,} bytes")
-        self.num_bytes = num_bytes
+    """The device has no room for an allocation of so many bytes, after all that is free was given back."""
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@
         [--draw SEED] [--lanes 1] [--gpus 1] [--limit-s 80] [--budget-s S] [--out FILE]
 
 KEPT is the folder that diagnosis_accuracy.py filled by `--keep`, and the programs are the same: their traces are
-read and run again by today's code. Every setting that it predicts and that can be switched is an arm, and so are the
-workers that the diagnosis names. Of each:
+read and run again by today's code; of one without traces the kept predictions are taken. Every setting that it
+predicts and that can be switched is an arm, and so are the workers that the diagnosis names. Of each:
 
 - **within**: the gain that was measured, 1 - 1/speed-up, lies within 15% of a step of the middle of the range;
 - **held**: it lies in the range, as far as its interval tells;
@@ -33,11 +33,13 @@ import kept
 import msgspec
 from diagnosis_accuracy import Case, cases, drawn, of_another_hand, of_publishers
 from hardware import RESULTS, without_places
+from rich.console import Console
 
 from dynotune import knobs
 from dynotune.diagnose.attributed import attributed
 from dynotune.diagnose.conclusions import conclude
 from dynotune.measure.live.switching import switch_arms
+from dynotune.report.terminal import Progress
 from dynotune.schema import document
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.facts import Unknown
@@ -59,13 +61,15 @@ def predicted(case: Case, folder: Path) -> dict[str, Predicted]:
     """What is predicted of settings that can be switched while a program runs, by setting."""
     found = folder / f"{case.key}.json.gz"
     traces = sorted(folder.glob(f"{case.key}.trace*.json.gz"))
-    if not found.is_file() or not traces:
+    if not found.is_file():
         return {}
     observation = document.decode(gzip.decompress(found.read_bytes()), Observation, name=str(found))
     if isinstance(observation.processes, Unknown):
         return {}
-    timelines = reading.read_traces(traces)
-    attribution = attributed(observation.processes, summarise(timelines), timelines)
+    attribution = observation.attribution
+    if traces:
+        timelines = reading.read_traces(traces)
+        attribution = attributed(observation.processes, summarise(timelines), timelines)
     if isinstance(attribution, Unknown):
         return {}
     observation = msgspec.structs.replace(observation, attribution=attribution)
@@ -87,13 +91,16 @@ def measured(case: Case, settings: Sequence[str], gpu: int | None, limit_s: floa
                 run,
                 [arm([knobs.parse(setting)]) for setting in settings],
                 limit_s,
+                folder=run.base,
+                facts={},
+                watcher=Progress(Console(quiet=True)),
                 num_blocks=NUM_BLOCKS,
                 fewest_blocks=FEWEST_BLOCKS,
             )
         except DynotuneError as error:
             return {setting: {"reason": without_places(error.message)} for setting in settings}
     rows: dict[str, Row] = {key: {"reason": without_places(reason)} for key, reason in found.given_up.items()}
-    for one in found.estimates():
+    for one in found.estimates:
         rows[one.arm] = {"speedup": one.speedup, "ci": one.ci, "num_blocks": one.num_blocks}
     return rows
 

@@ -229,10 +229,11 @@ def _engine_closed_during_use(random: Random, shared: Shared) -> None:
 
 def _engine_in_a_forked_child(random: Random, shared: Shared) -> None:
     with _engine() as engine:
+        batch = torch.ones((2, 3), device=DEVICE)  # CUDA itself refuses to make one in a forked child
 
         def child() -> None:
             with contextlib.suppress(ForkedError):
-                _ask(engine, random)
+                engine(batch)
                 raise AssertionError("the child was not refused")
             engine.close()
 

@@ -47,7 +47,7 @@ def test_a_tune_for_energy_proves_what_takes_fewer_joules_and_the_recipe_applies
     )  # fmt: skip
     assert said.returncode == 0, said.stderr
     study = json.loads((tmp_path / "study.json").read_text())
-    assert study["recipe"], f"{study['verdict']}\n{study['fates']}\n{study['trials']}"
+    assert study["recipe"], f"{study['verdict']}\n{study['trials']}"
     recipe = tomllib.loads((tmp_path / "recipe.toml").read_text())
     assert study["confirmed"]["verdict"] == "faster", study["verdict"]
     assert study["unit"] == "J/step" and study["confirmed"]["unit"] == "step"

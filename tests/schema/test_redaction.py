@@ -10,7 +10,7 @@ import tomllib
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dynotune.schema import comparison, diagnosis, document, observation, redaction, run, startup, study
@@ -195,18 +195,20 @@ FRAGMENTS = st.sampled_from(
 
 
 @given(st.lists(FRAGMENTS | VALUES, max_size=30), st.sampled_from(["", " ", "x", '"', "\n"]), st.integers(0, 6000))
+@example(['TOKEN="', "TOKEN=", "}", '="'], "", 200)
 def test_stretches_around_hints_hold_whatever_the_patterns_find_in_the_whole(fragments, filler, distance):
     half = len(fragments) // 2
     text = "".join([*fragments[:half], filler * distance, *fragments[half:]])
     stretches = [0, *(at for stretch in redaction._suspicious(text) for at in stretch), len(text)]
     assert stretches == sorted(stretches)
     if distance < 200:
-        whole = text
-        for pattern in redaction._patterns():
-            whole = pattern.sub(r"\g<1>@redacted", whole)
+        whole, before = text, ""
+        while whole != before:
+            before = whole
+            for pattern in redaction._patterns():
+                whole = pattern.sub(r"\g<1>@redacted", whole)
         assert redaction.redacted(text) == whole
-    else:
-        assert redaction.redacted(redaction.redacted(text)) == redaction.redacted(text)
+    assert redaction.redacted(redaction.redacted(text)) == redaction.redacted(text)
 
 
 def unbounded(tree):

@@ -182,6 +182,18 @@ def test_a_run_that_others_disturbed_is_void_whichever_arm(bench, runs):
     assert trial.void == "another process computes on GPU 0" and trial.ended == "measured"
 
 
+def test_a_disturbance_voids_no_run_whose_memory_is_asked_for(runs, tmp_path):
+    bench = bench_in(tmp_path, spec(cwd=tmp_path, base=tmp_path, objective="memory"), objective="memory")
+    pilots(bench)
+
+    def known(outcome):
+        run = msgspec.structs.replace(outcome.run, peak_tree_bytes=1 << 30)
+        return msgspec.structs.replace(outcome, run=run)
+
+    runs.instead["0002-prune"] = lambda outcome: disturbed(known(outcome))
+    assert bench.run(BASELINE, "prune", 1).void == ""
+
+
 def test_a_resumed_bench_goes_on_with_the_window_the_numbers_and_the_time(bench, runs, tmp_path):
     done = [*pilots(bench, FAST), bench.run(FAST, "prune", 1)]
     left_s = bench.left_s()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import msgspec
 import typer
 
-from dynotune.cli import options
+from dynotune.cli import answers, options
 from dynotune.cli.options import Budget, InProcess, Json, Margin, Pairs, Precision, Resume, one_of, runs_a_command
 from dynotune.schema.errors import CommandFailed, UsageError
 from dynotune.schema.run import RunSpec
@@ -126,7 +126,7 @@ def show(comparison: Comparison, json: str | None) -> None:
     """
     from dynotune.report import comparison_table
 
-    options.show(comparison_table, comparison, json)
+    answers.show(comparison_table, comparison, json)
     if comparison.failed is not None:
         from dynotune import memory
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from dynotune.cli import options
+from dynotune.cli import answers, options
 from dynotune.cli.options import FailOnSeverity, Json, runs_a_command
 from dynotune.schema.errors import DynotuneError, TooFewSteps, UsageError, from_elsewhere
 from dynotune.schema.run import RunSpec
@@ -66,8 +66,8 @@ def diagnose(
 
     with from_elsewhere(replay) if replay is not None else contextlib.nullcontext():
         diagnosis = conclude(observation, **beside)
-        options.show(diagnosis_report, diagnosis, json)
-    options.exit_if_severe(diagnosis.findings, fail_on)
+        answers.show(diagnosis_report, diagnosis, json)
+    answers.exit_if_severe(diagnosis.findings, fail_on)
 
 
 def _refuse_watching(context: typer.Context) -> None:
@@ -103,7 +103,7 @@ def _watch(run: RunSpec, *, isolate_loader: bool, roofline: bool) -> tuple[Obser
             if run.phase is not None or run.step_function is not None:
                 raise
             observation, path = _other_phase(run, observe, watcher, error)
-    options.say(f"Observed: {path}")
+    answers.say(f"Observed: {path}")
     return observation, beside
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynotune.cli import options
+from dynotune.cli import answers
 from dynotune.cli.explain import show
 from dynotune.cli.options import FailOnSeverity, Json, Python, check_json, environment
 from dynotune.schema.diagnosis import Difference, Examination
@@ -59,8 +59,8 @@ def doctor(
         return
     other = None if baseline is None else _read(baseline)
     examination = _examine(_facts(python, context.find_root().obj), other)
-    options.show(examination_report, examination, json)
-    options.exit_if_severe(examination.findings, fail_on)
+    answers.show(examination_report, examination, json)
+    answers.exit_if_severe(examination.findings, fail_on)
 
 
 def _read(path: Path) -> Facts:

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from dynotune.cli.options import Json, check_json, write_json
+from dynotune.cli.answers import write_json
+from dynotune.cli.options import Json, check_json
 
 HELP = """What a finding sees, why it costs, when it is wrong, and what people believe of it.
 

@@ -8,7 +8,8 @@ import msgspec
 import typer
 
 from dynotune import knobs as catalogue
-from dynotune.cli.options import Json, write_json
+from dynotune.cli.answers import write_json
+from dynotune.cli.options import Json
 
 
 class Catalogue(msgspec.Struct, frozen=True):

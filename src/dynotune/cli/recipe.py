@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from dynotune.cli import options
+from dynotune.cli import answers, options
 from dynotune.cli.options import (
     Budget,
     Json,
@@ -57,7 +57,7 @@ def show(file: File, json: Json = None) -> None:
     check_json(json)
     found = recipes.read(file)
     problems = checking.problems(found, file.name)
-    options.show(lambda kept: recipe_report(kept, problems=problems), found, json)
+    answers.show(lambda kept: recipe_report(kept, problems=problems), found, json)
 
 
 @recipe.command()
@@ -168,7 +168,7 @@ def _is_met(
     )
     if json != "-":
         compare.show(comparison, None)
-    options.show(verification_report, verification, json)
+    answers.show(verification_report, verification, json)
     return outcome == "met"
 
 
@@ -203,7 +203,7 @@ def export(
     checked = _checked(found, file, typed_settings(settings))
     text = _exported(found, checked, file, format, shm_size)
     if output is None:
-        options.write_bytes(text.encode())
+        answers.write_bytes(text.encode())
         return
     from dynotune.schema import atomic
 

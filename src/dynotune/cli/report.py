@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from dynotune.cli.options import Json, check_json, say, show
+from dynotune.cli.answers import say, show
+from dynotune.cli.options import Json, check_json
 from dynotune.schema import atomic
 from dynotune.schema.document import Head, parse, read
 from dynotune.schema.errors import UsageError, from_elsewhere
@@ -83,7 +84,7 @@ def _file_of(path: Path) -> Path:
 
 
 def noun_of(file: Path) -> str:
-    """What document of `NOUNS` the file is: `study` of `dynotune.study/2`.
+    """Return which of `NOUNS` the file is: `study` for `dynotune.study/2`.
 
     Raises:
         UsageError: it cannot be read, or has no report.

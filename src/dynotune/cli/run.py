@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from dynotune.cli import command_of
+from dynotune.cli.answers import write_json
 from dynotune.cli.options import (
     Json,
     RunDir,
@@ -20,7 +21,6 @@ from dynotune.cli.options import (
     environment,
     runs_folder,
     typed_settings,
-    write_json,
 )
 from dynotune.schema import redaction
 from dynotune.schema.errors import CannotRunHere, DynotuneError, UsageError

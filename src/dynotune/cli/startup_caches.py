@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from dynotune.cli import options
+from dynotune.cli import answers, options
 from dynotune.cli.doctor import interpreter_asked
 from dynotune.cli.options import Json, Python, check_json, environment, num_bytes, runs_a_command
 from dynotune.schema.caches import TITLES, CacheName
@@ -60,7 +60,7 @@ def warm(
         places.write_variables(folder, variables)
     with Progress(console(stderr=True)) as progress:
         warmed = fill(WarmRequest(run=run, max_runs=max_runs, variables=variables), progress)
-    options.show(warmed_report, warmed, json, soft_wrap=True)
+    answers.show(warmed_report, warmed, json, soft_wrap=True)
     if warmed.end == "not-warm":
         raise typer.Exit(1)
 
@@ -105,7 +105,7 @@ def pack(
     with _busy("Packing"):
         packed = cache_pack.pack(file, found, conditions, command=command, env=env, without=left)
     variables = {**places.variables(Path(cache_lines.FOLDER)), **packed.manifest.variables}
-    options.show(lambda kept: packed_report(kept, variables), packed, json, soft_wrap=True)
+    answers.show(lambda kept: packed_report(kept, variables), packed, json, soft_wrap=True)
 
 
 UNPACK_HELP = """Put packed compile caches in place, where they fit this machine.
@@ -172,7 +172,7 @@ def unpack(
     if folder is not None:
         places.write_variables(folder, unpacked.variables)
     trusted_by = "--trust" if sha256 is None else f"--sha256 {sha256}"
-    options.show(lambda kept: unpacked_report(kept, trusted_by=trusted_by), unpacked, json, soft_wrap=True)
+    answers.show(lambda kept: unpacked_report(kept, trusted_by=trusted_by), unpacked, json, soft_wrap=True)
 
 
 def _refuse(differences: list[Difference], name: str, force: bool) -> None:

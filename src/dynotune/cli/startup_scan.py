@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynotune.cli import options
+from dynotune.cli import answers
 from dynotune.cli.options import Json, check_json, environment, one_of, seconds_of
 from dynotune.schema.errors import CannotRunHere, UsageError
 
@@ -67,7 +67,7 @@ def scan(
             hint="Name one: --compute-capability 9.0",
         )
     found = _scan(_places(paths or [], python, context.find_root().obj), gpus, timeout)
-    options.show(lambda kept: device_code_report(kept, every=every), found, json)
+    answers.show(lambda kept: device_code_report(kept, every=every), found, json)
     bad = GATES[GATES.index(fail_on) :] if fail_on is not None else ()
     if any(verdict.verdict in bad for library in found.libraries for verdict in library.verdicts):
         raise typer.Exit(1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from dynotune.cli import options
+from dynotune.cli import answers, options
 from dynotune.cli.options import Budget, Json, Margin, Resume, runs_a_command
 from dynotune.schema.run import RunSpec
 
@@ -52,7 +52,7 @@ def time(
         folder = options.resumed_folder(context, resume, run.base, starting.FILE, but=("budget",))
     run = msgspec.structs.replace(run, objective="time-to-first-step")
     startup = _timed(StartRequest(run=run, max_blocks=blocks, margin=margin, budget_s=budget), folder)
-    options.show(startup_report, startup, json)
+    answers.show(startup_report, startup, json)
 
 
 def _timed(request: StartRequest, resume: Path | None) -> Startup:

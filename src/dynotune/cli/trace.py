@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from dynotune.cli import options
+from dynotune.cli import answers, options
 from dynotune.cli.options import Json, check_json, num_bytes, runs_a_command
 from dynotune.cli.trace_files import Question, arrange, as_text, files_of, is_snapshot
 from dynotune.schema.errors import UsageError, from_elsewhere
@@ -83,14 +83,14 @@ def trace(
         asked: Question = "compare" if compare else "ranks" if ranks else None
         with from_elsewhere(files[0] if files else "the trace"):
             document, report = _explained(files or [], asked, limit_bytes, top)
-            options.show(report, document, json)
+            answers.show(report, document, json)
     else:
         from dynotune.measure.live import RecordRequest
 
         options.check_run(context, run)
         request = RecordRequest(run=run, num_steps=steps, stacks=stacks, shapes=shapes, memory=memory)
         document, report = _recorded(request, limit_bytes, top)
-        options.show(report, document, json)
+        answers.show(report, document, json)
 
 
 def _check(context: typer.Context, files: Sequence[Path], command: Sequence[str] | None) -> None:
@@ -137,7 +137,7 @@ def _recorded(request: RecordRequest, limit_bytes: int | None, top: int) -> Answ
         watcher: Watcher = progress
         recording = record(request, watcher)
     several = len(recording.traces) > 1
-    options.say(f"Recorded into {recording.folder}" if several else f"Recorded: {recording.traces[0]}")
+    answers.say(f"Recorded into {recording.folder}" if several else f"Recorded: {recording.traces[0]}")
     return _answer(_read([recording.traces], limit_bytes), "ranks", top, notes=recording.notes)
 
 
@@ -151,7 +151,7 @@ def _answer(arguments: Sequence[Sequence[Timeline]], asked: Question, top: int, 
 
     arrangement = arrange(arguments, asked)
     if arrangement.why:
-        options.say(arrangement.why)
+        answers.say(arrangement.why)
     summaries = [summarise(timelines) for timelines in arrangement.traces]
     if len(summaries) == 1:
         from dynotune.report.trace import trace_report

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 import typer
 
-from dynotune.cli import options
+from dynotune.cli import answers, options
 from dynotune.cli.options import Budget, Json, Margin, Resume, one_of, runs_a_command
 from dynotune.schema import toml_text
 from dynotune.schema.errors import UsageError
@@ -108,7 +108,7 @@ def tune(
     finally:
         # Whatever comes of handing it over: what was proved stands.
         if json is not None:
-            options.write_json(study, json)
+            answers.write_json(study, json)
     if fail_on is not None and not study.recipe:
         raise typer.Exit(1)
 
@@ -123,7 +123,7 @@ def _base_recipe(file: Path, typed: list[Setting]) -> tuple[BaseRecipe, list[Set
     name = str(file.absolute())
     chosen, left_out = checking.settings(recipe, name, typed)
     for line in checking.not_applied(left_out, file.name):
-        options.say(line)
+        answers.say(line)
     if not chosen:
         what = "has no settings" if not left_out else "has no setting that is applied,"
         raise UsageError(f"{file} {what} to begin from.", hint="Leave --recipe out.")
@@ -175,16 +175,16 @@ def _hand_over(folder: Path, study: Study, *, output: Path | None, report: Path 
     target = output or Path(RECIPE)
     if study.recipe and (folder / KEPT).exists():
         if output is None and target.exists() and target.read_bytes() != (folder / KEPT).read_bytes():
-            options.say(f"{target} was here before and is left as it is; --output {target} replaces it.")
+            answers.say(f"{target} was here before and is left as it is; --output {target} replaces it.")
             target = folder / KEPT
-            options.say(f"Recipe: {target}")
+            answers.say(f"Recipe: {target}")
         else:
-            options.say(f"Recipe: {target}{', in place of the one that was there' if target.exists() else ''}")
+            answers.say(f"Recipe: {target}{', in place of the one that was there' if target.exists() else ''}")
             _copy(folder / KEPT, target, "--output")
     if (folder / REPORT).exists():
         if report is not None:
             _copy(folder / REPORT, report, "--report")
-        options.say(f"Report: {report or folder / REPORT}")
+        answers.say(f"Report: {report or folder / REPORT}")
     return target
 
 
@@ -204,4 +204,4 @@ def show(study: Study, json: str | None, *, recipe: Path) -> None:
     from dynotune.report.study import study_report
 
     if json != "-":
-        options.show(lambda kept: study_report(kept, recipe=str(recipe)), study, None)
+        answers.show(lambda kept: study_report(kept, recipe=str(recipe)), study, None)

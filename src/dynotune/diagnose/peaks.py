@@ -7,14 +7,12 @@ has ended, and takes as many threads as the command did.
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from dynotune.probe import run_python
 from dynotune.schema.facts import Unknown
 
 TIMEOUT_S = 120.0
@@ -132,31 +130,10 @@ def peaks(
         types: of `TYPES`.
         num_threads: that the command's operators use; None leaves torch's own number.
     """
-    if isinstance(python, Unknown):
-        return python
     asked = {"types": list(types), "device": "cuda" if uses_device else "cpu", "num_threads": num_threads}
-    try:
-        child = subprocess.Popen(
-            [python, "-c", _PROBE, json.dumps(asked)],
-            cwd=cwd,
-            env={**env, "PYTHONDONTWRITEBYTECODE": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-    except OSError as error:
-        return Unknown(f"{python} cannot be started: {error.strerror}")
-    with child:
-        try:
-            stdout, stderr = child.communicate(timeout=timeout_s)
-        except BaseException as error:
-            # What it started holds its pipes open too.
-            os.killpg(child.pid, signal.SIGKILL)
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
-            return Unknown(f"the probe of the device's peaks did not end within {timeout_s:g} s")
-    return _read(child.returncode, stdout, stderr)
+    late = f"the probe of the device's peaks did not end within {timeout_s:g} s"
+    ended = run_python(python, ["-c", _PROBE, json.dumps(asked)], cwd, env, timeout_s, late)
+    return ended if isinstance(ended, Unknown) else _read(*ended)
 
 
 def _read(exit_code: int, stdout: bytes, stderr: bytes) -> Peaks | Unknown:

@@ -22,7 +22,7 @@ from dynotune.probe.sampling.sampler import Sampler
 from dynotune.probe.sampling.window import over
 from dynotune.probe.sources import nvml
 from dynotune.probe.sources.counters import descendants
-from dynotune.probe.sources.interpreter import interpreter
+from dynotune.probe.sources.interpreter import interpreter, run_python
 from dynotune.probe.sources.samples import Sample, read_samples
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "over",
     "process_bytes",
     "read_samples",
+    "run_python",
     "torch_build",
     "used_bytes",
 ]

@@ -133,6 +133,13 @@ def redacted(text: str) -> str:
         escaped = json.dumps(value, ensure_ascii=False)[1:-1]
         if escaped in text:
             text = text.replace(escaped, MARK)
+    # A mark may complete what an earlier pattern looks for. Each turn that changes anything leaves less besides marks.
+    while (found := _redacted_once(text)) != text:
+        text = found
+    return text
+
+
+def _redacted_once(text: str) -> str:
     parts, done = [], 0
     for begin, end in _suspicious(text):
         part = text[begin:end]

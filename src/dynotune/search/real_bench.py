@@ -214,7 +214,8 @@ class RealBench:
             if arm == BASELINE:
                 raise
             return replace(trial, ended=ended, detail=detail)
-        void = "; ".join(summary.void_reasons({"candidate": outcome})) if phase != "pilot" else ""
+        reasons = objective.void_reasons(self._study.run.objective, {"candidate": outcome}) if phase != "pilot" else []
+        void = "; ".join(reasons)
         if outcome.rejected:
             return replace(trial, ended="rejected", detail=failures.rejection(outcome))
         if phase == "pilot" and (refused := self._pilot(arm, outcome)):

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -29,8 +29,12 @@ def refuse(where: str, error: Exception) -> None:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[EventLog]:
+def told(monkeypatch: pytest.MonkeyPatch) -> EventLog:
     """Covers loaders for one test; each look at the clock finds it a second later."""
+    return hooked(monkeypatch, refuse)
+
+
+def hooked(monkeypatch: pytest.MonkeyPatch, log: Callable[[str, Exception], None]) -> EventLog:
     iterator = torch.utils.data.dataloader._BaseDataLoaderIter
     for cls, names in ((iterator, ("__init__", "_reset", "__next__")), (DataLoader, ("__iter__",))):
         for name in names:
@@ -38,7 +42,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[EventLog]:
     ticks = iter(range(10_000))
     monkeypatch.setattr(event_hooks, "perf_counter", lambda: float(next(ticks)))
     told = EventLog()
-    event_hooks.LoaderHooks(torch, told, lambda key, loader: "loader", refuse)
+    event_hooks.LoaderHooks(torch, told, lambda key, loader: "loader", log)
     return told
 
 
@@ -64,5 +68,29 @@ def test_an_iterator_that_another_library_makes_is_left_alone(told):
         def _get_iterator(self):
             return iter([1, 2])
 
+    assert list(Own([0])) == [1, 2]
+    assert told.events == []
+
+
+@pytest.mark.parametrize("answer", [{}.__getitem__, lambda name: lambda: name], ids=["raises", "answers anything"])
+def test_an_iterator_that_answers_names_by_its_own_code_is_drawn_as_without_us(monkeypatch, answer):
+    class Proxy:
+        def __init__(self):
+            self.left = iter([1, 2])
+
+        def __getattr__(self, name):
+            return answer(name)
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            return next(self.left)
+
+    class Own(DataLoader):
+        def _get_iterator(self):
+            return Proxy()
+
+    told = hooked(monkeypatch, lambda where, error: None)
     assert list(Own([0])) == [1, 2]
     assert told.events == []

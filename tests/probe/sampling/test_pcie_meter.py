@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 
 from dynotune.probe import Sampler
+from dynotune.probe.sampling.gpu_counters import GpuCounters
 from dynotune.probe.sampling.pcie_meter import PcieMeter, PcieRates
 from dynotune.schema.facts import Unknown
 
@@ -92,3 +93,11 @@ def test_a_mistake_in_the_thread_is_told(fake_nvml, h200):
     meter.start()
     meter._thread.join(DEADLINE_S)
     assert "ZeroDivisionError" in meter.error
+
+
+def test_a_sample_asks_nothing_of_the_link_itself(fake_nvml, h200, monkeypatch):
+    library, asked = fake_nvml(h200), []
+    for name in ("nvmlDeviceGetCurrPcieLinkGeneration", "nvmlDeviceGetCurrPcieLinkWidth"):
+        monkeypatch.setattr(library, name, asked.append, raising=True)
+    (gpu,) = GpuCounters([0], nvml=library).read([])
+    assert asked == [] and gpu.pcie_replays == 4

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from dynotune.probe import interpreter
+from dynotune.probe.sources.interpreter import answer
 from dynotune.schema.facts import Unknown
 
 
@@ -114,3 +117,17 @@ def test_torchrun_without_python_is_unknown(env, bin_folder, tmp_path):
 
 def test_this_very_python_is_named_as_it_was_called(tmp_path):
     assert interpreter([sys.executable, "x.py"], {}, tmp_path) == sys.executable
+
+
+def test_an_interpreter_that_is_being_asked_ends_with_an_interrupt(monkeypatch):
+    asked = []
+
+    class Interrupted(subprocess.Popen):
+        def communicate(self, *args, **kwargs):
+            asked.append(self)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        answer(sys.executable, "import time; time.sleep(600)", cwd=None, env=None, timeout_s=600.0)
+    assert [child.wait() for child in asked] == [-signal.SIGKILL]

@@ -247,7 +247,7 @@ _LOADING_MODES = {1: "EAGER", 2: "LAZY"}
 
 
 def seen_effect(name: str, asked: str) -> Effect:
-    """What the variable came to, written as it is set, and who says so; None where nobody says (yet)."""
+    """Tell the value that the variable came to, written as it is set, and who says so; None if nobody says (yet)."""
     try:
         if name == "TORCHINDUCTOR_COMPILE_THREADS":
             return _compile_threads()

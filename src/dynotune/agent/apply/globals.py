@@ -17,7 +17,7 @@ _FORMAT_TO_PRECISION = {"ieee": "highest", "none": "highest", "tf32": "high", "b
 
 
 def read(torch: Any, site: dict[str, Any]) -> Any:
-    """What holds now. Raises AttributeError: this version has no such thing."""
+    """Read the value that holds now. Raises AttributeError: this version has no such thing."""
     if site["type"] == "attr":
         return resolve(torch, site["path"])
     try:

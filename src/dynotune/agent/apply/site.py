@@ -97,7 +97,7 @@ def cover_constructor(
 ) -> None:
     """Let `rewrite` change the arguments of each construction of a class; `built` gets the object and its answer.
 
-    Where nothing was changed, `otherwise` makes that answer of what went wrong; of "" for a call that torch refuses.
+    If nothing was changed, `otherwise` makes that answer from the error's text, which is "" if torch refuses the call.
     """
     original = kind.__init__
     signature = inspect.signature(original)

@@ -36,7 +36,7 @@ class ErrorLog:
 
 
 def guarded(log: Callable[[str, Exception], None], where: str, function: Callable[..., Any], *args: Any) -> Any:
-    """What the function gives; None where it raised, which `log` is told with the place."""
+    """Return what the function gives, or None if it raised; `log` is then told, with the place."""
     try:
         return function(*args)
     except Exception as error:

@@ -23,13 +23,13 @@ def class_name(thing: Any) -> str:
 
 
 def name_of(thing: Any) -> str:
-    """Of a class or function, with its module; else of the class of an object."""
+    """Return the name of a class or function, with its module; for other objects, that of their class."""
     while isinstance(thing, functools.partial):
         thing = thing.func
     named = thing if hasattr(thing, "__qualname__") else type(thing)
     # In a worker that was spawned the program's own module bears another name.
-    module = "__main__" if named.__module__ == "__mp_main__" else named.__module__
-    return "%s.%s" % (module, named.__qualname__)
+    module = getattr(named, "__module__", None) or type(named).__module__  # methods of C have none
+    return "%s.%s" % ("__main__" if module == "__mp_main__" else module, named.__qualname__)
 
 
 def length_of(thing: Any) -> int | None:

@@ -38,7 +38,7 @@ class _Loader:
 
 
 class Loaders:
-    """Those drawn from so far, in the order they began."""
+    """The loaders drawn from so far, in the order they began."""
 
     def __init__(self, log: Log) -> None:
         self._log = log

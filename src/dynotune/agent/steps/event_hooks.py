@@ -56,9 +56,13 @@ class LoaderHooks:
             self._are_unseen = False
 
     def _waited_before(self, iterator: Any, begin: float) -> None:
-        of = getattr(iterator, "_dynotune", None)  # none where another library brings its own iterator
-        if of is not None:
-            guarded(self._log, "loader", self._steps.waited_before, of[0], perf_counter() - begin)
+        guarded(self._log, "loader", self._tell_wait, iterator, perf_counter() - begin)
+
+    def _tell_wait(self, iterator: Any, wait_s: float) -> None:
+        # An iterator of another library has none, or answers by its own code, which may raise.
+        of = getattr(iterator, "_dynotune", None)
+        if isinstance(of, tuple):
+            self._steps.waited_before(of[0], wait_s)
 
     def _cover_iter(self, loaders: Any) -> None:
         hooks, original = self, loaders.__iter__
@@ -83,9 +87,14 @@ class LoaderHooks:
         @covers(iterator, "_reset")
         def _reset(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
             reset(self, loader, *args, **kwargs)
-            is_first = bool(args[0] if args else kwargs.get("first_iter", False))  # it has just been made
-            if not (hooks._are_unseen or is_first) and hasattr(self, "_dynotune"):
-                guarded(hooks._log, "loader", hooks._met, self._dynotune[0], loader)
+            guarded(
+                hooks._log, "loader", hooks._begun_anew, self, loader, args[0] if args else kwargs.get("first_iter")
+            )
+
+    def _begun_anew(self, iterator: Any, loader: Any, is_first: Any) -> None:
+        """`is_first`: it has just been made."""
+        if not (self._are_unseen or is_first) and hasattr(iterator, "_dynotune"):
+            self._met(iterator._dynotune[0], loader)
 
     def _made(self, iterator: Any, loader: Any) -> None:
         # No reference to the loader: it must die when it would have died. Of what it holds, the iterator needs nearly

@@ -1,4 +1,4 @@
-"""What the program computes, in few numbers that stay on the device until they are read; whether an arm changes it."""
+"""Digests of results, few numbers that stay on the device until they are read, tell whether an arm changes them."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class ResultsWithin:
         return output
 
     def read(self) -> dict[str, Any] | None:
-        """What was seen, as fields of an event; None if no call could be compared."""
+        """Return the comparison as fields of an event; None if no call could be compared."""
         if not self._with_arm:
             return None
         found = {"baseline": self._plain, "redrawn": self._redrawn if self._draws else [], "candidate": self._with_arm}

@@ -110,7 +110,7 @@ _NUM_VALUES = 256
 def alias(torch: Any, value: Any, depth: int = 0) -> Any:
     """`value` such that taking it apart, or changing a tensor's shape in place, leaves the original as it is.
 
-    What is in the tensors is shared: a program that changes that in place changes it for every step.
+    Tensors are shared: a program that changes that in place changes it for every step.
     """
     kind = type(value)
     if kind is torch.Tensor:

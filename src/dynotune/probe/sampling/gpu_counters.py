@@ -17,6 +17,8 @@ from dynotune.schema.facts import Unknown, needed, or_unknown
 
 NO_NEW = PcieRates(*[Unknown("the PCIe link was not asked since the sample before")] * 4)
 NO_RATES: Mapping[int, PcieRates] = {}
+# Questions about the link take milliseconds: PcieMeter asks them, less often.
+_ASKED_OTHERWISE = {"clock_reasons", "processes", *(f"pcie_{field}" for field in PcieRates._fields)}
 
 
 class GpuCounters:
@@ -62,7 +64,7 @@ class GpuCounters:
         asked: dict[str, Any] = {
             field: answer(library, partial(QUESTIONS[field], library, handle))
             for field in Gpu.__struct_fields__
-            if field in QUESTIONS and field not in ("clock_reasons", "processes")
+            if field in QUESTIONS and field not in _ASKED_OTHERWISE
         }
         asked |= {f"pcie_{field}": found for field, found in rates._asdict().items()}
         return Gpu(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -167,10 +168,35 @@ def answer(
     timeout_s: float,
     late: str = "did not answer",
 ) -> Any:
-    """What an interpreter prints behind `MARK`, which is JSON, when it runs `question`."""
+    """Return what an interpreter prints behind `MARK`, which is JSON, when it runs `question`."""
+    late = f"{python} {late} within {timeout_s:g} s"
+    exit_code, stdout, stderr = needed(run_python(python, ["-c", question], cwd, env, timeout_s, late))
+    lines = stdout.decode(errors="replace").splitlines()
+    marked = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]
+    if exit_code != 0 or not marked:
+        last = (stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
+        return Unknown(f"{python} did not answer; it ended with exit code {exit_code}: {last}")
+    return json.loads(marked[-1])
+
+
+def run_python(
+    python: str | Unknown,
+    words: Sequence[str],
+    cwd: str | os.PathLike[str] | None,
+    env: Mapping[str, str] | None,
+    timeout_s: float,
+    late: str,
+) -> tuple[int, bytes, bytes] | Unknown:
+    """Run an interpreter to its end, in a session of its own.
+
+    Returns:
+        Exit code, standard output and standard error; Unknown if it cannot be started, or `late` if it takes too long.
+    """
+    if isinstance(python, Unknown):
+        return python
     try:
         child = subprocess.Popen(
-            [needed(python), "-c", question],
+            [python, *words],
             cwd=cwd,
             env={**(os.environ if env is None else env), "PYTHONDONTWRITEBYTECODE": "1"},
             stdin=subprocess.DEVNULL,
@@ -183,13 +209,11 @@ def answer(
     with child:
         try:
             stdout, stderr = child.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            # What it started holds its pipes open too.
-            os.killpg(child.pid, signal.SIGKILL)
-            return Unknown(f"{python} {late} within {timeout_s:g} s")
-    lines = stdout.decode(errors="replace").splitlines()
-    marked = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]
-    if child.returncode != 0 or not marked:
-        last = (stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
-        return Unknown(f"{python} did not answer; it ended with exit code {child.returncode}: {last}")
-    return json.loads(marked[-1])
+        except BaseException as error:
+            # Its children hold its pipes open too, and no Ctrl-C of the terminal reaches its session.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            return Unknown(late)
+    return child.returncode, stdout, stderr

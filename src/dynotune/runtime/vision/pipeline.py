@@ -81,6 +81,7 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
         # Daemons: a source that never returns must not keep the interpreter from its exit.
         jobs = {"reader": self._read, "launcher": self._launch}
         threads = [threading.Thread(target=job, name=f"dynotune-{name}", daemon=True) for name, job in jobs.items()]
+        self._at_exit: Callable[[], None] | None = None
         self._at_exit = started(threads, self._lifetime, self.close)
 
     def _read(self) -> None:
@@ -167,7 +168,9 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
         """
         if not self._lifetime.is_ours:
             return
-        atexit.unregister(self._at_exit)
+        unregister, self._at_exit = self._at_exit, None  # it holds this pipeline, and so its source
+        if unregister is not None:
+            atexit.unregister(unregister)
         with self._lock:
             first, self._stopped = not self._stopped, True
             if first:

@@ -130,8 +130,9 @@ class _Mux:
         """The readers end when their source next gives a frame; nothing is read any more from now on."""
         if not self._lifetime.is_ours:
             return
-        if self._at_exit is not None:
-            atexit.unregister(self._at_exit)
+        unregister, self._at_exit = self._at_exit, None  # it holds this, and so the sources
+        if unregister is not None:
+            atexit.unregister(unregister)
         with self._lock:
             self._stopped = True
             self._arrived.notify_all()

@@ -1,0 +1,78 @@
+"""Answers of subcommands: a report or JSON on standard output, lines beside it on stderr, and gates."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
+
+from dynotune.cli.options import SEVERITIES
+from dynotune.schema.errors import UsageError
+
+if TYPE_CHECKING:
+    import msgspec
+
+    from dynotune.schema.diagnosis import Finding
+
+D = TypeVar("D", bound="msgspec.Struct")
+
+
+def show(report: Callable[[D], Any], document: D, json: str | None, *, soft_wrap: bool = False) -> None:
+    """Print what `report` makes of the document without its secrets, unless the JSON goes to standard output.
+
+    The JSON is written where that was asked for, without secrets, too.
+    """
+    if json != "-":
+        from dynotune.report import console
+        from dynotune.schema.document import without_secrets
+
+        console(soft_wrap=soft_wrap).print(report(without_secrets(document)))
+    if json is not None:
+        write_json(document, json)
+
+
+def write_json(document: object, target: str) -> None:
+    """Write `document` to the file `target`, or to standard output when that is `-`.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    from dynotune.schema.document import encode
+
+    raw = encode(document) + b"\n"
+    if target == "-":
+        write_bytes(raw)
+        return
+    from dynotune.schema import atomic
+
+    try:
+        atomic.write(Path(target), raw)
+    except OSError as error:
+        raise UsageError(f"Cannot write {target}: {error.strerror}.", hint="Name another file with --json.") from error
+
+
+def exit_if_severe(findings: Iterable[Finding], fail_on: str | None) -> None:
+    """Exit with 1 if a finding is as severe as `--fail-on` says, or more."""
+    failing = SEVERITIES[: SEVERITIES.index(fail_on) + 1] if fail_on is not None else ()
+    if any(finding.severity in failing for finding in findings):
+        raise typer.Exit(1)
+
+
+def say(text: str) -> None:
+    """Write a line on stderr, beside the answer."""
+    from rich.text import Text
+
+    from dynotune.report import console
+    from dynotune.text import words
+
+    console(stderr=True).print(Text(words.plain(text), style="dim"), soft_wrap=True)
+
+
+def write_bytes(raw: bytes) -> None:
+    """Write UTF-8 to standard output, whatever the terminal's encoding is: it is a file for others."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(raw)
+    sys.stdout.flush()

@@ -34,7 +34,7 @@ def rank(sizes: dict[str, float] | None = None, modules: dict[str, float] | None
     peak = Moment(process_bytes=total, reserved_bytes=total - GIB, requested_bytes=total - GIB, terms=terms)
     usual: dict[str, Any] = {
         "pid": 1, "device": 0, "total_bytes": 80 * GIB, "others_bytes": 0, "peak": peak, "steady": peak, "trains": True,
-        "levels": Unknown("none"), "step_s": 0.1,
+        "step_s": 0.1,
         "facts": {"autocast": True, "dtype": "float32", "grad_enabled": True, "fused": True, "foreach": None},
     }  # fmt: skip
     facts = usual["facts"] | fields.pop("facts", {})

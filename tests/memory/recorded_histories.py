@@ -5,7 +5,6 @@ What was reserved and allocated before the first recorded event is reckoned back
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -71,7 +70,7 @@ def _replayed(events: list[dict[str, Any]], final: list[dict[str, Any]]) -> Repl
             before = model.reserved_bytes
             model.allocate(event["addr"], event["size"], event["stream"])
             num += 1
-            num_placed += model._live[event["addr"]][0].address == event["addr"]
+            num_placed += model.live[event["addr"]].address == event["addr"]
             if model.reserved_bytes > before:
                 taken.append(model.reserved_bytes - before)
         elif action == "free_completed":
@@ -118,27 +117,18 @@ def _begin_with(model: CachingAllocator, events: list[dict[str, Any]], final: li
 
 def _adopt(model: CachingAllocator, address: int, size: int, stream: int, live: list[tuple[int, int, int]]) -> None:
     small = size == 2 * MIB
-    pool = model._pools.setdefault((small, stream), allocator._Pool(small))
-    segment = allocator._Segment(pool, address)
+    pool = model.pool(1 if small else size, stream)
     model.reserved_bytes += size
-    chain: list[allocator._Block] = []
+    pool.segments[address] = size
     at = address
     for (start, requested, known), following in zip(live, [*live, (address + size, 0, 0)][1:], strict=True):
         if start > at:
-            chain.append(allocator._Block(segment, at, start - at))
+            pool.free.add(at, start - at)
         room = following[0] - start
         block_size = known or model.rounded(requested)
         # Of a large block so little is never split off, nor free by itself.
         block_size = room if not known and not small and room - block_size <= MIB else block_size
-        chain.append(allocator._Block(segment, start, block_size, free=False))
-        model._live[start] = chain[-1], requested
-        model.allocated_bytes += block_size
-        model.requested_bytes += requested
+        model.live[start] = allocator._Block(pool, start, block_size)
         at = start + block_size
     if at < address + size:
-        chain.append(allocator._Block(segment, at, address + size - at))
-    for left, right in itertools.pairwise(chain):
-        left.after, right.before = right, left
-    for block in chain:
-        if block.free:
-            pool.add(block)
+        pool.free.add(at, address + size - at)

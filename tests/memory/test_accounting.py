@@ -93,7 +93,7 @@ def test_a_history_that_lost_its_beginning_is_accounted_with_a_note():
 
 def test_a_history_that_does_not_tell_makes_no_terms():
     found = accounted([], num_events=8, marks=STEP, unknown="events were left out")
-    assert found.peak == found.steady == found.levels == Unknown("events were left out")
+    assert found.peak == found.steady == Unknown("events were left out")
 
 
 def test_a_count_of_the_driver_below_what_is_reserved_is_not_believed():

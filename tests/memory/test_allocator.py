@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.memory.allocator import MIB, AllocatorSettings, CachingAllocator, OutOfMemory
+from dynotune.schema.errors import UsageError
 
 from .recorded_histories import FOLDER, replays
 
@@ -16,7 +17,7 @@ SETTINGS = st.builds(
     AllocatorSettings,
     expandable_segments=st.booleans(),
     max_split_bytes=st.sampled_from([1 << 62, 24 * MIB]),
-    roundup_divisions=st.sampled_from([{}, {1 << power: 4 for power in range(16)}]),
+    roundup_divisions=st.sampled_from([0, 4]),
 )
 
 
@@ -43,7 +44,7 @@ def test_a_released_block_is_taken_again_and_its_rest_is_split_off():
     model.release(0)
     for name in (1, 2):
         model.allocate(name, 10 * MIB)
-    assert (model.reserved_bytes, model.allocated_bytes) == (20 * MIB, 20 * MIB)
+    assert (model.reserved_bytes, allocated(model)) == (20 * MIB, 20 * MIB)
 
 
 def test_of_a_large_block_a_rest_of_up_to_one_mebibyte_stays_with_it():
@@ -51,7 +52,7 @@ def test_of_a_large_block_a_rest_of_up_to_one_mebibyte_stays_with_it():
     model.allocate(0, 20 * MIB)
     model.release(0)
     model.allocate(1, 19 * MIB)
-    assert model.allocated_bytes == 20 * MIB
+    assert allocated(model) == 20 * MIB
 
 
 def test_blocks_of_another_stream_are_not_taken():
@@ -84,7 +85,7 @@ def test_the_cache_is_given_back_before_an_allocation_fails():
     model.allocate(0, 60 * MIB)
     model.release(0)
     model.allocate(1, 80 * MIB)
-    assert (model.reserved_bytes, model.num_retries) == (80 * MIB, 1)
+    assert model.reserved_bytes == 80 * MIB
     with pytest.raises(OutOfMemory):
         model.allocate(2, 40 * MIB)
 
@@ -101,11 +102,16 @@ def test_the_threshold_of_garbage_collection_counts_only_where_the_program_set_a
 
 def test_settings_are_read_as_torch_reads_them():
     found = AllocatorSettings.parse(
-        "expandable_segments:True,max_split_size_mb:512,roundup_power2_divisions:[256:1,512:2,>:4]"
+        "expandable_segments:True,max_split_size_mb:512,roundup_power2_divisions:4"
     )
-    assert (found.expandable_segments, found.max_split_bytes) == (True, 512 * MIB)
-    assert (found.roundup_divisions[512], found.roundup_divisions[1024]) == (2, 4)
+    assert (found.expandable_segments, found.max_split_bytes, found.roundup_divisions) == (True, 512 * MIB, 4)
     assert AllocatorSettings.parse("backend:cudaMallocAsync").backend == "cudaMallocAsync"
+    with pytest.raises(UsageError, match="not modelled"):
+        AllocatorSettings.parse("roundup_power2_divisions:[256:1,512:2,>:4]")
+
+
+def allocated(model):
+    return sum(block.size for block in model.live.values())
 
 
 @given(STEPS, SETTINGS)
@@ -121,13 +127,13 @@ def test_whatever_is_asked_the_sums_agree_and_all_can_be_given_back(steps, setti
             model.allocate(number, size, stream)
             live[number] = size
         assert sum(size for _, size in model.segments()) == model.reserved_bytes
-        assert model.requested_bytes == sum(live.values()) <= model.allocated_bytes <= model.reserved_bytes
-        blocks = sorted((block.address, block.size) for block in model._blocks())
+        assert sum(live.values()) <= allocated(model) <= model.reserved_bytes
+        blocks = sorted((block.address, block.size) for block in model.live.values())
         assert all(a + size <= b for (a, size), (b, _) in itertools.pairwise(blocks))
     for name in live:
         model.release(name)
     model.empty_cache()
-    assert (model.reserved_bytes, model.allocated_bytes) == (0, 0)
+    assert (model.reserved_bytes, model.segments()) == (0, [])
 
 
 @given(STEPS, SETTINGS, st.integers(30, 200))

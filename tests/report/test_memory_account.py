@@ -1,4 +1,4 @@
-"""The memory of a command in the terminal and as a page."""
+"""The memory of a command in the terminal."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import io
 import re
 
 import msgspec
-import pytest
 from rich.console import Console
 
 from dynotune import memory
 from dynotune.report import memory_report
-from dynotune.report.page import memory_page
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import Levels, Moment, Proof, RankMemory, Term
+from dynotune.schema.memory import Moment, Proof, RankMemory, Term
 from dynotune.schema.memory_account import MemoryAccount
 
 GIB = 1 << 30
@@ -39,9 +37,6 @@ RANK = RankMemory(
     steady=moment(weights=2, context=0.5),
     trains=True,
     num_samples=32,
-    levels=Levels(
-        events=[0, 5, 9], bytes={"weights": [1, 1, 1], "activations": [0, 5, 1]}, modules=["", "Net.a", ""], steps=[9]
-    ),
     step_s=0.12,
     before_s=0.1,
     notes=["modules are not told: calls of a program that compiles are left as they are"],
@@ -96,18 +91,3 @@ def test_findings_are_told_as_of_a_diagnosis() -> None:
         share=Unknown("memory"), remedy="Use autocast.",
     )  # fmt: skip
     assert "memory-autocast" in told(msgspec.structs.replace(ACCOUNT, findings=[finding]))
-
-
-def test_the_page_stands_alone_and_no_name_of_the_programs_runs_in_it(tmp_path) -> None:
-    memory_page.write(tmp_path / "memory.html", ACCOUNT)
-    page = (tmp_path / "memory.html").read_text()
-    assert '"modules":["","Net.a",""]' in page
-    assert "script>alert(1)" not in page
-    assert not re.search(r"(src|href)=.http", page.partition("<script")[0])
-
-
-def test_a_page_that_cannot_be_written_is_refused(tmp_path) -> None:
-    from dynotune.schema.errors import CannotRunHere
-
-    with pytest.raises(CannotRunHere):
-        memory_page.write(tmp_path / "none" / "memory.html", ACCOUNT)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynotune.cli import options
+from dynotune.cli import answers, options
 from dynotune.cli.options import Json, check_json, num_bytes, runs_a_command
 from dynotune.schema.errors import UsageError, from_elsewhere
 from dynotune.schema.run import RunSpec
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # A snapshot that is made to harm can take fifty times its size in memory.
 MAX_SNAPSHOT_BYTES = 1 << 30
-OF_A_FILE = ("file", "html", "max_size", "json")
+OF_A_FILE = ("file", "max_size", "json")
 
 HELP = """Say where device memory goes, and what fits.
 
@@ -48,14 +48,12 @@ def memory(
     processes: Annotated[bool, typer.Option("--processes", help="How many of the command one GPU carries.")] = False,
     rate: Annotated[float | None, typer.Option(metavar="N", min=0.001, help="At N samples a second each.")] = None,
     predict: Annotated[str | None, typer.Option(metavar="N,M", help="Also predict these batches.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page: memory over the steps.")] = None,
     max_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Largest snapshot to read: 500M, 8G.")] = None,
     json: Json = None,
     *,
     run: RunSpec,
 ) -> None:
     check_json(json)
-    options.check_output(html, "--html")
     limit_bytes = num_bytes(max_size, "--max-size") or MAX_SNAPSHOT_BYTES
     if file is not None:
         if context.find_root().obj:
@@ -63,7 +61,7 @@ def memory(
         if foreign := options.given(context, but=OF_A_FILE):
             raise UsageError(f"{foreign[0]} is about running a command, and a file was given.", hint="Leave it out.")
         with from_elsewhere(file):
-            _show(_explained(file, limit_bytes), html, json)
+            _show(_explained(file, limit_bytes), json)
         return
     batches = batch_settings(values)
     if fill and not batches:
@@ -88,7 +86,8 @@ def memory(
     )
     with Progress(console(stderr=True)) as progress:
         account, folder = live_memory(request, progress)
-    _show(account, html, json, f"Recorded: {folder}")
+    _show(account, json)
+    answers.say(f"Recorded: {folder}")
 
 
 def batch_settings(text: str | None) -> list[Setting]:
@@ -131,14 +130,7 @@ def _explained(file: Path, limit_bytes: int) -> MemoryAccount:
     return MemoryAccount(file=as_text(path), ranks=ranks, notes=notes)
 
 
-def _show(account: MemoryAccount, html: Path | None, json: str | None, said: str = "") -> None:
+def _show(account: MemoryAccount, json: str | None) -> None:
     from dynotune.report import memory_report
 
-    options.show(memory_report, account, json)
-    if html is not None:
-        from dynotune.report.page import memory_page
-
-        memory_page.write(html, account)
-        said += f"  Page: {html}"
-    if said:
-        options.say(said.strip())
+    answers.show(memory_report, account, json)

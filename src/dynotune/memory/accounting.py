@@ -11,19 +11,16 @@ import statistics
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import ORDER, DeviceOwners, Levels, Moment, Owners, RankMemory, Term, TermName
+from dynotune.schema.memory import ORDER, DeviceOwners, Moment, Owners, RankMemory, Term, TermName
 from dynotune.text import words
 from dynotune.trace.snapshot import Life, Lives
 
 NUM_PARTS = 12
-NUM_POINTS = 400
 NUM_FAILURES = 3
 LEAST_BUCKET_BYTES = 1 << 20
 # Who is asked first where two tensors share a block: a gradient in DDP's bucket, a batch that a module also keeps.
@@ -51,7 +48,7 @@ def account(
     )
     if lives is None or lives.unknown:
         reason = Unknown("the snapshot does not hold this device" if lives is None else lives.unknown)
-        return msgspec.structs.replace(told, peak=reason, steady=reason, levels=reason)
+        return msgspec.structs.replace(told, peak=reason, steady=reason)
     offset = device.num_events - lives.num_events
     marks = _Marks([max(0, position - offset) for _, position in device.marks], [name for name, _ in device.marks])
     blocks = _blocks(device, lives, offset, marks, trains=owners.trains)
@@ -91,7 +88,6 @@ def _with_moments(told: RankMemory, lives: Lives, blocks: Blocks, marks: _Marks,
         told,
         peak=_moment(lives, blocks, lives.peak(marks.begin), outside),
         steady=_moment(lives, blocks, lives.num_events, outside),
-        levels=_levels(lives, blocks, marks),
     )
 
 
@@ -193,22 +189,6 @@ def _moment(lives: Lives, blocks: Blocks, event: int, outside: int | Unknown) ->
             for name in ORDER
             if sizes[name]
         ],
-    )
-
-
-def _levels(lives: Lives, blocks: Blocks, marks: _Marks) -> Levels:
-    """Live bytes by term over the recorded steps, at as many points as can be drawn; each stretch's highest is kept."""
-    shown = [term for term in ORDER if any(term == one for _, one in blocks)]
-    levels = {name: lives.levels(life for life, term in blocks if term == name) for name in shown}
-    total = lives.levels(lives.lives)
-    edges = np.unique(np.linspace(marks.begin, len(total), NUM_POINTS + 1).astype(int))
-    points = [int(low + total[low:high].argmax()) for low, high in pairwise(edges)]
-    newest = {life.born + 1: life.module for life in lives.lives if life.module}
-    return Levels(
-        events=[point - marks.begin for point in points],
-        bytes={name: [int(level[point]) for point in points] for name, level in levels.items()},
-        modules=[newest.get(point, "") for point in points],
-        steps=[at - marks.begin for at, name in zip(marks.at, marks.names, strict=True) if name == "step"],
     )
 
 

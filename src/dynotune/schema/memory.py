@@ -47,15 +47,6 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, tag="moment"):
         return sum(term.num_bytes for term in self.terms)
 
 
-class Levels(msgspec.Struct, frozen=True, kw_only=True, tag="levels"):
-    """Live blocks by term over the recorded steps, for the plot. All but `steps` are as long as `events`."""
-
-    events: list[int]
-    bytes: dict[str, list[int]]
-    modules: list[str]
-    steps: list[int]
-
-
 class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The memory of one process on one device. None is what a snapshot does not tell."""
 
@@ -66,7 +57,6 @@ class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
     others_bytes: int | Unknown = Unknown("a snapshot does not tell")
     peak: Moment | Unknown = Unknown("there is no history")
     steady: Moment | Unknown = Unknown("there is no history")
-    levels: Levels | Unknown = Unknown("there is no history")
     trains: bool | None = None
     num_samples: int | None = None
     step_s: float | None = None

@@ -148,14 +148,6 @@ def test_without_a_count_of_the_driver_the_terms_add_up_to_what_is_reserved(trai
     assert found.peak.total_bytes == found.peak.reserved_bytes
 
 
-def test_the_levels_reach_the_peak(training):
-    run = training()
-    found = run.accounted(run.records())
-    levels = [sum(point) for point in zip(*found.levels.bytes.values(), strict=True)]
-    assert max(levels) == found.peak.requested_bytes
-    assert len(found.levels.steps) == 2
-
-
 def test_nothing_stays_on_modules_or_optimizers(training):
     before = torch.nn.Module._call_impl
     run = training()

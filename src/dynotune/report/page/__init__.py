@@ -1,7 +1,7 @@
-"""A study, or device memory over a step, as one HTML page that needs no network.
+"""A study as one HTML page that needs no network.
 
 `html` fills the template with `plots` and `tables`; the page quotes every text of a study. The same rows for the
 terminal are in `report.study`.
 """
 
-__all__ = ["html", "memory_page"]
+__all__ = ["html"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -48,40 +48,28 @@ def page(study: Study, *, recipe: str = "") -> str:
         CannotRunHere: the installed plotly has no script to put into the page.
     """
     study, recipe = document.without_secrets(study), redaction.redacted(recipe)
-    return rendered(
-        "page",
-        _figures(study),
-        study=study,
-        title=f"dynotune: {words.plain(' '.join(study.run.command), longest=80)}",
-        command=one_line(words.shell(study.run.command)),
-        headline=headline(study),
-        stats=stats(study),
-        legend=LEGEND,
-        tables=tables.tables(study),
-        warnings=tables.warnings(study),
-        commands=_lines(repeats(study)),
-        compares=_lines(compares(study)),
-        recipe=_listing(recipe),
-    )
-
-
-def rendered(name: str, figures: Mapping[str, Mapping[str, Any]], **values: Any) -> str:
-    """Fill the template of this name; figures are drawn by the script of this name.
-
-    Raises:
-        CannotRunHere: as `page`.
-    """
-    scripts = [_plotly(), _part(f"{name}.js")] if figures else []
+    figures = _figures(study)
+    scripts = [_plotly(), _part("page.js")] if figures else []
     return (
         _templates()
-        .get_template(f"{name}.html")
+        .get_template("page.html")
         .render(
+            study=study,
+            title=f"dynotune: {words.plain(' '.join(study.run.command), longest=80)}",
+            command=_words(words.shell(study.run.command)),
+            headline=headline(study),
+            stats=stats(study),
             style=Markup(_part("style.css")),
             scripts=[Markup(script) for script in scripts],
             policy=_policy(scripts),
             figures=figures,
             data=Markup(_data(figures)),
-            **values,
+            legend=LEGEND,
+            tables=tables.tables(study),
+            warnings=tables.warnings(study),
+            commands=_lines(repeats(study)),
+            compares=_lines(compares(study)),
+            recipe=_listing(recipe),
         )
     )
 
@@ -95,13 +83,8 @@ def write(path: Path, study: Study, *, recipe: str = "", own_name: bool = False)
     Raises:
         CannotRunHere: as `page`; the folder cannot be written to, or the disk is full.
     """
-    hint = "Name another file: dynotune report PATH --html FILE"
-    put(path, page(study, recipe=recipe), hint=hint, own_name=own_name)
-
-
-def put(path: Path, text: str, *, hint: str, own_name: bool = False) -> None:
-    """Write a page that is made. `own_name`, and what it raises with the hint: as `write`."""
-    with may_fail(f"write {path}", hint):
+    text = page(study, recipe=recipe)
+    with may_fail(f"write {path}", "Name another file: dynotune report PATH --html FILE"):
         atomic.write(path, text.encode(), own_name=own_name)
 
 
@@ -137,10 +120,10 @@ def _harmless(value: Any) -> Any:
 
 
 def _lines(commands: Sequence[Command]) -> list[tuple[str, list[Markup]]]:
-    return [(one.what, one_line(one.words)) for one in commands]
+    return [(one.what, _words(one.words)) for one in commands]
 
 
-def one_line(line: Sequence[str]) -> list[Markup]:
+def _words(line: Sequence[str]) -> list[Markup]:
     """Of a command, each kept whole on its line where there is room."""
     return [escape(words.plain(word, longest=LONGEST_LINE)) for word in line]
 
@@ -151,7 +134,7 @@ def _listing(text: str) -> Markup:
     return Markup("\n").join(escape(words.plain(line, longest=LONGEST_LINE)) for line in text.splitlines())
 
 
-def _data(figures: Mapping[str, Mapping[str, Any]]) -> str:
+def _data(figures: dict[str, plots.Figure]) -> str:
     """JSON that cannot end the element that it stands in."""
     text = json.dumps(figures, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

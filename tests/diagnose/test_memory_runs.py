@@ -9,7 +9,7 @@ from dynotune import knobs, memory, probe
 from dynotune.diagnose import MemoryRequest, live_memory, memory_runs
 from dynotune.schema import document
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import Capacity, Moment, Processes, Term
+from dynotune.schema.memory import Capacity, Moment, Term
 from dynotune.schema.memory_account import MemoryAccount
 from dynotune.schema.run import RunSpec
 
@@ -46,8 +46,7 @@ with cuda.mode():
 @pytest.fixture
 def answer(tmp_path, monkeypatch):
     """`answer(*words, **asked)`: of the training with these arguments."""
-    counted = lambda run, device, pid, before, reserved: (reserved + CONTEXT, [])  # noqa: E731
-    monkeypatch.setattr(memory_runs, "_process_bytes", counted)
+    monkeypatch.setattr(probe, "own_bytes", lambda now, before, pid, reserved: (reserved + CONTEXT, ""))
 
     def run(*words, before="", script="train.py", **asked):
         (tmp_path / "train.py").write_text(TRAINS.replace("# BEFORE", before))
@@ -130,26 +129,6 @@ def test_the_largest_batch_is_run_and_the_next_one_too(ended, next_ended):
     proof = memory_runs._filled(runs, request, found).proof
     assert runs.asked == [f"arg.batch={found.largest}", f"arg.batch={found.largest + 1}"]
     assert (proof.ran, proof.next_ended) == (True, next_ended)
-
-
-def test_the_process_is_told_by_what_the_device_has_more_in_use_where_nvml_does_not_list_it(monkeypatch):
-    monkeypatch.setattr(probe, "process_bytes", lambda *_: Unknown("another number outside"))
-    monkeypatch.setattr(probe, "used_bytes", lambda *_: 5 << 30)
-    told = memory_runs._process_bytes(spec(), 0, 1, 1 << 30, 2 << 30)
-    assert told[0] == 4 << 30
-    assert "before its start" in told[1][0]
-    unknown, notes = memory_runs._process_bytes(spec(), 0, 1, 4 << 30, 2 << 30)
-    assert isinstance(unknown, Unknown)
-    assert "another number outside" in notes[0]
-
-
-def test_one_and_two_at_once_tell_how_many_the_device_carries(answer):
-    account, _ = answer("64", processes=True)
-    found = account.processes
-    assert isinstance(found, Processes), found
-    assert found.one_per_s > 0
-    assert found.two_per_s > 0
-    assert found.by_memory == int(0.98 * account.ranks[0].total_bytes) // account.ranks[0].peak.process_bytes
 
 
 def test_each_rank_has_an_account_of_its_own(answer):

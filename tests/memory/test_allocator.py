@@ -101,9 +101,7 @@ def test_the_threshold_of_garbage_collection_counts_only_where_the_program_set_a
 
 
 def test_settings_are_read_as_torch_reads_them():
-    found = AllocatorSettings.parse(
-        "expandable_segments:True,max_split_size_mb:512,roundup_power2_divisions:4"
-    )
+    found = AllocatorSettings.parse("expandable_segments:True,max_split_size_mb:512,roundup_power2_divisions:4")
     assert (found.expandable_segments, found.max_split_bytes, found.roundup_divisions) == (True, 512 * MIB, 4)
     assert AllocatorSettings.parse("backend:cudaMallocAsync").backend == "cudaMallocAsync"
     with pytest.raises(UsageError, match="not modelled"):

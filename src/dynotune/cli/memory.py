@@ -45,8 +45,6 @@ def memory(
     slice_: Annotated[bool, typer.Option("--slice", help="Predict others from half of each batch.")] = False,
     gpu: Annotated[str | None, typer.Option(metavar="CARD", help="On another, or none here: H100-80GB, 24GiB.")] = None,
     fill: Annotated[bool, typer.Option("--fill", help="Run the largest batch for 100 steps, and the next.")] = False,
-    processes: Annotated[bool, typer.Option("--processes", help="How many of the command one GPU carries.")] = False,
-    rate: Annotated[float | None, typer.Option(metavar="N", min=0.001, help="At N samples a second each.")] = None,
     predict: Annotated[str | None, typer.Option(metavar="N,M", help="Also predict these batches.")] = None,
     max_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Largest snapshot to read: 500M, 8G.")] = None,
     json: Json = None,
@@ -81,8 +79,6 @@ def memory(
         card=gpu,
         fill=fill,
         predict=_numbers("--predict", predict or ""),
-        processes=processes or rate is not None,
-        asked_per_s=rate,
     )
     with Progress(console(stderr=True)) as progress:
         account, folder = live_memory(request, progress)

@@ -5,12 +5,8 @@ Without a GPU the runs are on one that is pretended, and what they would hold th
 
 from __future__ import annotations
 
-import contextlib
-import math
 import statistics
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +34,13 @@ from dynotune.schema.memory_account import MemoryAccount
 from dynotune.schema.observation import Observation
 from dynotune.schema.run import PretendedGpu, RunSpec
 from dynotune.schema.setting import Setting
-from dynotune.schema.task import RecordMemory, TimeWindow
+from dynotune.schema.task import RecordMemory
 from dynotune.trace.snapshot import Lives, load_snapshot
 
 NUM_STEPS = 2
 SETTLE_STEPS = 3
 NUM_BEFORE = 30
 FILL_STEPS = 100
-RATE_S = 5.0
 BESIDE_LIMIT_S = 60.0
 """Of a diagnosis, whose subject is time."""
 MAX_SNAPSHOT_BYTES = 1 << 30
@@ -53,10 +48,11 @@ PRETENDED_WARMUP_STEPS = 1
 """It makes the optimizer's states."""
 KERNELS_SPREAD = 0.03
 """Of activations and temporary buffers: what kernels take for themselves is known in part only."""
+NOT_ASKED = Unknown("it was not asked before the start")
 Recorded = tuple[RankMemory, Lives | None]
 """What one rank held on one device, and the blocks that this is told by."""
-Used = Mapping[int, int | Unknown]
-"""Of each device, by whomever, before the command was started."""
+Used = Mapping[int, probe.DeviceMemory | Unknown]
+"""Of each device, before the command was started."""
 
 
 class MemoryRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +64,6 @@ class MemoryRequest(msgspec.Struct, frozen=True, kw_only=True):
         card: another card than the device, as `--gpu` names it.
         fill: run the largest batch and the next one.
         predict: further batches to be told of.
-        processes: find how many fit beside each other; `asked_per_s`: samples that each must make.
     """
 
     run: RunSpec
@@ -77,8 +72,6 @@ class MemoryRequest(msgspec.Struct, frozen=True, kw_only=True):
     card: str | None = None
     fill: bool = False
     predict: list[int] = []
-    processes: bool = False
-    asked_per_s: float | None = None
 
 
 def live_memory(request: MemoryRequest, watcher: Watcher) -> tuple[MemoryAccount, Path]:
@@ -95,11 +88,8 @@ def live_memory(request: MemoryRequest, watcher: Watcher) -> tuple[MemoryAccount
     card = memory.gpu(request.card) if request.card is not None else None
     run = request.run
     if card is not None and not _has_gpu(run):
-        if request.fill or request.processes:
-            raise UsageError(
-                "--fill, --processes and --rate run the command on a GPU, and there is none here.",
-                hint="Leave them out: memory alone is predicted.",
-            )
+        if request.fill:
+            raise UsageError("--fill runs the command on a GPU, and there is none here.", hint="Leave it out.")
         # No time is taken, so whatever else runs here does not matter.
         run = msgspec.structs.replace(run, pretend=card, warmup_steps=PRETENDED_WARMUP_STEPS, lock=False)
     with machine_lock(run, watcher):
@@ -119,26 +109,23 @@ def live_memory(request: MemoryRequest, watcher: Watcher) -> tuple[MemoryAccount
             findings=findings,
             notes=runs.notes,
         )
-        if request.processes:
-            peak, settings = ranks[0].peak, request.batches[:1]
-            beside = memory.processes(
-                peak if isinstance(peak, Unknown) else peak.process_bytes,
-                int((1 - memory.MARGIN_SHARE) * limit),
-                one_per_s=runs.rate(settings, 1),
-                two_per_s=runs.rate(settings, 2),
-                asked_per_s=request.asked_per_s,
-            )
-            account = msgspec.structs.replace(account, processes=beside)
     document.write(runs.folder / "memory.json", account)
     return account, runs.folder
 
 
 def recorded_memory(
-    runner: TaskRunner, run: RunSpec, used_before: Used, *, share: float | None = None, again: bool = True
+    runner: TaskRunner,
+    run: RunSpec,
+    used_before: Used,
+    *,
+    share: float | None = None,
+    after: int = 0,
+    again: bool = True,
 ) -> list[Recorded]:
     """Have the allocator recorded in a live run; what each rank held on each of its devices, and its blocks.
 
     Args:
+        after: steps, once they are steady.
         again: run the command once more where it ends too soon.
 
     Raises:
@@ -146,7 +133,7 @@ def recorded_memory(
     """
 
     def now(records: Sequence[Record]) -> RecordMemory:
-        step = placement.past_epoch_begin(records[0], placement.earliest(records), NUM_STEPS)
+        step = placement.past_epoch_begin(records[0], placement.earliest(records) + after, NUM_STEPS)
         return RecordMemory(at_step=step, num_steps=NUM_STEPS, batch_share=share)
 
     if run.pretend is not None and share is None:
@@ -154,7 +141,7 @@ def recorded_memory(
         runner.start([RecordMemory(at_step=PRETENDED_WARMUP_STEPS, num_steps=NUM_STEPS)])
         answer = runner.planned()
     elif again or runner.live is None:
-        answer = runner.do(now, lambda record: _within(record, share), what="recorded")
+        answer = runner.do(now, lambda record: _within(record, share, after), what="recorded")
     else:
         answer = runner.live.do(now(runner.live.records()), limit_s=BESIDE_LIMIT_S)
     outcome = runner.outcome()
@@ -195,7 +182,11 @@ def _ranks(
         if run.pretend is not None and lives is not None:
             found.append((_pretended(device, owners, lives, run, run.pretend), lives))
             continue
-        own, notes = _process_bytes(run, device.device, pid, used_before.get(device.device), device.reserved_bytes)
+        now = probe.device_memory(run.env, device.device)
+        own, how = probe.own_bytes(now, used_before.get(device.device, NOT_ASKED), pid, device.reserved_bytes)
+        notes = [f"the process's memory is {how}"] if how else []
+        if isinstance(own, Unknown):
+            notes = [f"context and others' memory are not known: {own.reason}"]
         rank = memory.account(
             device,
             owners,
@@ -259,19 +250,6 @@ def _has_gpu(run: RunSpec) -> bool:
     return not isinstance(visible, Unknown) and len(visible) > 0
 
 
-def _process_bytes(
-    run: RunSpec, device: int, pid: int, before: int | Unknown | None, reserved_bytes: int
-) -> tuple[int | Unknown, list[str]]:
-    """What the driver counts for the process; else what more is used on the device than before its start."""
-    own = probe.process_bytes(run.env, device, pid)
-    if not isinstance(own, Unknown):
-        return own, []
-    now = probe.used_bytes(run.env, device)
-    if isinstance(now, Unknown) or before is None or isinstance(before, Unknown) or now - before < reserved_bytes:
-        return own, [f"context and others' memory are not known: {own.reason}"]
-    return now - before, ["the process's memory is what the device had more in use than before its start"]
-
-
 class _Runs:
     """Runs of the command, one for each batch; `folder`: of the first."""
 
@@ -280,7 +258,7 @@ class _Runs:
         self._facts = facts_of(run) if run.settings else {}
         visible = probe.nvml.visible_gpus(run.env)
         devices = range(0 if isinstance(visible, Unknown) else len(visible))
-        self._used_before = {index: probe.used_bytes(run.env, index) for index in devices}
+        self._used_before = {index: probe.device_memory(run.env, index) for index in devices}
         self.folder = Path()
         self.notes: list[str] = []
 
@@ -308,67 +286,31 @@ class _Runs:
 
     def fills(self, setting: Setting) -> tuple[str, int | Unknown]:
         """Run `FILL_STEPS` steps with a batch: how that ended, and the process's memory."""
+        self._watcher.running(f"{FILL_STEPS} steps with {setting}")
         try:
-            return "ran", self._timed([setting], 1, lambda _: FILL_STEPS)[1]
+            with self._runner([setting]) as runner:
+                peak = recorded_memory(runner, self._run, self._used_before, after=FILL_STEPS)[0][0].peak
         except CommandFailed as error:
             if memory.explained(error.last_lines):
                 return "out-of-memory", Unknown("it ran out of memory")
             raise
-
-    def rate(self, settings: Sequence[Setting], num: int) -> float:
-        """What `num` processes make together: samples a second, or steps where samples are not counted."""
-        windows, _ = self._timed(
-            settings, num, lambda record: max(5, math.ceil(RATE_S / statistics.median(record.step_s[-10:])))
-        )
-        rates = [(one["num_samples"] or one["num_steps"]) / (one["end_s"] - one["begin_s"]) for one in windows]
-        return float(sum(rates))
-
-    def _timed(
-        self, settings: Sequence[Setting], num: int, num_steps: Callable[[Record], int]
-    ) -> tuple[list[Mapping[str, Any]], int | Unknown]:
-        """A window of each of `num` processes at once, and the memory of the first."""
-        what = " ".join([f"{num} of the command at once", *(f"with {setting}" for setting in settings)])
-        self._watcher.running(what)
-        ready = threading.Barrier(num)
-
-        def window(records: Sequence[Record]) -> TimeWindow:
-            with contextlib.suppress(threading.BrokenBarrierError):
-                ready.wait(BESIDE_LIMIT_S)
-            return TimeWindow(at_step=placement.earliest(records), num_steps=num_steps(records[0]))
-
-        def within(record: Record) -> TimeWindow:
-            return TimeWindow(at_step=pilot.num_steps_to_find(record) + pilot.ROOM_STEPS, num_steps=num_steps(record))
-
-        with contextlib.ExitStack() as stack, ThreadPoolExecutor(num) as pool:
-            runners = [stack.enter_context(self._runner(settings)) for _ in range(num)]
-            for runner in runners:
-                runner.start()
-            asked = [pool.submit(runner.do, window, within, what="timed") for runner in runners]
-            answers = [one.result() for one in asked]
-            for runner, answer in zip(runners, answers, strict=True):
-                if not answer.events:
-                    assert runner.launch is not None
-                    refuse_failed(runner.outcome(), runner.launch, runner.limit_s)
-                    raise CannotRunHere(f"No window of {what} could be timed: {answer.reason or 'it ended'}.")
-            pid = runners[0].outcome().records[0].pid
-            own, _ = _process_bytes(self._run, 0, pid, self._used_before.get(0), 0)
-        return [answer.events[0] for answer in answers], own
+        return "ran", peak if isinstance(peak, Unknown) else peak.process_bytes
 
     def _runner(self, settings: Sequence[Setting] = ()) -> TaskRunner:
         run = msgspec.structs.replace(self._run, settings=[*self._run.settings, *settings])
         return TaskRunner(run, self._watcher, facts=self._facts, label="the recorded run")
 
 
-def _within(record: Record, share: float | None) -> RecordMemory:
+def _within(record: Record, share: float | None, after: int) -> RecordMemory:
     """The task for a command that makes no more steps than are in `record`."""
     num, first = len(record.steps), pilot.num_steps_to_find(record) + pilot.ROOM_STEPS
-    needed = NUM_STEPS + (SETTLE_STEPS if share is not None else 0)
+    needed = after + NUM_STEPS + (SETTLE_STEPS if share is not None else 0)
     if num - first - 1 < needed:
         raise CannotRunHere(
             f"The command makes {num} steps and ends: too few to record {needed} after {first} of warm-up.",
             hint="Let it run longer (more epochs, more data).",
         )
-    return RecordMemory(at_step=max(first, num - needed - 2), num_steps=NUM_STEPS, batch_share=share)
+    return RecordMemory(at_step=max(first, num - needed - 2) + after, num_steps=NUM_STEPS, batch_share=share)
 
 
 def _capacity(recorded: Sequence[Sequence[Recorded]], request: MemoryRequest, limit_bytes: int) -> Capacity | Unknown:

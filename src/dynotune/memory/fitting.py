@@ -1,10 +1,7 @@
-"""What fits: other batches, by two or more that were run, and other processes beside one.
+"""What fits: other batches, by two or more that were run.
 
 What the program asks for grows with the batch in proportion: a constant and so much a sample. What the allocator adds
 (rounding, cache, fragments) does so nearly, in whole segments. The context, weights and workspaces stay as they are.
-
-Two processes that hinder each other make 2 r / (1 + a) together, where r is what one makes alone; N make
-N r / (1 + a (N - 1)). With a = 0 they do not meet; with a = 1 more of them make no more than one.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ import numpy as np
 from dynotune.memory.allocator import AllocatorSettings, OutOfMemory
 from dynotune.memory.sequence import Allocations
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import VERDICTS, Capacity, Fit, Moment, Processes, TermName
+from dynotune.schema.memory import VERDICTS, Capacity, Fit, Moment, TermName
 from dynotune.trace.snapshot import Lives
 
 MARGIN_SHARE = 0.02
@@ -28,9 +25,6 @@ SEGMENT_BYTES = 2 << 20
 CONSTANT: tuple[TermName, ...] = ("workspaces", "weights", "optimizer")
 LEAST_GROWTH = 0.001
 """Of the memory, between two batches: below it the argument does not change the batch on the device."""
-LEAST_GAIN = 0.05
-"""Of what all make together: one process more that adds less is not worth its memory."""
-MOST_PROCESSES = 1000
 
 
 def capacity(
@@ -149,35 +143,3 @@ class _Model:
         except OutOfMemory:
             return False
         return True
-
-
-def processes(
-    process_bytes: int | Unknown, limit_bytes: int, *, one_per_s: float, two_per_s: float, asked_per_s: float | None
-) -> Processes:
-    """How many processes one GPU carries, by memory and by throughput.
-
-    Args:
-        process_bytes: of one; `limit_bytes`: of the card, margin taken off.
-        one_per_s, two_per_s: steps or samples of one process alone, and of two together.
-        asked_per_s: that each process must make; None to add processes for as long as that pays.
-    """
-    hindrance = max(0.0, 2 * one_per_s / two_per_s - 1)
-
-    def each(num: int) -> float:
-        return one_per_s / (1 + hindrance * (num - 1))
-
-    def pays(num: int) -> bool:
-        if asked_per_s is not None:
-            return each(num) >= asked_per_s
-        return num == 1 or num * each(num) >= (1 + LEAST_GAIN) * (num - 1) * each(num - 1)
-
-    by_throughput = next((num - 1 for num in range(1, MOST_PROCESSES) if not pays(num)), MOST_PROCESSES)
-    by_memory = process_bytes if isinstance(process_bytes, Unknown) else max(0, limit_bytes // process_bytes)
-    return Processes(
-        one_per_s=one_per_s,
-        two_per_s=two_per_s,
-        asked_per_s=asked_per_s,
-        by_memory=by_memory,
-        by_throughput=by_throughput,
-        most=by_throughput if isinstance(by_memory, Unknown) else min(by_throughput, by_memory),
-    )

@@ -17,7 +17,7 @@ from dynotune.probe.facts.machine import machine
 from dynotune.probe.sampling.energy import Energy, energy
 from dynotune.probe.sampling.interference import Interference, foreign, judge
 from dynotune.probe.sampling.neighbours import Neighbours, neighbours
-from dynotune.probe.sampling.process_memory import process_bytes, used_bytes
+from dynotune.probe.sampling.process_memory import DeviceMemory, device_memory, own_bytes
 from dynotune.probe.sampling.sampler import Sampler
 from dynotune.probe.sampling.window import over
 from dynotune.probe.sources import nvml
@@ -26,6 +26,7 @@ from dynotune.probe.sources.interpreter import interpreter, run_python
 from dynotune.probe.sources.samples import Sample, read_samples
 
 __all__ = [
+    "DeviceMemory",
     "Energy",
     "Interference",
     "Neighbours",
@@ -33,6 +34,7 @@ __all__ = [
     "Sampler",
     "compatibility",
     "descendants",
+    "device_memory",
     "energy",
     "environment",
     "foreign",
@@ -44,9 +46,8 @@ __all__ = [
     "neighbours",
     "nvml",
     "over",
-    "process_bytes",
+    "own_bytes",
     "read_samples",
     "run_python",
     "torch_build",
-    "used_bytes",
 ]

@@ -12,7 +12,7 @@ from dynotune.report.findings import finding_lines
 from dynotune.report.layout import fields, spaced
 from dynotune.report.trace_parts import place, prose, rows_of, title
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import Capacity, Moment, Processes, Proof, RankMemory, Term, TermName
+from dynotune.schema.memory import Capacity, Moment, Proof, RankMemory, Term, TermName
 from dynotune.schema.memory_account import MemoryAccount
 from dynotune.schema.trace_summary import Place
 from dynotune.text import words
@@ -50,8 +50,6 @@ def memory_report(account: MemoryAccount) -> RenderableType:
     parts += map(_rank, account.ranks)
     if not account.file:
         parts.append(_capacity(account.capacity, "run without a GPU" if account.pretended else "measured"))
-    if isinstance(account.processes, Processes):
-        parts.append(_processes(account.processes))
     if account.findings:
         lines = [finding_lines(finding) for finding in account.findings[:NUM_FINDINGS]]
         parts.append(Group(title("What would save memory", "predicted; compare --objective memory proves it"), *lines))
@@ -139,15 +137,6 @@ def _capacity(found: Capacity | Unknown, run: str) -> RenderableType:
         lines.append(Text.assemble((f"The largest batch that fits: {found.largest}", "bold"), unsure))
     lines.append(rows_of([("", "left"), ("", "right"), ("", "left"), ("", "left")], rows))
     return Group(*lines, *([Text(_proved(found.proof))] if found.proof is not None else []))
-
-
-def _processes(found: Processes) -> RenderableType:
-    each = "" if found.asked_per_s is None else f", for {found.asked_per_s:g} a second each"
-    memory = "unknown" if isinstance(found.by_memory, Unknown) else found.by_memory
-    told = f"by memory {memory}, by throughput {found.by_throughput}: one makes {found.one_per_s:.4g} a second, "
-    return Group(
-        title("Processes on one GPU", f"{found.most}{each}"), Text(f"{told}two together {found.two_per_s:.4g}")
-    )
 
 
 def _proved(proof: Proof) -> str:

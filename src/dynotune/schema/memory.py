@@ -132,14 +132,3 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True, tag="capacity"):
     largest: int | Unknown
     fits: list[Fit]
     proof: Proof | None = None
-
-
-class Processes(msgspec.Struct, frozen=True, kw_only=True, tag="processes"):
-    """How many processes of the command one card carries."""
-
-    one_per_s: float
-    two_per_s: float
-    asked_per_s: float | None
-    by_memory: int | Unknown
-    by_throughput: int
-    most: int

@@ -6,7 +6,7 @@ import msgspec
 
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import Capacity, Processes, RankMemory
+from dynotune.schema.memory import Capacity, RankMemory
 
 
 class MemoryAccount(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,6 +18,5 @@ class MemoryAccount(msgspec.Struct, frozen=True, kw_only=True):
     pretended: str = ""
     ranks: list[RankMemory]
     capacity: Capacity | Unknown = Unknown("it takes two batches: --values arg.batch=8,16, or --slice")
-    processes: Processes | Unknown = Unknown("it takes runs of one and of two at once: --processes")
     findings: list[Finding] = []
     notes: list[str] = []

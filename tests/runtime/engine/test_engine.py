@@ -522,10 +522,3 @@ def test_what_a_model_keeps_by_shape_stays_right_when_buckets_take_turns(way):
 def test_gradients_are_not_recorded_whatever_the_input_asks_for(way):
     with Engine(seeded(Residual()), SHAPES) as engine:
         assert not engine(images(1).requires_grad_()).requires_grad
-
-
-def test_what_an_engine_will_hold_is_said_before_it_is_built(caplog):
-    model = nn.Linear(1024, 1024, bias=False)
-    with caplog.at_level(logging.INFO, "dynotune.runtime"), Engine(model, [(1024, 1024), (256, 1024)], compile=False):
-        pass
-    assert caplog.records[0].message == "will hold at least 4 MiB of weights and 5 MiB of inputs in 2 buckets"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import math
 import threading
 from collections import Counter
 from collections.abc import Mapping
@@ -152,7 +151,6 @@ class Engine(Closing):
     def _build(self, builder: Builder, buckets: list[Bucket]) -> dict[Bucket, Built]:
         """Build what fits; what does not is left out."""
         built: dict[Bucket, Built] = {}
-        log.info("%s", self._plan(buckets))
         for bucket in buckets:
             try:
                 built[bucket] = builder.build(bucket)
@@ -172,21 +170,6 @@ class Engine(Closing):
                 "or free memory first."
             )
         return built
-
-    def _plan(self, buckets: list[Bucket]) -> str:
-        """What will be held at least, before anything is built; activations come on top."""
-        weights = _num_bytes([*self._model.parameters(), *self._model.buffers()])
-        inputs = sum(
-            math.prod(shape) * dtype.itemsize
-            for bucket in buckets
-            for shape, dtype in zip(bucket.shapes, bucket.dtypes, strict=True)
-        )
-        said = (
-            f"{weights / 2**20:,.0f} MiB of weights and {inputs / 2**20:,.0f} MiB of inputs in {len(buckets)} buckets"
-        )
-        if self._done is not None:
-            said += f", of {torch.cuda.mem_get_info(self.device)[0] / 2**20:,.0f} MiB that are free"
-        return f"will hold at least {said}"
 
     def _give_back(self) -> None:
         """Free what a build that ran out of memory left in cycles and in torch's cache."""

@@ -3,8 +3,9 @@
     python benchmarks/memory.py [--limit-s 540] [--only NAME]… [--lanes 1] [--gpus 1] [--fill NAME]… [--out FILE]
 
 Each case is a program of benchmarks/programs/memory_point.py. `dynotune memory --values arg.batch=A,B` runs it with two
-batches. Then it is run plainly with others, and the reference is what NVML has in use on the device beyond what was in
-use before, the highest of samples every 20 ms: the process's memory at the peak, where nothing else is on the GPU. Of
+batches. Then it is run plainly with others, and the reference is what NVML counts for its process after the last step,
+with what its allocator had given back before. Other processes on the GPU are left out: NVML lists them apart. Where it
+lists none, what the device has more in use counts, and a point is dropped if more or less is in use after the run. Of
 each point the error of the prediction is kept (below 0: predicted too little), and of each calibrated run how far its
 terms are from NVML's count and how large the unknown one is.
 
@@ -40,6 +41,7 @@ from dynotune.schema.memory_account import MemoryAccount
 
 PROGRAM = Path(__file__).parent / "programs" / "memory_point.py"
 POLL_S = 0.02
+MOST_CHANGE_BYTES = 64 << 20
 DEADLINE_S = 400
 PLAIN_STEPS = 12
 Row = dict[str, Any]
@@ -83,31 +85,38 @@ CASES = (
 )
 
 
-def plain_bytes(case: Case, batch: int, env: dict[str, str]) -> tuple[int, int] | str:
-    """The highest and the last of NVML's samples of a plain run, less what was in use before; or why there are none."""
-    before = probe.used_bytes(env, 0)
+def plain_bytes(case: Case, batch: int, env: dict[str, str]) -> int | str:
+    """NVML's count of a plain run at its peak, without other processes' memory; or why there is none."""
+    before = probe.device_memory(env, 0)
     if isinstance(before, Unknown):
         return before.reason
+    own, how = Unknown("it hangs"), ""
+    given_back = 0
     with tempfile.TemporaryDirectory() as folder:
         hold = Path(folder) / "done"
         words = [sys.executable, str(PROGRAM), case.model, str(batch), *case.options]
         words += ["--steps", str(PLAIN_STEPS), "--hold", str(hold)]
         process = subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        highest = last = before
         until_s = time.monotonic() + DEADLINE_S
         while process.poll() is None and not hold.exists() and time.monotonic() < until_s:
-            used = probe.used_bytes(env, 0)
-            if not isinstance(used, Unknown):
-                highest, last = max(highest, used), used
             time.sleep(POLL_S)
         is_done = hold.exists()
-        if is_done and not isinstance(used := probe.used_bytes(env, 0), Unknown):
-            highest, last = max(highest, used), used
-        hold.unlink(missing_ok=True)
-        if not is_done:
+        if is_done:
+            reserved, most = map(int, hold.read_text().split())
+            given_back = most - reserved
+            own, how = probe.own_bytes(probe.device_memory(env, 0), before, process.pid, reserved)
+            hold.unlink()
+        else:
             process.kill()
         error = process.communicate()[1]
-    return (highest - before, last - before) if is_done else (error.strip().splitlines() or ["it hangs"])[-1]
+    if not is_done:
+        return (error.strip().splitlines() or ["it hangs"])[-1]
+    after = probe.device_memory(env, 0)
+    if isinstance(own, Unknown) or isinstance(after, Unknown):
+        return own.reason if isinstance(own, Unknown) else after.reason
+    if not before.by_pid and how and abs(after.used_bytes - before.used_bytes) > MOST_CHANGE_BYTES:
+        return "other processes took or gave back memory meanwhile, and NVML does not list them"
+    return own + given_back
 
 
 def calibrate(case: Case, env: dict[str, str], *, fill: bool) -> tuple[MemoryAccount | str, float]:
@@ -152,20 +161,20 @@ def measure(case: Case, env: dict[str, str], *, fill: bool) -> Row:
         if isinstance(found, str):
             point["failed"] = found
         else:
-            point |= {"nvml_bytes": found[0], "error": point["predicted_bytes"] / found[0] - 1}
+            point |= {"nvml_bytes": found, "error": point["predicted_bytes"] / found - 1}
         row["points"].append(point)
     return row | {"proof": _plain(capacity)}
 
 
-def _against(peak: Moment, found: tuple[int, int] | str) -> Row:
+def _against(peak: Moment, found: int | str) -> Row:
     """A measured run's terms against NVML's count of a plain run with the same batch."""
     told: Row = {term.name: term.num_bytes for term in peak.terms}
-    if isinstance(found, str):
-        return {"terms": told, "failed": found}
+    if isinstance(found, str) or isinstance(peak.process_bytes, Unknown):
+        return {"terms": told, "failed": found if isinstance(found, str) else peak.process_bytes.reason}
     return {
         "terms": told,
-        "nvml_bytes": found[0],
-        "error": peak.total_bytes / found[0] - 1,
+        "nvml_bytes": found,
+        "error": peak.total_bytes / found - 1,
         "unknown_share": peak.of("unknown") / peak.total_bytes,
     }
 

@@ -72,7 +72,7 @@ def measured(part: str) -> dict[str, object]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def row(kind: str, result: dict[str, object], num_bytes: int, low_bytes: int, source: str) -> str:
+def row(kind: str, result: dict[str, object], num_bytes: int, source: str) -> str:
     """A row as the table has it. The figure lies between what fewer and what more kernels need."""
     version = ".".join(str(result["torch"]).split(".")[:2])
     return "\n".join(
@@ -80,7 +80,6 @@ def row(kind: str, result: dict[str, object], num_bytes: int, low_bytes: int, so
             f"[[{kind}]]",
             f'capability = "{result["capability"]}"',
             f'torch = "{version}"',
-            f"low_bytes = {min(low_bytes, num_bytes):_}",
             f"num_bytes = {num_bytes:_}",
             f"high_bytes = {num_bytes + num_bytes // 10:_}",
             f'source = "{source}"',
@@ -102,8 +101,8 @@ def main() -> None:
     source = f"{first['gpu']}, torch {first['torch']}, benchmarks/memory_constants.py"
     print(f"# {first['gpu']}: {first['total_bytes']} bytes, of which {idle} are in use while nothing runs;")
     print(f"# {first['multiprocessors']} multiprocessors; cuBLAS workspace {results['matmul']['cublas_bytes']} bytes")
-    print(row("context", first, outside["matmul"], outside["context"], source))
-    print(row("cudnn", first, max(0, outside["cudnn"] - outside["matmul"]), 0, source))
+    print(row("context", first, outside["matmul"], source))
+    print(row("cudnn", first, max(0, outside["cudnn"] - outside["matmul"]), source))
     if out is not None:
         out.write_text(json.dumps({"idle_bytes": idle, "parts": results, "outside_bytes": outside}, indent=1) + "\n")
 

@@ -1,6 +1,7 @@
 """Trains or runs one model on synthetic data, for what it holds on the GPU: `memory_point.py MODEL BATCH [options]`.
 
-Random weights, nothing is downloaded. `--hold FILE` writes the file after the last step and waits until it is gone.
+Random weights, nothing is downloaded. `--hold FILE` writes what is reserved, now and at most, to the
+file after the last step and waits until it is gone.
 """
 
 from __future__ import annotations
@@ -147,7 +148,9 @@ def main() -> None:
             optimizer.zero_grad()
     torch.cuda.synchronize()
     if given.hold is not None:
-        given.hold.touch()
+        held = given.hold.with_suffix(".partial")
+        held.write_text(f"{torch.cuda.memory_reserved()} {torch.cuda.max_memory_reserved()}")
+        held.rename(given.hold)
         while given.hold.exists():
             time.sleep(0.02)
 

@@ -93,13 +93,12 @@ def test_a_pickle_made_to_harm_executes_nothing(memory, tmp_path, monkeypatch):
     ("words", "said"),
     [
         (("snapshot.pickle", "--", "python", "train.py"), "both given"),
-        (("snapshot.pickle", "--slice"), "--slice is about running a command"),
+        (("snapshot.pickle", "--fill"), "--fill is about running a command"),
         (("--fill", "--", "python", "train.py"), "--fill runs other batches"),
         (("--predict", "64", "--", "python", "train.py"), "--predict tells of other batches"),
         (("--gpu", "Voodoo2", "--", "python", "train.py"), "no GPU that dynotune knows"),
         (("--values", "arg.batch=8", "--", "python", "{batch}"), "does not name two batches"),
         (("--values", "loader.num_workers=1,2", "--", "python"), "does not name two batches"),
-        (("--values", "arg.batch=8,16", "--slice", "--", "python", "{batch}"), "exclude each other"),
         ((), "There is no command"),
     ],
 )
@@ -112,6 +111,7 @@ def test_what_does_not_go_together_is_refused(memory, tmp_path, monkeypatch, wor
 
 def test_values_are_settings_of_the_argument():
     assert [str(one) for one in batch_settings("arg.batch=8, 16,8")] == ["arg.batch=8", "arg.batch=16"]
+    assert [str(one) for one in batch_settings("env.BATCH=8,16")] == ["env.BATCH=8", "env.BATCH=16"]
     assert batch_settings(None) == []
     with pytest.raises(UsageError):
         batch_settings("batch")

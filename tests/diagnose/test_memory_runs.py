@@ -77,15 +77,6 @@ def test_a_command_is_accounted_for_and_the_answer_kept(answer):
     assert document.read(folder / "memory.json", MemoryAccount).ranks == account.ranks
 
 
-def test_a_slice_of_the_batch_predicts_the_others(answer):
-    account, _ = answer("2048", shares=[0.5])
-    found = account.capacity
-    assert isinstance(found, Capacity), found
-    assert list(found.measured) == [1024, 2048]
-    half, whole = (peak.of("inputs") for peak in found.measured.values())
-    assert (whole - half) / 1024 == pytest.approx(WIDTH * 4, rel=0.01)
-
-
 def test_batches_of_an_argument_are_run_one_after_another(answer):
     batches = [knobs.parse(f"arg.batch={batch}") for batch in (512, 1024)]
     account, _ = answer("{batch}", batches=batches, card="24GiB")

@@ -219,12 +219,6 @@ def test_a_plain_loop_has_its_terms_to_the_byte_and_two_batches_tell_what_fits(r
     assert found.margin_bytes > 0.02 * found.limit_bytes
 
 
-def test_a_slice_of_the_batch_predicts_others_without_a_gpu_too(run):
-    account = run(LOOP.replace("8 * batch", "30 * batch"), "2048", "H100", shares=[0.5])
-    assert isinstance(account.capacity, Capacity), account.capacity
-    assert list(account.capacity.measured) == [1024, 2048]
-
-
 def test_a_shape_that_depends_on_values_is_refused_with_its_place(run):
     with pytest.raises(CannotRunHere, match=r"nonzero.*program.py\(6\)"):
         run(BOXES)

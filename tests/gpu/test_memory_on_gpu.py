@@ -94,22 +94,17 @@ def test_the_terms_of_a_training_add_up_and_are_those_of_its_tensors(answer):
     assert Path(folder / "memory.json").is_file()
 
 
-def test_half_of_each_batch_predicts_a_batch_that_is_then_run(answer):
-    account, _ = answer("256", shares=[0.5], predict=[1024])
+def test_batches_of_an_argument_predict_one_that_is_then_run(answer):
+    batches = [knobs.parse(f"arg.batch={batch}") for batch in (128, 256)]
+    account, _ = answer("{batch}", batches=batches, predict=[1024])
     found = account.capacity
     assert isinstance(found, Capacity), found
+    assert found.residual < 0.001
+    assert found.largest > 256
     larger, _ = answer("1024")
     (rank,) = larger.ranks
     predicted = next(fit.num_bytes for fit in found.fits if fit.batch == 1024)
     assert predicted == pytest.approx(rank.peak.total_bytes, rel=0.04)
-
-
-def test_batches_of_an_argument_predict_others(answer):
-    batches = [knobs.parse(f"arg.batch={batch}") for batch in (128, 256)]
-    account, _ = answer("{batch}", batches=batches)
-    assert isinstance(account.capacity, Capacity), account.capacity
-    assert account.capacity.residual < 0.001
-    assert account.capacity.largest > 256
 
 
 def test_memory_that_runs_out_is_explained(answer):

@@ -108,15 +108,3 @@ def test_terms_always_add_up():
     for moment in (found.peak, found.steady):
         assert moment.total_bytes == moment.process_bytes == moment.reserved_bytes + 50 * MIB
         assert moment.of("unknown") == 0
-
-
-def test_the_buckets_of_data_parallel_training_are_copies_of_the_gradients():
-    owners = [("gradients", 0, 8)]
-    lives = [Life(0, 4 * MIB, -1, 8), Life(8 * MIB, 4 * MIB, -1, 8)]
-    told = {"num_events": 8, "marks": STEP, "owners": owners}
-    assert accounted(lives, **told, bucket_view=False).steady.of("gradients") == 8 * MIB
-    assert accounted(lives, **told, bucket_view=True).steady.of("unknown") == 4 * MIB
-    # As much as all gradients, or it is something else.
-    assert (
-        accounted([*lives, Life(16 * MIB, 4 * MIB, -1, 8)], **told, bucket_view=False).steady.of("unknown") == 8 * MIB
-    )

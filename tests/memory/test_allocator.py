@@ -90,16 +90,6 @@ def test_the_cache_is_given_back_before_an_allocation_fails():
         model.allocate(2, 40 * MIB)
 
 
-def test_the_threshold_of_garbage_collection_counts_only_where_the_program_set_a_limit():
-    settings = AllocatorSettings.parse("garbage_collection_threshold:0.2")
-    for limited, reserved in ((False, 90 * MIB), (True, 60 * MIB)):
-        model = CachingAllocator(settings, limit_bytes=100 * MIB, limited_by_program=limited)
-        model.allocate(0, 30 * MIB)
-        model.release(0)
-        model.allocate(1, 60 * MIB)
-        assert model.reserved_bytes == reserved
-
-
 def test_settings_are_read_as_torch_reads_them():
     found = AllocatorSettings.parse("expandable_segments:True,max_split_size_mb:512,roundup_power2_divisions:4")
     assert (found.expandable_segments, found.max_split_bytes, found.roundup_divisions) == (True, 512 * MIB, 4)

@@ -42,7 +42,6 @@ def memory(
     context: typer.Context,
     file: Annotated[Path | None, typer.Argument(metavar="FILE", readable=False, help="A snapshot of torch.")] = None,
     values: Annotated[str | None, typer.Option(metavar="arg.NAME=A,B", help="Run each, and predict others.")] = None,
-    slice_: Annotated[bool, typer.Option("--slice", help="Predict others from half of each batch.")] = False,
     gpu: Annotated[str | None, typer.Option(metavar="CARD", help="On another, or none here: H100-80GB, 24GiB.")] = None,
     fill: Annotated[bool, typer.Option("--fill", help="Run the largest batch for 100 steps, and the next.")] = False,
     predict: Annotated[str | None, typer.Option(metavar="N,M", help="Also predict these batches.")] = None,
@@ -64,10 +63,8 @@ def memory(
     batches = batch_settings(values)
     if fill and not batches:
         raise UsageError("--fill runs other batches, and none is named.", hint="Add --values arg.batch=8,16.")
-    if slice_ and batches:
-        raise UsageError("--slice and --values exclude each other.", hint="Give one of them.")
-    if predict is not None and not (batches or slice_):
-        raise UsageError("--predict tells of other batches: that takes two.", hint="Add --values or --slice.")
+    if predict is not None and not batches:
+        raise UsageError("--predict tells of other batches: that takes two.", hint="Add --values arg.batch=8,16.")
     options.check_run(context, run, batches[:1])
     from dynotune.diagnose import MemoryRequest, live_memory
     from dynotune.report import Progress, console
@@ -75,7 +72,6 @@ def memory(
     request = MemoryRequest(
         run=run,
         batches=batches,
-        shares=[0.5] if slice_ else [],
         card=gpu,
         fill=fill,
         predict=_numbers("--predict", predict or ""),
@@ -90,7 +86,7 @@ def batch_settings(text: str | None) -> list[Setting]:
     """`arg.batch=8,16` as one setting a value.
 
     Raises:
-        UsageError: fewer than two values, values that are no whole numbers, or of no argument.
+        UsageError: fewer than two values, values that are no whole numbers, or of neither an argument nor a variable.
     """
     if text is None:
         return []
@@ -98,7 +94,7 @@ def batch_settings(text: str | None) -> list[Setting]:
 
     knob, _, rest = text.partition("=")
     named = _numbers("--values", rest)
-    if len(named) < 2 or not knob.strip().startswith("arg."):
+    if len(named) < 2 or not knob.strip().startswith(("arg.", "env.")):
         raise UsageError(
             f"--values {text} does not name two batches.", hint="For example --values arg.batch=8,16 for {batch}."
         )

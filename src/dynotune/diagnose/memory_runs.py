@@ -38,7 +38,6 @@ from dynotune.schema.task import RecordMemory
 from dynotune.trace.snapshot import Lives, load_snapshot
 
 NUM_STEPS = 2
-SETTLE_STEPS = 3
 NUM_BEFORE = 30
 FILL_STEPS = 100
 BESIDE_LIMIT_S = 60.0
@@ -60,7 +59,6 @@ class MemoryRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         batches: settings that each give a run another batch (`arg.batch=8`); none for one run.
-        shares: of each batch, one after another in one live run, where the command has no such argument.
         card: another card than the device, as `--gpu` names it.
         fill: run the largest batch and the next one.
         predict: further batches to be told of.
@@ -68,7 +66,6 @@ class MemoryRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     run: RunSpec
     batches: list[Setting] = []
-    shares: list[float] = []
     card: str | None = None
     fill: bool = False
     predict: list[int] = []
@@ -94,8 +91,7 @@ def live_memory(request: MemoryRequest, watcher: Watcher) -> tuple[MemoryAccount
         run = msgspec.structs.replace(run, pretend=card, warmup_steps=PRETENDED_WARMUP_STEPS, lock=False)
     with machine_lock(run, watcher):
         runs = _Runs(run, watcher)
-        recorded = [one for setting in request.batches for one in runs.recorded([setting])]
-        recorded = recorded or runs.recorded(shares=request.shares)
+        recorded = [runs.recorded([setting]) for setting in request.batches] or [runs.recorded()]
         ranks = [rank for rank, _ in recorded[0]]
         limit = _limit_bytes(ranks[0], card)
         capacity = _filled(runs, request, _capacity(recorded, request, limit))
@@ -118,7 +114,6 @@ def recorded_memory(
     run: RunSpec,
     used_before: Used,
     *,
-    share: float | None = None,
     after: int = 0,
     again: bool = True,
 ) -> list[Recorded]:
@@ -134,14 +129,14 @@ def recorded_memory(
 
     def now(records: Sequence[Record]) -> RecordMemory:
         step = placement.past_epoch_begin(records[0], placement.earliest(records) + after, NUM_STEPS)
-        return RecordMemory(at_step=step, num_steps=NUM_STEPS, batch_share=share)
+        return RecordMemory(at_step=step, num_steps=NUM_STEPS)
 
-    if run.pretend is not None and share is None:
+    if run.pretend is not None:
         # What it does is the same from the second step on, and each takes long.
         runner.start([RecordMemory(at_step=PRETENDED_WARMUP_STEPS, num_steps=NUM_STEPS)])
         answer = runner.planned()
     elif again or runner.live is None:
-        answer = runner.do(now, lambda record: _within(record, share, after), what="recorded")
+        answer = runner.do(now, lambda record: _within(record, after), what="recorded")
     else:
         answer = runner.live.do(now(runner.live.records()), limit_s=BESIDE_LIMIT_S)
     outcome = runner.outcome()
@@ -210,16 +205,15 @@ def _pretended(device: DeviceOwners, owners: Owners, lives: Lives, run: RunSpec,
     limit = _share_of(device.total_bytes, owners.facts)
     device, lives = memory.placed(device, lives, settings, limit_bytes=limit)
     facts = owners.facts
-    outside = memory.outside(gpu, str(facts.get("torch", "")), convolves=bool(facts.get("convolves")))
+    outside, spread, told = memory.outside(gpu, str(facts.get("torch", "")), convolves=bool(facts.get("convolves")))
     rank = memory.account(
         device,
         owners,
         lives,
-        process_bytes=device.reserved_bytes + outside.num_bytes,
+        process_bytes=device.reserved_bytes + outside,
         others_bytes=0,
-        notes=[*owners.notes, *outside.notes],
+        notes=[*owners.notes, *told],
     )
-    spread = outside.high_bytes - outside.num_bytes
     if isinstance(rank.peak, Moment):
         spread += round(KERNELS_SPREAD * (rank.peak.of("activations") + rank.peak.of("temporary")))
     # How long a step takes is of this machine.
@@ -262,21 +256,11 @@ class _Runs:
         self.folder = Path()
         self.notes: list[str] = []
 
-    def recorded(self, settings: Sequence[Setting] = (), shares: Sequence[float] = ()) -> list[list[Recorded]]:
-        """One run: whole batches, then these shares of them."""
+    def recorded(self, settings: Sequence[Setting] = ()) -> list[Recorded]:
+        """What each rank held in one run."""
         self._watcher.running(" ".join(["the command", *map(str, settings), "until its steps are steady"]))
         with self._runner(settings) as runner:
-            found = [recorded_memory(runner, self._run, self._used_before)]
-            for share in shares:
-                self._watcher.running(f"{share:.0%} of each batch")
-                try:
-                    found.append(recorded_memory(runner, self._run, self._used_before, share=share))
-                except CommandFailed as error:
-                    raise CannotRunHere(
-                        f"The program does not stand a smaller batch, so none can be sliced: {error.message}",
-                        hint="Give the batch as an argument: dynotune memory --values arg.batch=8,16 -- python "
-                        "train.py --batch {batch}",
-                    ) from error
+            found = recorded_memory(runner, self._run, self._used_before)
             outcome = runner.outcome()
             refuse_rejected(outcome, "in the recorded run")
             self.folder = outcome.folder if self.folder == Path() else self.folder
@@ -301,22 +285,22 @@ class _Runs:
         return TaskRunner(run, self._watcher, facts=self._facts, label="the recorded run")
 
 
-def _within(record: Record, share: float | None, after: int) -> RecordMemory:
+def _within(record: Record, after: int) -> RecordMemory:
     """The task for a command that makes no more steps than are in `record`."""
     num, first = len(record.steps), pilot.num_steps_to_find(record) + pilot.ROOM_STEPS
-    needed = after + NUM_STEPS + (SETTLE_STEPS if share is not None else 0)
+    needed = after + NUM_STEPS
     if num - first - 1 < needed:
         raise CannotRunHere(
             f"The command makes {num} steps and ends: too few to record {needed} after {first} of warm-up.",
             hint="Let it run longer (more epochs, more data).",
         )
-    return RecordMemory(at_step=max(first, num - needed - 2) + after, num_steps=NUM_STEPS, batch_share=share)
+    return RecordMemory(at_step=max(first, num - needed - 2) + after, num_steps=NUM_STEPS)
 
 
 def _capacity(recorded: Sequence[Sequence[Recorded]], request: MemoryRequest, limit_bytes: int) -> Capacity | Unknown:
     """What fits, by each run's rank that holds most."""
     if len(recorded) < 2 and request.card is None:
-        return Unknown("one batch was run; --values arg.batch=8,16 or --slice predicts others")
+        return Unknown("one batch was run; --values arg.batch=8,16 predicts others")
     measured: dict[int, Moment] = {}
     histories: dict[int, Lives] = {}
     spread = 0

@@ -22,8 +22,7 @@ from dynotune.trace.snapshot import Life, Lives
 
 NUM_PARTS = 12
 NUM_FAILURES = 3
-LEAST_BUCKET_BYTES = 1 << 20
-# Who is asked first where two tensors share a block: a gradient in DDP's bucket, a batch that a module also keeps.
+# Who is asked first where two tensors share a block: a batch that a module also keeps.
 PRIORITY: tuple[TermName, ...] = ("weights", "gradients", "optimizer", "buffers", "inputs", "workspaces", "kept")
 Blocks = list[tuple[Life, TermName]]
 
@@ -52,8 +51,6 @@ def account(
     offset = device.num_events - lives.num_events
     marks = _Marks([max(0, position - offset) for _, position in device.marks], [name for name, _ in device.marks])
     blocks = _blocks(device, lives, offset, marks, trains=owners.trains)
-    if owners.facts.get("bucket_view") is False:
-        blocks = _with_buckets(blocks, lives)
     outside = process_bytes if isinstance(process_bytes, Unknown) else process_bytes - device.reserved_bytes
     if not isinstance(outside, Unknown) and outside < 0:
         outside = Unknown("the driver counts less for the process than its allocator had reserved")
@@ -132,15 +129,6 @@ def _blocks(device: DeviceOwners, lives: Lives, offset: int, marks: _Marks, *, t
         if row >= 0 and lives.lives[rows[row][1]].died >= event:
             found.setdefault(rows[row][1], term)
     return [(life, found.get(index) or _unowned(life, marks, trains)) for index, life in enumerate(lives.lives)]
-
-
-def _with_buckets(blocks: Blocks, lives: Lives) -> Blocks:
-    """The same, with DistributedDataParallel's copies of the gradients: as large as these, and unknown to Python."""
-    gradients = sum(life.size for life, term in blocks if term == "gradients" and life.died == lives.num_events)
-    copies = {life for life, term in blocks if term == "unknown" and life.size >= LEAST_BUCKET_BYTES}
-    if not 0.9 * gradients <= sum(life.size for life in copies) <= 1.1 * gradients:
-        return blocks
-    return [(life, "gradients" if life in copies else term) for life, term in blocks]
 
 
 def _unowned(life: Life, marks: _Marks, trains: bool) -> TermName:

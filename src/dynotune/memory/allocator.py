@@ -3,7 +3,8 @@
 It follows c10/cuda/CUDACachingAllocator.cpp. Blocks of up to 1 MiB lie in segments of 2 MiB, larger ones in segments of
 20 MiB or, from 10 MiB on, of their own size rounded up to 2 MiB. An allocation takes the smallest free block of its
 stream and pool that is large enough, and splits it; a release joins a block with its free neighbours. Nothing goes back
-to the device before an allocation would fail.
+to the device before an allocation would fail. `garbage_collection_threshold` is not modelled: it acts only where the
+program has limited its memory.
 """
 
 from __future__ import annotations
@@ -38,14 +39,11 @@ class AllocatorSettings:
     Args:
         max_split_bytes: blocks of this size and more are not split.
         roundup_divisions: of each power of two, to which sizes are rounded; 0 rounds to 512 bytes.
-        garbage_collection_threshold: share of the limit above which free segments are given back; 0 for never. Like
-            torch, the model looks at it only where the program has limited its memory.
     """
 
     expandable_segments: bool = False
     max_split_bytes: int = _NO_LIMIT
     roundup_divisions: int = 0
-    garbage_collection_threshold: float = 0.0
     backend: str = "native"
 
     @staticmethod
@@ -62,7 +60,6 @@ class AllocatorSettings:
                 expandable_segments=found.get("expandable_segments", "").lower() == "true",
                 max_split_bytes=int(split) * MIB if split is not None else _NO_LIMIT,
                 roundup_divisions=int(found.get("roundup_power2_divisions", 0)),
-                garbage_collection_threshold=float(found.get("garbage_collection_threshold", 0)),
                 backend=found.get("backend", "native"),
             )
         except ValueError:
@@ -138,27 +135,17 @@ class CachingAllocator:
 
     Args:
         limit_bytes: that segments may take together; None for no limit.
-        limited_by_program: the program set the limit itself, with `set_per_process_memory_fraction`.
 
     Attributes:
         live: blocks by the name of their allocation.
         changes: of what is reserved: (1 or -1, address, bytes) of each part that came or went.
     """
 
-    def __init__(
-        self,
-        settings: AllocatorSettings | None = None,
-        *,
-        limit_bytes: int | None = None,
-        limited_by_program: bool = False,
-    ) -> None:
+    def __init__(self, settings: AllocatorSettings | None = None, *, limit_bytes: int | None = None) -> None:
         self.settings = settings or AllocatorSettings()
         self._limit = _NO_LIMIT if limit_bytes is None else limit_bytes
-        self._collects = limited_by_program and self.settings.garbage_collection_threshold > 0
         self._pools: dict[tuple[bool, int], _Pool] = {}
         self._next_address = _LARGE_SEGMENT << 16
-        self._num_calls = 0
-        self._released_at: dict[int, int] = {}
         self.live: dict[int, _Block] = {}
         self.reserved_bytes = self.peak_reserved_bytes = 0
         self.changes: list[tuple[int, int, int]] = []
@@ -171,7 +158,6 @@ class CachingAllocator:
         """
         size = self.rounded(num_bytes)
         pool = self.pool(size, stream)
-        self._num_calls += 1
         address = self._found(pool, size) or self._fresh(pool, size)
         rest = pool.free.take(address) - size
         if self._splits(pool, size, rest):
@@ -183,7 +169,7 @@ class CachingAllocator:
 
     def release(self, name: int) -> None:
         pool, address, size = self.live.pop(name)
-        self._released_at[pool.free.add(address, size)] = self._num_calls
+        pool.free.add(address, size)
 
     def pool(self, size: int, stream: int) -> _Pool:
         """The one that has blocks of this size."""
@@ -244,8 +230,6 @@ class CachingAllocator:
 
     def _fresh(self, pool: _Pool, size: int) -> int:
         """A free range with new memory, for which all that is free goes back to the device if need be."""
-        if self._collects:
-            self._collect(pool)
         if self.settings.expandable_segments:
             return self._expanded(pool, size)
         num_bytes = _segment_bytes(size)
@@ -291,16 +275,6 @@ class CachingAllocator:
     def _change(self, sign: int, address: int, num_bytes: int) -> None:
         self.reserved_bytes += sign * num_bytes
         self.changes.append((sign, address, num_bytes))
-
-    def _collect(self, pool: _Pool) -> None:
-        """Give back free segments, those unused for longest first, until the threshold holds."""
-        target = self.reserved_bytes - int(self.settings.garbage_collection_threshold * self._limit)
-        whole = [(size, at) for size, at in pool.free.by_size if pool.segments.get(at) == size and not pool.small]
-        ages = [self._num_calls - self._released_at[at] for _, at in whole]
-        for age, (size, at) in zip(ages, whole, strict=True):
-            if target > 0 and age * len(ages) >= sum(ages):
-                target -= size
-                self._give_back(pool, at)
 
     def _give_back(self, pool: _Pool, address: int) -> None:
         del pool.segments[address]

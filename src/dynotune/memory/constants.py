@@ -9,7 +9,6 @@ from importlib.resources import files
 from typing import Any
 
 from dynotune.schema.errors import UsageError
-from dynotune.schema.memory import Outside
 from dynotune.schema.run import PretendedGpu
 from dynotune.text import words
 
@@ -59,25 +58,27 @@ def gpu(text: str) -> PretendedGpu:
     )
 
 
-def outside(model: PretendedGpu, torch: str, *, convolves: bool) -> Outside:
+def outside(model: PretendedGpu, torch: str, *, convolves: bool) -> tuple[int, int, list[str]]:
     """What a process has of the GPU besides torch's allocator, by the rows for this generation and version.
 
     Args:
         convolves: it uses cuDNN.
+
+    Returns:
+        The bytes, by how many more they may be, and notes.
     """
     capability = "{}.{}".format(*model.compute_capability)
-    low, middle, high, notes = 0, 0, 0, []
+    total, spread, notes = 0, 0, []
     for kind, name in (("context", "the CUDA context with its modules"), ("cudnn", "cuDNN"))[: 1 + convolves]:
-
-        def fit(row: dict[str, Any]) -> tuple[bool, int]:
-            fits = capability.startswith(row["capability"]) and torch.startswith(row["torch"])
-            return fits, len(row["capability"]) + len(row["torch"])
-
-        row = max(_table()[kind], key=fit)
-        wider = 0.0 if fit(row)[0] else _WIDER
-        low += int(row["low_bytes"] * (1 - wider))
-        middle += row["num_bytes"]
-        high += int(row["high_bytes"] * (1 + wider))
-        unlike = "" if fit(row)[0] else f", not measured for compute capability {capability} and torch {torch}"
+        row = max(_table()[kind], key=lambda row: _likeness(row, capability, torch))
+        is_known = _likeness(row, capability, torch)[0]
+        total += row["num_bytes"]
+        spread += int(row["high_bytes"] * (1 if is_known else 1 + _WIDER)) - row["num_bytes"]
+        unlike = "" if is_known else f", not measured for compute capability {capability} and torch {torch}"
         notes.append(f"{name} is taken to hold {words.num_bytes(row['num_bytes'])}{unlike} ({row['source']})")
-    return Outside(low_bytes=low, num_bytes=middle, high_bytes=high, notes=notes)
+    return total, spread, notes
+
+
+def _likeness(row: dict[str, Any], capability: str, torch: str) -> tuple[bool, int]:
+    fits = capability.startswith(row["capability"]) and torch.startswith(row["torch"])
+    return fits, len(row["capability"] + row["torch"])

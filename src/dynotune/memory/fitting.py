@@ -78,7 +78,7 @@ def capacity(
         )
 
     wanted = {*batches, *asked, *([largest, largest + 1] if largest else [])} if len(batches) > 1 else batches
-    one = "one batch was run; --values arg.batch=8,16 or --slice predicts others"
+    one = "one batch was run; --values arg.batch=8,16 predicts others"
     return Capacity(
         card=card,
         limit_bytes=limit_bytes,

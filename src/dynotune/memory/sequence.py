@@ -72,7 +72,7 @@ def placed(
     Args:
         limit_bytes: that the program set itself.
     """
-    model = CachingAllocator(settings, limit_bytes=limit_bytes, limited_by_program=limit_bytes is not None)
+    model = CachingAllocator(settings, limit_bytes=limit_bytes)
     blocks = [(life.born, life.died, life.size) for life in lives.lives]
     try:
         addresses, changes = _run(model, blocks, lives.num_events, _emptied(lives))

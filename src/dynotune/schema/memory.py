@@ -90,15 +90,6 @@ class Owners(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
-class Outside(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process has on a GPU besides torch's allocator, as far as it is known."""
-
-    low_bytes: int
-    num_bytes: int
-    high_bytes: int
-    notes: list[str]
-
-
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
     """One batch on one card."""
 

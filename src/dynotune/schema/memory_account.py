@@ -17,6 +17,6 @@ class MemoryAccount(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""
     pretended: str = ""
     ranks: list[RankMemory]
-    capacity: Capacity | Unknown = Unknown("it takes two batches: --values arg.batch=8,16, or --slice")
+    capacity: Capacity | Unknown = Unknown("it takes two batches: --values arg.batch=8,16")
     findings: list[Finding] = []
     notes: list[str] = []

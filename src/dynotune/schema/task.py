@@ -92,14 +92,9 @@ class CheckResults(_At, frozen=True, kw_only=True, tag="check-results"):
 
 
 class RecordMemory(_At, frozen=True, kw_only=True, tag="record-memory"):
-    """Record what the caching allocator does within `num_steps` steps, and whose each block is.
-
-    Args:
-        batch_share: of each batch's samples that the program is given, from three steps before on; None for all.
-    """
+    """Record what the caching allocator does within `num_steps` steps, and whose each block is."""
 
     num_steps: int
-    batch_share: float | None = None
 
 
 Task = TimeWindow | RecordTrace | IsolateLoader | SwitchArms | CheckResults | RecordMemory

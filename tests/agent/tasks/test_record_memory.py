@@ -4,7 +4,6 @@ import functools
 import gc
 import importlib
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -36,7 +35,7 @@ class Training:
         self.optimizer = getattr(torch.optim, optimizer)(self.weights, lr=0.01)
         for weight in self.weights:
             self.cuda.meet(weight)
-        self.program = fake_program(torch, folder=folder, optimizers=[self.optimizer], draws=True)
+        self.program = fake_program(torch, folder=folder, optimizers=[self.optimizer])
         self.program.roots.alive = lambda: [self.net]
         self.num_steps = 0
 
@@ -181,56 +180,3 @@ def test_a_program_that_compiles_is_recorded_without_its_modules(training):
     assert found.peak.of("weights") == num_bytes(run.weights)
     assert all(not term.modules for term in found.peak.terms)
     assert any("modules are not told" in note for note in found.notes)
-
-
-class Loaders:
-    """Batches drawn as a program's loader gives them."""
-
-    def __init__(self):
-        self.around = None
-
-    def draw_through(self, around):
-        self.around = around
-
-    def draw_plainly(self):
-        self.around = None
-
-    def draw(self, batch):
-        iterator = SimpleNamespace(_dynotune=("key", BATCH))
-        return self.around(lambda _: batch)(iterator) if self.around else batch
-
-
-def test_a_share_of_each_batch_is_given_and_then_the_whole_again(training):
-    run = training()
-    loaders = run.program.loaders = Loaders()
-    sizes = []
-    plain = run.step
-
-    def step():
-        inputs, names = loaders.draw([torch.zeros(BATCH, 3), ["name"] * BATCH])
-        sizes.append(len(inputs))
-        assert len(names) == len(inputs)
-        plain(len(inputs))
-
-    run.step = step
-    found = run.accounted(run.records(batch_share=0.5))
-    assert found.num_samples == BATCH // 2
-    assert sizes[:3] == [BATCH] * 3
-    assert set(sizes[3:]) == {BATCH // 2}
-    assert loaders.draw([torch.zeros(BATCH, 3)])[0].shape[0] == BATCH
-    assert run.cuda.emptied == 2
-
-
-def test_a_batch_without_a_tensor_of_its_size_cannot_be_sliced(training):
-    run = training()
-    loaders = run.program.loaders = Loaders()
-    plain = run.step
-
-    def step():
-        loaders.draw(SimpleNamespace(num_graphs=BATCH, x=torch.zeros(7, 3)))
-        plain()
-
-    run.step = step
-    result = run.records(batch_share=0.5)
-    assert result["event"] == "given_up"
-    assert "cannot be sliced" in result["reason"]

@@ -32,13 +32,6 @@ def place() -> str:
     return "" if frame is None else function(frame.f_code, frame.f_lineno)
 
 
-def places() -> str:
-    """The innermost frame that is neither torch's nor ours, and the user's own that led there where it is another."""
-    inner, own = _frames()
-    names = [function(frame.f_code, frame.f_lineno) for frame in (inner, own) if frame is not None]
-    return ", from ".join(dict.fromkeys(names))
-
-
 def line() -> str:
     """The same as `file:line`."""
     frame = _frame()
@@ -87,24 +80,18 @@ def _names_installed(folder: str) -> frozenset[str]:
 
 
 def _frame() -> FrameType | None:
-    inner, own = _frames()
-    return own or inner
-
-
-def _frames() -> tuple[FrameType | None, FrameType | None]:
-    """The innermost frame that is the user's or installed, and the innermost that is the user's."""
-    frame: FrameType | None = sys._getframe(3)
-    inner: FrameType | None = None
+    frame: FrameType | None = sys._getframe(2)
+    installed: FrameType | None = None
     for _ in range(_MOST_FRAMES):
         if frame is None:
             break
         owner = whose(frame.f_code, frame.f_globals)
-        if owner in (WHOSE_USER, WHOSE_INSTALLED) and inner is None:
-            inner = frame
         if owner == WHOSE_USER:
-            return inner, frame
+            return frame
+        if owner == WHOSE_INSTALLED and installed is None:
+            installed = frame
         frame = frame.f_back
-    return inner, None
+    return installed
 
 
 def _short(file: str) -> str:

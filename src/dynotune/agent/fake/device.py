@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 from importlib import import_module
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 
 from ..core.covers import covers
 from . import autocast, kernels, mode
@@ -49,7 +49,7 @@ def pretend(torch: Any, gpu: dict[str, Any], program: Program) -> None:
     device = mode.make(torch, recorder)
     _answer(torch, gpu, recorder)
     _refuse(torch, recorder)
-    _move(torch, device)
+    _move(torch)
     _show_values(torch, device)
     _choose(torch, recorder)
     _keep_parameters(torch, device, recorder)
@@ -57,18 +57,16 @@ def pretend(torch: Any, gpu: dict[str, Any], program: Program) -> None:
     device.__enter__()  # for the life of the process
 
 
-def nothing(*args: Any, **kwargs: Any) -> None:
-    """Stand in for what would reach a driver."""
-
-
-def _always(owner: Any, answers: dict[str, Any]) -> None:
+def _answers(owner: Any, answers: dict[str, Any]) -> None:
+    """Have functions of a module answer so; an answer that can be called takes the function's place."""
     for name, answer in answers.items():
-        setattr(owner, name, lambda *args, _answer=answer, **kwargs: _answer)
+        put = answer if callable(answer) else lambda *args, _answer=answer, **kwargs: _answer
+        setattr(owner, name, put)
 
 
 def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
     """Questions about the device and its allocator, and orders to it."""
-    cuda, total = torch.cuda, gpu["total_bytes"]
+    cuda, total, device = torch.cuda, gpu["total_bytes"], torch.device("cuda")
     major, minor = gpu["compute_capability"]
     properties = SimpleNamespace(
         name=gpu["name"], major=major, minor=minor, total_memory=total, warp_size=32,
@@ -76,44 +74,35 @@ def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
         max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536,
         shared_memory_per_block_optin=232448, L2_cache_size=50 << 20, gcnArchName="",
     )  # fmt: skip
-    _always(cuda, {
-        "is_available": True, "device_count": 1, "current_device": 0, "is_initialized": True,
-        "get_device_name": gpu["name"], "get_device_properties": properties, "get_device_capability": (major, minor),
-        "is_bf16_supported": major >= 8, "get_arch_list": ["sm_%d%d" % (major, minor)], "current_blas_handle": 0,
-        "is_current_stream_capturing": False, "get_rng_state_all": [], "memory_summary": "", "utilization": 0,
-        "_is_in_bad_fork": False, "is_tf32_supported": major >= 8, "get_device_index": 0,
+    for owner in (cuda, cuda.memory, cuda.random):
+        # Whatever has no answer below is an order, and nothing comes of it.
+        _answers(owner, {name: None for name in owner.__all__ if isinstance(getattr(owner, name, 0), FunctionType)})
+    of_memory = {
+        "memory_allocated": lambda *_: recorder.live_bytes, "memory_reserved": lambda *_: recorder.live_bytes,
+        "max_memory_allocated": lambda *_: recorder.peak_bytes, "max_memory_reserved": lambda *_: recorder.peak_bytes,
+        "mem_get_info": lambda *_: (total - recorder.live_bytes, total), "memory_stats": recorder.stats,
+        "memory_snapshot": recorder.segments, "_snapshot": recorder.snapshot, "empty_cache": recorder.empties_cache,
+        "_record_memory_history": recorder.record, "set_per_process_memory_fraction": recorder.limit,
+        "get_per_process_memory_fraction": lambda *_: recorder.memory_fraction, "get_allocator_backend": "native",
+    }  # fmt: skip
+    _answers(cuda.memory, of_memory)
+    _answers(cuda, {**of_memory,
+        "_lazy_init": None, "_is_in_bad_fork": False, "is_available": True, "is_initialized": True, "device_count": 1,
+        "current_device": 0, "get_device_index": 0, "get_device_name": gpu["name"],
+        "get_device_properties": properties, "get_device_capability": (major, minor),
+        "get_arch_list": ["sm_%d%d" % (major, minor)], "is_bf16_supported": major >= 8, "is_tf32_supported": major >= 8,
+        "get_rng_state": lambda *_, **__: torch.zeros(16, dtype=torch.uint8), "get_rng_state_all": [],
+        "current_stream": Stream(), "default_stream": Stream(), "Stream": Stream, "Event": Stream, "stream": Stream,
+        "StreamContext": Stream, "device": contextlib.nullcontext, "device_of": contextlib.nullcontext,
     })  # fmt: skip
-    for name in (
-        "init", "_lazy_init", "set_device", "synchronize", "ipc_collect", "manual_seed", "manual_seed_all", "seed",
-        "seed_all", "set_rng_state", "set_rng_state_all", "reset_peak_memory_stats", "reset_max_memory_allocated",
-        "reset_max_memory_cached", "set_stream",
-    ):  # fmt: skip
-        for owner in (cuda, cuda.memory, cuda.random):
-            if hasattr(owner, name):
-                setattr(owner, name, nothing)
-    cuda.get_rng_state = lambda *args, **kwargs: torch.zeros(16, dtype=torch.uint8)
-    cuda.memory_allocated = cuda.memory_reserved = lambda *args: recorder.live_bytes
-    cuda.max_memory_allocated = cuda.max_memory_reserved = lambda *args: recorder.peak_bytes
-    cuda.mem_get_info = lambda *args: (total - recorder.live_bytes, total)
-    cuda.memory_stats, cuda.memory_snapshot, cuda.empty_cache = (
-        recorder.stats,
-        recorder.segments,
-        recorder.empties_cache,
-    )
-    cuda.memory._snapshot, cuda.memory._record_memory_history = recorder.snapshot, recorder.record
-    _always(cuda.memory, {"get_allocator_backend": "native"})
+    nothing: Any = lambda *_, **__: None  # noqa: E731
+    cuda.nvtx = SimpleNamespace(range_push=nothing, range_pop=nothing, mark=nothing, range=contextlib.nullcontext)
     torch._C._cuda_isHistoryEnabled = lambda: recorder.is_recording
     torch._C._cuda_clearCublasWorkspaces = recorder.clear_workspaces
-    cuda.set_per_process_memory_fraction = cuda.memory.set_per_process_memory_fraction = recorder.limit
-    cuda.get_per_process_memory_fraction = lambda *args: recorder.memory_fraction
-    cuda.current_stream = cuda.default_stream = lambda *args: Stream()
-    cuda.Stream = cuda.Event = cuda.stream = cuda.StreamContext = Stream
-    cuda.device = cuda.device_of = lambda *args: contextlib.nullcontext()
-    cuda.nvtx = SimpleNamespace(range_push=nothing, range_pop=nothing, mark=nothing, range=contextlib.nullcontext)
     if hasattr(torch, "accelerator"):
-        _always(torch.accelerator, {
+        _answers(torch.accelerator, {
             "is_available": True, "device_count": 1, "current_device_index": 0, "current_device_idx": 0,
-            "current_accelerator": torch.device("cuda"), "current_stream": Stream(), "synchronize": None,
+            "current_accelerator": device, "current_stream": Stream(), "synchronize": None,
             "set_device_index": None, "set_device_idx": None, "set_stream": None,
         })  # fmt: skip
     if torch.version.cuda is None:
@@ -124,22 +113,26 @@ def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
 def _refuse(torch: Any, recorder: Recorder) -> None:
     """What is not modelled."""
 
-    class NoGraph:
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            raise mode.Refused(recorder.refuse("it captures CUDA graphs, whose private pools are not modelled"))
+    def refusing(reason: str) -> Any:
+        class Refusing:
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                raise mode.Refused(recorder.refuse(reason))
 
-    def no_group(*args: Any, **kwargs: Any) -> None:
-        raise mode.Refused(recorder.refuse("it is distributed: only programs of one process are modelled"))
+        return Refusing
 
+    torch.cuda.CUDAGraph = torch.cuda.graph = torch.cuda.make_graphed_callables = refusing(
+        "it captures CUDA graphs, whose private pools are not modelled"
+    )
+    torch.cuda.memory.change_current_allocator = refusing("it uses an allocator of its own")
     if torch.distributed.is_available():
-        torch.distributed.init_process_group = no_group
-    torch.cuda.CUDAGraph = torch.cuda.graph = torch.cuda.make_graphed_callables = NoGraph
+        reason = "it is distributed: only programs of one process are modelled"
+        torch.distributed.init_process_group = refusing(reason)
 
 
-def _move(torch: Any, device: Any) -> None:
+def _move(torch: Any) -> None:
     """Moves between host and device: C++ asks the driver which one `cuda` without a number is."""
-    tensor, make, wrap, load, generator = torch.Tensor, torch.tensor, torch.as_tensor, torch.load, torch.Generator
-    cuda, inside, plain = torch.device("cuda", 0), torch.device(mode.INSIDE, 0), tensor.to
+    tensor, load, generator, plain = torch.Tensor, torch.load, torch.Generator, torch.Tensor.to
+    cuda, inside = torch.device("cuda", 0), torch.device(mode.INSIDE, 0)
 
     @covers(tensor, "to")
     def to(self: Any, *args: Any, copy: bool = False, memory_format: Any = torch.preserve_format, **kwargs: Any) -> Any:
@@ -170,7 +163,7 @@ def _move(torch: Any, device: Any) -> None:
     tensor.pin_memory = lambda self, *args, **kwargs: self
     tensor.is_pinned = lambda self, *args, **kwargs: False
     tensor.record_stream = lambda self, stream: None
-    torch.tensor, torch.as_tensor, torch.Generator = made(make), made(wrap), Generator
+    torch.tensor, torch.as_tensor, torch.Generator = made(torch.tensor), made(torch.as_tensor), Generator
     torch.load = lambda *args, **kwargs: load(*args, **{**kwargs, "map_location": "cpu"})
 
 
@@ -234,9 +227,7 @@ def _keep_parameters(torch: Any, device: Any, recorder: Recorder) -> None:
                     self._parameters[key] = device.moved(parameter, function(parameter))
                     if parameter.grad is not None:
                         self._parameters[key].grad = function(parameter.grad)
-            for key, buffer in self._buffers.items():
-                if buffer is not None:
-                    self._buffers[key] = function(buffer)
+            self._buffers.update({key: function(held) for key, held in self._buffers.items() if held is not None})
         return self
 
     def register(module: Any, name: str, parameter: Any) -> Any:

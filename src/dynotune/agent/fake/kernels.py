@@ -35,7 +35,7 @@ def workspace_bytes(setting: str, capability: tuple[int, int], version: tuple[in
 def temporary_bytes(name: str, args: Any) -> int:
     """Bytes that the operator's kernel takes for itself and gives back, as far as they grow with its arguments.
 
-    Source: torch's `aten/src/ATen/native/transformers/cuda`, `Embedding.cu`, `Indexing.cu`, `Sort.cu`.
+    Source: torch's `aten/src/ATen/native/transformers/cuda`.
     """
     if name.endswith("flash_attention_backward"):
         # Gradients of the queries are added up in float32, over rows and head rounded up; and a sum for each row.
@@ -46,14 +46,6 @@ def temporary_bytes(name: str, args: Any) -> int:
         batch, heads, rows, head = args[1].shape
         wide = 0 if args[1].element_size() == 4 else head
         return 4 * int(batch * heads * _up(rows, 64) * (wide + 1))
-    if name == "aten::embedding_dense_backward":
-        # Indices sorted and where they were, each twice for the sort.
-        number = int(args[1].numel())
-        return 32 * number if number > 3072 else 0
-    if name in ("aten::_index_put_impl_", "aten::index_put_", "aten::index_put") and len(args) > 3 and args[3]:
-        return 32 * max((int(index.numel()) for index in args[1] if index is not None), default=0)
-    if name in ("aten::sort", "aten::sort.stable"):
-        return int(args[0].numel() * (args[0].element_size() + 8))
     return 0
 
 

@@ -103,7 +103,7 @@ def make(torch: Any, recorder: Recorder) -> Any:
                     return targets[0] if func._schema.returns else None  # it only writes: shapes stay as they are
                 unknown = isinstance(error, fake_tensor.DynamicOutputShapeException)
                 why = "gives as many elements as values on the device say" if unknown else "needs values on the device"
-                reason = "%s %s: %s" % (func, why, source_location.places() or "?")
+                reason = "%s %s: %s" % (func, why, source_location.place() or "?")
             raise Refused(recorder.refuse(reason))
 
         def _with_values(self, found: Any) -> Any:

@@ -21,8 +21,6 @@ from ..core.device import synchronise
 from ..core.errors import guarded
 from ..core.observe import number
 from ..core.tensors import class_name, tensors_in
-from ..steps import samples
-from .batch_slice import sliced
 from .task import Task
 
 TYPE_CHECKING = False
@@ -36,25 +34,21 @@ MODULE_FILE = "<dynotune module>"
 """File of the functions that modules are called through; `trace.snapshot.history` looks for it."""
 MOST_EVENTS = 400_000
 MOST_MODULES = 20_000
-SETTLE_STEPS = 3
-"""Batches drawn ahead are used up, and the allocator has got its segments for smaller ones."""
 
 
 class RecordMemory(Task):
-    """`num_steps` steps, with a share of each batch where `batch_share` says so."""
+    """`num_steps` steps."""
 
     event = "allocations"
     needs_torch = True
     _first = _samples_before = _most_samples = 0
     _last_s = 0.0
     _is_recording = _trains = False
-    _kept: int | None = None
 
     def __init__(self, program: Program, order: dict[str, Any]) -> None:
         super().__init__(program, order)
         self._tried = functools.partial(guarded, program.log, self.event)
         self._num_steps = max(1, int(order.get("num_steps") or 1))
-        self._share: float | None = order.get("batch_share")
         self._undo: list[Callable[[], None]] = []
         self._devices: dict[int, dict[str, Any]] = {}
         self._outputs: set[int] = set()
@@ -67,13 +61,7 @@ class RecordMemory(Task):
             self.give_up(reason)
             return num_steps
         self._first = num_steps
-        if self._share is None:
-            self._record()
-        else:
-            self._first += SETTLE_STEPS
-            self.program.loaders.draw_through(self._around_draw)
-            self._undo += [self.program.torch.cuda.empty_cache, self.program.loaders.draw_plainly]
-            self.program.torch.cuda.empty_cache()
+        self._record()
         return num_steps + 1
 
     def step_ended(self, num_steps: int) -> int:
@@ -87,10 +75,6 @@ class RecordMemory(Task):
             if len(self._step_s) >= self._num_steps:
                 self._stop()
             self._last_s = perf_counter()
-        elif num_steps >= self._first and self._kept is None:
-            self.give_up("no tensor of the batch has its size as first dimension, so it cannot be sliced")
-        elif num_steps >= self._first:
-            self._record()
         return num_steps + 1
 
     def clean_up(self) -> None:
@@ -111,27 +95,7 @@ class RecordMemory(Task):
             return "the program's allocator is %s, which keeps no history; only torch's native one does" % backend
         if torch._C._cuda_isHistoryEnabled():
             return "the program records the allocator's history itself: give what it writes to dynotune memory FILE"
-        if self._share is not None and not self.program.steps.draws:
-            return "the steps draw from no DataLoader of torch, so no batch can be sliced"
         return ""
-
-    # The batch
-
-    def _around_draw(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        @functools.wraps(original)
-        def __next__(iterator: Any) -> Any:
-            batch = original(iterator)
-            try:
-                full = samples.in_batch(batch, iterator._dynotune[1])
-                if full and self._share is not None:
-                    kept = max(1, round(full * self._share))
-                    batch, num = sliced(self.program.torch, batch, full, kept)
-                    self._kept = kept if num else self._kept
-            except Exception as error:
-                self.failed(error)
-            return batch
-
-        return __next__
 
     # Recording
 
@@ -176,7 +140,7 @@ class RecordMemory(Task):
             "schema": "dynotune.memory_owners/1",
             "devices": list(self._devices.values()),
             "trains": self._trains,
-            "num_samples": self._kept or self._most_samples or None,
+            "num_samples": self._most_samples or None,
             "step_s": self._step_s,
             "facts": {**self._facts, **self._asked()},
             "notes": self._notes,
@@ -246,20 +210,15 @@ class RecordMemory(Task):
 
     def _asked(self) -> dict[str, Any]:
         """What the findings about memory ask besides what calls showed."""
-        optimizers, roots = list(self.program.steps.optimizers), self.program.roots.alive()
-        updated = {id(w) for one in optimizers for group in one.param_groups for w in group["params"]}
-        weights = [weight for root in roots for weight in root.parameters()]
+        optimizers = list(self.program.steps.optimizers)
+        weights = [weight for root in self.program.roots.alive() for weight in root.parameters()]
         largest = max(weights, key=lambda weight: weight.numel(), default=None)
         limit = getattr(self.program.torch.cuda, "get_per_process_memory_fraction", None)
-        views = [root.gradient_as_bucket_view for root in roots if type(root).__name__ == "DistributedDataParallel"]
         return {
             "optimizer": class_name(optimizers[0]) if optimizers else None,
             "fused": (optimizers[0].param_groups or [{}])[0].get("fused") if optimizers else None,
             "dtype": None if largest is None else str(largest.dtype).replace("torch.", ""),
-            "idle_gradient_bytes": _num_bytes(w.grad for w in weights if optimizers and id(w) not in updated),
             "memory_fraction": None if limit is None else limit(),
-            "bucket_view": views[0] if views else None,
-            "bitsandbytes": importlib.import_module("importlib.util").find_spec("bitsandbytes") is not None,
         }
 
     # Covers, for the recorded steps alone

@@ -47,11 +47,6 @@ def _checkpointing(rank: RankMemory, peak: Moment) -> float:
     return sum(sizes) - max(sizes) if rank.trains and not rank.facts.get("recomputes") else 0
 
 
-def _moments(rank: RankMemory, peak: Moment) -> float:
-    is_adam = str(rank.facts.get("optimizer")).endswith((".Adam", ".AdamW"))
-    return 0.75 * peak.of("optimizer") if is_adam and rank.facts.get("bitsandbytes") else 0
-
-
 def _saving(id: str, claim: str, sees: str, remedy: str, saved: Saved, *settings: Setting, term: str = "") -> Rule:
     """The rule that finds what saves memory, where that is worth it, in the rank that holds most.
 
@@ -104,13 +99,6 @@ RULES = (
         term="temporary",
     ),
     _saving(
-        "memory-optimizer-8bit",
-        "The optimizer keeps two moments in float32.",
-        "states of Adam or AdamW, and that bitsandbytes is installed: three quarters of them.",
-        "Use the optimizer of that name with 8bit in bitsandbytes.optim; check the loss, which changes.",
-        _moments,
-    ),
-    _saving(
         "memory-checkpointing",
         "All modules of a list keep their activations for the backward pass.",
         "modules of a list (`layers.0`, `layers.1`), none of which is computed again in the backward pass, and "
@@ -135,13 +123,6 @@ RULES = (
         term="activations",
     ),
     _saving(
-        "memory-bucket-copies",
-        "DistributedDataParallel holds each gradient twice.",
-        "gradient_as_bucket_view=False, and the gradients at the peak: half of them, as their copies count as such.",
-        "Build it with gradient_as_bucket_view=True.",
-        lambda rank, peak: peak.of("gradients") / 2 if rank.facts.get("bucket_view") is False else 0,
-    ),
-    _saving(
         "memory-segments",
         "Reserved memory is free only in pieces at the peak.",
         "memory that is reserved at the peak, and free between blocks in use.",
@@ -156,12 +137,5 @@ RULES = (
         "Keep it in bfloat16 up to the loss, or compute the loss in chunks.",
         lambda rank, _: _fact(rank, "float32_output_bytes") / 2,
         term="activations",
-    ),
-    _saving(
-        "memory-idle-gradients",
-        "Gradients are held that no optimizer uses.",
-        "gradients of parameters that no optimizer has.",
-        "Freeze these parameters: requires_grad_(False).",
-        lambda rank, _: _fact(rank, "idle_gradient_bytes"),
     ),
 )

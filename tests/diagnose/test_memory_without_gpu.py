@@ -177,7 +177,7 @@ raise SystemExit("as on CUDA")
 def run(tmp_path, monkeypatch):
     """`run(program, *words, **asked)`: the answer for a pretended H100."""
     pytest.importorskip("torch")
-    monkeypatch.setattr(memory_runs, "_has_gpu", lambda run: False)
+    monkeypatch.setattr(memory_runs, "_num_gpus", lambda run: 0)
 
     def run(program, *words, **asked):
         (tmp_path / "program.py").write_text(program)

@@ -129,7 +129,7 @@ def test_a_program_that_cannot_be_recorded_is_left_alone(answer, before, env, re
 @pytest.mark.parametrize("program", [TRAINS, MIXED], ids=["float32", "autocast"])
 def test_what_is_predicted_without_the_gpu_is_what_is_held_on_it(answer, monkeypatch, program):
     live, _ = answer("64", program=program)
-    monkeypatch.setattr(memory_runs, "_has_gpu", lambda run: False)
+    monkeypatch.setattr(memory_runs, "_num_gpus", lambda run: 0)
     pretended, _ = answer("64", program=program, card="H100-80GB")
     held, predicted = (account.ranks[0].peak for account in (live, pretended))
     for term in ("weights", "gradients", "optimizer", "inputs"):

@@ -105,7 +105,7 @@ class LiveDiagnosis:
         if not self.runner.goes_on or not any(process.allocators for process in processes):
             return Unknown("the program has no device memory, or had ended")
         try:
-            return [rank for rank, _ in recorded_memory(self.runner, self.run, {}, again=False)]
+            return [rank for rank, _ in recorded_memory(self.runner, self.run)]
         except DynotuneError as error:
             return Unknown(error.message)
 

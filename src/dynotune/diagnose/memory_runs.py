@@ -16,7 +16,6 @@ from dynotune import knobs, memory, probe
 from dynotune.doctor import ObservationView, examine
 from dynotune.launch.records import Record
 from dynotune.measure.live import (
-    Outcome,
     TaskRunner,
     Watcher,
     facts_of,
@@ -50,8 +49,6 @@ KERNELS_SPREAD = 0.03
 NOT_ASKED = Unknown("it was not asked before the start")
 Recorded = tuple[RankMemory, Lives | None]
 """What one rank held on one device, and the blocks that this is told by."""
-Used = Mapping[int, probe.DeviceMemory | Unknown]
-"""Of each device, before the command was started."""
 
 
 class MemoryRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,14 +81,14 @@ def live_memory(request: MemoryRequest, watcher: Watcher) -> tuple[MemoryAccount
     """
     card = memory.gpu(request.card) if request.card is not None else None
     run = request.run
-    if card is not None and not _has_gpu(run):
+    if card is not None and not _num_gpus(run):
         if request.fill:
             raise UsageError("--fill runs the command on a GPU, and there is none here.", hint="Leave it out.")
         # No time is taken, so whatever else runs here does not matter.
         run = msgspec.structs.replace(run, pretend=card, warmup_steps=PRETENDED_WARMUP_STEPS, lock=False)
     with machine_lock(run, watcher):
         runs = _Runs(run, watcher)
-        recorded = [runs.recorded([setting]) for setting in request.batches] or [runs.recorded()]
+        recorded = [runs.recorded(setting) for setting in request.batches] or [runs.recorded()]
         ranks = [rank for rank, _ in recorded[0]]
         limit = _limit_bytes(ranks[0], card)
         capacity = _filled(runs, request, _capacity(recorded, request, limit))
@@ -109,19 +106,12 @@ def live_memory(request: MemoryRequest, watcher: Watcher) -> tuple[MemoryAccount
     return account, runs.folder
 
 
-def recorded_memory(
-    runner: TaskRunner,
-    run: RunSpec,
-    used_before: Used,
-    *,
-    after: int = 0,
-    again: bool = True,
-) -> list[Recorded]:
+def recorded_memory(runner: TaskRunner, run: RunSpec, *, after: int = 0) -> list[Recorded]:
     """Have the allocator recorded in a live run; what each rank held on each of its devices, and its blocks.
 
     Args:
+        runner: of a live run that goes on, or of none: then the command is started, once more if it ends too soon.
         after: steps, once they are steady.
-        again: run the command once more where it ends too soon.
 
     Raises:
         CommandFailed, CannotRunHere: as `live_memory`.
@@ -131,17 +121,22 @@ def recorded_memory(
         step = placement.past_epoch_begin(records[0], placement.earliest(records) + after, NUM_STEPS)
         return RecordMemory(at_step=step, num_steps=NUM_STEPS)
 
-    if run.pretend is not None:
+    before: dict[int, probe.DeviceMemory | Unknown] = {}
+    if runner.live is not None:
+        answer = runner.live.do(now(runner.live.records()), limit_s=BESIDE_LIMIT_S)
+    elif run.pretend is not None:
         # What it does is the same from the second step on, and each takes long.
         runner.start([RecordMemory(at_step=PRETENDED_WARMUP_STEPS, num_steps=NUM_STEPS)])
         answer = runner.planned()
-    elif again or runner.live is None:
-        answer = runner.do(now, lambda record: _within(record, after), what="recorded")
     else:
-        answer = runner.live.do(now(runner.live.records()), limit_s=BESIDE_LIMIT_S)
+        before = {index: probe.device_memory(run.env, index) for index in range(_num_gpus(run))}
+        answer = runner.do(now, lambda record: _within(record, after), what="recorded")
     outcome = runner.outcome()
     if not answer.events:
-        _refuse_not_modelled(outcome)
+        for record in outcome.all_records:
+            if (event := record.last("not_modelled")) is not None:
+                why = f"The memory cannot be predicted without a GPU: {event['reason']}."
+                raise CannotRunHere(why, hint="Run dynotune memory where there is one.")
         assert runner.launch is not None
         refuse_failed(outcome, runner.launch, runner.limit_s)
         raise CannotRunHere(
@@ -151,20 +146,27 @@ def recorded_memory(
         )
     steps = {record.pid: record.step_s for record in outcome.records}
     with from_elsewhere(outcome.folder):
-        return [rank for event in answer.events for rank in _ranks(event, outcome.folder, run, used_before, steps)]
+        return [rank for event in answer.events for rank in _ranks(event, outcome.folder, run, before, steps)]
 
 
-def _refuse_not_modelled(outcome: Outcome) -> None:
-    for record in outcome.all_records:
-        if (event := record.last("not_modelled")) is not None:
-            raise CannotRunHere(
-                f"The memory cannot be predicted without a GPU: {event['reason']}.",
-                hint="Run dynotune memory where there is one.",
-            )
+def _within(record: Record, after: int) -> RecordMemory:
+    """The task for a command that makes no more steps than are in `record`."""
+    num, first = len(record.steps), pilot.num_steps_to_find(record) + pilot.ROOM_STEPS
+    needed = after + NUM_STEPS
+    if num - first - 1 < needed:
+        raise CannotRunHere(
+            f"The command makes {num} steps and ends: too few to record {needed} after {first} of warm-up.",
+            hint="Let it run longer (more epochs, more data).",
+        )
+    return RecordMemory(at_step=max(first, num - needed - 2) + after, num_steps=NUM_STEPS)
 
 
 def _ranks(
-    event: Mapping[str, Any], folder: Path, run: RunSpec, used_before: Used, steps: Mapping[int, Sequence[float]]
+    event: Mapping[str, Any],
+    folder: Path,
+    run: RunSpec,
+    used_before: Mapping[int, probe.DeviceMemory | Unknown],
+    steps: Mapping[int, Sequence[float]],
 ) -> list[Recorded]:
     """Of one process, each device. The process wrote the files, so only what lies in the folder is read."""
     owners = document.read(folder / Path(str(event["owners"])).name, Owners)
@@ -179,9 +181,8 @@ def _ranks(
             continue
         now = probe.device_memory(run.env, device.device)
         own, how = probe.own_bytes(now, used_before.get(device.device, NOT_ASKED), pid, device.reserved_bytes)
-        notes = [f"the process's memory is {how}"] if how else []
         if isinstance(own, Unknown):
-            notes = [f"context and others' memory are not known: {own.reason}"]
+            how = f"not known, nor is its context or what others hold: {own.reason}"
         rank = memory.account(
             device,
             owners,
@@ -191,7 +192,7 @@ def _ranks(
             pid=pid,
             rank=event.get("rank"),
             before_s=statistics.median(before) if before else None,
-            notes=[*owners.notes, *notes],
+            notes=[*owners.notes, *([f"the process's memory is {how}"] if how else [])],
         )
         found.append((rank, lives))
     return found
@@ -199,25 +200,17 @@ def _ranks(
 
 def _pretended(device: DeviceOwners, owners: Owners, lives: Lives, run: RunSpec, gpu: PretendedGpu) -> RankMemory:
     """What the process would hold on the GPU, with the allocator's blocks where they would lie."""
-    settings = _allocator(run)
+    facts, settings = owners.facts, _allocator(run)
     if settings.backend != "native":
         raise CannotRunHere(f"The allocator's backend is {settings.backend}: only torch's own is modelled.")
-    limit = _share_of(device.total_bytes, owners.facts)
-    device, lives = memory.placed(device, lives, settings, limit_bytes=limit)
-    facts = owners.facts
-    outside, spread, told = memory.outside(gpu, str(facts.get("torch", "")), convolves=bool(facts.get("convolves")))
-    rank = memory.account(
-        device,
-        owners,
-        lives,
-        process_bytes=device.reserved_bytes + outside,
-        others_bytes=0,
-        notes=[*owners.notes, *told],
-    )
+    device, lives = memory.placed(device, lives, settings, limit_bytes=_share_of(device.total_bytes, facts))
+    outside, spread, notes = memory.outside(gpu, str(facts.get("torch", "")), convolves=bool(facts.get("convolves")))
+    own, notes = device.reserved_bytes + outside, [*owners.notes, *notes]
+    # How long a step takes is of this machine.
+    rank = memory.account(device, owners, lives, process_bytes=own, others_bytes=0, notes=notes, step_s=None)
     if isinstance(rank.peak, Moment):
         spread += round(KERNELS_SPREAD * (rank.peak.of("activations") + rank.peak.of("temporary")))
-    # How long a step takes is of this machine.
-    return msgspec.structs.replace(rank, spread_bytes=spread, step_s=None)
+    return msgspec.structs.replace(rank, spread_bytes=spread)
 
 
 def _allocator(run: RunSpec) -> memory.AllocatorSettings:
@@ -239,9 +232,9 @@ def _share_of(total_bytes: int, facts: Mapping[str, Any]) -> int | None:
     return int(share * total_bytes) if isinstance(share, int | float) and 0 < share < 1 else None
 
 
-def _has_gpu(run: RunSpec) -> bool:
+def _num_gpus(run: RunSpec) -> int:
     visible = probe.nvml.visible_gpus(run.env)
-    return not isinstance(visible, Unknown) and len(visible) > 0
+    return 0 if isinstance(visible, Unknown) else len(visible)
 
 
 class _Runs:
@@ -250,17 +243,16 @@ class _Runs:
     def __init__(self, run: RunSpec, watcher: Watcher) -> None:
         self._run, self._watcher = run, watcher
         self._facts = facts_of(run) if run.settings else {}
-        visible = probe.nvml.visible_gpus(run.env)
-        devices = range(0 if isinstance(visible, Unknown) else len(visible))
-        self._used_before = {index: probe.device_memory(run.env, index) for index in devices}
         self.folder = Path()
         self.notes: list[str] = []
 
-    def recorded(self, settings: Sequence[Setting] = ()) -> list[Recorded]:
-        """What each rank held in one run."""
-        self._watcher.running(" ".join(["the command", *map(str, settings), "until its steps are steady"]))
-        with self._runner(settings) as runner:
-            found = recorded_memory(runner, self._run, self._used_before)
+    def recorded(self, *settings: Setting, after: int = 0) -> list[Recorded]:
+        """What each rank held in one run, `after` so many steady steps."""
+        until = f"for {after} steps" if after else "until its steps are steady"
+        self._watcher.running(" ".join(["the command", *map(str, settings), until]))
+        run = msgspec.structs.replace(self._run, settings=[*self._run.settings, *settings])
+        with TaskRunner(run, self._watcher, facts=self._facts, label="the recorded run") as runner:
+            found = recorded_memory(runner, self._run, after=after)
             outcome = runner.outcome()
             refuse_rejected(outcome, "in the recorded run")
             self.folder = outcome.folder if self.folder == Path() else self.folder
@@ -270,31 +262,13 @@ class _Runs:
 
     def fills(self, setting: Setting) -> tuple[str, int | Unknown]:
         """Run `FILL_STEPS` steps with a batch: how that ended, and the process's memory."""
-        self._watcher.running(f"{FILL_STEPS} steps with {setting}")
         try:
-            with self._runner([setting]) as runner:
-                peak = recorded_memory(runner, self._run, self._used_before, after=FILL_STEPS)[0][0].peak
+            peak = self.recorded(setting, after=FILL_STEPS)[0][0].peak
         except CommandFailed as error:
             if memory.explained(error.last_lines):
                 return "out-of-memory", Unknown("it ran out of memory")
             raise
         return "ran", peak if isinstance(peak, Unknown) else peak.process_bytes
-
-    def _runner(self, settings: Sequence[Setting] = ()) -> TaskRunner:
-        run = msgspec.structs.replace(self._run, settings=[*self._run.settings, *settings])
-        return TaskRunner(run, self._watcher, facts=self._facts, label="the recorded run")
-
-
-def _within(record: Record, after: int) -> RecordMemory:
-    """The task for a command that makes no more steps than are in `record`."""
-    num, first = len(record.steps), pilot.num_steps_to_find(record) + pilot.ROOM_STEPS
-    needed = after + NUM_STEPS
-    if num - first - 1 < needed:
-        raise CannotRunHere(
-            f"The command makes {num} steps and ends: too few to record {needed} after {first} of warm-up.",
-            hint="Let it run longer (more epochs, more data).",
-        )
-    return RecordMemory(at_step=max(first, num - needed - 2) + after, num_steps=NUM_STEPS)
 
 
 def _capacity(recorded: Sequence[Sequence[Recorded]], request: MemoryRequest, limit_bytes: int) -> Capacity | Unknown:

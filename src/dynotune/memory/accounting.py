@@ -36,13 +36,12 @@ def account(
         process_bytes: what the driver counts for the process at the time of the snapshot.
         known: further fields of `RankMemory`.
     """
-    known = {"facts": owners.facts, "notes": owners.notes, **known}
+    known = {"facts": owners.facts, "notes": owners.notes, "step_s": statistics.median(owners.step_s), **known}
     told = RankMemory(
         device=device.device,
         total_bytes=device.total_bytes,
         trains=owners.trains,
         num_samples=owners.num_samples,
-        step_s=statistics.median(owners.step_s),
         **known,
     )
     if lives is None or lives.unknown:

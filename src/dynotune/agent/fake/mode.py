@@ -11,7 +11,7 @@ from __future__ import annotations
 from ..core import source_location
 from . import kernels
 from .recorder import on_device
-from .values import Operator, Values
+from .values import MOST_KNOWN, Values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def make(torch: Any, recorder: Recorder) -> Any:
     """The dispatch mode, to be entered. It notes in `recorder` what is allocated."""
     from torch._subclasses import fake_tensor
     from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_map_only
 
     fake_class = fake_tensor.FakeTensor
     fake_class.is_cuda = property(on_device)
@@ -43,7 +44,14 @@ def make(torch: Any, recorder: Recorder) -> Any:
         NotImplementedError,
     )
     values = Values(torch, fake_class, recorder)
-    operators: dict[Any, Operator] = {}
+    written_by: dict[Any, list[tuple[int, str]]] = {}
+
+    def written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+        """Arguments that the operator writes."""
+        if func not in written_by:
+            named = enumerate(func._schema.arguments)
+            written_by[func] = [(at, one.name) for at, one in named if one.alias_info and one.alias_info.is_write]
+        return [args[at] if at < len(args) else kwargs.get(name) for at, name in written_by[func]]
 
     def inner_device(func: Any, args: Any) -> Any:
         """What C++ is told that asks for the device of a tensor on the pretended one; None where it asks nothing."""
@@ -73,47 +81,43 @@ def make(torch: Any, recorder: Recorder) -> Any:
             kwargs = placed(kwargs)
             if kwargs.get("pin_memory"):
                 kwargs = {**kwargs, "pin_memory": False}
-            given = [one for one in values.tensors((*args, *kwargs.values())) if isinstance(one, fake_class)]
+            given = [one for one in values.tensors((args, kwargs)) if isinstance(one, fake_class)]
             device = kwargs.get("device")
             here = device is not None and device.type == "cuda"
             if not (given or here):
                 return func(*args, **kwargs)
             if func is read_scalar:
                 return values.read(args[0])
-            operator = operators.get(func) or operators.setdefault(func, Operator(torch, func))
-            targets = operator.arguments(operator.written, args, kwargs)
+            targets = written(func, args, kwargs)
+            only = targets[0] if targets and func._schema.returns else None
             if any(isinstance(one, torch.Tensor) and not isinstance(one, fake_class) for one in targets):
                 recorder.read()  # into the host's memory
-                return targets[0] if func._schema.returns else None
+                return only
             from_device = any(on_device(tensor) for tensor in given)
-            are_known = values.are_known(operator, args, kwargs)
-            out = self._run(operator, args, kwargs, targets, are_known)
-            values.follow(operator, args, kwargs, out, are_known)
-            return self._noted(operator.name, args, out, from_device) if from_device or here else out
-
-        def _run(self, operator: Operator, args: Any, kwargs: Any, targets: Any, are_known: bool) -> Any:
-            func = operator.function
+            are_known, found = values.are_known(func, args, kwargs), None
             try:
                 with fakes:
-                    return func(*args, **kwargs)
+                    out = func(*args, **kwargs)
             except needs_values as error:
                 if are_known:
-                    return self._with_values(values.computed(operator, args, kwargs))
-                if targets and all(item.alias_info is not None for item in func._schema.returns):
-                    return targets[0] if func._schema.returns else None  # it only writes: shapes stay as they are
-                unknown = isinstance(error, fake_tensor.DynamicOutputShapeException)
-                why = "gives as many elements as values on the device say" if unknown else "needs values on the device"
-                reason = "%s %s: %s" % (func, why, source_location.place() or "?")
-            raise Refused(recorder.refuse(reason))
+                    found = values.computed(func, args, kwargs)
+                    out = tree_map_only(torch.Tensor, self._with_shape, found)
+                elif targets and all(item.alias_info is not None for item in func._schema.returns):
+                    out = only  # it only writes: shapes stay as they are
+                else:
+                    unknown = isinstance(error, fake_tensor.DynamicOutputShapeException)
+                    why = "gives as many elements as values on the device say" if unknown else "needs such values"
+                    place = source_location.place() or "?"
+                    raise Refused(recorder.refuse("%s %s: %s" % (func, why, place))) from None
+            else:
+                if are_known and all(tensor.numel() <= MOST_KNOWN for tensor in values.tensors(out)):
+                    found = values.computed(func, args, kwargs)
+            values.keep(func, args, targets, out, found)
+            return self._noted(func._schema.name, args, out, from_device) if from_device or here else out
 
-        def _with_values(self, found: Any) -> Any:
-            """The same on the device, for results whose shape needed their values."""
-            if isinstance(found, torch.Tensor):
-                with fakes:
-                    made = torch.empty_strided(found.shape, found.stride(), dtype=found.dtype, device=cuda)
-                values.keep(made, found, [True])
-                return made
-            return type(found)(map(self._with_values, found)) if isinstance(found, (list, tuple)) else found
+        def _with_shape(self, value: Any) -> Any:
+            with fakes:
+                return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=cuda)
 
         def _noted(self, name: str, args: Any, out: Any, from_device: bool) -> Any:
             """Note what was allocated; give what went to the host as a real tensor."""
@@ -121,7 +125,7 @@ def make(torch: Any, recorder: Recorder) -> Any:
                 recorder.multiplies()
             elif name in kernels.CONVOLVES:
                 recorder.facts["convolves"] = True
-            for tensor in values.tensors((out,)):
+            for tensor in values.tensors(out):
                 if on_device(tensor):
                     recorder.born(tensor)
             recorder.temporary(kernels.temporary_bytes(name, args))

@@ -59,7 +59,6 @@ def test_a_training_that_lacks_nothing_has_no_finding() -> None:
         ("memory-old-gradients", {"facts": {"old_gradient_bytes": 2 * GIB}}, 2),
         ("memory-graph-unused", {"trains": False, "facts": {"graph_bytes": 5 * GIB}}, 5),
         ("memory-segments", {"sizes": {"fragmentation": 2}}, 2),
-        ("memory-logits", {"facts": {"float32_output_bytes": 4 * GIB}}, 2),
     ],
 )
 def test_each_saving_is_predicted_in_bytes(id: str, changes: dict[str, Any], saved_gib: int) -> None:
@@ -78,7 +77,6 @@ def test_each_saving_is_predicted_in_bytes(id: str, changes: dict[str, Any], sav
         {"modules": {"Net.layers.0": 3, "Net.layers.1": 3}, "facts": {"recomputes": True}},
         {"modules": {"Net.layers.0": 3, "Net.head": 3}},
         {"trains": False, "facts": {"grad_enabled": False, "graph_bytes": 5 * GIB}},
-        {"facts": {"float32_output_bytes": 1 << 20}},
     ],
 )
 def test_without_its_evidence_a_rule_is_silent(changes: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What torch's rules for shapes do not tell of CUDA's kernels: which attention runs, and what they take for a while."""
+"""What torch's rules for shapes do not tell of CUDA's kernels: which attention runs, and what cuBLAS holds."""
 
 from __future__ import annotations
 
@@ -30,23 +30,6 @@ def workspace_bytes(setting: str, capability: tuple[int, int], version: tuple[in
         return sum(int(kib) * int(number) for kib, number in sizes) << 10
     is_large = capability[0] == 9 or (capability[0] >= 10 and version >= (2, 12))
     return 32 << 20 if is_large else (4096 * 2 + 16 * 8) << 10
-
-
-def temporary_bytes(name: str, args: Any) -> int:
-    """Bytes that the operator's kernel takes for itself and gives back, as far as they grow with its arguments.
-
-    Source: torch's `aten/src/ATen/native/transformers/cuda`.
-    """
-    if name.endswith("flash_attention_backward"):
-        # Gradients of the queries are added up in float32, over rows and head rounded up; and a sum for each row.
-        batch, heads, rows, head = args[1].shape
-        rows, head = _up(rows, 128), _up(head, 32 if head <= 128 else 64)
-        return 4 * int(batch * heads * rows * (head + 1))
-    if name.endswith("efficient_attention_backward"):
-        batch, heads, rows, head = args[1].shape
-        wide = 0 if args[1].element_size() == 4 else head
-        return 4 * int(batch * heads * _up(rows, 64) * (wide + 1))
-    return 0
 
 
 def attention(torch: Any, original: Any) -> Any:
@@ -102,7 +85,3 @@ def dropout(torch: Any, original: Any) -> Any:
         return original(input, p, train)
 
     return dropout
-
-
-def _up(number: int, step: int) -> int:
-    return -(-number // step) * step

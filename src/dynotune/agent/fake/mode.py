@@ -113,13 +113,13 @@ def make(torch: Any, recorder: Recorder) -> Any:
                 if are_known and all(tensor.numel() <= MOST_KNOWN for tensor in values.tensors(out)):
                     found = values.computed(func, args, kwargs)
             values.keep(func, args, targets, out, found)
-            return self._noted(func._schema.name, args, out, from_device) if from_device or here else out
+            return self._noted(func._schema.name, out, from_device) if from_device or here else out
 
         def _with_shape(self, value: Any) -> Any:
             with fakes:
                 return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=cuda)
 
-        def _noted(self, name: str, args: Any, out: Any, from_device: bool) -> Any:
+        def _noted(self, name: str, out: Any, from_device: bool) -> Any:
             """Note what was allocated; give what went to the host as a real tensor."""
             if name in kernels.MULTIPLIES:
                 recorder.multiplies()
@@ -128,7 +128,6 @@ def make(torch: Any, recorder: Recorder) -> Any:
             for tensor in values.tensors(out):
                 if on_device(tensor):
                     recorder.born(tensor)
-            recorder.temporary(kernels.temporary_bytes(name, args))
             if from_device and isinstance(out, fake_class) and out.fake_device.type == "cpu":
                 return values.on_host(out)
             return out

@@ -50,7 +50,6 @@ class Recorder:
         self._live: dict[int, int] = {}  # bytes by address
         self._storages: dict[int, tuple[int, Any]] = {}  # address; the other keeps its end in sight
         self._workspaces: dict[int, int] = {}  # by thread
-        self._frames: dict[tuple[Any, int], dict[str, Any]] = {}
         self._stacks: dict[tuple[tuple[Any, int], ...], list[dict[str, Any]]] = {}
         self._reads: set[str] = set()
         self._lock = threading.RLock()
@@ -76,11 +75,6 @@ class Recorder:
         key, num_bytes = storage._cdata, storage.nbytes()
         if num_bytes and key not in self._storages:
             self._storages[key] = self._allocated(num_bytes), weakref.ref(storage, lambda _: self._died(key))
-
-    def temporary(self, num_bytes: int) -> None:
-        """A kernel takes memory of its own and gives it back."""
-        if num_bytes > 0:
-            self._released(self._allocated(num_bytes))
 
     def multiplies(self) -> None:
         """cuBLAS is asked: each thread has a handle, and so a workspace, of its own; backward has its own thread."""
@@ -128,12 +122,9 @@ class Recorder:
             frame = frame.f_back  # type: ignore[assignment]
         key = tuple(found)
         if key not in self._stacks:
-            self._stacks[key] = [self._frame(*one) for one in found]
+            names = ({"filename": code.co_filename, "line": line, "name": code.co_name} for code, line in found)
+            self._stacks[key] = list(names)
         return self._stacks[key]
-
-    def _frame(self, code: Any, line: int) -> dict[str, Any]:
-        known = {"filename": code.co_filename, "line": line, "name": code.co_name}
-        return self._frames.setdefault((code, line), known)
 
     # What torch's allocator tells
 
@@ -158,10 +149,9 @@ class Recorder:
 
     def segments(self) -> list[dict[str, Any]]:
         """One for each live block."""
-        return [
-            {"device": 0, "address": at, "total_size": size, "blocks": [_block(at, size)]}
-            for at, size in sorted(self._live.items())
-        ]
+        state = {"device": 0, "state": "active_allocated"}
+        blocks = [{**state, "address": at, "size": size, "requested_size": size} for at, size in self._live.items()]
+        return [{**block, "total_size": block["size"], "blocks": [block]} for block in blocks]
 
     def snapshot(self, *_: Any) -> dict[str, Any]:
         return {"segments": self.segments(), "device_traces": [list(self._trace)]}
@@ -172,7 +162,3 @@ class Recorder:
     def clear_workspaces(self) -> None:
         while self._workspaces:
             self._released(self._workspaces.popitem()[1])
-
-
-def _block(address: int, size: int) -> dict[str, Any]:
-    return {"address": address, "size": size, "requested_size": size, "state": "active_allocated"}

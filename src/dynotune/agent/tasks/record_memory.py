@@ -53,7 +53,7 @@ class RecordMemory(Task):
         self._devices: dict[int, dict[str, Any]] = {}
         self._outputs: set[int] = set()
         self._step_s: list[float] = []
-        self._facts: dict[str, Any] = {"autocast": False, "grad_enabled": None, "float32_output_bytes": 0}
+        self._facts: dict[str, Any] = {"autocast": False, "grad_enabled": None}
         self._notes: list[str] = []
 
     def begin(self, num_steps: int) -> int:
@@ -150,11 +150,8 @@ class RecordMemory(Task):
             fields["facts"].update(self.program.pretended.facts)
         files = {"file": stem + ".pickle", "owners": stem + ".json"}
         for name, raw in zip(files.values(), (pickle.dumps(snapshot, protocol=4), json.dumps(fields).encode())):
-            path = os.path.join(self.program.folder, name)
-            # Whole or not at all, and for the owner alone.
-            with open(path + ".partial", "wb", opener=lambda part, flags: os.open(part, flags, 0o600)) as file:
+            with open(os.path.join(self.program.folder, name), "wb") as file:
                 file.write(raw)
-            os.replace(path + ".partial", path)
         self.complete({**files, "first_step": self._first, "pid": os.getpid(), "rank": rank})
 
     def _mark(self, name: str) -> None:
@@ -262,10 +259,7 @@ class RecordMemory(Task):
 
     def _after_root(self, output: Any) -> None:
         self._mark("forward_end")
-        outputs = list(tensors_in(self.program.torch, output))
-        self._outputs.update(self._address(tensor)[1] for tensor in outputs)
-        num_bytes = _num_bytes(tensor for tensor in outputs if tensor.dtype == self.program.torch.float32)
-        self._facts["float32_output_bytes"] = max(self._facts["float32_output_bytes"], num_bytes)
+        self._outputs.update(self._address(tensor)[1] for tensor in tensors_in(self.program.torch, output))
 
     def _before_update(self, optimizer: Any) -> None:
         self._trains = True
@@ -306,7 +300,3 @@ def _address(tensor: Any) -> tuple[int, int]:
         return int(local.device.index), int(local.untyped_storage().data_ptr())
     except Exception:  # a tensor of a class of its own
         return -1, 0
-
-
-def _num_bytes(tensors: Iterable[Any]) -> int:
-    return sum(int(tensor.numel()) * int(tensor.element_size()) for tensor in tensors if tensor is not None)

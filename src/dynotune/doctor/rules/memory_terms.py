@@ -130,12 +130,4 @@ RULES = (
         lambda _, peak: peak.of("fragmentation"),
         Setting("alloc.expandable_segments", True),
     ),
-    _saving(
-        "memory-logits",
-        "The model's output is in float32, and large.",
-        "the tensors that an outermost module returns: half of those in float32.",
-        "Keep it in bfloat16 up to the loss, or compute the loss in chunks.",
-        lambda rank, _: _fact(rank, "float32_output_bytes") / 2,
-        term="activations",
-    ),
 )

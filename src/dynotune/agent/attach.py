@@ -302,7 +302,8 @@ class Agent:
         self._event({"event": "readback", "settings": self._settings.readback()})
 
     def _say_out_of_memory(self) -> None:
-        found = observe.out_of_memory(self._program.torch, list(self._steps.optimizers))
+        roots = self._program.roots.alive() if self._program.roots is not None else []
+        found = observe.out_of_memory(self._program.torch, roots, list(self._steps.optimizers))
         if found is not None:
             self._event({"event": "out_of_memory", **found})
 

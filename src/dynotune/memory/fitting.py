@@ -7,9 +7,7 @@ What the program asks for grows with the batch in proportion: a constant and so 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -25,6 +23,7 @@ SEGMENT_BYTES = 2 << 20
 CONSTANT: tuple[TermName, ...] = ("workspaces", "weights", "optimizer")
 LEAST_GROWTH = 0.001
 """Of the memory, between two batches: below it the argument does not change the batch on the device."""
+ONE = "one batch was run; --values arg.batch=8,16 predicts others"
 
 
 def capacity(
@@ -48,98 +47,70 @@ def capacity(
         asked: further batches to predict.
     """
     measured = dict(sorted(measured.items()))
-    batches = list(measured)
-    model = _Model(measured, histories or {}, settings or AllocatorSettings())
+    low, high = min(measured), max(measured)
     known = {batch: peak.total_bytes for batch, peak in measured.items()}
-    residual, largest = 0.0, 0
-    if len(batches) > 1:
-        first, last = (measured[batch].requested_bytes for batch in model.ends)
-        if last - first <= LEAST_GROWTH * first:  # reserved memory comes in large pieces
-            return Unknown(
-                f"a batch of {batches[-1]} takes no more memory than one of {batches[0]}: something else sets the peak"
-            )
-        residual = max(abs(model.bytes(batch) - total) / total for batch, total in known.items())
+    growth = measured[high].requested_bytes - measured[low].requested_bytes
+    if low != high and growth <= LEAST_GROWTH * measured[low].requested_bytes:  # reserved memory comes in large pieces
+        return Unknown(f"a batch of {high} takes no more memory than one of {low}: something else sets the peak")
+    matched = None
+    if low != high and histories:
+        matched = Allocations.of(histories[low], histories[high], (low, high), settings or AllocatorSettings())
+    constant, varying = _model(measured, matched)
+    residual = max(abs(constant + varying(batch) - total) / total for batch, total in known.items())
     # A model that misses what it was made from is that much less sure of the rest.
     spread = max(spread_bytes, int(residual * limit_bytes))
     margin = max(int(MARGIN_SHARE * limit_bytes), spread)
-    if len(batches) > 1:
+    largest = 0
+    if low != high:
         # No more than twice what fits by requested bytes alone, which are the least of what is held.
-        most = 2 * int(limit_bytes * (batches[-1] - batches[0]) / (last - first)) + 2
-        largest = bisect_right(range(1, most), limit_bytes - margin, key=model.bytes)
+        most = 2 * int(limit_bytes * (high - low) / growth) + 2
+        largest = bisect_right(range(1, most), limit_bytes - margin - constant, key=varying)
 
     def fit(batch: int) -> Fit:
-        needed = known[batch] if batch in known else model.bytes(batch)
-        fails = needed - spread > limit_bytes and not model.fits_without_cache(batch, limit_bytes)
+        predicted = constant + varying(batch)
+        needed = known.get(batch, predicted)
+        fails = needed - spread > limit_bytes and not _fits_without_cache(matched, batch, limit_bytes - constant)
         return Fit(
             batch=batch,
-            num_bytes=model.bytes(batch) if len(batches) > 1 else needed,
+            num_bytes=predicted,
             measured_bytes=known.get(batch, Unknown("it was not run")),
             verdict=VERDICTS[fails + (needed + margin > limit_bytes)],
         )
 
-    wanted = {*batches, *asked, *([largest, largest + 1] if largest else [])} if len(batches) > 1 else batches
-    one = "one batch was run; --values arg.batch=8,16 predicts others"
+    wanted = {*measured, *asked, *([largest, largest + 1] if largest else [])} if low != high else {low}
     return Capacity(
         card=card,
         limit_bytes=limit_bytes,
         margin_bytes=margin,
         measured=measured,
         residual=residual,
-        largest=largest or Unknown("not even a batch of 1 fits" if len(batches) > 1 else one),
+        largest=largest or Unknown(ONE if low == high else "not even a batch of 1 fits"),
         fits=[fit(batch) for batch in sorted(wanted)],
     )
 
 
-@dataclass(frozen=True)
-class _Model:
-    """Bytes of the process for a batch."""
+def _model(measured: Mapping[int, Moment], matched: Allocations | None) -> tuple[int, Callable[[int], int]]:
+    """Bytes of a process that no batch changes, and those that follow from the batch.
 
-    measured: Mapping[int, Moment]
-    histories: Mapping[int, Lives]
-    settings: AllocatorSettings
+    With the allocations matched, these tell what is reserved for the recorded steps. What was reserved besides, say for
+    the warm-up, is taken to stay: as much as it was at most in the runs.
+    """
+    peaks = measured.values()
+    constant = max(peak.of("context") for peak in peaks)
+    if matched is not None:
+        besides = max(peak.reserved_bytes - matched.reserved_bytes(at) for at, peak in measured.items())
+        return constant + besides, matched.reserved_bytes
+    constant += sum(max(peak.of(name) for peak in peaks) for name in CONSTANT)
+    grown = [peak.reserved_bytes - sum(peak.of(name) for name in CONSTANT) for peak in peaks]
+    if len(grown) == 1:
+        return constant, lambda _: grown[0]
+    slope, begin = np.polyfit(list(measured), grown, 1)
+    return constant, lambda batch: -(-max(0, round(begin + slope * batch)) // SEGMENT_BYTES) * SEGMENT_BYTES
 
-    @property
-    def ends(self) -> tuple[int, int]:
-        return min(self.measured), max(self.measured)
 
-    @cached_property
-    def _sequence(self) -> Allocations | None:
-        low, high = self.ends
-        if low == high or not {low, high} <= self.histories.keys():
-            return None
-        return Allocations.of(self.histories[low], self.histories[high], self.ends, self.settings)
-
-    @cached_property
-    def _constant(self) -> int:
-        """What does not grow: with the allocations known, what they do not tell.
-
-        The sequence tells what the allocator reserves for the recorded steps. What it had reserved besides, say for
-        the warm-up, is taken to stay: as much as it was at most in the runs.
-        """
-        peaks, sequence = self.measured.values(), self._sequence
-        context = max(peak.of("context") for peak in peaks)
-        if sequence is None:
-            return context + sum(max(peak.of(name) for peak in peaks) for name in CONSTANT)
-        return context + max(peak.reserved_bytes - sequence.reserved_bytes(at) for at, peak in self.measured.items())
-
-    @cached_property
-    def _line(self) -> tuple[float, float]:
-        varying = [peak.reserved_bytes - sum(peak.of(name) for name in CONSTANT) for peak in self.measured.values()]
-        slope, begin = np.polyfit(list(self.measured), varying, 1)
-        return float(slope), float(begin)
-
-    def bytes(self, batch: int) -> int:
-        if self._sequence is not None:
-            return self._constant + self._sequence.reserved_bytes(batch)
-        slope, begin = self._line
-        return self._constant + -(-max(0, round(begin + slope * batch)) // SEGMENT_BYTES) * SEGMENT_BYTES
-
-    def fits_without_cache(self, batch: int, limit_bytes: int) -> bool:
-        """Whether the batch runs once the allocator gives back what it holds for later, which takes time."""
-        if self._sequence is None:
-            return False
-        try:
-            self._sequence.reserved_bytes(batch, limit_bytes - self._constant)
-        except OutOfMemory:
-            return False
-        return True
+def _fits_without_cache(matched: Allocations | None, batch: int, limit_bytes: int) -> bool:
+    """Whether the batch runs once the allocator gives back what it holds for later, which takes time."""
+    try:
+        return matched is not None and matched.reserved_bytes(batch, limit_bytes) <= limit_bytes
+    except OutOfMemory:
+        return False

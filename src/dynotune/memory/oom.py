@@ -10,6 +10,7 @@ from dynotune.text import words
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SIZE = r"(\d+(?:\.\d+)?) (bytes|KiB|MiB|GiB)"
 _ASKED = re.compile(rf"out of memory\. Tried to allocate {_SIZE}")
+USES = {"optimizer": "optimizer states"}
 _FIELDS = {
     "total": re.compile(rf"total capacity of {_SIZE}"),
     "free": re.compile(rf"of which {_SIZE} is free"),
@@ -49,7 +50,7 @@ def explained(lines: Iterable[str], *, batch: int | None = None, held: Mapping[s
     }
     parts = [f"{size(found[name])} {what}" for name, what in holders.items() if found.get(name)]
     told += [f"Held: {', '.join(parts)}"] if parts else []
-    if by_use := [f"{size(num_bytes)} {use}" for use, num_bytes in (held or {}).items() if num_bytes]:
+    if by_use := [f"{size(num_bytes)} {USES.get(use, use)}" for use, num_bytes in (held or {}).items() if num_bytes]:
         rest = found.get("allocated", 0) - sum((held or {}).values())
         by_use += [f"{size(rest)} activations and all else"] if rest > 0 else []
         told.append(f"Live tensors: {', '.join(by_use)}")

@@ -57,7 +57,9 @@ class _Casts:
     """Casts of arguments; `cache`: of parameters to the lower precision, until the outermost context ends."""
 
     def __init__(self, torch: Any) -> None:
-        self._torch = torch
+        from torch.utils import _pytree
+
+        self._torch, self._tree = torch, _pytree
         self._key = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _KEY))
         self.cache: dict[int, tuple[Any, Any]] = {}
 
@@ -75,27 +77,20 @@ class _Casts:
                         kwargs = {**kwargs, "dtype": torch.float32}
                     return operator(*args, **kwargs)
                 wanted = torch.get_autocast_dtype("cuda") if lower else torch.float32
-                if widest and not any(tensor.dtype == torch.float32 for tensor in self._eligible(args)):
+                given = filter(self._is_eligible, self._tree.tree_leaves(args))
+                if widest and not any(tensor.dtype == torch.float32 for tensor in given):
                     return operator(*args, **kwargs)
-                return operator(*self._cast(args, wanted), **{key: self._cast(kwargs[key], wanted) for key in kwargs})
+                return operator(*self._cast(args, wanted), **self._cast(kwargs, wanted))
 
         return call
 
     def _is_eligible(self, value: Any) -> bool:
         return on_device(value) and value.is_floating_point() and value.dtype != self._torch.float64
 
-    def _eligible(self, values: Any) -> list[Any]:
-        found = []
-        for value in values:
-            if isinstance(value, (list, tuple)):
-                found += self._eligible(value)
-            elif self._is_eligible(value):
-                found.append(value)
-        return found
+    def _cast(self, tree: Any, dtype: Any) -> Any:
+        return self._tree.tree_map(lambda value: self._cast_one(value, dtype), tree)
 
-    def _cast(self, value: Any, dtype: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return type(value)(self._cast(inner, dtype) for inner in value)
+    def _cast_one(self, value: Any, dtype: Any) -> Any:
         if not self._is_eligible(value) or value.dtype == dtype:
             return value
         is_weight = value.is_leaf and value.requires_grad and value.dtype == self._torch.float32

@@ -19,7 +19,7 @@ from types import FunctionType
 
 from ..core.device import synchronise
 from ..core.errors import guarded
-from ..core.observe import number
+from ..core.observe import number, owned
 from ..core.tensors import class_name, tensors_in
 from .task import Task
 
@@ -161,17 +161,10 @@ class RecordMemory(Task):
     # Whose blocks
 
     def _tell_owners(self) -> None:
-        roots, optimizers = self.program.roots.alive(), list(self.program.steps.optimizers)
-        tensor = self.program.torch.Tensor
-        weights = [weight for root in roots for weight in root.parameters()]
-        weights += [weight for one in optimizers for group in one.param_groups for weight in group["params"]]
-        gradients = [weight.grad for weight in weights if weight.grad is not None]
-        self._trains = self._trains or bool(gradients)
-        self._tell("weights", weights)
-        self._tell("gradients", gradients)
-        states = [state for one in optimizers for state in list(one.state.values()) if isinstance(state, dict)]
-        self._tell("optimizer", (t for state in states for t in list(state.values()) if isinstance(t, tensor)))
-        self._tell("buffers", (buffer for root in roots for buffer in root.buffers()))
+        found = owned(self.program.torch, self.program.roots.alive(), list(self.program.steps.optimizers))
+        self._trains = self._trains or bool(found["gradients"])
+        for role, tensors in found.items():
+            self._tell(role, tensors)
 
     def _tell(self, role: str, tensors: Iterable[Any]) -> None:
         at: dict[int, int] = {}

@@ -125,7 +125,7 @@ def _adopt(model: CachingAllocator, address: int, size: int, stream: int, live: 
         if start > at:
             pool.free.add(at, start - at)
         room = following[0] - start
-        block_size = known or model.rounded(requested)
+        block_size = known or allocator.rounded(requested)
         # Of a large block so little is never split off, nor free by itself.
         block_size = room if not known and not small and room - block_size <= MIB else block_size
         model.live[start] = allocator._Block(pool, start, block_size)

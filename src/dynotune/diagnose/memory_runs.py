@@ -201,8 +201,8 @@ def _ranks(
 def _pretended(device: DeviceOwners, owners: Owners, lives: Lives, run: RunSpec, gpu: PretendedGpu) -> RankMemory:
     """What the process would hold on the GPU, with the allocator's blocks where they would lie."""
     facts, settings = owners.facts, _allocator(run)
-    if settings.backend != "native":
-        raise CannotRunHere(f"The allocator's backend is {settings.backend}: only torch's own is modelled.")
+    if settings.unmodelled:
+        raise CannotRunHere(f"{settings.unmodelled} of the allocator's settings is not modelled.")
     device, lives = memory.placed(device, lives, settings, limit_bytes=_share_of(device.total_bytes, facts))
     outside, spread, notes = memory.outside(gpu, str(facts.get("torch", "")), convolves=bool(facts.get("convolves")))
     own, notes = device.reserved_bytes + outside, [*owners.notes, *notes]

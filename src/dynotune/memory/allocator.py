@@ -11,10 +11,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, insort
-from dataclasses import dataclass
 from typing import NamedTuple
-
-from dynotune.schema.errors import UsageError
 
 MIB = 1 << 20
 _BLOCK = 512
@@ -26,46 +23,25 @@ _LARGE_STEP = 2 * MIB
 _RANGE = _LARGE_SEGMENT << 26
 """Addresses of an expandable segment, of which only what is needed has memory."""
 _NO_LIMIT = 1 << 62
+_UNMODELLED = ("backend", "max_split_size_mb", "roundup_power2_divisions")
 
 
 class OutOfMemory(Exception):
     """The device has no room for an allocation of so many bytes, after all that is free was given back."""
 
 
-@dataclass(frozen=True)
-class AllocatorSettings:
-    """`PYTORCH_ALLOC_CONF`, as far as it changes sizes.
-
-    Args:
-        max_split_bytes: blocks of this size and more are not split.
-        roundup_divisions: of each power of two, to which sizes are rounded; 0 rounds to 512 bytes.
-    """
+class AllocatorSettings(NamedTuple):
+    """`PYTORCH_ALLOC_CONF`, as far as it changes sizes. `unmodelled`: a setting that this model does not follow."""
 
     expandable_segments: bool = False
-    max_split_bytes: int = _NO_LIMIT
-    roundup_divisions: int = 0
-    backend: str = "native"
+    unmodelled: str = ""
 
     @staticmethod
     def parse(text: str) -> AllocatorSettings:
-        """The settings that a value of the variable says; what it does not name has its default.
-
-        Raises:
-            UsageError: a number cannot be read, or there is one for each size.
-        """
-        found = dict(re.findall(r"(\w+)\s*:\s*([^,\s]+)", text))
-        split = found.get("max_split_size_mb")
-        try:
-            return AllocatorSettings(
-                expandable_segments=found.get("expandable_segments", "").lower() == "true",
-                max_split_bytes=int(split) * MIB if split is not None else _NO_LIMIT,
-                roundup_divisions=int(found.get("roundup_power2_divisions", 0)),
-                backend=found.get("backend", "native"),
-            )
-        except ValueError:
-            raise UsageError(
-                f"PYTORCH_ALLOC_CONF={text} is not modelled.", hint="Give one number for each of its settings."
-            ) from None
+        """The settings that a value of the variable says; what it does not name has its default."""
+        found = dict(re.findall(r"(\w+)\s*:\s*(\[[^\]]*\]|[^,\s]+)", text))
+        other = [f"{name}:{found[name]}" for name in _UNMODELLED if found.get(name, "native") != "native"]
+        return AllocatorSettings(found.get("expandable_segments", "").lower() == "true", "".join(other[:1]))
 
 
 class _Ranges:
@@ -156,11 +132,11 @@ class CachingAllocator:
         Raises:
             OutOfMemory: the limit does not allow it.
         """
-        size = self.rounded(num_bytes)
+        size = rounded(num_bytes)
         pool = self.pool(size, stream)
         address = self._found(pool, size) or self._fresh(pool, size)
         rest = pool.free.take(address) - size
-        if self._splits(pool, size, rest):
+        if rest >= _BLOCK if pool.small or self.settings.expandable_segments else rest > _SMALL:
             pool.free.add(address + size, rest)
         else:
             size += rest
@@ -200,14 +176,6 @@ class CachingAllocator:
                     self._give_back(pool, address)
         return self.reserved_bytes < before
 
-    def rounded(self, num_bytes: int) -> int:
-        """The size of the block for so many bytes."""
-        divisions = self.settings.roundup_divisions
-        step = _BLOCK
-        if divisions > 1 and num_bytes > _BLOCK * divisions:
-            step = (1 << (num_bytes.bit_length() - 1)) // divisions
-        return max(_BLOCK, -(-num_bytes // step) * step)
-
     # Finding a block
 
     def _found(self, pool: _Pool, size: int) -> int | None:
@@ -218,15 +186,7 @@ class CachingAllocator:
         if self.settings.expandable_segments:
             while at + 1 < len(free) and pool.grown(*free[at + 1][::-1]) < pool.grown(*free[at][::-1]):
                 at += 1
-        found, address = free[at]
-        most = self.settings.max_split_bytes
-        is_kept = (size < most <= found) or (size >= most and found >= size + _LARGE_SEGMENT)
-        return None if is_kept else address
-
-    def _splits(self, pool: _Pool, size: int, rest: int) -> bool:
-        if pool.small or self.settings.expandable_segments:
-            return rest >= _BLOCK
-        return size < self.settings.max_split_bytes and rest > _SMALL
+        return free[at][1]
 
     def _fresh(self, pool: _Pool, size: int) -> int:
         """A free range with new memory, for which all that is free goes back to the device if need be."""
@@ -292,6 +252,11 @@ class CachingAllocator:
                 pool.free.add(begin, after - begin)
         pool.unmapped.add(first, last - first)
         self._change(-1, first, last - first)
+
+
+def rounded(num_bytes: int) -> int:
+    """The size of the block for so many bytes."""
+    return max(_BLOCK, -(-num_bytes // _BLOCK) * _BLOCK)
 
 
 def _segment_bytes(size: int) -> int:

@@ -39,16 +39,16 @@ class Allocations:
 
     @staticmethod
     def of(first: Lives, second: Lives, batches: tuple[int, int], settings: AllocatorSettings) -> Allocations | None:
-        """Match the blocks of two runs; None where they differ in more than sizes, or are too many."""
+        """Match the blocks of two runs; None where they differ in more than sizes, or cannot be replayed."""
         one, other = _ordered(first), _ordered(second)
         same = [(life.born, life.died) for life in one] == [(life.born, life.died) for life in other]
-        if not same or first.num_events > MOST_EVENTS:
+        if not same or first.num_events > MOST_EVENTS or settings.unmodelled:
             return None
         # What is older lies as it was once allocated: in the order of addresses, more or less.
         pairs = sorted(zip(one, other, strict=True), key=lambda pair: (pair[0].born, pair[0].address))
         blocks = [(a.born, a.died, a.size, b.size) for a, b in pairs]
         is_expandable = any(segment.is_split and segment.size > SMALL_SEGMENT_BYTES for segment in first.segments)
-        settings = replace(settings, expandable_segments=settings.expandable_segments or is_expandable)
+        settings = AllocatorSettings(settings.expandable_segments or is_expandable)
         return Allocations(batches, first.num_events, blocks, _emptied(first), settings)
 
     def reserved_bytes(self, batch: int, limit_bytes: int | None = None) -> int:

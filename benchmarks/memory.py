@@ -9,9 +9,9 @@ lists none, what the device has more in use counts, and a point is dropped if mo
 each point the error of the prediction is kept (below 0: predicted too little), and of each calibrated run how far its
 terms are from NVML's count and how large the unknown one is.
 
-`--fill` also proves the largest batch of these cases on a card of 16 GiB's worth of memory or the GPU's own, as
-`dynotune memory --fill` does. `--lanes` needs as many `--gpus`: lanes that share a GPU would count each other. What is
-in FILE already is not run again; `--limit-s` starts no further case once so much time has passed.
+`--fill` also runs the largest batch of these cases, and the next one. `--lanes` needs as many `--gpus`: programs that
+share a GPU leave each other less. What is in FILE already is not run again; `--limit-s` starts no further case once so
+much time has passed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from hardware import RESULTS, describe
 
 from dynotune import probe
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import Capacity, Moment
+from dynotune.schema.memory import Moment
 from dynotune.schema.memory_account import MemoryAccount
 
 PROGRAM = Path(__file__).parent / "programs" / "memory_point.py"
@@ -119,13 +119,13 @@ def plain_bytes(case: Case, batch: int, env: dict[str, str]) -> int | str:
     return own + given_back
 
 
-def calibrate(case: Case, env: dict[str, str], *, fill: bool) -> tuple[MemoryAccount | str, float]:
+def calibrate(case: Case, env: dict[str, str]) -> tuple[MemoryAccount | str, float]:
     """The account of a case, or why there is none; and the seconds that it took."""
     begun_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "memory.json"
         words = [sys.executable, "-m", "dynotune", "memory", "--json", str(out), "--no-lock", "--run-dir", folder]
-        words += ["--values", f"arg.batch={case.calibrated[0]},{case.calibrated[1]}", *(["--fill"] if fill else [])]
+        words += ["--values", f"arg.batch={case.calibrated[0]},{case.calibrated[1]}"]
         words += [
             "--predict",
             ",".join(map(str, case.predicted)),
@@ -144,7 +144,7 @@ def calibrate(case: Case, env: dict[str, str], *, fill: bool) -> tuple[MemoryAcc
 
 def measure(case: Case, env: dict[str, str], *, fill: bool) -> Row:
     """All points of a case."""
-    account, took_s = calibrate(case, env, fill=fill)
+    account, took_s = calibrate(case, env)
     row: Row = {"name": case.name, "took_s": took_s, "points": [], "terms": []}
     if isinstance(account, str):
         return row | {"failed": account}
@@ -163,7 +163,9 @@ def measure(case: Case, env: dict[str, str], *, fill: bool) -> Row:
         else:
             point |= {"nvml_bytes": found, "error": point["predicted_bytes"] / found - 1}
         row["points"].append(point)
-    return row | {"proof": _plain(capacity)}
+    if fill and not isinstance(capacity.largest, Unknown):
+        row["largest"] = {batch: plain_bytes(case, batch, env) for batch in (capacity.largest, capacity.largest + 1)}
+    return row
 
 
 def _against(peak: Moment, found: int | str) -> Row:
@@ -177,11 +179,6 @@ def _against(peak: Moment, found: int | str) -> Row:
         "error": peak.total_bytes / found - 1,
         "unknown_share": peak.of("unknown") / peak.total_bytes,
     }
-
-
-def _plain(capacity: Capacity) -> Any:
-    largest = None if isinstance(capacity.largest, Unknown) else capacity.largest
-    return {"largest": largest, "proof": msgspec.to_builtins(capacity.proof)}
 
 
 def summary(rows: list[Row]) -> Row:

@@ -93,8 +93,7 @@ def test_a_pickle_made_to_harm_executes_nothing(memory, tmp_path, monkeypatch):
     ("words", "said"),
     [
         (("snapshot.pickle", "--", "python", "train.py"), "both given"),
-        (("snapshot.pickle", "--fill"), "--fill is about running a command"),
-        (("--fill", "--", "python", "train.py"), "--fill runs other batches"),
+        (("snapshot.pickle", "--predict", "8"), "--predict is about running a command"),
         (("--predict", "64", "--", "python", "train.py"), "--predict tells of other batches"),
         (("--gpu", "Voodoo2", "--", "python", "train.py"), "no GPU that dynotune knows"),
         (("--values", "arg.batch=8", "--", "python", "{batch}"), "does not name two batches"),

@@ -5,15 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from dynotune import knobs, memory, probe
-from dynotune.diagnose import MemoryRequest, live_memory, memory_runs
+from dynotune import knobs, probe
+from dynotune.diagnose import MemoryRequest, live_memory
 from dynotune.schema import document
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import Capacity, Moment, Term
+from dynotune.schema.memory import Capacity, Moment
 from dynotune.schema.memory_account import MemoryAccount
 from dynotune.schema.run import RunSpec
 
-from ..fakes import spec
 from ..search.simulated import Silent
 
 ROOT = Path(__file__).parents[2]
@@ -86,40 +85,6 @@ def test_batches_of_an_argument_are_run_one_after_another(answer):
     assert found.card == "24GiB"
     assert found.limit_bytes == 24 << 30
     assert found.largest > 1024
-
-
-class FakeRuns:
-    """Says of each batch how its run ended."""
-
-    def __init__(self, ended):
-        self.ended, self.asked = ended, []
-
-    def fills(self, setting):
-        self.asked.append(str(setting))
-        return self.ended[len(self.asked) - 1]
-
-
-def grown(batch):
-    terms = [Term(name="weights", num_bytes=1 << 30), Term(name="activations", num_bytes=batch << 27)]
-    total = sum(term.num_bytes for term in terms)
-    return Moment(process_bytes=total, reserved_bytes=total, requested_bytes=total, terms=terms)
-
-
-@pytest.mark.parametrize(
-    ("ended", "next_ended"),
-    [
-        (("out-of-memory", Unknown("it ran out of memory")), "out-of-memory"),
-        (("ran", 24 << 30), "over-margin"),
-        (("ran", 20 << 30), "fits"),
-    ],
-)
-def test_the_largest_batch_is_run_and_the_next_one_too(ended, next_ended):
-    found = memory.capacity({8: grown(8), 16: grown(16)}, card="24GiB", limit_bytes=24 << 30)
-    runs = FakeRuns([("ran", 23 << 30), ended])
-    request = MemoryRequest(run=spec(), batches=[knobs.parse("arg.batch=8")], fill=True)
-    proof = memory_runs._filled(runs, request, found).proof
-    assert runs.asked == [f"arg.batch={found.largest}", f"arg.batch={found.largest + 1}"]
-    assert (proof.ran, proof.next_ended) == (True, next_ended)
 
 
 def test_each_rank_has_an_account_of_its_own(answer):

@@ -12,7 +12,7 @@ from dynotune import memory
 from dynotune.report import memory_report
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import Moment, Proof, RankMemory, Term
+from dynotune.schema.memory import Moment, RankMemory, Term
 from dynotune.schema.memory_account import MemoryAccount
 
 GIB = 1 << 30
@@ -70,19 +70,17 @@ def test_an_unknown_peak_says_why() -> None:
     assert "The peak is not known: the history is cut" in told(msgspec.structs.replace(ACCOUNT, ranks=[rank]))
 
 
-def test_what_fits_is_told_with_its_margin_and_proof() -> None:
+def test_what_fits_is_told_with_its_margin() -> None:
     runs = {batch: moment(weights=2, activations=batch / 8, context=0.5) for batch in (8, 16)}
     capacity = memory.capacity(runs, card="GPU 0", limit_bytes=24 * GIB)
     assert not isinstance(capacity, Unknown)
-    proof = Proof(batch=168, num_steps=100, ran=True, num_bytes=1, next_ended="over-margin")
-    text = told(msgspec.structs.replace(ACCOUNT, capacity=msgspec.structs.replace(capacity, proof=proof)))
+    text = told(msgspec.structs.replace(ACCOUNT, capacity=capacity))
     assert f"The largest batch that fits: {capacity.largest}" in text
     assert "measured" in text
     assert "times what was run" not in text
     far = memory.capacity(runs, card="GPU 0", limit_bytes=200 * GIB)
-    assert "times what was run: --fill proves it" in told(msgspec.structs.replace(ACCOUNT, capacity=far))
+    assert "times what was run: run it, too" in told(msgspec.structs.replace(ACCOUNT, capacity=far))
     assert "too close" in text
-    assert "Run: a batch of 168 ran 100 steps; 169 left less than the margin free." in text
 
 
 def test_findings_are_told_as_of_a_diagnosis() -> None:

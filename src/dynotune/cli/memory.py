@@ -43,7 +43,6 @@ def memory(
     file: Annotated[Path | None, typer.Argument(metavar="FILE", readable=False, help="A snapshot of torch.")] = None,
     values: Annotated[str | None, typer.Option(metavar="arg.NAME=A,B", help="Run each, and predict others.")] = None,
     gpu: Annotated[str | None, typer.Option(metavar="CARD", help="On another, or none here: H100-80GB, 24GiB.")] = None,
-    fill: Annotated[bool, typer.Option("--fill", help="Run the largest batch for 100 steps, and the next.")] = False,
     predict: Annotated[str | None, typer.Option(metavar="N,M", help="Also predict these batches.")] = None,
     max_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Largest snapshot to read: 500M, 8G.")] = None,
     json: Json = None,
@@ -61,8 +60,6 @@ def memory(
             _show(_explained(file, limit_bytes), json)
         return
     batches = batch_settings(values)
-    if fill and not batches:
-        raise UsageError("--fill runs other batches, and none is named.", hint="Add --values arg.batch=8,16.")
     if predict is not None and not batches:
         raise UsageError("--predict tells of other batches: that takes two.", hint="Add --values arg.batch=8,16.")
     options.check_run(context, run, batches[:1])
@@ -73,7 +70,6 @@ def memory(
         run=run,
         batches=batches,
         card=gpu,
-        fill=fill,
         predict=_numbers("--predict", predict or ""),
     )
     with Progress(console(stderr=True)) as progress:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dynotune import knobs, memory, probe
+from dynotune import memory, probe
 from dynotune.doctor import ObservationView, examine
 from dynotune.launch.records import Record
 from dynotune.measure.live import (
@@ -26,9 +26,9 @@ from dynotune.measure.live import (
     refuse_rejected,
 )
 from dynotune.schema import document
-from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError, from_elsewhere
+from dynotune.schema.errors import CannotRunHere, from_elsewhere
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import Capacity, DeviceOwners, Moment, Owners, Proof, RankMemory
+from dynotune.schema.memory import Capacity, DeviceOwners, Moment, Owners, RankMemory
 from dynotune.schema.memory_account import MemoryAccount
 from dynotune.schema.observation import Observation
 from dynotune.schema.run import PretendedGpu, RunSpec
@@ -38,7 +38,6 @@ from dynotune.trace.snapshot import Lives, load_snapshot
 
 NUM_STEPS = 2
 NUM_BEFORE = 30
-FILL_STEPS = 100
 BESIDE_LIMIT_S = 60.0
 """Of a diagnosis, whose subject is time."""
 MAX_SNAPSHOT_BYTES = 1 << 30
@@ -57,14 +56,12 @@ class MemoryRequest(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         batches: settings that each give a run another batch (`arg.batch=8`); none for one run.
         card: another card than the device, as `--gpu` names it.
-        fill: run the largest batch and the next one.
         predict: further batches to be told of.
     """
 
     run: RunSpec
     batches: list[Setting] = []
     card: str | None = None
-    fill: bool = False
     predict: list[int] = []
 
 
@@ -75,50 +72,45 @@ def live_memory(request: MemoryRequest, watcher: Watcher) -> tuple[MemoryAccount
         The answer, and the run folder of the first run, where it is kept as `memory.json`.
 
     Raises:
-        UsageError: there is no such card, or what was asked takes a GPU and there is none.
+        UsageError: there is no such card.
         CommandFailed: the command ended with an error, as of memory that ran out.
         CannotRunHere: no memory could be recorded, for the reason that is said.
     """
     card = memory.gpu(request.card) if request.card is not None else None
     run = request.run
     if card is not None and not _num_gpus(run):
-        if request.fill:
-            raise UsageError("--fill runs the command on a GPU, and there is none here.", hint="Leave it out.")
         # No time is taken, so whatever else runs here does not matter.
         run = msgspec.structs.replace(run, pretend=card, warmup_steps=PRETENDED_WARMUP_STEPS, lock=False)
     with machine_lock(run, watcher):
-        runs = _Runs(run, watcher)
-        recorded = [runs.recorded(setting) for setting in request.batches] or [runs.recorded()]
+        runs = [_recorded(run, watcher, *settings) for settings in [[one] for one in request.batches] or [[]]]
+        recorded, (folder, *_) = [found for found, _, _ in runs], [folder for _, folder, _ in runs]
         ranks = [rank for rank, _ in recorded[0]]
-        limit = _limit_bytes(ranks[0], card)
-        capacity = _filled(runs, request, _capacity(recorded, request, limit))
         view = ObservationView(Observation(command=run.command, memory=ranks))
         findings = [one for one in examine(view, "program")[0] if one.id.startswith("memory-")]
         account = MemoryAccount(
             command=run.command,
             pretended="" if run.pretend is None else run.pretend.name,
             ranks=ranks,
-            capacity=capacity,
+            capacity=_capacity(recorded, request, _limit_bytes(ranks[0], card)),
             findings=findings,
-            notes=runs.notes,
+            notes=[note for _, _, notes in runs for note in notes],
         )
-    document.write(runs.folder / "memory.json", account)
-    return account, runs.folder
+    document.write(folder / "memory.json", account)
+    return account, folder
 
 
-def recorded_memory(runner: TaskRunner, run: RunSpec, *, after: int = 0) -> list[Recorded]:
+def recorded_memory(runner: TaskRunner, run: RunSpec) -> list[Recorded]:
     """Have the allocator recorded in a live run; what each rank held on each of its devices, and its blocks.
 
     Args:
         runner: of a live run that goes on, or of none: then the command is started, once more if it ends too soon.
-        after: steps, once they are steady.
 
     Raises:
         CommandFailed, CannotRunHere: as `live_memory`.
     """
 
     def now(records: Sequence[Record]) -> RecordMemory:
-        step = placement.past_epoch_begin(records[0], placement.earliest(records) + after, NUM_STEPS)
+        step = placement.past_epoch_begin(records[0], placement.earliest(records), NUM_STEPS)
         return RecordMemory(at_step=step, num_steps=NUM_STEPS)
 
     before: dict[int, probe.DeviceMemory | Unknown] = {}
@@ -130,7 +122,7 @@ def recorded_memory(runner: TaskRunner, run: RunSpec, *, after: int = 0) -> list
         answer = runner.planned()
     else:
         before = {index: probe.device_memory(run.env, index) for index in range(_num_gpus(run))}
-        answer = runner.do(now, lambda record: _within(record, after), what="recorded")
+        answer = runner.do(now, _within, what="recorded")
     outcome = runner.outcome()
     if not answer.events:
         for record in outcome.all_records:
@@ -149,16 +141,15 @@ def recorded_memory(runner: TaskRunner, run: RunSpec, *, after: int = 0) -> list
         return [rank for event in answer.events for rank in _ranks(event, outcome.folder, run, before, steps)]
 
 
-def _within(record: Record, after: int) -> RecordMemory:
+def _within(record: Record) -> RecordMemory:
     """The task for a command that makes no more steps than are in `record`."""
     num, first = len(record.steps), pilot.num_steps_to_find(record) + pilot.ROOM_STEPS
-    needed = after + NUM_STEPS
-    if num - first - 1 < needed:
+    if num - first - 1 < NUM_STEPS:
         raise CannotRunHere(
-            f"The command makes {num} steps and ends: too few to record {needed} after {first} of warm-up.",
+            f"The command makes {num} steps and ends: too few to record {NUM_STEPS} after {first} of warm-up.",
             hint="Let it run longer (more epochs, more data).",
         )
-    return RecordMemory(at_step=max(first, num - needed - 2) + after, num_steps=NUM_STEPS)
+    return RecordMemory(at_step=max(first, num - NUM_STEPS - 2), num_steps=NUM_STEPS)
 
 
 def _ranks(
@@ -237,38 +228,17 @@ def _num_gpus(run: RunSpec) -> int:
     return 0 if isinstance(visible, Unknown) else len(visible)
 
 
-class _Runs:
-    """Runs of the command, one for each batch; `folder`: of the first."""
-
-    def __init__(self, run: RunSpec, watcher: Watcher) -> None:
-        self._run, self._watcher = run, watcher
-        self._facts = facts_of(run) if run.settings else {}
-        self.folder = Path()
-        self.notes: list[str] = []
-
-    def recorded(self, *settings: Setting, after: int = 0) -> list[Recorded]:
-        """What each rank held in one run, `after` so many steady steps."""
-        until = f"for {after} steps" if after else "until its steps are steady"
-        self._watcher.running(" ".join(["the command", *map(str, settings), until]))
-        run = msgspec.structs.replace(self._run, settings=[*self._run.settings, *settings])
-        with TaskRunner(run, self._watcher, facts=self._facts, label="the recorded run") as runner:
-            found = recorded_memory(runner, self._run, after=after)
-            outcome = runner.outcome()
-            refuse_rejected(outcome, "in the recorded run")
-            self.folder = outcome.folder if self.folder == Path() else self.folder
-            if not runner.steady:
-                self.notes.append("The steps had not become steady when they were recorded.")
-            return found
-
-    def fills(self, setting: Setting) -> tuple[str, int | Unknown]:
-        """Run `FILL_STEPS` steps with a batch: how that ended, and the process's memory."""
-        try:
-            peak = self.recorded(setting, after=FILL_STEPS)[0][0].peak
-        except CommandFailed as error:
-            if memory.explained(error.last_lines):
-                return "out-of-memory", Unknown("it ran out of memory")
-            raise
-        return "ran", peak if isinstance(peak, Unknown) else peak.process_bytes
+def _recorded(run: RunSpec, watcher: Watcher, *settings: Setting) -> tuple[list[Recorded], Path, list[str]]:
+    """What each rank held in one run; its folder, and notes."""
+    watcher.running(" ".join(["the command", *map(str, settings), "until its steps are steady"]))
+    facts = facts_of(run) if run.settings else {}
+    run = msgspec.structs.replace(run, settings=[*run.settings, *settings])
+    with TaskRunner(run, watcher, facts=facts, label="the recorded run") as runner:
+        found = recorded_memory(runner, run)
+        outcome = runner.outcome()
+        refuse_rejected(outcome, "in the recorded run")
+        steady = [] if runner.steady else ["The steps had not become steady when they were recorded."]
+        return found, outcome.folder, steady
 
 
 def _capacity(recorded: Sequence[Sequence[Recorded]], request: MemoryRequest, limit_bytes: int) -> Capacity | Unknown:
@@ -301,18 +271,3 @@ def _capacity(recorded: Sequence[Sequence[Recorded]], request: MemoryRequest, li
         settings=_allocator(request.run),
         asked=request.predict,
     )
-
-
-def _filled(runs: _Runs, request: MemoryRequest, capacity: Capacity | Unknown) -> Capacity | Unknown:
-    """The same, with the largest batch and the next one run, if that was asked for."""
-    if not request.fill or isinstance(capacity, Unknown) or isinstance(capacity.largest, Unknown):
-        return capacity
-    knob, largest = request.batches[0].knob, capacity.largest
-    ended, num_bytes = runs.fills(knobs.parse(f"{knob}={largest}"))
-    following, next_bytes = runs.fills(knobs.parse(f"{knob}={largest + 1}"))
-    if following == "ran":
-        predicted = next(fit.num_bytes for fit in capacity.fits if fit.batch == largest + 1)
-        known = predicted if isinstance(next_bytes, Unknown) else next_bytes
-        following = "over-margin" if known > capacity.limit_bytes - capacity.margin_bytes else "fits"
-    proof = Proof(batch=largest, num_steps=FILL_STEPS, ran=ended == "ran", num_bytes=num_bytes, next_ended=following)
-    return msgspec.structs.replace(capacity, proof=proof)

@@ -12,7 +12,7 @@ from dynotune.report.findings import finding_lines
 from dynotune.report.layout import fields, spaced
 from dynotune.report.trace_parts import place, prose, rows_of, title
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import Capacity, Moment, Proof, RankMemory, Term, TermName
+from dynotune.schema.memory import Capacity, Moment, RankMemory, Term, TermName
 from dynotune.schema.memory_account import MemoryAccount
 from dynotune.schema.trace_summary import Place
 from dynotune.text import words
@@ -133,13 +133,7 @@ def _capacity(found: Capacity | Unknown, run: str) -> RenderableType:
     lines: list[RenderableType] = [title(f"What fits on {words.plain(found.card)}", margin)]
     if not isinstance(found.largest, Unknown):
         far = found.largest / max([1, *found.measured])
-        unsure = f", {far:.0f} times what was run: --fill proves it" if far > FAR and found.proof is None else ""
+        unsure = f", {far:.0f} times what was run: run it, too" if far > FAR else ""
         lines.append(Text.assemble((f"The largest batch that fits: {found.largest}", "bold"), unsure))
     lines.append(rows_of([("", "left"), ("", "right"), ("", "left"), ("", "left")], rows))
-    return Group(*lines, *([Text(_proved(found.proof))] if found.proof is not None else []))
-
-
-def _proved(proof: Proof) -> str:
-    ended = {"out-of-memory": "ran out of memory", "over-margin": "left less than the margin free", "fits": "fits, too"}
-    first = f"ran {proof.num_steps} steps" if proof.ran else "ran out of memory"
-    return f"Run: a batch of {proof.batch} {first}; {proof.batch + 1} {ended.get(proof.next_ended)}."
+    return Group(*lines)

@@ -99,19 +99,6 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
 
 
-class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the largest batch when it was run, and of the next one.
-
-    `next_ended`: "out-of-memory", "over-margin" or "fits".
-    """
-
-    batch: int
-    num_steps: int
-    ran: bool
-    num_bytes: int | Unknown
-    next_ended: str
-
-
 class Capacity(msgspec.Struct, frozen=True, kw_only=True, tag="capacity"):
     """What fits on one card. `measured`: by batch."""
 
@@ -122,4 +109,3 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True, tag="capacity"):
     residual: float
     largest: int | Unknown
     fits: list[Fit]
-    proof: Proof | None = None

@@ -57,24 +57,36 @@ class RecordMemory(Task):
         self._notes: list[str] = []
 
     def begin(self, num_steps: int) -> int:
+        torch = self.program.torch
         if reason := self._why_not():
             self.give_up(reason)
             return num_steps
-        self._first = num_steps
-        self._record()
+        synchronise(torch)
+        used = [index for index in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(index)]
+        self._devices.update({index: {"device": index, "marks": [], "owners": []} for index in used})
+        if self.program.num_compilations:
+            self._notes.append("modules are not told: calls of a program that compiles are left as they are")
+        else:
+            self._cover_modules()
+            self._cover_optimizers()
+        torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=MOST_EVENTS)
+        self._is_recording = True
+        self._mark("begin")
+        self._tell_owners()
+        self._first, self._samples_before = num_steps, self.program.steps.num_samples
+        self._last_s = perf_counter()
         return num_steps + 1
 
     def step_ended(self, num_steps: int) -> int:
-        if self._is_recording:
-            synchronise(self.program.torch)
-            self._step_s.append(perf_counter() - self._last_s)
-            self._mark("step")
-            num_samples = self.program.steps.num_samples
-            self._most_samples = max(self._most_samples, num_samples - self._samples_before)
-            self._samples_before = num_samples
-            if len(self._step_s) >= self._num_steps:
-                self._stop()
-            self._last_s = perf_counter()
+        synchronise(self.program.torch)
+        self._step_s.append(perf_counter() - self._last_s)
+        self._mark("step")
+        num_samples = self.program.steps.num_samples
+        self._most_samples = max(self._most_samples, num_samples - self._samples_before)
+        self._samples_before = num_samples
+        if len(self._step_s) >= self._num_steps:
+            self._stop()
+        self._last_s = perf_counter()
         return num_steps + 1
 
     def clean_up(self) -> None:
@@ -90,6 +102,8 @@ class RecordMemory(Task):
         torch = self.program.torch
         if not torch.cuda.is_initialized():
             return "the program uses no CUDA device"
+        if not any(map(torch.cuda.memory_reserved, range(torch.cuda.device_count()))):
+            return "the program has no memory of a device from torch"
         backend = torch.cuda.memory.get_allocator_backend()
         if backend != "native":
             return "the program's allocator is %s, which keeps no history; only torch's native one does" % backend
@@ -98,26 +112,6 @@ class RecordMemory(Task):
         return ""
 
     # Recording
-
-    def _record(self) -> None:
-        torch = self.program.torch
-        synchronise(torch)
-        used = [index for index in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(index)]
-        self._devices.update({index: {"device": index, "marks": [], "owners": []} for index in used})
-        if not self._devices:
-            self.give_up("the program has no memory of a device from torch")
-            return
-        if self.program.num_compilations:
-            self._notes.append("modules are not told: calls of a program that compiles are left as they are")
-        else:
-            self._cover_modules()
-            self._cover_optimizers()
-        torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=MOST_EVENTS)
-        self._is_recording = True
-        self._mark("begin")
-        self._tell_owners()
-        self._samples_before = self.program.steps.num_samples
-        self._last_s = perf_counter()
 
     def _stop(self) -> None:
         torch = self.program.torch

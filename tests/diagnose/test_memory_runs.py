@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dynotune import knobs, probe
-from dynotune.diagnose import MemoryRequest, live_memory
+from dynotune.diagnose import live_memory
 from dynotune.schema import document
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Capacity, Moment
@@ -58,7 +58,7 @@ def answer(tmp_path, monkeypatch):
             lock=False,
             warmup_steps=8,
         )
-        return live_memory(MemoryRequest(run=how, **asked), Silent())
+        return live_memory(how, Silent(), **asked)
 
     return run
 

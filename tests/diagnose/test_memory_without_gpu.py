@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from dynotune import knobs
-from dynotune.diagnose import MemoryRequest, live_memory, memory_runs
+from dynotune.diagnose import live_memory, memory_runs
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.memory import Capacity, Moment
 from dynotune.schema.run import RunSpec
@@ -185,7 +185,7 @@ def run(tmp_path, monkeypatch):
             command=[sys.executable, "program.py", *words], cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"},
             base=tmp_path / "runs", sandbox=False, lock=False,
         )  # fmt: skip
-        return live_memory(MemoryRequest(run=spec, **{"card": "H100-80GB", **asked}), Silent())[0]
+        return live_memory(spec, Silent(), **{"card": "H100-80GB", **asked})[0]
 
     return run
 
@@ -199,7 +199,7 @@ def peak(account):
 
 def test_a_plain_loop_has_its_terms_to_the_byte_and_two_batches_tell_what_fits(run):
     batches = [knobs.parse(f"arg.batch={batch}") for batch in (4096, 8192)]
-    account = run(LOOP, "{batch}", "2GiB", batches=batches, card="2GiB", predict=[6000])
+    account = run(LOOP, "{batch}", "2GiB", batches=batches, card="2GiB", asked=[6000])
     weights = 4 * (256 * 4096 + 4096 + 4096 * 10 + 10)
     held = peak(account)
     assert held.of("weights") == held.of("gradients") == weights

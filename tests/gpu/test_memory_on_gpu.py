@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dynotune import knobs
-from dynotune.diagnose import MemoryRequest, live_memory, memory_runs
+from dynotune.diagnose import live_memory, memory_runs
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Capacity, Moment
@@ -68,7 +68,7 @@ def answer(tmp_path):
             base=tmp_path / "runs",
             lock=False,
         )
-        return live_memory(MemoryRequest(run=spec, **asked), Silent())
+        return live_memory(spec, Silent(), **asked)
 
     return run
 
@@ -96,7 +96,7 @@ def test_the_terms_of_a_training_add_up_and_are_those_of_its_tensors(answer):
 
 def test_batches_of_an_argument_predict_one_that_is_then_run(answer):
     batches = [knobs.parse(f"arg.batch={batch}") for batch in (128, 256)]
-    account, _ = answer("{batch}", batches=batches, predict=[1024])
+    account, _ = answer("{batch}", batches=batches, asked=[1024])
     found = account.capacity
     assert isinstance(found, Capacity), found
     assert found.residual < 0.001

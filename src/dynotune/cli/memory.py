@@ -63,17 +63,12 @@ def memory(
     if predict is not None and not batches:
         raise UsageError("--predict tells of other batches: that takes two.", hint="Add --values arg.batch=8,16.")
     options.check_run(context, run, batches[:1])
-    from dynotune.diagnose import MemoryRequest, live_memory
+    from dynotune.diagnose import live_memory
     from dynotune.report import Progress, console
 
-    request = MemoryRequest(
-        run=run,
-        batches=batches,
-        card=gpu,
-        predict=_numbers("--predict", predict or ""),
-    )
     with Progress(console(stderr=True)) as progress:
-        account, folder = live_memory(request, progress)
+        asked = _numbers("--predict", predict or "")
+        account, folder = live_memory(run, progress, batches=batches, card=gpu, asked=asked)
     _show(account, json)
     answers.say(f"Recorded: {folder}")
 

@@ -15,15 +15,14 @@ from dynotune.lazy_face import lazy_face
 if TYPE_CHECKING:
     from dynotune.diagnose.conclusions import conclude
     from dynotune.diagnose.live_diagnosis import OBSERVATION_FILE, LiveDiagnosis, gather, replayed
-    from dynotune.diagnose.memory_runs import MemoryRequest, live_memory
+    from dynotune.diagnose.memory_runs import live_memory
 
-__all__ = ["OBSERVATION_FILE", "LiveDiagnosis", "MemoryRequest", "conclude", "gather", "live_memory", "replayed"]
+__all__ = ["OBSERVATION_FILE", "LiveDiagnosis", "conclude", "gather", "live_memory", "replayed"]
 
 __getattr__ = lazy_face(
     __name__,
     {
         "LiveDiagnosis": "live_diagnosis",
-        "MemoryRequest": "memory_runs",
         "OBSERVATION_FILE": "live_diagnosis",
         "conclude": "conclusions",
         "gather": "live_diagnosis",

@@ -50,23 +50,20 @@ Recorded = tuple[RankMemory, Lives | None]
 """What one rank held on one device, and the blocks that this is told by."""
 
 
-class MemoryRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of a command's memory.
+def live_memory(
+    run: RunSpec,
+    watcher: Watcher,
+    *,
+    batches: Sequence[Setting] = (),
+    card: str | None = None,
+    asked: Sequence[int] = (),
+) -> tuple[MemoryAccount, Path]:
+    """Run the command, once or with each batch, and account for its memory; without a GPU on one that is pretended.
 
     Args:
         batches: settings that each give a run another batch (`arg.batch=8`); none for one run.
         card: another card than the device, as `--gpu` names it.
-        predict: further batches to be told of.
-    """
-
-    run: RunSpec
-    batches: list[Setting] = []
-    card: str | None = None
-    predict: list[int] = []
-
-
-def live_memory(request: MemoryRequest, watcher: Watcher) -> tuple[MemoryAccount, Path]:
-    """Run the command, once or with each batch, and account for its memory; without a GPU on one that is pretended.
+        asked: further batches to predict.
 
     Returns:
         The answer, and the run folder of the first run, where it is kept as `memory.json`.
@@ -76,22 +73,27 @@ def live_memory(request: MemoryRequest, watcher: Watcher) -> tuple[MemoryAccount
         CommandFailed: the command ended with an error, as of memory that ran out.
         CannotRunHere: no memory could be recorded, for the reason that is said.
     """
-    card = memory.gpu(request.card) if request.card is not None else None
-    run = request.run
-    if card is not None and not _num_gpus(run):
+    gpu = memory.gpu(card) if card is not None else None
+    if gpu is not None and not _num_gpus(run):
         # No time is taken, so whatever else runs here does not matter.
-        run = msgspec.structs.replace(run, pretend=card, warmup_steps=PRETENDED_WARMUP_STEPS, lock=False)
+        run = msgspec.structs.replace(run, pretend=gpu, warmup_steps=PRETENDED_WARMUP_STEPS, lock=False)
     with machine_lock(run, watcher):
-        runs = [_recorded(run, watcher, *settings) for settings in [[one] for one in request.batches] or [[]]]
-        recorded, (folder, *_) = [found for found, _, _ in runs], [folder for _, folder, _ in runs]
-        ranks = [rank for rank, _ in recorded[0]]
+        runs = [_recorded(run, watcher, *settings) for settings in [[one] for one in batches] or [[]]]
+        folder, ranks = runs[0][1], [rank for rank, _ in runs[0][0]]
         view = ObservationView(Observation(command=run.command, memory=ranks))
         findings = [one for one in examine(view, "program")[0] if one.id.startswith("memory-")]
         account = MemoryAccount(
             command=run.command,
             pretended="" if run.pretend is None else run.pretend.name,
             ranks=ranks,
-            capacity=_capacity(recorded, request, _limit_bytes(ranks[0], card)),
+            capacity=_capacity(
+                [found for found, _, _ in runs],
+                [int(one.value) for one in batches],
+                card=card,
+                limit_bytes=_limit_bytes(ranks[0], gpu),
+                settings=_allocator(run),
+                asked=asked,
+            ),
             findings=findings,
             notes=[note for _, _, notes in runs for note in notes],
         )
@@ -241,19 +243,21 @@ def _recorded(run: RunSpec, watcher: Watcher, *settings: Setting) -> tuple[list[
         return found, outcome.folder, steady
 
 
-def _capacity(recorded: Sequence[Sequence[Recorded]], request: MemoryRequest, limit_bytes: int) -> Capacity | Unknown:
+def _capacity(
+    recorded: Sequence[Sequence[Recorded]], batches: Sequence[int], *, card: str | None, **known: Any
+) -> Capacity | Unknown:
     """What fits, by each run's rank that holds most."""
-    if len(recorded) < 2 and request.card is None:
+    if len(recorded) < 2 and card is None:
         return Unknown("one batch was run; --values arg.batch=8,16 predicts others")
     measured: dict[int, Moment] = {}
     histories: dict[int, Lives] = {}
     spread = 0
     for at, ranks in enumerate(recorded):
-        known = [(rank.peak, rank, lives) for rank, lives in ranks if lives and isinstance(rank.peak, Moment)]
-        if not known:
+        peaks = [(rank.peak, rank, lives) for rank, lives in ranks if lives and isinstance(rank.peak, Moment)]
+        if not peaks:
             return Unknown("no peak is known")
-        peak, rank, lives = max(known, key=lambda one: one[0].total_bytes)
-        batch = int(request.batches[at].value) if request.batches else rank.num_samples
+        peak, rank, lives = max(peaks, key=lambda one: one[0].total_bytes)
+        batch = batches[at] if batches else rank.num_samples
         if batch is None:
             return Unknown("the number of samples of a step is not known: name the batch with --values")
         if isinstance(peak.process_bytes, Unknown):
@@ -262,12 +266,5 @@ def _capacity(recorded: Sequence[Sequence[Recorded]], request: MemoryRequest, li
             return Unknown(f"every run had a batch of {batch}: the argument does not change the batch")
         measured[batch], histories[batch] = peak, lives
         spread = max(spread, rank.spread_bytes)
-    return memory.capacity(
-        measured,
-        card=request.card or f"GPU {recorded[0][0][0].device}",
-        limit_bytes=limit_bytes,
-        spread_bytes=spread,
-        histories=histories,
-        settings=_allocator(request.run),
-        asked=request.predict,
-    )
+    name = card or f"GPU {recorded[0][0][0].device}"
+    return memory.capacity(measured, card=name, spread_bytes=spread, histories=histories, **known)

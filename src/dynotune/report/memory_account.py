@@ -59,13 +59,8 @@ def memory_report(account: MemoryAccount) -> RenderableType:
     return spaced(parts)
 
 
-def name_of(rank: RankMemory) -> str:
-    """As the terminal and the page call it."""
-    return f"GPU {rank.device}" if rank.rank is None else f"Rank {rank.rank}, GPU {rank.device}"
-
-
 def _rank(rank: RankMemory) -> RenderableType:
-    who = name_of(rank)
+    who = f"GPU {rank.device}" if rank.rank is None else f"Rank {rank.rank}, GPU {rank.device}"
     if isinstance(rank.peak, Unknown):
         return Group(title(who), Text(f"The peak is not known: {words.plain(rank.peak.reason)}"))
     steady = rank.steady if isinstance(rank.steady, Moment) else None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ..core.program import Program
 
-MOST_READS = 5
+MOST_NOTES = 6
 _GRANULE = 512
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -51,7 +51,6 @@ class Recorder:
         self._storages: dict[int, tuple[int, Any]] = {}  # address; the other keeps its end in sight
         self._workspaces: dict[int, int] = {}  # by thread
         self._stacks: dict[tuple[tuple[Any, int], ...], list[dict[str, Any]]] = {}
-        self._reads: set[str] = set()
         self._lock = threading.RLock()
 
     def refuse(self, reason: str) -> str:
@@ -62,10 +61,8 @@ class Recorder:
     def read(self) -> None:
         """The program reads a value that nobody knows."""
         place = source_location.place() or "?"
-        if place not in self._reads and len(self._reads) < MOST_READS:
-            self._reads.add(place)
-            note = "a value that only the GPU would know was answered with a constant: %s"
-            self.notes[note % place] = None
+        if len(self.notes) < MOST_NOTES:
+            self.notes["a value that only the GPU would know was answered with a constant: %s" % place] = None
 
     # What happens
 
@@ -78,16 +75,13 @@ class Recorder:
 
     def multiplies(self) -> None:
         """cuBLAS is asked: each thread has a handle, and so a workspace, of its own; backward has its own thread."""
-        handle = int(self._in_backward())
+        handle = int(self._torch._C._current_graph_task_id() != -1)
         if handle not in self._workspaces:
             self._workspaces[handle] = self._allocated(self._workspace_bytes)
 
     def empties_cache(self, *_: Any) -> None:
         with self._lock:
             self._trace.append({"action": "segment_free"})
-
-    def _in_backward(self) -> bool:
-        return bool(self._torch._C._current_graph_task_id() != -1)
 
     def _died(self, key: int) -> None:
         if (found := self._storages.pop(key, None)) is not None:

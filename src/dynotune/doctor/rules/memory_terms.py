@@ -34,12 +34,12 @@ def _lists(peak: Moment) -> tuple[str, list[int]]:
 
 def _fact(rank: RankMemory, name: str) -> float:
     """Bytes that the agent or the accounting told of."""
-    value = rank.facts.get(name)
-    return float(value) if isinstance(value, int | float) else 0.0
+    return float(rank.facts.get(name) or 0)
 
 
-def _is_float32(rank: RankMemory) -> bool:
-    return rank.facts.get("autocast") is False and rank.facts.get("dtype") == "float32"
+def _autocast(rank: RankMemory, peak: Moment) -> float:
+    is_float32 = rank.facts.get("autocast") is False and rank.facts.get("dtype") == "float32"
+    return (peak.of("activations") - peak.of("weights")) / 2 if is_float32 else 0
 
 
 def _checkpointing(rank: RankMemory, peak: Moment) -> float:
@@ -85,7 +85,7 @@ RULES = (
         "weights in float32, forward passes outside of autocast, and the activations at the peak: half of them, "
         "less the half-precision copies of the weights that autocast keeps.",
         "Run the forward pass under torch.autocast in bfloat16.",
-        lambda rank, peak: (peak.of("activations") - peak.of("weights")) / 2 if _is_float32(rank) else 0,
+        _autocast,
         Setting("precision.autocast", "bf16"),
         term="activations",
     ),

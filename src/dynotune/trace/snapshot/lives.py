@@ -8,11 +8,10 @@ blocks are multiples of 512 bytes (c10/cuda/CUDACachingAllocator.cpp).
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dynotune.schema.memory import TermName
 from dynotune.schema.trace_summary import Place
@@ -85,17 +84,13 @@ class Lives:
     unknown: str = ""
     _private: list[tuple[int, int]] = field(default_factory=list)
 
-    def levels(self, lives: Iterable[Life]) -> NDArray[np.int64]:
-        """Bytes of these that are live after each number of events, (num_events + 1,)."""
-        change = np.zeros(self.num_events + 2, dtype=np.int64)
-        for life in lives:
-            change[life.born + 1] += life.size
-            change[min(life.died, self.num_events) + 1] -= life.size
-        return np.cumsum(change)[:-1]
-
     def peak(self, first: int = 0) -> int:
         """The number of events after which most was live, from `first` on; blocks of private pools count, too."""
-        return first + int(self.levels(self.lives)[first:].argmax())
+        change = np.zeros(self.num_events + 2, dtype=np.int64)
+        for life in self.lives:
+            change[life.born + 1] += life.size
+            change[min(life.died, self.num_events) + 1] -= life.size
+        return first + int(np.cumsum(change)[first:-1].argmax())
 
     def alive(self, event: int) -> list[Life]:
         """Blocks that are live after `event` events."""

@@ -51,25 +51,26 @@ def memory(
 ) -> None:
     check_json(json)
     limit_bytes = num_bytes(max_size, "--max-size") or MAX_SNAPSHOT_BYTES
+    from dynotune.report import Progress, console, memory_report
+
     if file is not None:
         if context.find_root().obj:
             raise UsageError(f"{file} and a command were both given.", hint="Give one of them.")
         if foreign := options.given(context, but=OF_A_FILE):
             raise UsageError(f"{foreign[0]} is about running a command, and a file was given.", hint="Leave it out.")
         with from_elsewhere(file):
-            _show(_explained(file, limit_bytes), json)
+            answers.show(memory_report, _explained(file, limit_bytes), json)
         return
     batches = batch_settings(values)
     if predict is not None and not batches:
         raise UsageError("--predict tells of other batches: that takes two.", hint="Add --values arg.batch=8,16.")
     options.check_run(context, run, batches[:1])
     from dynotune.diagnose import live_memory
-    from dynotune.report import Progress, console
 
     with Progress(console(stderr=True)) as progress:
         asked = _numbers("--predict", predict or "")
         account, folder = live_memory(run, progress, batches=batches, card=gpu, asked=asked)
-    _show(account, json)
+    answers.show(memory_report, account, json)
     answers.say(f"Recorded: {folder}")
 
 
@@ -111,9 +112,3 @@ def _explained(file: Path, limit_bytes: int) -> MemoryAccount:
     ranks = [memory.of_snapshot(lives) for lives in load_snapshot(path, limit_bytes=limit_bytes).values()]
     notes = [] if ranks else ["the snapshot holds no memory and no history"]
     return MemoryAccount(file=as_text(path), ranks=ranks, notes=notes)
-
-
-def _show(account: MemoryAccount, json: str | None) -> None:
-    from dynotune.report import memory_report
-
-    answers.show(memory_report, account, json)

@@ -95,10 +95,6 @@ class _Pool:
             at += more
         return at - address >= size
 
-    def grown(self, address: int, size: int) -> int:
-        """As large as the free range can become: the free end of a segment can grow."""
-        return size + self.unmapped.size(address + size)
-
 
 class _Block(NamedTuple):
     pool: _Pool
@@ -173,7 +169,8 @@ class CachingAllocator:
                 if self.settings.expandable_segments:
                     self._unmap(pool, address, size)
                 elif pool.segments.get(address) == size:
-                    self._give_back(pool, address)
+                    del pool.segments[address]
+                    self._change(-1, address, pool.free.take(address))
         return self.reserved_bytes < before
 
     # Finding a block
@@ -183,9 +180,14 @@ class CachingAllocator:
         at = bisect_left(free, (size, 0))
         if at == len(free):
             return None
-        if self.settings.expandable_segments:
-            while at + 1 < len(free) and pool.grown(*free[at + 1][::-1]) < pool.grown(*free[at][::-1]):
-                at += 1
+
+        def grown(at: int) -> int:
+            """The free end of an expandable segment counts as large as it can grow."""
+            size, address = free[at]
+            return size + pool.unmapped.size(address + size)
+
+        while at + 1 < len(free) and grown(at + 1) < grown(at):
+            at += 1
         return free[at][1]
 
     def _fresh(self, pool: _Pool, size: int) -> int:
@@ -196,7 +198,7 @@ class CachingAllocator:
         if self.reserved_bytes + num_bytes > self._limit:
             self.empty_cache()
         address = self._addresses(num_bytes)
-        self._reserve(address, num_bytes)
+        self._change(1, address, num_bytes)
         pool.segments[address] = num_bytes
         return pool.free.add(address, num_bytes)
 
@@ -213,7 +215,7 @@ class CachingAllocator:
             num_bytes = min(-(-(size - have) // pool.page) * pool.page, pool.unmapped.size(gap))
             if self.reserved_bytes + num_bytes > self._limit and self.empty_cache():
                 return self._expanded(pool, size)
-            self._reserve(gap, num_bytes)
+            self._change(1, gap, num_bytes)
             if rest := pool.unmapped.take(gap) - num_bytes:
                 pool.unmapped.add(gap + num_bytes, rest)
             pool.free.add(gap, num_bytes)
@@ -221,24 +223,17 @@ class CachingAllocator:
 
     def _addresses(self, num_bytes: int) -> int:
         address = self._next_address
-        self._next_address += -(-num_bytes // _LARGE_STEP) * _LARGE_STEP
+        self._next_address += num_bytes
         return address
 
     # Memory of the device
 
-    def _reserve(self, address: int, num_bytes: int) -> None:
-        if self.reserved_bytes + num_bytes > self._limit:
-            raise OutOfMemory(num_bytes)
-        self._change(1, address, num_bytes)
-        self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
-
     def _change(self, sign: int, address: int, num_bytes: int) -> None:
+        if self.reserved_bytes + sign * num_bytes > self._limit:
+            raise OutOfMemory(num_bytes)
         self.reserved_bytes += sign * num_bytes
+        self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
         self.changes.append((sign, address, num_bytes))
-
-    def _give_back(self, pool: _Pool, address: int) -> None:
-        del pool.segments[address]
-        self._change(-1, address, pool.free.take(address))
 
     def _unmap(self, pool: _Pool, address: int, size: int) -> None:
         """Give back the whole pages of a free range."""

@@ -17,7 +17,7 @@ _UNITS = {"gib": 1 << 30, "gb": 10**9, "g": 1 << 30, "mib": 1 << 20, "mb": 10**6
 _WIDER = 0.5
 """How much wider an interval is that was measured on another generation or version."""
 # For a size alone: what most programs ask for is there from this generation on.
-_ANY_CAPABILITY, _ANY_MULTIPROCESSORS = (8, 0), 100
+_ANY: dict[str, Any] = {"capability": "8.0", "multiprocessors": 100}
 
 
 @cache
@@ -34,27 +34,23 @@ def gpu(text: str) -> PretendedGpu:
     wanted = re.sub(r"[\s_-]|nvidia|geforce|tesla", "", text.casefold())
     names = {re.sub(r"-", "", name).casefold(): name for name in _table()["gpu"]}
     found = [name for key, name in names.items() if wanted and key.startswith(wanted)]
+    size = _SIZE.fullmatch(text.casefold().replace(" ", ""))
     if wanted in names or len(found) == 1:
         name = names.get(wanted) or found[0]
         row = _table()["gpu"][name]
-        major, minor = map(int, row["capability"].split("."))
-        return PretendedGpu(
-            name=name,
-            total_bytes=int(row["gib"] * 2**30),
-            compute_capability=(major, minor),
-            num_multiprocessors=row["multiprocessors"],
-        )
-    size = _SIZE.fullmatch(text.casefold().replace(" ", ""))
-    if size is None or float(size[1]) <= 0:
+    elif size is not None and float(size[1]) > 0:
+        name, row = text.strip(), {**_ANY, "gib": float(size[1]) * _UNITS[size[2]] / 2**30}
+    else:
         raise UsageError(
             f"--gpu {text} is no GPU that dynotune knows, and no size.",
             hint=f"Give its memory: --gpu 24GiB. Known: {', '.join(_table()['gpu'])}.",
         )
+    major, minor = map(int, row["capability"].split("."))
     return PretendedGpu(
-        name=text.strip(),
-        total_bytes=int(float(size[1]) * _UNITS[size[2]]),
-        compute_capability=_ANY_CAPABILITY,
-        num_multiprocessors=_ANY_MULTIPROCESSORS,
+        name=name,
+        total_bytes=int(row["gib"] * 2**30),
+        compute_capability=(major, minor),
+        num_multiprocessors=row["multiprocessors"],
     )
 
 

@@ -46,7 +46,8 @@ def explained(lines: Iterable[str], *, batch: int | None = None, held: Mapping[s
         "pools": "of these in CUDA graphs' pools",
         "split": "reserved but free only in pieces or pools that this could not use",
         "outside": "by the CUDA context and libraries",
-        "others": "by other processes",
+        # Where torch does not know its own number, one of these is itself.
+        "others": "by other processes" if "process" in found else "by processes on the device",
     }
     parts = [f"{size(found[name])} {what}" for name, what in holders.items() if found.get(name)]
     told += [f"Held: {', '.join(parts)}"] if parts else []

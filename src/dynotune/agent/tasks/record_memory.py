@@ -199,7 +199,6 @@ class RecordMemory(Task):
         largest = max(weights, key=lambda weight: weight.numel(), default=None)
         limit = getattr(self.program.torch.cuda, "get_per_process_memory_fraction", None)
         return {
-            "optimizer": class_name(optimizers[0]) if optimizers else None,
             "fused": (optimizers[0].param_groups or [{}])[0].get("fused") if optimizers else None,
             "dtype": None if largest is None else str(largest.dtype).replace("torch.", ""),
             "memory_fraction": None if limit is None else limit(),

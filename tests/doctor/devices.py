@@ -47,6 +47,7 @@ def model(device: str = "cuda:0", **fields: Any) -> Model:
         "name": "model.Net",
         "num_parameters": 1000,
         "parameter_bytes": 4000,
+        "channels_last_share": 0.0,
         "num_tensors": 20,
         "dtypes": {"float32": 1000},
         "devices": {device: 1000},

@@ -59,11 +59,11 @@ def test_what_dataparallel_exchanges_is_its_own():
     assert finding["dataparallel-used"].share == pytest.approx(0.1 + 0.4)
 
 
-def test_dataparallel_on_one_device_is_a_fault_all_the_same():
+def test_dataparallel_on_one_device_copies_nothing():
     models = [model(wrapper="DataParallel")]
-    finding = found(on_gpu(lost("host-bound", 0.02), models=models, shares={"host": 0.02}))["dataparallel-used"]
-    assert (finding.share, finding.severity, finding.also) == (0.02, "medium", ["host-bound"])
-    assert "dataparallel-used" not in found(on_gpu())
+    alone = {"devices": [device(0, 0.6)]}
+    losing = on_gpu(lost("host-bound", 0.02), models=models, shares={"host": 0.02}, traced=alone)
+    assert "dataparallel-used" not in found(losing)
     assert isinstance(found(observed(models=models))["dataparallel-used"].share, Unknown)
 
 

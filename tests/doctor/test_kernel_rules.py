@@ -57,6 +57,11 @@ def test_a_model_that_is_channels_last_already_is_not_told_to_become_it():
     assert "inputs" in finding.remedy
 
 
+def test_a_model_without_convolutions_of_two_dimensions_has_no_such_layout():
+    speech = [model(channels_last_share=None)]
+    assert "channels-last" not in found(on_gpu(lost("channels-last", 0.3), models=speech))
+
+
 # Attention
 
 

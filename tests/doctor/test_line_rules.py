@@ -174,6 +174,12 @@ def test_writing_pictures_is_logging():
     assert found(python(saves, MODULE))["logged-per-step"].where == Place("train.py(72): record")
 
 
+def test_making_a_picture_of_an_array_is_no_logging():
+    reads = Line(function="train.py(72): record", text="image = to_pil(array)", num=40, cpu_s=1.9,
+                 callee=LIBRARY + "torchvision/utils.py(177): _Image_fromarray")  # fmt: skip
+    assert "logged-per-step" not in found(python(reads, MODULE))
+
+
 def test_reading_a_value_of_the_device_is_no_sleep():
     reads = Line(function="train.py(33): step", text="loss.item()", num=60, cpu_s=0.01)
     assert "program-waits" not in found(on_gpu(shares={"host": 0.1}, threads=[thread(reads, MODULE)]))
@@ -193,6 +199,11 @@ def test_a_thread_that_computes_in_python_beside_the_steps_takes_the_lock():
     assert "threads-compete" not in found(_competing(thread(LISTED, of_steps=False, cpu_s=0.1)))
     # Where there was no core for it, it waited for that.
     assert "threads-compete" not in found(_competing(maker, **{"window.tree_cpu_s_per_s": 7.8}))
+
+
+def test_a_thread_in_code_that_leaves_the_lock_to_others_competes_for_nothing():
+    decodes = Line(function="patches.py(60): imread", text="image = cv2.imdecode(data, flags)", num=40, cpu_s=1.9)
+    assert "threads-compete" not in found(_competing(thread(decodes, of_steps=False, name="reads ahead", cpu_s=2.5)))
 
 
 def test_threads_that_take_much_of_cores_that_are_used_up_compete_for_those():

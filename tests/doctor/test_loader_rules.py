@@ -114,6 +114,14 @@ def test_more_workers_are_not_asked_for_where_those_there_have_time_left():
     assert "Handing batches over" in finding.remedy
 
 
+def test_workers_that_rest_while_the_program_saves_may_be_too_few_for_its_steps():
+    rests = loader(2, loading=loading(fetch_s=0.06, longest_s=0.08, busy_share=0.67))
+    uneven = timing(step_s=0.05, typical_step_s=0.02, wait_s=0.007)
+    finding = found(waits(0.14, rests, timed=uneven))["loader-bound"]
+    assert "more workers" in finding.remedy
+    assert settings(finding) == ["loader.num_workers=3", "loader.num_workers=6"]
+
+
 def test_workers_that_take_longer_to_hand_over_than_to_make_are_too_many():
     tiny = loader(2, loading=loading(fetch_s=0.001, busy_share=0.02))
     assert settings(found(waits(0.5, tiny))["loader-bound"]) == ["loader.num_workers=0"]
@@ -423,6 +431,7 @@ def test_workers_that_copy_the_data_sets_objects():
         loader(0, loading=loading(**GROWING)),
         loader(4, loading=loading(**GROWING | {"num_objects": 1000})),
         loader(4, loading=loading(**GROWING | {"private_growth_bytes": 1 << 20})),
+        loader(4, loading=loading(**GROWING | {"num_objects": 100_000, "private_growth_bytes": 222_000_000})),
     ],
 )
 def test_workers_that_copy_nothing(given):

@@ -153,6 +153,12 @@ def test_a_graph_that_grows_is_found_before_memory_shows_it():
         assert "leak-graph-kept" not in found(holds(allocators=[], graph_nodes_growth=grown))
 
 
+def test_a_step_that_takes_other_branches_keeps_no_graph():
+    grown = 8 * timing().num_steps
+    assert "leak-graph-kept" not in found(holds(allocators=[], graph_nodes_growth=grown, graph_nodes=5 * grown))
+    assert "leak-graph-kept" in found(holds(allocators=[], graph_nodes_growth=grown, graph_nodes=2 * grown))
+
+
 def test_a_graph_that_grows_with_its_inputs_is_not_kept():
     call = ModelCall(grad_enabled=True, inference_mode=False, training=True, num=30, num_grown=29, growth=29)
     grows = msgspec.structs.replace(_model("cuda:0"), call=call)

@@ -47,7 +47,7 @@ GENERAL = ("loader-bound", "host-bound", "communication-exposed")
 """Findings that say no more than the bottleneck itself."""
 NOWHERE = Place()
 NOT_ASKED = Unknown("not asked for")
-FUNCTION = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): ")
+FUNCTION = re.compile(r"(?P<file>.+?)(\((?P<line>\d+)\)|(?<=\.py)): (?P<name>.*)", re.DOTALL)
 
 
 def conclude(
@@ -265,7 +265,10 @@ def _notes(observation: Observation) -> list[str]:
 
 def _at(where: Place) -> str:
     match = FUNCTION.match(where.function)
-    return f" ({match['file'].replace(chr(92), '/').rpartition('/')[2]}:{match['line']})" if match else ""
+    if match is None:
+        return ""
+    within = f":{match['line']}" if match["line"] else f", {match['name']}"
+    return f" ({match['file'].replace(chr(92), '/').rpartition('/')[2]}{within})"
 
 
 def _as_clause(claim: str) -> str:

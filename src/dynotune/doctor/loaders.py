@@ -78,9 +78,15 @@ def first_batch_s(loader: Loader) -> float:
     return 0.0 if isinstance(loader.loading, Unknown) else loader.loading.fetch_s
 
 
-def are_behind(loader: Loader) -> bool:
-    """Tell whether more workers may make more batches; true if their work was not timed."""
-    return isinstance(loader.loading, Unknown) or (loader.loading.busy_share or 0.0) >= policy.WORKERS_BEHIND
+def are_behind(view: ObservationView, loader: Loader) -> bool:
+    """Tell whether more workers may make more batches; true if their work was not timed.
+
+    Workers that rest while the program saves or begins an epoch may still be too slow for the steps between.
+    """
+    if isinstance(loader.loading, Unknown) or (loader.loading.busy_share or 0.0) >= policy.WORKERS_BEHIND:
+        return True
+    usual_s = view.timing.typical_step_s or view.timing.median_step_s
+    return loader.loading.fetch_s / max(1, loader.num_workers) > usual_s
 
 
 def more_workers(view: ObservationView, loader: Loader) -> list[Setting]:

@@ -45,7 +45,7 @@ def seen(view: ObservationView, work: PeriodicWork) -> list[str]:
 
 def short_name(function: str) -> str:
     """Return a function of a library by its module: `json.loads`; of the program as it is."""
-    match = re.match(r"(?P<file>.+)\(\d+\): (?P<name>.+)", function)
+    match = re.match(r"(?P<file>.+?)(\(\d+\)|(?<=\.py)): (?P<name>.+)", function)
     if match is None:
         return function
     parts = match["file"].removesuffix(".py").removesuffix("/__init__").split("/")

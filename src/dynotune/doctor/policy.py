@@ -104,6 +104,8 @@ FORK_S = 0.02
 """Time in which a worker is forked and asks for its first batch. A fresh interpreter with torch takes seconds."""
 MANY_OBJECTS = 100_000
 """Python objects of a data set, some 10 MB. Copies of fewer objects in each worker do not matter."""
+OBJECT_BYTES = 256
+"""Of a Python object of a data set, with what it shares its page with: a path has about a hundred."""
 COPIED_BYTES = 16 << 20
 """Growth of all workers' own memory in the window. Batches alone change it by some megabytes."""
 COPIED_MUCH_BYTES = 256 << 20
@@ -140,6 +142,8 @@ LEAK_SURE_RISES = 6
 """For the process, if its levels are known. That many rises in a row, without a fall, are no chance."""
 LEAK_OF_ALL = 0.05
 """Part of allocated memory. Inputs that grow from step to step make it vary by as much."""
+LEAK_OF_GRAPH = 0.25
+"""Part of the graph that is held. Where each step leaves its own, a window as long as all before it adds about half."""
 LEAK_RISES = 0.75
 """Part of the stretches between levels. A leak rises nearly always, and varying memory every second time."""
 LEAK_FALLS = 1 / 3

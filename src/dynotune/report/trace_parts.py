@@ -19,8 +19,8 @@ from dynotune.schema.trace_summary import DeviceTime, Place, Shares, TraceSummar
 from dynotune.text import words
 
 LONGEST_PATH = 48
-FUNCTION = re.compile(r"(.*)\((\d+)\): (.*)", flags=re.DOTALL)
-IN_PROSE = re.compile(r"[^\s(]+\.py\(\d+\): ")
+FUNCTION = re.compile(r"(.*?)(?:\((\d+)\)|(?<=\.py)): (.*)", flags=re.DOTALL)
+IN_PROSE = re.compile(r"[^\s(]+\.py(\(\d+\))?: ")
 # Up to as many devices and ranks are listed whatever `top` says: one machine's.
 NUM_OF_A_MACHINE = 8
 STEP_SOURCES = {"profiler": "marked by the profiler", "repetition": "found from repetition"}
@@ -192,4 +192,4 @@ def _function(name: str) -> str:
         path = path.rpartition(packages)[2]
     if len(path) > LONGEST_PATH:
         path = "…/" + "/".join(path.split("/")[-3:])
-    return words.plain(f"{path}:{line} {function}", longest=200)
+    return words.plain(f"{path}:{line} {function}" if line else f"{path} {function}", longest=200)

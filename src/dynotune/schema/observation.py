@@ -363,6 +363,7 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
         rss_levels_bytes: of the process, at ends of steps spread evenly over the window; [] where not followed.
         graph_nodes_growth: nodes of autograd's graph that its tensors hold on to at the window's end, beyond those at
             its begin; None where they are too many to count, and in older records.
+        graph_nodes: all of them at its end.
     """
 
     pid: int
@@ -384,6 +385,7 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     workers_rss_growth_bytes: int | None = None
     rss_levels_bytes: list[int] = []
     graph_nodes_growth: int | None = None
+    graph_nodes: int | None = None
     environment_changes: list[EnvironmentChange] = []
 
 

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from dynotune.agent.facts import memory  # noqa: E402
-from dynotune.agent.facts.memory import Graphs, num_nodes  # noqa: E402
+from dynotune.agent.facts.memory import Garbage, Graphs, num_nodes  # noqa: E402
 
 
 class Odd(torch.Tensor):
@@ -60,6 +60,16 @@ def test_what_is_too_much_to_count_is_not_known(monkeypatch):
     graphs = Graphs()
     graphs.torch_is_here(torch)
     graphs.begin()
-    assert graphs.facts() == {"graph_nodes_growth": None}
+    assert graphs.facts() == {"graph_nodes_growth": None, "graph_nodes": None}
     monkeypatch.setattr(memory, "MOST_OBJECTS", 5)
     assert num_nodes(torch) is None
+
+
+def test_what_a_collection_waits_for_is_not_its_own_time(monkeypatch):
+    clock = iter([1.0, 1.002])
+    monkeypatch.setattr(memory, "thread_time", lambda: next(clock))
+    garbage = Garbage()
+    garbage._called("start", {})
+    garbage._called("stop", {"generation": 0})
+    assert garbage.facts()["total_s"] == pytest.approx(0.002)
+    assert garbage.flag()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dynotune.trace.facts import kernel_names
-from dynotune.trace.facts.kernel_names import CLASSES, classify, uses_tensor_cores, without_arguments
+from dynotune.trace.facts.kernel_names import CLASSES, classify, is_of_half, uses_tensor_cores, without_arguments
 
 from ..recorded import FOLDER, raw
 
@@ -76,6 +76,12 @@ def test_convolutions_of_amd_on_matrix_cores_are_no_slow_ones() -> None:
     names = ["igemm_fwd_gtcx2_nhwc_fp16_bx0_ex0_bt128x128x32", "igemm_wrw_gtcx3_nhwc_bf16_bx0", "miopen_xdlops_conv"]
     assert [CLASSES[index] for index in classify(names)] == ["convolution"] * 3
     assert uses_tensor_cores(names).tolist() == [1, 1, 1]
+
+
+def test_products_that_cublas_names_itself_tell_their_types() -> None:
+    names = ["nvjet_sm90_tst_64x8_64x16_1x2_h_bz_NNT", "nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NTT"]
+    assert all(is_of_half(name) for name in (*names, "nvjet_sm90_qqtst_64x8_128x16_1x2_h_bz_algo2_TNT"))
+    assert not is_of_half("nvjet_sm90_sss_64x8_64x16_1x2_h_bz_NNT")
 
 
 def test_a_kernel_of_fbgemm_is_no_matrix_product_for_its_name() -> None:

@@ -77,7 +77,7 @@ def test_each_category_becomes_its_kind_and_the_rest_is_left(tmp_path: Path) -> 
     timeline = only(path)
     assert host(timeline) == [
         ("ProfilerStep#3", "ANNOTATION", 100_000, 150_000, "thread 1", UNKNOWN),
-        ("train.py(3): step", "PYTHON", 100_000, 150_000, "thread 1", UNKNOWN),
+        ("train.py: step", "PYTHON", 100_000, 150_000, "thread 1", UNKNOWN),  # it ran when the recording began
         ("train::whole", "OPERATOR", 100_000, 150_000, "thread 1", UNKNOWN),
         ("aten::mm", "OPERATOR", 102_000, 110_000, "thread 1", UNKNOWN),
         ("cudaLaunchKernel", "CALL", 103_000, 108_000, "thread 1", 3),

@@ -8,6 +8,8 @@ import pytest
 
 from dynotune.trace.what_if import retimed
 from dynotune.trace.what_if.settings import (
+    CASTS,
+    COMPILED_CALL_S,
     COMPILED_HOST,
     FUSED_OPTIMIZER_HOST,
     GRAPH_HOST,
@@ -65,9 +67,16 @@ def inside(range_: Range):
 def test_faster_products_save_what_the_host_leaves_of_it(setting, range_, name, slower):
     acts = PRODUCTS[name]
     found = told(acts, slower)[setting]
-    for factor in inside(range_):
+    launched = [act for act in acts if act.kind == "launch"]
+    products = [act for act in launched if act.name == "ampere_sgemm"]
+    for factor, casts in zip(inside(range_), inside(CASTS if setting == AUTOCAST else Range(0.0, 0.0)), strict=True):
+        of_host = 1 + casts * len(products) / len(launched)
         changed = [
-            dataclasses.replace(act, device=round(act.device * factor)) if act.name == "ampere_sgemm" else act
+            dataclasses.replace(
+                act,
+                host=round(act.host * (of_host if act.kind == "launch" else 1)),
+                device=round(act.device * (factor if act.name == "ampere_sgemm" else 1)),
+            )
             for act in acts
         ]
         assert holds(found, gain(acts, changed)), (factor, found, gain(acts, changed))
@@ -87,6 +96,22 @@ def test_compiling_merges_small_kernels_and_spares_the_host_the_launches(setting
             merged.append(dataclasses.replace(act, host=host, device=device))
             last = act.name
         assert holds(found, gain(acts, merged)), (of_host, found, gain(acts, merged))
+
+
+def test_a_small_model_that_is_called_often_is_slower_compiled():
+    made, calls = Made(), 50
+    for number in range(8):
+        at = number * 10 * MS
+        made.annotation(f"ProfilerStep#{number}", at, at + 10 * MS)
+        for index in range(calls):
+            begin = at + index * 100 * US
+            made.python("nn.Module: Net_0", begin, begin + 60 * US)
+            made.call("cudaLaunchKernel", begin + 10 * US, begin + 20 * US, correlation=calls * number + index)
+            made.kernel("k", begin + 25 * US, begin + 30 * US, correlation=calls * number + index)
+    found = predictions(made.timeline(), None, 1.0)["compile.mode=default"]
+    cost = calls * COMPILED_CALL_S.least / 10e-3
+    assert found.low == pytest.approx(-cost + calls * 60e-6 / 10e-3 * (1 - COMPILED_HOST.least), abs=0.1)
+    assert found.low < -0.5 < 0 < found.high
 
 
 def test_a_loader_that_keeps_up_saves_its_wait():

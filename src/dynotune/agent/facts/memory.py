@@ -7,7 +7,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from time import perf_counter
+from time import perf_counter, thread_time
 
 from ..core.writer import GARBAGE
 
@@ -21,7 +21,10 @@ _LONGEST_LOOK_S = 0.1
 
 
 class Garbage:
-    """Follows Python's collections through `gc.callbacks`."""
+    """Follows Python's collections through `gc.callbacks`, in processor time.
+
+    What a collection frees may wait, for the device or a lock, in any thread: that is no work of the collector.
+    """
 
     def __init__(self) -> None:
         self._begin_s = 0.0
@@ -59,9 +62,9 @@ class Garbage:
     def _called(self, phase: str, info: dict[str, int]) -> None:
         # No mistake possible in here may be raised: it would be printed.
         if phase == "start":
-            self._begin_s = perf_counter()
+            self._begin_s = thread_time()
             return
-        took_s = perf_counter() - self._begin_s
+        took_s = thread_time() - self._begin_s
         oldest = info.get("generation") == 2
         self.num += 1
         self.num_oldest += oldest
@@ -194,10 +197,10 @@ class Graphs:
 
     def facts(self) -> dict[str, Any]:
         """Fields of `schema.observation.ProcessState`."""
-        if self._before is None or self._before >= MOST_NODES:
-            return {"graph_nodes_growth": None}
-        after = num_nodes(self._torch)
-        return {"graph_nodes_growth": None if after is None else after - self._before}
+        before = self._before
+        after = None if before is None or before >= MOST_NODES else num_nodes(self._torch)
+        grown = None if before is None or after is None else after - before
+        return {"graph_nodes_growth": grown, "graph_nodes": after}
 
 
 def num_nodes(torch: Any) -> int | None:

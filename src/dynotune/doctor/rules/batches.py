@@ -83,8 +83,8 @@ def cow_growth(view: ObservationView) -> Judgements:
     seen, much = "their memory was not followed", False
     grown, over_s = loading.private_growth_bytes, loading.private_over_s
     if grown is not None and over_s:
-        if grown < policy.COPIED_BYTES:
-            return
+        if not policy.COPIED_BYTES <= grown <= policy.OBJECT_BYTES * (loading.num_objects or 0) * loader.num_workers:
+            return  # or it is more than all the objects: batches, caches
         claim = f"The workers' own memory grew by {grown / 1e6:,.0f} MB in {over_s:.1f} s as they read the data set."
         seen, much = f"{loader.num_workers} workers", grown * 60 / over_s >= policy.COPIED_MUCH_BYTES
     yield Judgement(
@@ -149,7 +149,7 @@ def _saved(view: ObservationView, loader: Loader, part_s: float) -> float:
 
 def _workers(view: ObservationView, loader: Loader) -> list[Setting]:
     """Return more workers, if there are some and they are behind. No setting makes a batch cheaper."""
-    return more_workers(view, loader) if loader.num_workers and are_behind(loader) else []
+    return more_workers(view, loader) if loader.num_workers and are_behind(view, loader) else []
 
 
 def _part(loading: Loading, part_s: float, where: str) -> str:

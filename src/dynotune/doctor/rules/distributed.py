@@ -19,30 +19,27 @@ _CALLED_SEVERAL_TIMES = re.compile(r"(?P<num>\d+) × call ")
     title="DataParallel copies the model to each device in every step, from one process.",
     sees="the outermost module is `torch.nn.DataParallel`.",
     costs="at most the time for which devices idle or only exchange data: one process copies the model to all of them "
-    "in each step. On one device the cost is a little host time.",
+    "in each step.",
     wrong_when="the program splits the batch for inference of a few seconds.",
     explains=["launch-bound", "host-bound", "communication-exposed"],
 )
 def dataparallel_used(view: ObservationView) -> Judgements:
     model = next((model for model in view.models if model.wrapper == "DataParallel"), None)
-    if model is None:
-        return
+    if model is None or (not isinstance(view.observation.trace, Unknown) and len(view.trace.devices) == 1):
+        return  # with one device it calls the model, and copies nothing
     share = or_unknown(lambda: _idle_of_all(view))
     yield Judgement(
         severity=at_least(severity_of(share, "medium"), "medium"),
         share=share,
         evidence=[f"{model.name}: {model.num_parameters:,} parameters", *_devices(view)],
         model=model,
-        remedy="Start a process for each device with torchrun, and wrap the model in DistributedDataParallel; on one "
-        "device, leave the wrapper out.",
+        remedy="Start a process for each device with torchrun, and wrap the model in DistributedDataParallel.",
     )
 
 
 def _idle_of_all(view: ObservationView) -> float:
-    """Return the part of time in which devices idle or only exchange data; for one device, its wait for the host."""
+    """Return the part of time in which devices idle or only exchange data."""
     devices = view.trace.devices
-    if len(devices) <= 1:
-        return view.attribution.shares.host
     window_s = sum(row.window_s for row in devices)
     idle = 1.0 - sum(row.busy_s for row in devices) / window_s if window_s else 0.0
     return min(1.0, idle + view.attribution.shares.communication)

@@ -49,7 +49,7 @@ def launch_bound(view: ObservationView) -> Judgements:
         return
     # If other kernels are long, the mean says nothing about the short ones.
     took = f"{mean_s * 1e6:.2g} µs on average, " if (mean_s := view.kernels.mean_s or 1.0) < SHORT_KERNEL_S else ""
-    claim = f"Kernels take {took}less than launching them: the device waits for {share:.0%} of a step."
+    claim = f"Kernels take {took}less than launching them: {share:.0%} of a step is lost to that."
     if others > pauses:
         claim = f"The device waits for {share:.0%} of a step while the host launches its kernels."
     candidates = [] if any(model.compiled for model in view.models) else [Setting("compile.mode", "reduce-overhead")]

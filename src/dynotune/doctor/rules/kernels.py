@@ -26,6 +26,8 @@ def channels_last(view: ObservationView) -> Judgements:
     share = saving(view, sum(loss.share for loss in losses))
     if share < policy.LEAST_SHARE:
         return
+    if view.models and all(model.channels_last_share is None for model in view.models):
+        return  # their convolutions have one dimension or three: there is no such layout of them
     model = main_model(view)
     already = model is not None and (model.channels_last_share or 0.0) > 0.5
     if already and model is not None and _inputs_are_channels_last(model):

@@ -135,7 +135,7 @@ HABITS = (
         wrong_when="each step is worth its record.",
         calls=r"/(logging|tensorboard|tensorboardX|wandb|mlflow|matplotlib|rich|tqdm|csv)/|/torch/utils/tensorboard/|"
         r"_histograms_impl|/PIL/(ImageDraw\.py|Image\.py\(\d+\): save\b)|/imageio/.*: (im|mim|vol)write\b|"
-        r"/torchvision/utils\.py\(",
+        r"/torchvision/utils\.py\(\d+\): (make_grid|save_image|draw_|flow_to_image)",
         text=r"^print\(|imwrite\(|savefig\(|\.write\(|json\.dumps?\(|add_(scalar|histogram|image)|histogram\(|histc\(",
     ),
 )
@@ -169,6 +169,18 @@ def program_waits(view: ObservationView) -> Judgements:
     )
 
 
+# What these do in C leaves the interpreter to others.
+_UNLOCKED = re.compile(
+    r"\b(cv2|zlib|bz2|lzma|hashlib|av|turbojpeg|simplejpeg)\.\w+|(np|numpy)\.(fromfile|load)\(|\.read\w*\(|"
+    r"/(torch|PIL|cv2)/"
+)
+
+
+def _ends(line: Line) -> str:
+    """Return what the thread was at: the innermost function, or the line's text where it called none of Python's."""
+    return line.leaf or line.callee or line.text
+
+
 def _producer(view: ObservationView) -> Line | None:
     """Return where the busiest other thread of the program was seen most."""
     others = [thread for thread in view.process.threads if not thread.of_steps and thread.lines]
@@ -182,7 +194,7 @@ def _producer(view: ObservationView) -> Line | None:
     "Python, too: one of them has the interpreter's lock at a time.",
     costs="at most the other threads' time, and at most that for which the device waits for the host, or the thread of "
     "the steps neither ran nor waited. If no core is left: at most their part of all processor time, if it is large.",
-    wrong_when="the other thread computes in C without the lock.",
+    wrong_when="the other thread computes in C without the lock; torch, OpenCV, Pillow and reading files are known to.",
     explains=("host-bound", "launch-bound"),
 )
 def threads_compete(view: ObservationView) -> Judgements:
@@ -191,7 +203,13 @@ def threads_compete(view: ObservationView) -> Judgements:
     if steps.cpu_s is None or any(one.cpu_s is None for one in others):
         raise Missing("processor time of threads", "the kernel does not say")
     # A library's own thread, as torch's that pins batches, is seen at no line of the program.
-    taken = sum(min((one.cpu_s or 0.0) / window_s, sum(line.num for line in one.lines) / one.num) for one in others)
+    taken = sum(
+        min(
+            (one.cpu_s or 0.0) / window_s,
+            sum(line.num for line in one.lines if not _UNLOCKED.search(_ends(line))) / one.num,
+        )
+        for one in others
+    )
     # What it took of the processor is its own; the rest, but for its waits, it may have waited for the lock.
     waits = sum(part for _, part in hot_lines.asleep(view)) + view.attribution.shares.input
     idle = max(0.0, 1.0 - steps.cpu_s / window_s - waits)

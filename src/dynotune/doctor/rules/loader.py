@@ -46,7 +46,7 @@ def loader_bound(view: ObservationView) -> Judgements:
     if loader is not None:
         evidence += [_in_words(loader), *_making(loader)]
         loading = loader.loading
-        if loader.num_workers and loaders.are_behind(loader):
+        if loader.num_workers and loaders.are_behind(view, loader):
             candidates = loaders.more_workers(view, loader)
             remedy = "Give it more workers, or make each batch cheaper to load."
             if loaders.gives_all_to_each(loader):

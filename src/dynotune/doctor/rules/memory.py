@@ -166,11 +166,14 @@ _KEEP_NO_GRAPH = "Sum up loss.detach() or its value, and keep no tensor that sti
 def _grown_graph(view: ObservationView) -> float | None:
     """Return the nodes of autograd's graph that each step leaves behind; None if that is not known.
 
-    The graph of a step is larger where its input is longer: then the window's two ends do not compare.
+    The graph of a step is larger where its input is longer: then the window's two ends do not compare. A step that
+    takes other branches has another graph: that differs by some of its nodes, where one that is kept adds whole ones.
     """
-    grown = view.process.graph_nodes_growth
+    grown, held = view.process.graph_nodes_growth, view.process.graph_nodes
     if grown is None or (grown > 0 and num_input_shapes(view) > policy.FULL_AND_LAST):
         return None
+    if held is not None and grown < policy.LEAK_OF_GRAPH * held:
+        return 0.0
     if any(inputs_grow(view, model) for model in view.models):
         return None
     each = grown / max(1, view.timing.num_steps)

@@ -13,7 +13,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import LostTime
 from dynotune.schema.trace_summary import SMALL_COPY_BYTES, Place
 
-_FUNCTION = re.compile(r"(?P<file>[^(]+)\((?P<line>\d+)\): ")
+_FUNCTION = re.compile(r"(?P<file>[^(]+?)(\((?P<line>\d+)\)|(?<=\.py)): ")
 _PLACE = re.compile(r"(\S+\.py):(\d+)")
 _READS = re.compile(r"aten::(item|is_nonzero|_local_scalar_dense)$")
 _NEEDS_A_VALUE = re.compile(r"[Dd]ata-dependent|Tensor\.item|generic_jump")
@@ -87,9 +87,11 @@ def breaks_a_graph(view: ObservationView, loss: LostTime) -> bool:
     places = [place for text in compilation.breaks if _NEEDS_A_VALUE.search(text) for place in _PLACE.findall(text)]
     # Only first lines of functions are known: a break lies in the last function that begins before it.
     functions = [_FUNCTION.match(each.where.function) for each in view.attribution.lost_time]
-    begins = [int(each["line"]) for each in functions if each is not None and each["file"] == here["file"]]
+    begins = [int(each["line"] or 0) for each in functions if each is not None and each["file"] == here["file"]]
     lines = [int(line) for path, line in places if PurePath(path).name == PurePath(here["file"]).name]
-    return any(max((begin for begin in begins if begin <= line), default=None) == int(here["line"]) for line in lines)
+    return any(
+        max((begin for begin in begins if begin <= line), default=None) == int(here["line"] or 0) for line in lines
+    )
 
 
 def _read_back(view: ObservationView) -> float:

@@ -53,6 +53,7 @@ _PARTS: dict[str, Any] = {
     "rss_levels_bytes": list[int],
     "workers_rss_growth_bytes": int | None,
     "graph_nodes_growth": int | None,
+    "graph_nodes": int | None,
 }
 
 

@@ -135,7 +135,10 @@ _NO_TENSOR_CORES = re.compile(
 )
 
 _FP32_MATMUL = re.compile(r"sgemm|gemm_f32f32|f32f32_f32f32|ffma", re.IGNORECASE)
-_HALF = re.compile(r"half|bfloat|bf16|f16|fp16|hgemm|h884|h1688|h16816", re.IGNORECASE)
+# cuBLAS's own names tell the types of inputs, sums and output: h is half, t bfloat16, q eight bits, s float32.
+_HALF = re.compile(
+    r"half|bfloat|bf16|f16|fp16|hgemm|h884|h1688|h16816|nvjet_(sm\d+_)?(qq)?[htq][a-z]{2}_", re.IGNORECASE
+)
 # CUTLASS names the elements that a kernel loads at once: 8 of half types and 4 of TF32 where sizes and addresses allow;
 # with 1 or 2 tensor cores wait for memory.
 _MISALIGNED = re.compile(r"align[12](?!\d)")

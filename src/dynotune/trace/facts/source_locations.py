@@ -19,7 +19,7 @@ from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
 
 AROUND_SHARE = 0.9
 """Of the window: an annotation that covers it is the program, not a place in it."""
-FUNCTION = re.compile(r"(?P<file>.+)\(\d+\): ")
+FUNCTION = re.compile(r"(?P<file>.+?)(\(\d+\)|(?<=\.py)): ")
 
 
 def is_users(function: str) -> bool:

@@ -32,6 +32,7 @@ from dynotune.trace.timeline import (
 
 _SCHEMA_VERSION = 1
 _SINCE_1970_NS = 10**18  # 2001; no clock that starts with a machine or a month comes near
+_LINE = re.compile(r"(?<=\.py)\(\d+\)(?=: )")
 _RANK = re.compile(r"\brank[ _:=#-]*(\d+)\b", re.IGNORECASE)
 _Rows = TypeVar("_Rows", HostRows, DeviceRows)
 _Kind = TypeVar("_Kind")
@@ -82,7 +83,9 @@ def read(
         ends = flows(path, slice_bytes, limit_bytes)
         host, device = _tied(host, ends, places), _tied(device, ends, places)
     names, number = _names(columns)
-    host, device = host._replace(name=number[host.name]), device._replace(name=number[device.name])
+    host = host._replace(name=number[host.name].astype(np.int32))
+    host = host._replace(name=_without_lines(host, names))
+    device = device._replace(name=number[device.name])
     host = taken(host, _nesting(host))
     device = taken(device, in_order(device.start_ns, device.end_ns))
     memory = taken(memory, np.argsort(memory.time_ns, kind="stable"))
@@ -129,6 +132,22 @@ def _timeline(
         notes=notes,
         missing=_missing(process, bool(columns.foreign)),
     )
+
+
+def _without_lines(host: HostRows, names: list[str]) -> NDArray[np.int32]:
+    """The rows' names, those of functions that ran when the recording began without a line; `names` is added to.
+
+    A function that is called while it is recorded has its first line, one that ran already the line where it just was.
+    """
+    found = host.name.copy()
+    functions = host.kind == HostKind.PYTHON
+    for thread in np.unique(host.place[functions]).tolist():
+        of_thread = functions & (host.place == thread)
+        running = of_thread & (host.start_ns == host.start_ns[of_thread].min())
+        for name in np.unique(found[running]).tolist():
+            names.append(_LINE.sub("", names[name], count=1))
+            found[running & (found == name)] = len(names) - 1
+    return found
 
 
 def _tied(rows: _Rows, ends: dict[tuple[Place, int], int], places: list[Place]) -> _Rows:

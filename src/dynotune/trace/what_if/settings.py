@@ -21,8 +21,9 @@ from dynotune.trace.facts.fusion import COMPILED, merged
 from dynotune.trace.facts.idle import loader_spans
 from dynotune.trace.facts.kernel_names import CLASSES, is_of_half, is_slow_product, tensor_cores_of
 from dynotune.trace.facts.kernels import classes_of
+from dynotune.trace.facts.nesting import outermost
 from dynotune.trace.facts.steps import MODULE, named, updates
-from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Timeline, told_by_name
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, told_by_name
 from dynotune.trace.what_if.engine import Change, Replay, replay
 
 Factors = NDArray[np.float64]
@@ -42,6 +43,9 @@ HALF_OF_FP32 = Range(0.09, 0.35)
 HALF_OF_TF32 = Range(0.45, 0.8)
 HALF_OF_POINTWISE = Range(0.55, 1.1)
 """Autocast keeps sums and norms in float32, and adds conversions."""
+CASTS = Range(0.7, 2.0)
+"""Operators that autocast adds to each product: conversions of inputs, weights and gradients. A weight's is kept until
+the region ends, and none is needed between two products."""
 LAYOUT = Range(0.0, 0.3)
 NHWC_CONVOLUTION = Range(0.6, 1.0)
 MERGED = Range(0.0, 0.5)
@@ -49,6 +53,8 @@ MERGED = Range(0.0, 0.5)
 COMPILED_HOST = Range(0.2, 0.7)
 GRAPH_HOST = Range(0.02, 0.15)
 """Of the host's own time in the model: compiled code still launches kernels one by one, a graph launches itself."""
+COMPILED_CALL_S = Range(40e-6, 250e-6)
+"""Of the host, for each call of a compiled model and its backward pass: guards and wrappers, however little it does."""
 FUSED_OPTIMIZER_HOST = Range(0.05, 0.35)
 FUSED_OPTIMIZER = Range(0.3, 0.85)
 PINNED_COPY = Range(0.25, 0.6)
@@ -62,8 +68,8 @@ RECORDED = Range(2.8, 1.7)
 _PRODUCTS = tuple(CLASSES.index(name) for name in ("matmul", "convolution"))
 _POINTWISE = tuple(CLASSES.index(name) for name in COMPILED)
 _LAYOUT, _CONVOLUTION = CLASSES.index("layout"), CLASSES.index("convolution")
-_HALF_NAMES = re.compile(r"nvjet_[ht][a-z]{2}_", re.IGNORECASE)
-"""cuBLAS's own names for half (h) and bfloat16 (t)."""
+_RECURRENT = re.compile(r"aten::(_cudnn_rnn|_thnn_fused|lstm|gru|rnn_(tanh|relu))|CudnnRnnBackward")
+"""Compiled code is cut at them."""
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function")
 
 
@@ -79,7 +85,7 @@ def predictions(timeline: Timeline, wait_s: float | None, faster: float) -> dict
     again = replay(timeline, wait_s, faster)
     if again is None:
         return {}
-    parts, found = _Parts(timeline), {}
+    parts, found = _Parts(timeline, faster), {}
     unseen = faster < RECORDED.most and again.is_paced_by_device(RECORDED.most)
     for setting, change in _CHANGES.items():
         if (changes := change(parts)) is not None:
@@ -94,14 +100,18 @@ def _predicted(again: Replay, most: Change, least: Change, unseen: bool) -> Pred
 
 
 class _Parts:
-    """What settings change of a timeline, as rows of the device's table and spans of the host."""
+    """What settings change of a timeline, as rows of the device's table and spans of the host.
 
-    def __init__(self, timeline: Timeline) -> None:
-        self.timeline = timeline
+    Args:
+        faster: the host's speed without the recorder.
+    """
+
+    def __init__(self, timeline: Timeline, faster: float) -> None:
+        self.timeline, self._faster = timeline, faster
         device = timeline.device
         self._classes = classes_of(timeline)
         product = np.isin(self._classes, _PRODUCTS)
-        half = self._told(is_of_half) | self._told(_HALF_NAMES.search)
+        half = self._told(is_of_half)
         self.fp32_products = product & self._told(is_slow_product) & ~half
         self.tf32_products = product & self._told(lambda name: tensor_cores_of(name) == 1) & ~half
         calls, begins = updates(timeline)
@@ -122,11 +132,28 @@ class _Parts:
     def model(self) -> intervals.Set:
         """Where a model's own code runs, forwards and backwards, on any thread; but for where an optimizer updates."""
         host = self.timeline.host
-        modules = named(self.timeline, MODULE, HostKind.PYTHON)
-        rows = np.append(modules, named(self.timeline, _BACKWARD, HostKind.OPERATOR))
+        rows = np.append(self._modules(), named(self.timeline, _BACKWARD, HostKind.OPERATOR))
         if not len(rows):
             rows = np.flatnonzero(host.kind == HostKind.OPERATOR)
         return intervals.difference(intervals.union_of(host, rows), self.optimizer)
+
+    def _modules(self) -> Ints:
+        return named(self.timeline, MODULE, HostKind.PYTHON)
+
+    def compiled(self, of_host: Range) -> tuple[intervals.Set, Range]:
+        """The model's code, and what is left of its host time when it is compiled; for a small model that is more."""
+        rows = named(self.timeline, _RECURRENT, HostKind.OPERATOR)
+        model = intervals.difference(self.model(), intervals.union_of(self.timeline.host, rows))
+        calls_s = len(outermost(self.timeline.host, self._modules())) * self._faster
+        each = calls_s * 1e9 / max(1, intervals.length(model))
+        return model, Range(*(left + each * call_s for left, call_s in zip(of_host, COMPILED_CALL_S, strict=True)))
+
+    def cast(self) -> tuple[intervals.Set, Range]:
+        """The model's code, and by how much autocast's conversions lengthen its host time."""
+        kernels = (self.timeline.device.kind == DeviceKind.KERNEL) & ~self.of_optimizer
+        products = (self.fp32_products | self.tf32_products) & ~self.of_optimizer
+        share = float(products.sum() / max(1, kernels.sum()))
+        return self.model(), Range(*(1 + share * casts for casts in CASTS))
 
     def merged(self) -> NDArray[np.bool_]:
         """Kernels of the model that a compiler can merge into others."""
@@ -166,7 +193,7 @@ def _autocast(parts: _Parts) -> Changes:
     if not parts.fp32_products.any() and not parts.tf32_products.any():
         return None
     products = (parts.fp32_products, HALF_OF_FP32), (parts.tf32_products, HALF_OF_TF32)
-    return _both(parts, *products, (parts.pointwise, HALF_OF_POINTWISE))
+    return _both(parts, *products, (parts.pointwise, HALF_OF_POINTWISE), host=parts.cast())
 
 
 def _channels_last(parts: _Parts) -> Changes:
@@ -176,7 +203,7 @@ def _channels_last(parts: _Parts) -> Changes:
 
 
 def _compiled(host: Range) -> Callable[[_Parts], Changes]:
-    return lambda parts: _both(parts, (parts.merged(), MERGED), host=(parts.model(), host))
+    return lambda parts: _both(parts, (parts.merged(), MERGED), host=parts.compiled(host))
 
 
 def _fused(parts: _Parts) -> Changes:

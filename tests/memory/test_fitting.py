@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune import memory
-from dynotune.memory.fitting import SEGMENT_BYTES
+from dynotune.memory.allocator import SMALL_SEGMENT_BYTES
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Moment, Term
 
@@ -45,7 +45,7 @@ def test_what_grows_with_the_batch_is_predicted_to_a_segment(first, more, asked,
         assert more * sample < 0.002 * runs[first].total_bytes
         return
     exact = 500 * MIB + weights + asked * sample
-    assert 0 <= predicted(found, asked) - exact + asked <= SEGMENT_BYTES + asked * 2
+    assert 0 <= predicted(found, asked) - exact + asked <= SMALL_SEGMENT_BYTES + asked * 2
 
 
 def test_the_largest_batch_fits_with_the_margin_and_the_next_does_not():

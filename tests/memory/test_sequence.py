@@ -3,7 +3,7 @@
 import pytest
 
 from dynotune.memory.allocator import AllocatorSettings, CachingAllocator, OutOfMemory
-from dynotune.memory.sequence import Allocations, placed
+from dynotune.memory.sequence import by_batch, placed
 from dynotune.schema.memory import DeviceOwners
 from dynotune.trace.snapshot import Life, Lives, Range
 
@@ -51,23 +51,24 @@ def reserved(events):
 
 
 def matched(first, second, batches):
-    return Allocations.of(first, second, batches, AllocatorSettings())
+    return by_batch(first, second, batches, AllocatorSettings())
 
 
 @pytest.mark.parametrize("batch", [1, 7, 24, 64, 200])
 def test_another_batch_reserves_what_it_reserves_when_it_is_run(batch):
     found = matched(lives(steps(8)), lives(steps(16)), (8, 16))
     assert found is not None
-    assert found.reserved_bytes(8) == reserved(steps(8))
-    assert found.reserved_bytes(batch) == pytest.approx(reserved(steps(batch)), rel=0.01)
+    assert found(8) == reserved(steps(8))
+    assert found(batch) == pytest.approx(reserved(steps(batch)), rel=0.01)
 
 
 def test_older_blocks_are_matched_by_size_for_each_run_has_other_addresses():
     first, second = lives(steps(8)), lives(steps(16))
     first.lives[:2] = [Life(0, 30 * MIB, -1, first.num_events), Life(1, MIB, -1, first.num_events)]
     second.lives[:2] = [Life(0, MIB, -1, first.num_events), Life(1, 30 * MIB, -1, first.num_events)]
-    found = matched(first, second, (8, 16))
-    assert all(one == other for born, _, one, other in found.blocks if born < 0)
+    in_order = lives(steps(16))
+    in_order.lives[:2] = first.lives[:2]
+    assert matched(first, second, (8, 16))(64) == matched(first, in_order, (8, 16))(64)
 
 
 @pytest.mark.parametrize("other", [steps(16, num=3), steps(16, swapped=True)])
@@ -78,10 +79,10 @@ def test_runs_that_allocate_in_another_order_are_not_matched(other):
 def test_a_limit_is_kept_by_giving_back_the_cache_or_said_to_be_too_low():
     found = matched(lives(steps(8)), lives(steps(16)), (8, 16))
     assert found is not None
-    needed = found.reserved_bytes(16)
-    assert found.reserved_bytes(16, needed) == needed
+    needed = found(16)
+    assert found(16, needed) == needed
     with pytest.raises(OutOfMemory):
-        found.reserved_bytes(16, 150 * MIB)
+        found(16, 150 * MIB)
 
 
 def pretended(sizes, *, emptied=()):

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from dynotune import memory, probe
+from dynotune.diagnose.window import window_from_now, window_within
 from dynotune.doctor import ObservationView, examine
 from dynotune.launch.records import Record
 from dynotune.measure.live import (
@@ -20,8 +21,6 @@ from dynotune.measure.live import (
     Watcher,
     facts_of,
     machine_lock,
-    pilot,
-    placement,
     refuse_failed,
     refuse_rejected,
 )
@@ -111,9 +110,13 @@ def recorded_memory(runner: TaskRunner, run: RunSpec) -> list[Recorded]:
         CommandFailed, CannotRunHere: as `live_memory`.
     """
 
+    timed = msgspec.structs.replace(run, window_steps=NUM_STEPS)
+
     def now(records: Sequence[Record]) -> RecordMemory:
-        step = placement.past_epoch_begin(records[0], placement.earliest(records), NUM_STEPS)
-        return RecordMemory(at_step=step, num_steps=NUM_STEPS)
+        return RecordMemory(at_step=window_from_now(records, timed).at_step, num_steps=NUM_STEPS)
+
+    def within(record: Record) -> RecordMemory:
+        return RecordMemory(at_step=window_within(record, timed).at_step, num_steps=NUM_STEPS)
 
     before: dict[int, probe.DeviceMemory | Unknown] = {}
     if runner.live is not None:
@@ -124,7 +127,7 @@ def recorded_memory(runner: TaskRunner, run: RunSpec) -> list[Recorded]:
         answer = runner.planned()
     else:
         before = {index: probe.device_memory(run.env, index) for index in range(_num_gpus(run))}
-        answer = runner.do(now, _within, what="recorded")
+        answer = runner.do(now, within, what="recorded")
     outcome = runner.outcome()
     if not answer.events:
         for record in outcome.all_records:
@@ -141,17 +144,6 @@ def recorded_memory(runner: TaskRunner, run: RunSpec) -> list[Recorded]:
     steps = {record.pid: record.step_s for record in outcome.records}
     with from_elsewhere(outcome.folder):
         return [rank for event in answer.events for rank in _ranks(event, outcome.folder, run, before, steps)]
-
-
-def _within(record: Record) -> RecordMemory:
-    """The task for a command that makes no more steps than are in `record`."""
-    num, first = len(record.steps), pilot.num_steps_to_find(record) + pilot.ROOM_STEPS
-    if num - first - 1 < NUM_STEPS:
-        raise CannotRunHere(
-            f"The command makes {num} steps and ends: too few to record {NUM_STEPS} after {first} of warm-up.",
-            hint="Let it run longer (more epochs, more data).",
-        )
-    return RecordMemory(at_step=max(first, num - NUM_STEPS - 2), num_steps=NUM_STEPS)
 
 
 def _ranks(

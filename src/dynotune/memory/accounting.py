@@ -13,15 +13,12 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import ORDER, DeviceOwners, Moment, Owners, RankMemory, Term, TermName
 from dynotune.text import words
 from dynotune.trace.snapshot import Life, Lives
 
 NUM_PARTS = 12
-NUM_FAILURES = 3
 # Who is asked first where two tensors share a block: a batch that a module also keeps.
 PRIORITY: tuple[TermName, ...] = ("weights", "gradients", "optimizer", "buffers", "inputs", "workspaces", "kept")
 Blocks = list[tuple[Life, TermName]]
@@ -36,17 +33,19 @@ def account(
         process_bytes: what the driver counts for the process at the time of the snapshot.
         known: further fields of `RankMemory`.
     """
-    known = {"facts": owners.facts, "notes": owners.notes, "step_s": statistics.median(owners.step_s), **known}
-    told = RankMemory(
-        device=device.device,
-        total_bytes=device.total_bytes,
-        trains=owners.trains,
-        num_samples=owners.num_samples,
+    told: dict[str, Any] = {
+        "device": device.device,
+        "total_bytes": device.total_bytes,
+        "trains": owners.trains,
+        "num_samples": owners.num_samples,
+        "step_s": statistics.median(owners.step_s),
+        "facts": owners.facts,
+        "notes": owners.notes,
         **known,
-    )
+    }
     if lives is None or lives.unknown:
         reason = Unknown("the snapshot does not hold this device" if lives is None else lives.unknown)
-        return msgspec.structs.replace(told, peak=reason, steady=reason)
+        return RankMemory(**told, peak=reason, steady=reason)
     offset = device.num_events - lives.num_events
     marks = _Marks([max(0, position - offset) for _, position in device.marks], [name for name, _ in device.marks])
     blocks = _blocks(device, lives, offset, marks, trains=owners.trains)
@@ -54,16 +53,15 @@ def account(
     if not isinstance(outside, Unknown) and outside < 0:
         outside = Unknown("the driver counts less for the process than its allocator had reserved")
     if any(position < offset for _, position in device.marks):
-        cut = "the allocator's history was full: the peak is that of its last part"
-        told = msgspec.structs.replace(told, notes=[*told.notes, cut])
-    facts = {**told.facts, **_facts(lives, blocks, marks)}
-    return msgspec.structs.replace(_with_moments(told, lives, blocks, marks, outside), facts=facts)
+        told["notes"] = [*told["notes"], "the allocator's history was full: the peak is that of its last part"]
+    told["facts"] = {**told["facts"], **_facts(lives, blocks, marks)}
+    return RankMemory(**told, **_moments(lives, blocks, marks.begin, outside))
 
 
 def of_snapshot(lives: Lives) -> RankMemory:
     """What a snapshot tells of one device: blocks by line, at the peak of its history and at its end."""
     size, notes = words.num_bytes, []
-    for event, asked, where in lives.failures[-NUM_FAILURES:]:
+    for event, asked, where in lives.failures[-3:]:
         _, room = lives.room(event)
         held = sum(life.size for life in lives.alive(event))
         notes.append(
@@ -76,15 +74,12 @@ def of_snapshot(lives: Lives) -> RankMemory:
         notes.append(f"the peak is that of the snapshot's moment: {lives.unknown}")
     blocks: Blocks = [(life, "blocks") for life in lives.lives]
     alone = Unknown("a snapshot knows torch's allocator alone")
-    return _with_moments(RankMemory(device=lives.device, notes=notes), lives, blocks, _Marks([0], ["begin"]), alone)
+    return RankMemory(device=lives.device, notes=notes, **_moments(lives, blocks, 0, alone))
 
 
-def _with_moments(told: RankMemory, lives: Lives, blocks: Blocks, marks: _Marks, outside: int | Unknown) -> RankMemory:
-    return msgspec.structs.replace(
-        told,
-        peak=_moment(lives, blocks, lives.peak(marks.begin), outside),
-        steady=_moment(lives, blocks, lives.num_events, outside),
-    )
+def _moments(lives: Lives, blocks: Blocks, begin: int, outside: int | Unknown) -> dict[str, Any]:
+    peak = _moment(lives, blocks, lives.peak(begin), outside)
+    return {"peak": peak, "steady": _moment(lives, blocks, lives.num_events, outside)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 MIB = 1 << 20
 _BLOCK = 512
 _SMALL = MIB
-_SMALL_SEGMENT = 2 * MIB
+SMALL_SEGMENT_BYTES = 2 * MIB
 _LARGE_SEGMENT = 20 * MIB
 _OWN_SEGMENT = 10 * MIB
 _LARGE_STEP = 2 * MIB
@@ -83,7 +83,7 @@ class _Pool:
     """Segments of one stream and kind, by address, what of them is free, and what has no memory yet."""
 
     def __init__(self, small: bool) -> None:
-        self.page = _SMALL_SEGMENT if small else _LARGE_SEGMENT
+        self.page = SMALL_SEGMENT_BYTES if small else _LARGE_SEGMENT
         self.small = small
         self.segments: dict[int, int] = {}
         self.free, self.unmapped = _Ranges(self.segments), _Ranges(self.segments)
@@ -256,5 +256,5 @@ def rounded(num_bytes: int) -> int:
 
 def _segment_bytes(size: int) -> int:
     if size <= _SMALL:
-        return _SMALL_SEGMENT
+        return SMALL_SEGMENT_BYTES
     return _LARGE_SEGMENT if size < _OWN_SEGMENT else -(-size // _LARGE_STEP) * _LARGE_STEP

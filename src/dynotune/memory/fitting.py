@@ -11,15 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from dynotune.memory.allocator import AllocatorSettings, OutOfMemory
-from dynotune.memory.sequence import Allocations
+from dynotune.memory.allocator import SMALL_SEGMENT_BYTES, AllocatorSettings, OutOfMemory
+from dynotune.memory.sequence import by_batch
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import VERDICTS, Capacity, Fit, Moment, TermName
 from dynotune.trace.snapshot import Lives
 
 MARGIN_SHARE = 0.02
 """Of the card, left free: steps differ, and a driver's update takes some."""
-SEGMENT_BYTES = 2 << 20
 CONSTANT: tuple[TermName, ...] = ("workspaces", "weights", "optimizer")
 LEAST_GROWTH = 0.001
 """Of the memory, between two batches: below it the argument does not change the batch on the device."""
@@ -54,7 +53,7 @@ def capacity(
         return Unknown(f"a batch of {high} takes no more memory than one of {low}: something else sets the peak")
     matched = None
     if low != high and histories:
-        matched = Allocations.of(histories[low], histories[high], (low, high), settings or AllocatorSettings())
+        matched = by_batch(histories[low], histories[high], (low, high), settings or AllocatorSettings())
     constant, varying = _model(measured, matched)
     residual = max(abs(constant + varying(batch) - total) / total for batch, total in known.items())
     # A model that misses what it was made from is that much less sure of the rest.
@@ -89,7 +88,7 @@ def capacity(
     )
 
 
-def _model(measured: Mapping[int, Moment], matched: Allocations | None) -> tuple[int, Callable[[int], int]]:
+def _model(measured: Mapping[int, Moment], matched: Callable[..., int] | None) -> tuple[int, Callable[[int], int]]:
     """Bytes of a process that no batch changes, and those that follow from the batch.
 
     With the allocations matched, these tell what is reserved for the recorded steps. What was reserved besides, say for
@@ -98,19 +97,19 @@ def _model(measured: Mapping[int, Moment], matched: Allocations | None) -> tuple
     peaks = measured.values()
     constant = max(peak.of("context") for peak in peaks)
     if matched is not None:
-        besides = max(peak.reserved_bytes - matched.reserved_bytes(at) for at, peak in measured.items())
-        return constant + besides, matched.reserved_bytes
+        besides = max(peak.reserved_bytes - matched(at) for at, peak in measured.items())
+        return constant + besides, matched
     constant += sum(max(peak.of(name) for peak in peaks) for name in CONSTANT)
     grown = [peak.reserved_bytes - sum(peak.of(name) for name in CONSTANT) for peak in peaks]
     if len(grown) == 1:
         return constant, lambda _: grown[0]
     slope, begin = np.polyfit(list(measured), grown, 1)
-    return constant, lambda batch: -(-max(0, round(begin + slope * batch)) // SEGMENT_BYTES) * SEGMENT_BYTES
+    return constant, lambda batch: -(-max(0, round(begin + slope * batch)) // SMALL_SEGMENT_BYTES) * SMALL_SEGMENT_BYTES
 
 
-def _fits_without_cache(matched: Allocations | None, batch: int, limit_bytes: int) -> bool:
+def _fits_without_cache(matched: Callable[..., int] | None, batch: int, limit_bytes: int) -> bool:
     """Whether the batch runs once the allocator gives back what it holds for later, which takes time."""
     try:
-        return matched is not None and matched.reserved_bytes(batch, limit_bytes) <= limit_bytes
+        return matched is not None and matched(batch, limit_bytes) <= limit_bytes
     except OutOfMemory:
         return False

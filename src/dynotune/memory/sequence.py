@@ -6,62 +6,47 @@ then a constant and so much a sample, and the segments that another batch needs 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import msgspec
 
-from dynotune.memory.allocator import AllocatorSettings, CachingAllocator, OutOfMemory
+from dynotune.memory.allocator import SMALL_SEGMENT_BYTES, AllocatorSettings, CachingAllocator, OutOfMemory
 from dynotune.schema.memory import DeviceOwners
 from dynotune.trace.snapshot import Life, Lives, Range
 
 MOST_EVENTS = 100_000
 """To replay more takes seconds for each batch that is looked at."""
-SMALL_SEGMENT_BYTES = 2 << 20
 Block = tuple[int, int, int]
 """Born, died and size of one allocation; born is -1 for those that are older than the history."""
 
 
-@dataclass(frozen=True, slots=True)
-class Allocations:
-    """Those of two runs, matched.
+def by_batch(
+    first: Lives, second: Lives, batches: tuple[int, int], settings: AllocatorSettings
+) -> Callable[..., int] | None:
+    """What the allocator reserves at most for any batch, by the matched blocks of two runs.
 
-    Args:
-        blocks: (born, died, size in the first run, size in the second).
-        emptied: before which events the allocator's cache was given back.
+    Returns:
+        A function of the batch, and of a limit that is kept by giving back the cache. It raises OutOfMemory if the
+        limit is too low. None where the runs differ in more than sizes, or cannot be replayed.
     """
+    one, other = _ordered(first), _ordered(second)
+    same = [(life.born, life.died) for life in one] == [(life.born, life.died) for life in other]
+    if not same or first.num_events > MOST_EVENTS or settings.unmodelled:
+        return None
+    # What is older lies as it was once allocated: in the order of addresses, more or less.
+    pairs = sorted(zip(one, other, strict=True), key=lambda pair: (pair[0].born, pair[0].address))
+    is_expandable = any(segment.is_split and segment.size > SMALL_SEGMENT_BYTES for segment in first.segments)
+    settings, emptied = AllocatorSettings(settings.expandable_segments or is_expandable), _emptied(first)
 
-    batches: tuple[int, int]
-    num_events: int
-    blocks: list[tuple[int, int, int, int]]
-    emptied: list[int]
-    settings: AllocatorSettings
-
-    @staticmethod
-    def of(first: Lives, second: Lives, batches: tuple[int, int], settings: AllocatorSettings) -> Allocations | None:
-        """Match the blocks of two runs; None where they differ in more than sizes, or cannot be replayed."""
-        one, other = _ordered(first), _ordered(second)
-        same = [(life.born, life.died) for life in one] == [(life.born, life.died) for life in other]
-        if not same or first.num_events > MOST_EVENTS or settings.unmodelled:
-            return None
-        # What is older lies as it was once allocated: in the order of addresses, more or less.
-        pairs = sorted(zip(one, other, strict=True), key=lambda pair: (pair[0].born, pair[0].address))
-        blocks = [(a.born, a.died, a.size, b.size) for a, b in pairs]
-        is_expandable = any(segment.is_split and segment.size > SMALL_SEGMENT_BYTES for segment in first.segments)
-        settings = AllocatorSettings(settings.expandable_segments or is_expandable)
-        return Allocations(batches, first.num_events, blocks, _emptied(first), settings)
-
-    def reserved_bytes(self, batch: int, limit_bytes: int | None = None) -> int:
-        """What the allocator would have reserved at most, if need be by giving back its cache.
-
-        Raises:
-            OutOfMemory: that is more than the limit.
-        """
-        model = CachingAllocator(self.settings, limit_bytes=limit_bytes)
-        share = (batch - self.batches[0]) / (self.batches[1] - self.batches[0])
-        sized = ((born, died, max(1, round(low + share * (high - low)))) for born, died, low, high in self.blocks)
-        _run(model, sized, self.num_events, self.emptied)
+    def reserved_bytes(batch: int, limit_bytes: int | None = None) -> int:
+        model = CachingAllocator(settings, limit_bytes=limit_bytes)
+        share = (batch - batches[0]) / (batches[1] - batches[0])
+        sized = ((a.born, a.died, max(1, round(a.size + share * (b.size - a.size)))) for a, b in pairs)
+        _run(model, sized, first.num_events, emptied)
         return model.peak_reserved_bytes
+
+    return reserved_bytes
 
 
 def placed(

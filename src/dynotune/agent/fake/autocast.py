@@ -28,7 +28,6 @@ _WIDEST = {
     "scatter_add", "cat", "stack",
 }
 # fmt: on
-_FORBIDDEN = {"binary_cross_entropy"}
 _KEY = "AutocastCUDA"
 _kept: list[Any] = []
 
@@ -43,7 +42,7 @@ def install(torch: Any) -> None:
         for full in torch._C._dispatch_get_registrations_for_dispatch_key(_KEY):
             space, _, name = full.partition("::")
             base, _, overload = name.partition(".")
-            if space == "aten" and base not in _FORBIDDEN:
+            if space == "aten" and base != "binary_cross_entropy":
                 library.impl(name, casts.around(base, getattr(getattr(torch.ops.aten, base), overload or "default")))
     clear = torch.clear_autocast_cache
 

@@ -82,7 +82,8 @@ def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
         "max_memory_allocated": lambda *_: recorder.peak_bytes, "max_memory_reserved": lambda *_: recorder.peak_bytes,
         "mem_get_info": lambda *_: (total - recorder.live_bytes, total), "memory_stats": recorder.stats,
         "memory_snapshot": recorder.segments, "_snapshot": recorder.snapshot, "empty_cache": recorder.empties_cache,
-        "_record_memory_history": recorder.record, "set_per_process_memory_fraction": recorder.limit,
+        "_record_memory_history": recorder.record,
+        "set_per_process_memory_fraction": lambda share, *_: setattr(recorder, "memory_fraction", share),
         "get_per_process_memory_fraction": lambda *_: recorder.memory_fraction, "get_allocator_backend": "native",
     }  # fmt: skip
     _answers(cuda.memory, of_memory)

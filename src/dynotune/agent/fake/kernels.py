@@ -14,7 +14,6 @@ MULTIPLIES = {"aten::" + name for name in ("mm", "addmm", "bmm", "baddbmm", "add
 """Operators that cuBLAS carries out."""
 CONVOLVES = {"aten::" + name for name in ("convolution", "cudnn_batch_norm", "native_batch_norm")}
 """Operators of cuDNN."""
-_FLASH_MOST_HEAD = 256
 
 
 def workspace_bytes(setting: str, capability: tuple[int, int], version: tuple[int, int]) -> int:
@@ -51,14 +50,10 @@ def attention(torch: Any, original: Any) -> Any:
         usual["attn_mask"] = attn_mask
         backends, head = torch.backends.cuda, query.shape[-1]
         is_half = query.dtype in (torch.float16, torch.bfloat16)
-        if is_half and attn_mask is None and backends.flash_sdp_enabled() and head <= _FLASH_MOST_HEAD:
-            padding = -head % 8
-            if padding:
-                pad = torch.nn.functional.pad
-                scale = head**-0.5 if scale is None else scale
-                query, key, value = (pad(tensor, [0, padding]) for tensor in (query, key, value))
-            found = ops._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)
-            return found[0][..., :head] if padding else found[0]
+        if is_half and attn_mask is None and backends.flash_sdp_enabled() and head in range(8, 257, 8):
+            return ops._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[
+                0
+            ]
         if not backends.mem_efficient_sdp_enabled() or not (is_half or query.dtype == torch.float32):
             return original(query, key, value, **usual, enable_gqa=enable_gqa)
         if enable_gqa:

@@ -150,9 +150,6 @@ class Recorder:
     def snapshot(self, *_: Any) -> dict[str, Any]:
         return {"segments": self.segments(), "device_traces": [list(self._trace)]}
 
-    def limit(self, fraction: float, *_: Any) -> None:
-        self.memory_fraction = fraction
-
     def clear_workspaces(self) -> None:
         while self._workspaces:
             self._released(self._workspaces.popitem()[1])

@@ -130,18 +130,26 @@ class RecordMemory(Task):
         self._tell_workspaces()
         rank = self.program.ranks().get("rank", number("RANK"))
         stem = "memory-%s-task%d" % ("pid%d" % os.getpid() if rank is None else "rank%d" % rank, self.id)
+        optimizers = list(self.program.steps.optimizers)
+        weights = [weight for root in self.program.roots.alive() for weight in root.parameters()]
+        largest = max(weights, key=lambda weight: weight.numel(), default=None)
+        limit = getattr(torch.cuda, "get_per_process_memory_fraction", None)
+        # What the findings about memory ask besides what calls showed.
+        self._facts["fused"] = (optimizers[0].param_groups or [{}])[0].get("fused") if optimizers else None
+        self._facts["dtype"] = None if largest is None else str(largest.dtype).replace("torch.", "")
+        self._facts["memory_fraction"] = None if limit is None else limit()
+        if self.program.pretended is not None:
+            self._notes += self.program.pretended.notes
+            self._facts.update(self.program.pretended.facts)
         fields: dict[str, Any] = {
             "schema": "dynotune.memory_owners/1",
             "devices": list(self._devices.values()),
             "trains": self._trains,
             "num_samples": self._most_samples or None,
             "step_s": self._step_s,
-            "facts": {**self._facts, **self._asked()},
+            "facts": self._facts,
             "notes": self._notes,
         }
-        if self.program.pretended is not None:
-            self._notes += self.program.pretended.notes
-            fields["facts"].update(self.program.pretended.facts)
         files = {"file": stem + ".pickle", "owners": stem + ".json"}
         for name, raw in zip(files.values(), (pickle.dumps(snapshot, protocol=4), json.dumps(fields).encode())):
             with open(os.path.join(self.program.folder, name), "wb") as file:
@@ -192,18 +200,6 @@ class RecordMemory(Task):
             found = [address for index, address in gone if index == device["device"]]
             device["owners"] += [["workspaces", address, device["num_events"]] for address in found]
 
-    def _asked(self) -> dict[str, Any]:
-        """What the findings about memory ask besides what calls showed."""
-        optimizers = list(self.program.steps.optimizers)
-        weights = [weight for root in self.program.roots.alive() for weight in root.parameters()]
-        largest = max(weights, key=lambda weight: weight.numel(), default=None)
-        limit = getattr(self.program.torch.cuda, "get_per_process_memory_fraction", None)
-        return {
-            "fused": (optimizers[0].param_groups or [{}])[0].get("fused") if optimizers else None,
-            "dtype": None if largest is None else str(largest.dtype).replace("torch.", ""),
-            "memory_fraction": None if limit is None else limit(),
-        }
-
     # Covers, for the recorded steps alone
 
     def _cover_modules(self) -> None:
@@ -250,8 +246,7 @@ class RecordMemory(Task):
     def _before_update(self, optimizer: Any) -> None:
         self._trains = True
         self._mark("update")
-        weights = (weight for group in optimizer.param_groups for weight in group["params"])
-        self._tell("gradients", [weight.grad for weight in weights if weight.grad is not None])
+        self._tell("gradients", owned(self.program.torch, [], [optimizer])["gradients"])
 
     def _cover_optimizers(self) -> None:
         optimizers: Any = importlib.import_module("torch.optim.optimizer")

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from dynotune import knobs, memory
+from dynotune import knobs
+from dynotune.launch.records.oom import why_memory_ran_out
 from dynotune.schema import document
 from dynotune.schema.errors import CONTRADICTIONS, RecordError, may_fail
 from dynotune.schema.facts import Unknown
@@ -277,7 +278,9 @@ def _summary(record: Record, launched_s: float) -> Process:
         peak_device_bytes=peaks.get("peak_device_bytes"),
         readback=[_readback(entry) for entry in (record.last("readback") or {}).get("settings", [])],
         environment_changes=[_change(event) for event in record.events.get("environment", [])],
-        out_of_memory=memory.explained([failed["message"]], batch=samples[-1] if samples else None, held=failed["held"])
+        out_of_memory=why_memory_ran_out(
+            [failed["message"]], batch=samples[-1] if samples else None, held=failed["held"]
+        )
         if failed
         else "",
         errors=[f"{event['where']}: {event['error']}" for event in record.events.get("error", [])],

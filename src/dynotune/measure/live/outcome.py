@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from dynotune import memory, probe
+from dynotune import probe
 from dynotune.launch import last_lines
 from dynotune.launch.process import has_room, standard_input
-from dynotune.launch.records import Record, read_back
+from dynotune.launch.records import Record, read_back, why_memory_ran_out
 from dynotune.measure.live.launch_plan import LaunchPlan
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Unknown
@@ -141,7 +141,7 @@ def _of_memory(outcome: Outcome, lines: Sequence[str]) -> str:
     if said := next((one.out_of_memory for one in outcome.run.processes if one.out_of_memory), ""):
         return said
     steps = outcome.records[0].steps if outcome.records else []
-    return memory.explained(lines, batch=steps[-1].num_samples if steps else None)
+    return why_memory_ran_out(lines, batch=steps[-1].num_samples if steps else None)
 
 
 def _no_step(run: Run, records: Sequence[Record], limit_s: float, lines: tuple[str, ...]) -> CannotRunHere:

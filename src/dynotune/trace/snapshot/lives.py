@@ -19,8 +19,8 @@ from dynotune.trace.snapshot.history import ADDRESS_MASK, BLOCKS, SEGMENTS, Even
 
 GRANULE_BYTES = 512
 UNSPLIT_BYTES = 1 << 20
-SMALL_SEGMENT_BYTES = 2 << 20
 NOWHERE = Place()
+SMALL_SEGMENT_BYTES = 2 << 20
 _DISAGREE = (
     "the history and the blocks at its end disagree: events were left out (skip_actions), "
     "or another thread allocated while the snapshot was taken"
@@ -98,8 +98,7 @@ class Lives:
 
     def is_private(self, life: Life) -> bool:
         """Whether the block lies in a private pool."""
-        at = bisect_right(self._private, (life.address, 1 << 63)) - 1
-        return at >= 0 and life.address < self._private[at][0] + self._private[at][1]
+        return any(start <= life.address < start + size for start, size in self._private)
 
     def room(self, event: int) -> tuple[int, dict[TermName, int]]:
         """Bytes of reserved memory after `event` events, and of it what was not asked for.

@@ -23,7 +23,7 @@ _FIELDS = {
 }
 
 
-def explained(lines: Iterable[str], *, batch: int | None = None, held: Mapping[str, int] | None = None) -> str:
+def why_memory_ran_out(lines: Iterable[str], *, batch: int | None = None, held: Mapping[str, int] | None = None) -> str:
     """The last failure that a program's output tells of, in sentences; "" where it tells of none.
 
     Args:

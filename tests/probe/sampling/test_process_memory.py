@@ -39,6 +39,7 @@ def test_under_another_number_it_is_the_one_that_came_whatever_others_took_meanw
     before = DeviceMemory(4 * GIB, {100: 4 * GIB})
     now = DeviceMemory(19 * GIB, {100: 8 * GIB, 101: 2 * GIB, 102: 9 * GIB})
     assert own_bytes(now, before, 7, GIB + 1)[0] == 2 * GIB
+    assert own_bytes(now._replace(by_pid={7: GIB, 101: 2 * GIB}), before, 7, GIB + 1)[0] == 2 * GIB
     assert isinstance(own_bytes(now._replace(by_pid={101: 2 * GIB, 102: 3 * GIB}), before, 7, GIB)[0], Unknown)
 
 

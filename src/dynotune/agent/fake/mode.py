@@ -99,8 +99,7 @@ def make(torch: Any, recorder: Recorder) -> Any:
                 with fakes:
                     out = func(*args, **kwargs)
             except needs_values as error:
-                if are_known:
-                    found = values.computed(func, args, kwargs)
+                if are_known and (found := values.computed(func, args, kwargs)) is not None:
                     out = tree_map_only(torch.Tensor, self._with_shape, found)
                 elif targets and all(item.alias_info is not None for item in func._schema.returns):
                     out = only  # it only writes: shapes stay as they are

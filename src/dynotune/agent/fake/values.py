@@ -56,7 +56,8 @@ class Values:
             return self.known(value) if isinstance(value, self._fake_class) else value
 
         try:
-            return func(*self._tree.tree_map(real, args), **self._tree.tree_map(real, kwargs))
+            found = func(*self._tree.tree_map(real, args), **self._tree.tree_map(real, kwargs))
+            return () if found is None else found
         except RuntimeError:
             return None
 

@@ -50,7 +50,7 @@ def own_bytes(
     """
     if isinstance(now, Unknown):
         return now, ""
-    if pid in now.by_pid:
+    if now.by_pid.get(pid, -1) >= reserved_bytes:  # or the number is that of another process outside
         return now.by_pid[pid], ""
     if isinstance(before, Unknown):
         return Unknown("NVML does not list the process: in a container it may have another number outside"), ""

@@ -38,10 +38,11 @@ COMMANDS = {
     "startup": "What a start compiles and waits for: GPU code, JIT and compile caches.",
     "explain": "What a finding means, or what is so of a popular remedy.",
     "knobs": "What can be set, and what it may change.",
+    "mcp": "Serve these to a coding agent (Model Context Protocol).",
     "demo": "Watch a comparison of settings on a real training script, on this machine.",
 }
 WITH_COMMAND = ("diagnose", "compare", "tune", "run")
-WITHOUT_NUMBERS = ("run", "recipe", "doctor", "explain", "knobs", "--help", "--version")
+WITHOUT_NUMBERS = ("run", "recipe", "doctor", "explain", "knobs", "mcp", "--help", "--version")
 EPILOG = (
     "Exit codes: 0 done; 1 a gate said no; 2 wrong usage; 3 cannot run here; 4 your command failed; "
     "70 a mistake of dynotune's own; 130 interrupted. `dynotune run` exits as your command does."

@@ -1,0 +1,35 @@
+"""Serve dynotune to coding agents: subcommands as tools of the Model Context Protocol, and a page on their use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["serve", "skill"]
+
+
+def skill() -> str:
+    """Return the page that teaches an agent to use dynotune, as Markdown."""
+    return Path(__file__).with_name("SKILL.md").read_text(encoding="utf-8")
+
+
+def serve(root: Path, *, allow_run: bool) -> None:
+    """Serve on standard input and output until they are closed.
+
+    Args:
+        root: commands run and files are read there and below, nowhere else.
+        allow_run: commands of the user's may be started.
+
+    Raises:
+        CannotRunHere: the protocol's library is not installed.
+        UsageError: the root is no folder.
+    """
+    from dynotune.schema.errors import CannotRunHere, UsageError
+
+    if not root.is_dir():
+        raise UsageError(f"There is no folder {root}.", hint="Name one with --root.")
+    try:
+        from dynotune.mcp.server import server
+    except ImportError as error:
+        hint = "Install it with dynotune: pip install 'dynotune[mcp]'"
+        raise CannotRunHere(f"The protocol's library is missing: {error.name}.", hint=hint) from error
+    server(root, allow_run=allow_run).run("stdio")

@@ -1,0 +1,156 @@
+"""Subcommands that are started for an agent, each in a process and a folder of its own: one may outlive its server.
+
+A job's folder holds `report.txt` (what a person would read), `progress.txt` (what is said meanwhile), `answer.json`
+and, once it has ended under its server's eyes, `exit_code`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from dynotune.schema import private
+from dynotune.schema.errors import UsageError
+from dynotune.text import words
+
+LONGEST_REPORT = 6000
+"""Characters, some 1,500 tokens; the whole is in the folder."""
+LONGEST_LINE, LAST_LINES = 200, 4
+WITHOUT_REPORT = ("explain", "knobs")
+"""What these print is all they know; with `--json` they print nothing."""
+_VERDICT = ("verdict", "speedup", "ci", "unit", "reason")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A subcommand that runs or ran. Its folder is named after it."""
+
+    folder: Path
+
+    @property
+    def id(self) -> str:
+        return self.folder.name
+
+    def is_running(self) -> bool:
+        """Tell whether its process is there, and not another of its number. It is until its end is noted."""
+        if self._text("exit_code") or not (noted := self._text("process").split()):
+            return False
+        try:
+            return psutil.Process(int(noted[0])).create_time() == float(noted[1])
+        except (psutil.Error, ValueError, IndexError):
+            return False
+
+    def so_far(self) -> str:
+        """Return the last lines of what it says while it runs."""
+        said = [line for line in self._text("progress.txt").splitlines() if line.strip()]
+        return "\n".join(words.plain(line, longest=LONGEST_LINE) for line in said[-LAST_LINES:])
+
+    def answer(self) -> dict[str, Any]:
+        """Return what an agent is told: bounded, with the places of the whole.
+
+        Texts of the user's program in it are data; control characters are written as escapes.
+        """
+        told: dict[str, Any] = {"job": self.id}
+        if self.is_running():
+            return told | {"state": "running", "so_far": self.so_far(), "next": f"Call job with id {self.id}."}
+        code = self._text("exit_code")
+        whole = self.folder / "answer.json"
+        done = whole.is_file() or code == "0"
+        report = self._text("report.txt") if done else self._text("progress.txt")[-LONGEST_REPORT:]
+        lines = [words.plain(line.rstrip(), longest=LONGEST_LINE) for line in report.splitlines()]
+        text = "\n".join(lines)
+        told |= {"state": "done" if done else "failed", "exit_code": int(code) if code else None}
+        if len(text) > LONGEST_REPORT:
+            text = f"{text[:LONGEST_REPORT]}\n… the rest is in {self.folder / 'report.txt'}"
+        told["report"] = text
+        if whole.is_file():
+            told |= {"json": str(whole), **_verdict(whole)}
+        return told
+
+    def stop(self) -> None:
+        """Interrupt it as Ctrl-C would: what was measured is kept."""
+        if self.is_running():
+            with contextlib.suppress(OSError, ValueError):
+                os.killpg(int(self._text("process").split()[0]), signal.SIGINT)
+
+    def _text(self, name: str) -> str:
+        try:
+            return (self.folder / name).read_text(encoding="utf-8", errors="backslashreplace").strip("\n")
+        except OSError:
+            return ""
+
+
+def _verdict(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    found = document.get("confirmed") or document
+    return {name: found[name] for name in _VERDICT if isinstance(found, dict) and found.get(name) is not None}
+
+
+def base() -> Path:
+    return private.state_folder() / "mcp"
+
+
+def start(subcommand: Sequence[str], folder: Path, command: Sequence[str] = ()) -> Job:
+    """Start `dynotune SUBCOMMAND -- COMMAND` in `folder`.
+
+    Raises:
+        UsageError: the job's folder cannot be made, or no process started.
+    """
+    job = Job(base() / f"{subcommand[0]}-{secrets.token_hex(4)}")
+    written = [] if subcommand[0] in WITHOUT_REPORT else ["--json", str(job.folder / "answer.json")]
+    ours = [sys.executable, "-m", "dynotune", *subcommand, *written]
+    env = {**os.environ, "NO_COLOR": "1", "COLUMNS": "80"}
+    try:
+        job.folder.mkdir(parents=True, mode=0o700)
+        with (job.folder / "report.txt").open("wb") as report, (job.folder / "progress.txt").open("wb") as progress:
+            process = subprocess.Popen(
+                [*ours, *(["--", *command] if command else [])],
+                cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=report, stderr=progress, start_new_session=True,
+            )  # fmt: skip
+        (job.folder / "process").write_text(f"{process.pid} {psutil.Process(process.pid).create_time()!r}")
+    except (OSError, psutil.Error) as error:
+        raise UsageError(f"No job can be started: {error}.", hint="Look at the folder and its disk.") from error
+    threading.Thread(target=_note_end, args=(process, job.folder), daemon=True).start()
+    return job
+
+
+def _note_end(process: subprocess.Popen[bytes], folder: Path) -> None:
+    code = process.wait()
+    with contextlib.suppress(OSError):
+        (folder / "exit_code").write_text(str(code))
+
+
+def find(id: str) -> Job:
+    """Return the job of this id, of an earlier server, too.
+
+    Raises:
+        UsageError: there is none.
+    """
+    known = sorted(path.name for path in base().iterdir()) if base().is_dir() else []
+    if id not in known:
+        raise UsageError(f"There is no job {words.plain(id, longest=60)}.", hint=f"Known: {', '.join(known[-8:])}")
+    return Job(base() / id)
+
+
+def finished(job: Job, wait_s: float) -> bool:
+    """Wait for the job for so long at most; tell whether it has ended."""
+    until_s = time.monotonic() + wait_s
+    while job.is_running() and time.monotonic() < until_s:
+        time.sleep(0.1)
+    return not job.is_running()

@@ -87,6 +87,7 @@ def test_batches_of_an_argument_are_run_one_after_another(answer):
     assert found.largest > 1024
 
 
+@pytest.mark.long
 def test_each_rank_has_an_account_of_its_own(answer):
     ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py", "64"]
     account, _ = answer(*ranks, before="torch.distributed.init_process_group('gloo')", script="-u")

@@ -230,23 +230,26 @@ def test_values_that_the_program_brought_there_are_known(run):
     assert not any("constant" in note for note in account.ranks[0].notes)
 
 
+@pytest.mark.long
 def test_attention_is_the_kind_that_the_gpu_would_run(run):
     scores = 4 * 4 * 2048 * 2048 * 2
     assert peak(run(ATTENTION)).requested_bytes < scores
 
 
+@pytest.mark.long
 def test_checkpoints_take_away_what_lies_between_them(run):
     plain, fewer = (run(CHECKPOINTS, *words) for words in ((), ("on",)))
     assert peak(fewer).of("activations") < 0.5 * peak(plain).of("activations")
 
 
-@pytest.mark.parametrize("program", [AUTOCAST, MOVES], ids=["autocast", "moves"])
+@pytest.mark.parametrize("program", [AUTOCAST, pytest.param(MOVES, marks=pytest.mark.long)], ids=["autocast", "moves"])
 def test_the_device_answers_as_cuda_does(run, program):
     with pytest.raises(CommandFailed) as failed:
         run(program)
     assert failed.value.last_lines[-1] == "as on CUDA", failed.value.last_lines
 
 
+@pytest.mark.long
 def test_an_error_of_the_program_is_the_commands_own(run):
     with pytest.raises(CommandFailed) as failed:
         run("import torch\ntorch.ones(3, device='cuda')\nraise SystemExit('no such model')")

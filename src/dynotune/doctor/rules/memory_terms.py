@@ -34,7 +34,8 @@ def _lists(peak: Moment) -> tuple[str, list[int]]:
 
 def _fact(rank: RankMemory, name: str) -> float:
     """Bytes that the agent or the accounting told of."""
-    return float(rank.facts.get(name) or 0)
+    value = rank.facts.get(name)
+    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _autocast(rank: RankMemory, peak: Moment) -> float:

@@ -321,7 +321,7 @@ _EVENTS: list[dict[str, Any]] = [
     {"event": "fetching", "at_s": 11.5, "begin_s": 10.0, "drawn_by": 1, "worker": 0, "num_workers": 2, "num": 9,
      "fetch_s": 0.5, "collate_s": 0.1, "decode_s": 0.1, "cpu_s": 0.4, "longest_s": 0.1, "decoders": ["PIL"],
      "private_bytes": 1 << 20, "dataset": "d", "collate": "c", "num_items": 10, "items_at": "a.py(1): f",
-     "collate_at": "a.py(2): g", "num_objects": 4, "splits_by_worker": None},
+     "collate_at": "a.py(2): g", "num_objects": 4},
     {"event": "pinning", "at_s": 11.5, "num": 4, "pin_s": 0.01},
 ]  # fmt: skip
 

@@ -94,6 +94,7 @@ class Agent:
         self._settings.before_torch()
         hooks, plan = self._hooks, self._plan
         hooks.install()
+        self._settings.on_imports(hooks)
         if plan.get("seed") is not None:
             random.seed(plan["seed"])
             hooks.call("numpy.random", lambda module: module.seed(plan["seed"] % 2**32))

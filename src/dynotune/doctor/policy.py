@@ -88,6 +88,8 @@ SEEN_TOO_SELDOM = 2.5
 """Room above what the sampler saw: in three programs on two cores it saw 0.4 to 1.1 of an optimizer's time."""
 OF_A_SYMPTOM = 0.25
 """Part of a more general finding's share from which on a finding that explains it stands before it."""
+LEAST_PADDING = 0.1
+"""Of a batch."""
 LARGE_PART = 0.3
 """Part of the time in which a batch is made. A smaller part does not decide how long loading takes."""
 WORKERS_BUSY = 0.85

@@ -18,6 +18,7 @@ from .core.errors import ErrorLog, guarded
 from .core.hooks import AfterImport
 from .core.program import Program
 from .core.writer import ALLOCATED, COMPILED, Writer
+from .facts import stacks
 from .steps import event_hooks, marker
 from .steps.outermost_modules import OutermostModules
 from .steps.steps import Steps
@@ -66,6 +67,7 @@ class Agent:
             package = sys.modules.get(__name__.rpartition(".")[0])
             self._startup = StartupSpans(getattr(package, "begun_s", perf_counter()), self._event, self.log)
         self._compiled: list[bool] = []
+        self._is_watched = bool(plan.get("watched"))
         self._needed: set[type] = set()
         self._events_before: tuple[int, int | None, float] = 0, None, 0.0
         self._program = program = Program(folder, self._event, self.log)
@@ -243,6 +245,7 @@ class Agent:
                 "begin_s": begin_s,
                 "num_steps": self._steps.num_steps,
                 "num_superseded": num_superseded,
+                "stacks_by": self._guard("stacks", stacks.listen, self._program.folder) if self._is_watched else None,
                 **self._program.ranks(),
             }
         )

@@ -2,7 +2,7 @@
 
 Reports of diagnoses, examinations, recipes, comparisons and device memory are here; `study/` shows a study in the
 terminal and `page/` the same as a page, `trace/` recorded traces, `startup/` timed starts and caches. `catalogue` shows
-knobs, `export` writes settings for shells, containers and administrators.
+knobs, `export` writes settings for shells, containers and administrators, `layout` makes tables.
 
 Nothing here decides: a verdict is shown as it was found, and what is unknown is called unknown. How a number reads is
 `text`'s. The face imports late, because parsing a command needs no rich.
@@ -30,6 +30,7 @@ __all__ = [
     "examination_report",
     "explanation_report",
     "export",
+    "layout",
     "memory_report",
     "recipe_report",
     "startup",

@@ -89,6 +89,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         sync_steps: wait for the device at the end of each step, for the time of single ones.
         startup: note what the start is made of (events `span`).
         pretend: as `RunSpec.pretend`.
+        watched: when a record is full, go on in further files, of which the newest are kept; and say by which signal
+            the threads' stacks are written.
         secret_hints, secret_patterns: what the record leaves out, as `schema.redaction` has it.
     """
 
@@ -104,6 +106,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     sync_steps: bool = False
     startup: bool = False
     pretend: PretendedGpu | None = None
+    watched: bool = False
     secret_hints: tuple[str, ...] = redaction.HINTS
     secret_patterns: tuple[str, ...] = redaction.PATTERNS
 

@@ -218,16 +218,16 @@ def _is_sound(event: dict[str, Any]) -> bool:
 
 
 class Records:
-    """Follows all records of a run folder."""
+    """Follows all records of a run folder, or what watched processes wrote once their records were full."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, pattern: str = "process-*.rec") -> None:
+        self._folder, self._pattern = folder, pattern
         self._readers: dict[Path, Reader] = {}
 
     def update(self) -> list[Record]:
         """Read what has come since, of all processes in the order they began. Raises RecordError: as Reader."""
-        for path in self._folder.glob("process-*.rec"):
-            self._readers.setdefault(path, Reader(path))
+        paths = sorted(self._folder.glob(self._pattern))
+        self._readers = {path: self._readers.get(path) or Reader(path) for path in paths}
         records = [reader.update() for reader in self._readers.values()]
         return sorted((record for record in records if record.pid), key=lambda record: record.start_s)
 

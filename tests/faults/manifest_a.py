@@ -111,7 +111,7 @@ MEMORY = (
         HIDDEN,
         notes="Two streams within one limit; each few steps both caches are freed.",
     ),
-    Fault("fragmentation", "fragmentation.py", CUDA, PRESENT, notes="400 pieces of 2 MB kept inside larger blocks."),
+    Fault("memory-segments", "fragmentation.py", CUDA, PRESENT, notes="400 pieces of 2 MB kept inside larger blocks."),
     Fault("leak-graph-kept", "leak_graph_kept.py", BOTH, PRESENT, notes="0.5 MB a step on the CPU, 4 MB on CUDA."),
 )
 HOST = (

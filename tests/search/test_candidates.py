@@ -130,7 +130,7 @@ def test_what_cannot_work_on_this_machine_is_not_offered_and_says_why():
     assert "without CUDA" in not_offered[0].reason
     refused = {"alloc.expandable_segments": "it is set twice"}
     _, not_offered = offer(
-        finding("fragmentation", Setting("alloc.expandable_segments", True)),
+        finding("memory-segments", Setting("alloc.expandable_segments", True)),
         refused=lambda setting: refused.get(setting.knob, ""),
     )
     assert not_offered[0].reason == "it is set twice"

@@ -134,6 +134,10 @@ class Agent:
     def _torch_is_here(self, torch: Any) -> None:
         program, state = self._program, self._state
         program.torch = torch
+        if self._plan.get("pretend"):
+            from .fake.device import pretend
+
+            self._guard("pretended device", pretend, torch, self._plan["pretend"], program)
         self._steps.grad_enabled = torch.is_grad_enabled
         if self._tasks.takes_traces or state is not None:
             from .core.profiler_session import ProgramsProfiler
@@ -206,6 +210,7 @@ class Agent:
         """This process works for a loader: what it calls, transforms for instance, are no steps of the program."""
         self._tasks.ignore()
         self._steps.ignore()
+        self._program.pretended = None
         if self._program.roots is not None:
             self._program.roots.watch_only(set())
         if self._state is not None:
@@ -300,6 +305,12 @@ class Agent:
     def _read_back(self) -> None:
         self._event({"event": "readback", "settings": self._settings.readback()})
 
+    def _say_out_of_memory(self) -> None:
+        roots = self._program.roots.alive() if self._program.roots is not None else []
+        found = observe.out_of_memory(self._program.torch, roots, list(self._steps.optimizers))
+        if found is not None:
+            self._event({"event": "out_of_memory", **found})
+
     # The end of the process, and its children
 
     def _finish(self) -> None:
@@ -307,6 +318,7 @@ class Agent:
         self._guard("tasks", self._tasks.at_exit)
         if self._program.torch is not None:
             self._before_result()
+            self._guard("out of memory", self._say_out_of_memory)
         self._event({"event": "exit", "num_events": self._steps.num_events})
 
     def _forked(self) -> None:

@@ -33,6 +33,7 @@ COMMANDS = {
     "watch": "See a run while it runs: in the terminal, as a page, for Prometheus.",
     "recipe": "Show a recipe, prove it again, or write it for a shell, Docker, Kubernetes, an administrator.",
     "trace": "Say where the time of a command, or of a recorded trace, went.",
+    "memory": "Say where device memory goes, and what fits.",
     "report": "Show again what tune, compare, diagnose or trace found.",
     "doctor": "What this machine and environment cost, without running anything.",
     "startup": "What a start compiles and waits for: GPU code, JIT and compile caches.",

@@ -231,9 +231,11 @@ def _facts(command: list[str], cwd: Path, env: dict[str, str], settings: list[Se
 
 
 def _warn(record: Run) -> None:
-    """Say on stderr which settings the process did not have; the command's own end is not touched by it."""
+    """Say on stderr why memory ran out, and which settings the process did not have; its own end stays as it is."""
     from dynotune.schema.facts import Unknown
 
+    for said in {process.out_of_memory for process in record.processes if process.out_of_memory}:
+        say(said)
     missing = {setting.knob for setting in record.settings} - {r.knob for r in record.readback}
     if missing:
         why = (

@@ -2,7 +2,8 @@
 
 `LiveDiagnosis` runs the command: `observe` times a plain window, `profiled` records steps, `attribute` brings the
 trace to the plain step, `upper_bounds` runs loader and computation alone, `forecast` says what another loader would
-reach, `roofline` compares with the peaks of the device. `conclude` asks the rules of `doctor` and names the bottleneck.
+reach, `roofline` compares with the peaks of the device. `live_memory` accounts for device memory, and says what fits.
+`conclude` asks the rules of `doctor` and names the bottleneck.
 
 `doctor` decides what a finding is, `measure.live` how a live run works, `trace` what a trace says.
 """
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
     from dynotune.diagnose.conclusions import conclude
     from dynotune.diagnose.forecast import forecast_loader
     from dynotune.diagnose.live_diagnosis import OBSERVATION_FILE, LiveDiagnosis, gather, replayed
+    from dynotune.diagnose.memory_runs import live_memory
 
-__all__ = ["OBSERVATION_FILE", "LiveDiagnosis", "conclude", "forecast_loader", "gather", "replayed"]
+__all__ = ["OBSERVATION_FILE", "LiveDiagnosis", "conclude", "forecast_loader", "gather", "live_memory", "replayed"]
 
 __getattr__ = lazy_face(
     __name__,
@@ -26,6 +28,7 @@ __getattr__ = lazy_face(
         "conclude": "conclusions",
         "forecast_loader": "forecast",
         "gather": "live_diagnosis",
+        "live_memory": "memory_runs",
         "replayed": "live_diagnosis",
     },
 )

@@ -105,7 +105,7 @@ ENTRIES = (
             "which waits for the GPU.",
             instead="Take it out of the loop. Call it once, if at all, before another process starts.",
             source=CUDA_NOTES,
-            bears_on=["empty-cache-in-loop", "fragmentation", "alloc-retries"],
+            bears_on=["empty-cache-in-loop", "memory-segments", "alloc-retries"],
         )
     ),
     Entry(
@@ -266,10 +266,10 @@ ENTRIES = (
             does="nvidia-smi counts the CUDA context, the libraries, and the blocks that the allocator keeps for "
             "later.",
             does_not="The difference says nothing about fragmentation.",
-            instead="Look at inactive split blocks and retries in torch.cuda.memory_stats(): the finding "
-            "fragmentation does.",
+            instead="dynotune memory splits what nvidia-smi shows into terms; memory that is free between blocks in "
+            "use is one of them.",
             source=CUDA_NOTES,
-            bears_on=["fragmentation"],
+            bears_on=["memory-segments"],
         )
     ),
     Entry(

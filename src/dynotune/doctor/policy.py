@@ -132,9 +132,7 @@ CALLS_PER_STEP = 0.05
 """Once in twenty steps. Rarer calls belong to the end of an epoch, not to the loop."""
 SPLIT_SHARE = 0.2
 SPLIT_BYTES = 64 << 20
-"""Part of reserved memory, and at least these bytes, as for memory snapshots."""
-FULL_SHARE = 0.9
-"""Part of the device's memory, reserved at the peak. The next larger batch does not fit."""
+"""Part of a process's device memory from which a saving is of medium severity; and the least bytes of one."""
 LEAK_BYTES = 1 << 20
 LEAK_STEP_BYTES = 1024
 """Growth in the window, and in a step. The allocator counts in units of 512 bytes."""

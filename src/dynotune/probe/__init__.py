@@ -17,6 +17,7 @@ from dynotune.probe.facts.machine import machine
 from dynotune.probe.sampling.energy import Energy, energy
 from dynotune.probe.sampling.interference import Interference, foreign, judge
 from dynotune.probe.sampling.neighbours import Neighbours, neighbours
+from dynotune.probe.sampling.process_memory import DeviceMemory, device_memory, own_bytes
 from dynotune.probe.sampling.sampler import Sampler
 from dynotune.probe.sampling.window import over
 from dynotune.probe.sources import clock_reasons, nvml
@@ -25,6 +26,7 @@ from dynotune.probe.sources.interpreter import interpreter, run_python
 from dynotune.probe.sources.samples import Gpu, Sample, read_samples
 
 __all__ = [
+    "DeviceMemory",
     "Energy",
     "Gpu",
     "Interference",
@@ -34,6 +36,7 @@ __all__ = [
     "clock_reasons",
     "compatibility",
     "descendants",
+    "device_memory",
     "energy",
     "environment",
     "foreign",
@@ -46,6 +49,7 @@ __all__ = [
     "neighbours",
     "nvml",
     "over",
+    "own_bytes",
     "read_samples",
     "run_python",
     "torch_build",

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.memory import RankMemory
 from dynotune.schema.run import EnvironmentChange
 from dynotune.schema.trace_summary import Place, TraceSummary
 
@@ -485,6 +486,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         facts: of machine, container, interpreter and environment; `window.*` of the samples beside the plain window.
         attribution: Unknown without a plain window's timing or without a trace.
+        memory: of each rank on each of its devices.
     """
 
     schema: str = "dynotune.observation/2"
@@ -493,4 +495,5 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     processes: list[ProcessState] | Unknown = Unknown("no command was run")
     trace: TraceSummary | Unknown = Unknown("no command was run")
     attribution: Attribution | Unknown = Unknown("no command was run")
+    memory: list[RankMemory] | Unknown = Unknown("it was not recorded")
     notes: list[str] = []

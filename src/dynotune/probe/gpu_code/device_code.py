@@ -11,7 +11,7 @@ import os
 import re
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
@@ -31,7 +31,6 @@ from dynotune.schema.device_code import (
     Form,
     Gpu,
     Library,
-    LibraryVerdict,
     Problem,
     Summary,
     Verdict,
@@ -93,9 +92,9 @@ def _in_elf(elf: elf_code.Elf, descriptor: int, found: FileCode) -> None:
     if elf.is_cubin:
         found.containers.append(Container(0, (elf.cubin(),)))
         return
-    for section in elf.sections():
-        where = found.link_input if section.link_input else found.containers
-        where.extend(fatbin.containers(_reader(descriptor), section.begin, section.end, found.tell))
+    for name, begin, end in elf.sections():
+        where = found.link_input if name == elf_code.LINK_INPUT else found.containers
+        where.extend(fatbin.containers(_reader(descriptor), begin, end, found.tell))
 
 
 def _reader(descriptor: int) -> fatbin.Read:
@@ -227,15 +226,6 @@ def architectures(codes: Iterable[Code]) -> list[Architecture]:
 
 
 def _summary(gpu: Gpu, verdicts: Sequence[Verdict]) -> Summary:
-    def num(verdict: LibraryVerdict) -> int:
-        return sum(each.verdict == verdict for each in verdicts)
-
-    return Summary(
-        gpu=gpu,
-        num_native=num("native"),
-        num_partial=num("partial"),
-        num_jit=num("jit"),
-        num_cannot=num("cannot"),
-        num_unknown=num("unknown"),
-        ptx_bytes=sum(each.ptx_bytes for each in verdicts),
-    )
+    num = Counter(f"num_{each.verdict}" for each in verdicts)
+    counted = {name: num[name] for name in Summary.__struct_fields__ if name.startswith("num_")}
+    return Summary(gpu=gpu, ptx_bytes=sum(each.ptx_bytes for each in verdicts), **counted)

@@ -10,7 +10,8 @@ import shutil
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from dynotune import knobs
 from dynotune.launch.caches.places import HEADERS, Place, cuda_limit_bytes
@@ -117,13 +118,18 @@ def sizes(env: Mapping[str, str], cwd: Path | None = None) -> list[Cache]:
     Other processes may write meanwhile: what is gone when it is looked at does not count.
     """
     found = places(env, cwd or Path.cwd())
-    return [_measured(place, found, env) for place in found]
+    held = snapshot(found)
+    return [_measured(place, held.get(place.name, {}), env) for place in found]
 
 
 def snapshot(found: Sequence[Place]) -> Snapshot:
     """What is in these caches now, but for their indexes."""
-    there = [place for place in found if isinstance(place.path, Path)]
-    return {place.name: {path: status.st_size for path, status in _compiled(place, found)} for place in there}
+    held: Snapshot = {}
+    for place in found:
+        if isinstance(place.path, Path):
+            files, books = entries(place.path, inner(place, found)), _BOOKS.get(place.name, ())
+            held[place.name] = {path: status.st_size for path, status in files if path not in books}
+    return held
 
 
 def growth(before: Snapshot, after: Snapshot) -> list[Growth]:
@@ -176,49 +182,36 @@ def entries(folder: Path, without: Collection[Path] = ()) -> Iterator[tuple[str,
                 yield path.relative_to(folder).as_posix(), status
 
 
-def _compiled(place: Place, found: Sequence[Place]) -> Iterator[tuple[str, os.stat_result]]:
-    assert isinstance(place.path, Path)
-    books = _BOOKS.get(place.name, ())
-    return ((path, status) for path, status in entries(place.path, inner(place, found)) if path not in books)
-
-
 def counts(name: str) -> bool:
     """Whether a file of that name is part of a cache: no lock, nothing that passes."""
     return _PASSING.fullmatch(name) is None
 
 
-def _measured(place: Place, found: Sequence[Place], env: Mapping[str, str]) -> Cache:
+def _measured(place: Place, files: Mapping[str, int], env: Mapping[str, str]) -> Cache:
     limit = cuda_limit_bytes(env) if place.name == "cuda" else None
-    if isinstance(place.path, Unknown):
-        unknown: dict[str, Any] = dict.fromkeys(("path", "size_bytes", "num_files", "writable", "lasts"), place.path)
-        return Cache(name=place.name, variable=place.variable, off=place.off, limit_bytes=limit, **unknown)
-    lies = mounts.storage(place.path)
-    size, num = _size(place, found)
-    there = mounts.nearest(place.path)
-    writable = there.is_dir() and os.access(there, os.W_OK | os.X_OK) and not lies.read_only
-    off = place.off
-    if not off and lies.noexec and place.name == "inductor":
-        # As Docker mounts a tmpfs, unless it is told otherwise.
-        off = f"it is mounted noexec ({lies.why}): compiled libraries cannot be loaded from it"
-    return Cache(
+    known = Cache(
         name=place.name,
         path=str(place.path),
         variable=place.variable,
         is_set=place.is_set,
-        off=off,
-        size_bytes=size,
-        num_files=num,
-        writable=writable,
-        lasts=lies.lasts,
-        storage=lies.why,
+        off=place.off,
         limit_bytes=limit,
     )
-
-
-def _size(place: Place, found: Sequence[Place]) -> tuple[int | Unknown, int | Unknown]:
-    assert isinstance(place.path, Path)
-    if place.path.is_dir() and not os.access(place.path, os.R_OK | os.X_OK):
-        unknown = Unknown(f"{place.path} cannot be read")
-        return unknown, unknown
-    sizes = [status.st_size for _, status in _compiled(place, found)]
-    return sum(sizes), len(sizes)
+    if isinstance(place.path, Unknown):
+        unknown = dict.fromkeys(("path", "size_bytes", "num_files", "writable", "lasts"), place.path)
+        return msgspec.structs.replace(known, **unknown)
+    lies, there = mounts.storage(place.path), mounts.nearest(place.path)
+    if not place.off and lies.noexec and place.name == "inductor":
+        # As Docker mounts a tmpfs, unless it is told otherwise.
+        off = f"it is mounted noexec ({lies.why}): compiled libraries cannot be loaded from it"
+        known = msgspec.structs.replace(known, off=off)
+    hidden = place.path.is_dir() and not os.access(place.path, os.R_OK | os.X_OK)
+    unreadable = Unknown(f"{place.path} cannot be read")
+    return msgspec.structs.replace(
+        known,
+        size_bytes=unreadable if hidden else sum(files.values()),
+        num_files=unreadable if hidden else len(files),
+        writable=there.is_dir() and os.access(there, os.W_OK | os.X_OK) and not lies.read_only,
+        lasts=lies.lasts,
+        storage=lies.why,
+    )

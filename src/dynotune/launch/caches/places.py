@@ -48,20 +48,18 @@ def cuda_limit_bytes(env: Mapping[str, str]) -> int | Unknown:
 
 
 def _cuda(env: Mapping[str, str], cwd: Path) -> Place:
-    off = "CUDA_CACHE_DISABLE is set" if _is_on(env, "CUDA_CACHE_DISABLE") else ""
-    given = env.get("CUDA_CACHE_PATH")
-    if given:
-        return Place("cuda", _absolute(given, cwd), "CUDA_CACHE_PATH", True, off)
     # The driver asks for HOME, and knows no other way.
     home = env.get("HOME")
-    path = _absolute(home, cwd) / ".nv" / "ComputeCache" if home else Unknown("HOME is not set")
-    return Place("cuda", path, "CUDA_CACHE_PATH", False, off or ("" if home else "there is no HOME to keep it in"))
+    given = env.get("CUDA_CACHE_PATH") or (f"{home}/.nv/ComputeCache" if home else None)
+    off = _off(env, "CUDA_CACHE_DISABLE") or ("there is no HOME to keep it in" if given is None else "")
+    path = Unknown("HOME is not set") if given is None else _absolute(given, cwd)
+    return Place("cuda", path, "CUDA_CACHE_PATH", bool(env.get("CUDA_CACHE_PATH")), off)
 
 
 def _inductor(env: Mapping[str, str], cwd: Path) -> list[Place]:
     default = _temporary_folder(env, cwd) / ("torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", _user(env)))
     given = env.get("TORCHINDUCTOR_CACHE_DIR")
-    off = "TORCHINDUCTOR_FORCE_DISABLE_CACHES is set" if _is_on(env, "TORCHINDUCTOR_FORCE_DISABLE_CACHES") else ""
+    off = _off(env, "TORCHINDUCTOR_FORCE_DISABLE_CACHES")
     if not off and env.get("TORCHINDUCTOR_FX_GRAPH_CACHE", "1") != "1":
         off = "TORCHINDUCTOR_FX_GRAPH_CACHE is off: graphs are compiled anew at each start"
     # They stand in the default folder whatever TORCHINDUCTOR_CACHE_DIR says.
@@ -74,13 +72,11 @@ def _inductor(env: Mapping[str, str], cwd: Path) -> list[Place]:
 
 
 def _triton(env: Mapping[str, str], cwd: Path) -> Place:
-    off = "TRITON_ALWAYS_COMPILE is set" if _is_on(env, "TRITON_ALWAYS_COMPILE") else ""
     given = env.get("TRITON_CACHE_DIR", "").strip()
-    if given:
-        return Place("triton", _absolute(given, cwd), "TRITON_CACHE_DIR", True, off)
-    home = env.get("TRITON_HOME") or _home(env)
-    path = Unknown("there is no home folder") if home is None else _absolute(home, cwd) / ".triton" / "cache"
-    return Place("triton", path, "TRITON_CACHE_DIR", False, off)
+    home = env.get("TRITON_HOME") or env.get("HOME", _of_user("pw_dir"))
+    where = given or (None if home is None else f"{home or '.'}/.triton/cache")
+    path = Unknown("there is no home folder") if where is None else _absolute(where, cwd)
+    return Place("triton", path, "TRITON_CACHE_DIR", bool(given), _off(env, "TRITON_ALWAYS_COMPILE"))
 
 
 def _jiterator(env: Mapping[str, str], cwd: Path) -> Place:
@@ -90,16 +86,14 @@ def _jiterator(env: Mapping[str, str], cwd: Path) -> Place:
         path = _absolute(env[name], cwd)
         # torch makes the folder below a home, but not the one that it is given.
         return Place("jiterator", path, name, True, off or ("" if path.is_dir() else f"{path} is not there"))
-    base = env.get("XDG_CACHE_HOME")
-    if base is None and "HOME" in env:
-        base = str(Path(env["HOME"]) / ".cache")
+    base = env.get("XDG_CACHE_HOME", f"{env['HOME']}/.cache" if "HOME" in env else None)
     if base is None:
         return Place("jiterator", Unknown("HOME is not set"), name, False, off or "there is no HOME to keep it in")
     return Place("jiterator", _absolute(base, cwd) / "torch" / "kernels", name, False, off)
 
 
-def _is_on(env: Mapping[str, str], name: str) -> bool:
-    return env.get(name, "").strip().lower() not in ("", "0", "false", "off", "no")
+def _off(env: Mapping[str, str], name: str) -> str:
+    return f"{name} is set" if env.get(name, "").strip().lower() not in ("", "0", "false", "off", "no") else ""
 
 
 def _absolute(path: str, cwd: Path) -> Path:
@@ -108,22 +102,16 @@ def _absolute(path: str, cwd: Path) -> Path:
 
 def _user(env: Mapping[str, str]) -> str:
     """As getpass.getuser, and as torch where that fails."""
-    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
-        if env.get(name):
-            return env[name]
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return f"uid_{os.getuid()}"
+    named = next((env[name] for name in ("LOGNAME", "USER", "LNAME", "USERNAME") if env.get(name)), None)
+    return named or _of_user("pw_name") or f"uid_{os.getuid()}"
 
 
-def _home(env: Mapping[str, str]) -> str | None:
-    if "HOME" in env:
-        return env["HOME"]
+def _of_user(field: str) -> str | None:
     try:
-        return pwd.getpwuid(os.getuid()).pw_dir
+        found: str = getattr(pwd.getpwuid(os.getuid()), field)
     except KeyError:
         return None
+    return found
 
 
 def _temporary_folder(env: Mapping[str, str], cwd: Path) -> Path:

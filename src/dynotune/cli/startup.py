@@ -10,26 +10,12 @@ import typer
 
 from dynotune.cli import answers, options, startup_caches, with_command
 from dynotune.cli.doctor import interpreter_asked
-from dynotune.cli.options import (
-    Budget,
-    Json,
-    Margin,
-    Resume,
-    check_json,
-    environment,
-    one_of,
-    runs_a_command,
-    seconds_of,
-)
+from dynotune.cli.options import Budget, Json, Margin, Resume, check_json, environment, runs_a_command
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
-    from dynotune.measure.live import StartRequest
     from dynotune.probe.gpu_code import code_places
-    from dynotune.schema.device_code import DeviceCode, Gpu
-    from dynotune.schema.facts import Unknown
-    from dynotune.schema.startup import Startup
 
 startup = typer.Typer(no_args_is_help=True, help="JIT and compile caches, and the time to the first step.")
 
@@ -62,42 +48,45 @@ def scan(
         str | None,
         typer.Option(
             metavar="|".join(GATES),
-            callback=one_of(*GATES),
+            callback=options.one_of(*GATES),
             help="Exit with 1 where a library is as bad for a GPU, or worse.",
         ),
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option(metavar="TIME", parser=str, callback=seconds_of, help="Most time for everything. Default: 60s."),
+        typer.Option(
+            metavar="TIME", parser=str, callback=options.seconds_of, help="Most time for everything. Default: 60s."
+        ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Show every library and every problem.")] = False,
     json: Json = None,
 ) -> None:
-    from dynotune.report.startup import device_code
+    from dynotune.probe.gpu_code import device_code, gpu_archs
+    from dynotune.report import console
+    from dynotune.report.startup import device_code as reports
+    from dynotune.schema.device_code import Gpu
 
     check_json(json)
-    gpus = _gpus(compute_capability or [])
+    asked = dict.fromkeys(gpu_archs.sm_of(text) for text in compute_capability or [])
+    named = [Gpu(compute_capability=f"{sm // 10}.{sm % 10}") for sm in asked]
+    gpus = named or device_code.gpus_here(environment())
     if fail_on is not None and not isinstance(gpus, list):
         raise CannotRunHere(
             f"--fail-on {fail_on} needs to know a GPU: {gpus.reason}.",
             hint="Name one: --compute-capability 9.0",
         )
-    found = _scan(_places(paths or [], python, context.find_root().obj), gpus, timeout)
-    answers.show(lambda kept: device_code.device_code_report(kept, every=every), found, json)
+    places = _places(paths or [], python, context.find_root().obj)
+    with console(stderr=True).status("Reading …") as status:
+        found = device_code.scan(
+            places,
+            gpus,
+            deadline_s=device_code.DEADLINE_S if timeout is None else timeout,
+            tell=lambda num: status.update(f"Reading … {num:,} files") if num % 100 == 0 else None,
+        )
+    answers.show(lambda kept: reports.device_code_report(kept, every=every), found, json)
     bad = GATES[GATES.index(fail_on) :] if fail_on is not None else ()
     if any(verdict.verdict in bad for library in found.libraries for verdict in library.verdicts):
         raise typer.Exit(1)
-
-
-def _gpus(capabilities: list[str]) -> list[Gpu] | Unknown:
-    """Those asked for, or those of this machine, each kind once."""
-    from dynotune.probe.gpu_code import device_code, gpu_archs
-    from dynotune.schema.device_code import Gpu
-
-    if not capabilities:
-        return device_code.gpus_here(environment())
-    names = dict.fromkeys(gpu_archs.sm_of(text) for text in capabilities)
-    return [Gpu(compute_capability=f"{sm // 10}.{sm % 10}") for sm in names]
 
 
 def _places(paths: list[Path], python: str | None, command: list[str] | None) -> code_places.Places:
@@ -125,19 +114,6 @@ def _places(paths: list[Path], python: str | None, command: list[str] | None) ->
     return places
 
 
-def _scan(places: code_places.Places, gpus: list[Gpu] | Unknown, deadline_s: float | None) -> DeviceCode:
-    from dynotune.probe.gpu_code import device_code
-    from dynotune.report import console
-
-    with console(stderr=True).status("Reading …") as status:
-        return device_code.scan(
-            places,
-            gpus,
-            deadline_s=device_code.DEADLINE_S if deadline_s is None else deadline_s,
-            tell=lambda num: status.update(f"Reading … {num:,} files") if num % 100 == 0 else None,
-        )
-
-
 TIME_HELP = """Time the start of your command with caches cold, warm and off.
 
 The command is started anew for each, in blocks of random order, and ended after its
@@ -162,8 +138,10 @@ def time(
     *,
     run: RunSpec,
 ) -> None:
+    from dynotune.measure.comparison import Interrupted
     from dynotune.measure.live import StartRequest
     from dynotune.measure.startup import starting
+    from dynotune.report import console
     from dynotune.report.startup import starts
 
     check_json(json)
@@ -173,27 +151,20 @@ def time(
     else:
         folder = options.resumed_folder(context, resume, run.base, starting.FILE, but=("budget",))
     run = msgspec.structs.replace(run, objective="time-to-first-step")
-    timed = _timed(StartRequest(run=run, max_blocks=blocks, margin=margin, budget_s=budget), folder)
-    answers.show(starts.startup_report, timed, json)
-
-
-def _timed(request: StartRequest, resume: Path | None) -> Startup:
-    from dynotune.measure.comparison import Interrupted
-    from dynotune.measure.startup import starting
-    from dynotune.report import console
-    from dynotune.report.startup import starts
-
     screen = console(stderr=True)
     watcher = starts.StartProgress(screen)
     with watcher:
         try:
-            if resume is None:
-                return starting.time_starts(request, watcher)
-            return starting.resume(resume, request.run, watcher, budget_s=request.budget_s)
+            if folder is None:
+                request = StartRequest(run=run, max_blocks=blocks, margin=margin, budget_s=budget)
+                timed = starting.time_starts(request, watcher)
+            else:
+                timed = starting.resume(folder, run, watcher, budget_s=budget)
         except Interrupted as stopped:
             which = options.resume_with(stopped.folder)
             screen.print(f"Stopped. Finished blocks are kept: dynotune startup time --resume {which}", soft_wrap=True)
             raise
+    answers.show(starts.startup_report, timed, json)
 
 
 startup.command(help=SCAN_HELP)(scan)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from dynotune.doctor import ObservationView, examine, policy
+from dynotune.probe.gpu_code import code_places, device_code
 from dynotune.schema.caches import TITLES, Cache, CacheName
 from dynotune.schema.facts import Facts, Unknown, Value
 from dynotune.schema.observation import Observation
+from dynotune.schema.run import RunSpec
 from dynotune.schema.startup import PHASES, Ratio, Start, Startup, median, phase_s
 from dynotune.text import words
 
@@ -28,6 +31,10 @@ ABOUT_STARTS = (
 COMPILED: tuple[CacheName, ...] = ("inductor", "headers", "triton")
 """What torch.compile keeps."""
 ON_A_VOLUME = "/path/on/a/volume/that/stays"
+CODE = ("code.num_compiled", "code.num_cannot", "code.ptx_bytes", "code.compiled")
+DEADLINE_S = 30.0
+"""A whole installation of torch takes a third of it from a cold disk."""
+NUM_NAMED = 3
 LARGE_PART = 0.05
 """Of a warm start: smaller phases are not named."""
 
@@ -243,3 +250,29 @@ def _num_graphs(cold: Iterable[Start]) -> int | Unknown:
     if not known:
         return Unknown("no Python of this command recorded it")
     return max((start.compiled.num_missed + start.compiled.num_found for start in known if start.compiled), default=0)
+
+
+def code_facts(run: RunSpec) -> Facts:
+    """Facts `code.*`: what this machine's GPU, the first of its kinds, has to compile when libraries are loaded.
+
+    Of the command as `dynotune startup scan -- COMMAND` would find it. Reads headers of files alone. A library that
+    holds both machine code and PTX alone for the GPU is compiled in part.
+    """
+    gpus, places = device_code.gpus_here(run.env), code_places.Places()
+    if isinstance(gpus, Unknown):
+        return dict.fromkeys(CODE, gpus)
+    found = code_places.of_command(run.command, places, run.env, run.cwd)
+    if isinstance(found, Unknown):
+        return dict.fromkeys(CODE, found)
+    scanned = device_code.scan(places, gpus, deadline_s=DEADLINE_S)
+    if not scanned.complete:
+        return dict.fromkeys(CODE, Unknown(f"not every library was read in {DEADLINE_S:.0f} s"))
+    judged = [(Path(library.path).name, library.verdicts[0]) for library in scanned.libraries]
+    compiled = sorted((each for each in judged if each[1].num_jit), key=lambda each: -each[1].ptx_bytes)
+    values: tuple[Value, ...] = (
+        len(compiled),
+        sum(verdict.verdict == "cannot" for _, verdict in judged),
+        sum(verdict.ptx_bytes for _, verdict in compiled),
+        [name for name, _ in compiled[:NUM_NAMED]],
+    )
+    return dict(zip(CODE, values, strict=True))

@@ -25,7 +25,7 @@ from dynotune.measure.live.machine import facts_of, machine_lock, refuse_another
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.pilot import FirstStep, Steadiness, limit_s
 from dynotune.measure.live.request import StartRequest, Watcher
-from dynotune.measure.startup import code_facts, conclusions
+from dynotune.measure.startup import conclusions
 from dynotune.measure.startup.start_run import Places, all_places, run_start
 from dynotune.schema import document
 from dynotune.schema.comparison import TELLING_PAIRS, ArmName, Pair
@@ -113,7 +113,7 @@ def time_starts(request: StartRequest, watcher: StartWatcher) -> Startup:
         margin=request.margin,
         max_blocks=request.max_blocks,
         own=own,
-        facts={**facts, **probe.environment.facts(run.env), **code_facts.facts(run)},
+        facts={**facts, **probe.environment.facts(run.env), **conclusions.code_facts(run)},
     )
     origin.mark(folder, startup)
     document.write(folder / FILE, startup)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -89,6 +88,7 @@ def pack(
     from dynotune.launch.caches import conditions as cache_conditions
     from dynotune.launch.caches import contents as places
     from dynotune.launch.caches import pack as cache_pack
+    from dynotune.report import console
     from dynotune.report.startup import caches as reports
 
     check_json(json)
@@ -109,7 +109,7 @@ def pack(
     left = {name for name in TITLES if name in (without or [])}
     # Precompiled headers are never below --caches, and where they are not used another program left them.
     left |= {place.name for place in found if place.name == "headers" and (place.off or caches is not None)}
-    with _busy("Packing"):
+    with console(stderr=True).status("Packing …"):
         packed = cache_pack.pack(file, found, conditions, command=command, env=env, without=left)
     variables = {**places.variables(Path(reports.FOLDER)), **packed.manifest.variables}
     answers.show(lambda kept: reports.packed_report(kept, variables), packed, json, soft_wrap=True)
@@ -147,6 +147,7 @@ def unpack(
     from dynotune.launch.caches import conditions as cache_conditions
     from dynotune.launch.caches import contents as places
     from dynotune.launch.caches import unpack as cache_unpack
+    from dynotune.report import console
     from dynotune.report.startup import caches as reports
 
     check_json(json)
@@ -166,7 +167,7 @@ def unpack(
         _refuse(differences, str(file), force)
         folder = None if caches is None else caches.expanduser().absolute()
         variables = {} if folder is None else places.environment(folder)
-        with _busy("Unpacking"):
+        with console(stderr=True).status("Unpacking …"):
             unpacked = cache_unpack.unpack(
                 stream,
                 str(file),
@@ -201,10 +202,3 @@ def _refuse(differences: list[Difference], name: str, force: bool) -> None:
     else:
         hint = "Fill them here with dynotune startup warm. --force takes them all the same; they are compiled anew."
     raise CannotRunHere(f"{name} was made for another machine. {reasons}.", hint=hint)
-
-
-def _busy(what: str) -> AbstractContextManager[object]:
-    from dynotune.report import console
-
-    screen = console(stderr=True)
-    return screen.status(f"{what} …") if screen.is_terminal else nullcontext()

@@ -106,7 +106,7 @@ FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
 from dynotune.launch.caches import pack as cache_pack
-from dynotune.launch.caches.places import Place
+from dynotune.launch.caches.contents import Place
 from dynotune.schema.cache_pack import Conditions
 from dynotune.schema.errors import CannotRunHere
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -145,22 +145,15 @@ def _text(facts: Facts, name: str) -> str | None:
 
 def _gpus(env: Mapping[str, str]) -> list[str] | None:
     indices = probe.nvml.visible_gpus(env)
-    if isinstance(indices, Unknown):
-        return None
-    names = set()
+    if isinstance(indices, Unknown) or not indices:
+        return None if isinstance(indices, Unknown) else []
     try:
-        if not indices:
-            return []
         with probe.nvml.session() as library:
-            for index in indices:
-                known = probe.nvml.identity(library, index)
-                name, capability = known["gpu.name"], known["gpu.compute_capability"]
-                if isinstance(name, Unknown) or isinstance(capability, Unknown):
-                    return None
-                names.add(f"{name} ({capability})")
+            known = [probe.nvml.identity(library, index) for index in indices]
     except probe.nvml.NvmlUnavailable:
         return None
-    return sorted(names)
+    named = [(_text(gpu, "gpu.name"), _text(gpu, "gpu.compute_capability")) for gpu in known]
+    return None if any(None in each for each in named) else sorted({f"{name} ({cc})" for name, cc in named})
 
 
 def _compiler(env: Mapping[str, str], cwd: Path) -> str | None:

@@ -20,7 +20,7 @@ from typing import IO
 
 from dynotune import __version__
 from dynotune.launch.caches import contents
-from dynotune.launch.caches.places import Place
+from dynotune.launch.caches.contents import Place
 from dynotune.launch.process import temporary_folder
 from dynotune.schema import document
 from dynotune.schema.cache_pack import (

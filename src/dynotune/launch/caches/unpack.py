@@ -27,8 +27,8 @@ from typing import IO
 
 from dynotune import knobs
 from dynotune.launch.caches import contents
+from dynotune.launch.caches.contents import Place
 from dynotune.launch.caches.pack import member_name
-from dynotune.launch.caches.places import Place
 from dynotune.launch.process import temporary_folder
 from dynotune.probe.facts import mounts
 from dynotune.schema import document
@@ -40,6 +40,7 @@ from dynotune.schema.cache_pack import (
     Manifest,
     Unpacked,
     check,
+    hostile,
 )
 from dynotune.schema.caches import TITLES, CacheName
 from dynotune.schema.errors import CannotRunHere, RecordError, UsageError, may_fail
@@ -164,7 +165,7 @@ def _not_set(variable: tuple[str, str]) -> str:
 def _read_manifest(stream: gzip.GzipFile, name: str) -> Manifest:
     size_bytes = _header(stream, MANIFEST_NAME, name)
     if size_bytes > MOST_MANIFEST_BYTES:
-        raise _hostile(name, f"its manifest claims {size_bytes:,} bytes")
+        raise hostile(name, f"its manifest claims {size_bytes:,} bytes")
     raw = b"".join(_content(stream, size_bytes, name))
     manifest = document.decode(raw, Manifest, name=f"the manifest of {name}")
     check(manifest, name)
@@ -217,7 +218,7 @@ def _extract(stream: gzip.GzipFile, manifest: Manifest, staged: Mapping[CacheNam
     for number, listed in enumerate(manifest.files):
         size_bytes = _header(stream, member_name(number), name)
         if size_bytes != listed.size_bytes:
-            raise _hostile(name, f"{listed.path!r} is not as large as its manifest says")
+            raise hostile(name, f"{listed.path!r} is not as large as its manifest says")
         digest = hashlib.sha256()
         with contextlib.ExitStack() as stack:
             out: IO[bytes] | None = None
@@ -231,7 +232,7 @@ def _extract(stream: gzip.GzipFile, manifest: Manifest, staged: Mapping[CacheNam
                 if out is not None:
                     out.write(chunk)
         if digest.hexdigest() != listed.sha256:
-            raise _hostile(name, f"{listed.path!r} is not what its manifest says")
+            raise hostile(name, f"{listed.path!r} is not what its manifest says")
     _refuse_more(stream, name)
 
 
@@ -241,9 +242,9 @@ def _header(stream: gzip.GzipFile, expected: str, name: str) -> int:
     try:
         member = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
     except (tarfile.HeaderError, UnicodeDecodeError, ValueError) as error:
-        raise _hostile(name, f"there is no file where {expected} should be") from error
+        raise hostile(name, f"there is no file where {expected} should be") from error
     if member.type != tarfile.REGTYPE or member.name != expected or member.size < 0:
-        raise _hostile(name, f"it has {member.name[:100]!r} where {expected} should be, or that is no ordinary file")
+        raise hostile(name, f"it has {member.name[:100]!r} where {expected} should be, or that is no ordinary file")
     return member.size
 
 
@@ -276,21 +277,13 @@ def _refuse_more(stream: gzip.GzipFile, name: str) -> None:
     """Nothing but the zeros that end a tar may follow."""
     rest = _read(stream, 2 * tarfile.RECORDSIZE + 1, name)
     if len(rest) > 2 * tarfile.RECORDSIZE or rest.strip(b"\0"):
-        raise _hostile(name, "it holds more than its manifest lists")
+        raise hostile(name, "it holds more than its manifest lists")
 
 
 def _damaged(name: str) -> RecordError:
     return RecordError(
         f"{name} is no pack, or is cut short or damaged. Nothing of it was used.",
         hint="Get it anew, or make it anew with dynotune startup pack.",
-    )
-
-
-def _hostile(name: str, why: str) -> RecordError:
-    return RecordError(
-        f"{name} is not a pack that dynotune wrote: {why}. Nothing of it was used.",
-        hint="Do not use it: compile caches are code that the command will run. Make a new one with dynotune startup "
-        "pack.",
     )
 
 

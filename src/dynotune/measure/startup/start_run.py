@@ -36,6 +36,9 @@ Source: torch/_inductor/compile_fx.py (with_fresh_cache_if_config), CUDA program
 of torch."""
 
 
+NOT_RECORDED = "no Python of this command recorded them"
+
+
 class Places(NamedTuple):
     """Where an arm keeps what it keeps.
 
@@ -157,27 +160,21 @@ def _refuse_unready(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> Non
 
 
 def _start(arm: Arm, outcome: Outcome, added: list[Growth], held: dict[CacheName, int], *, watched_on: bool) -> Start:
-    value_s = objective.value(outcome, "time-to-first-step", "step")
-    start = Start(
+    value_s, record = objective.value(outcome, "time-to-first-step", "step"), _main(outcome)
+    end_s = outcome.launched_s + value_s
+    until_steady_s, late_s = _until_steady(record) if record and watched_on and record.steps else (None, None)
+    return Start(
         arm=arm,
         run=outcome.run.id,
         value_s=value_s,
-        phases=phases.unknown("no Python of this command recorded them"),
+        phases=phases.phases(record, outcome.launched_s, end_s) if record else phases.unknown(NOT_RECORDED),
         added=added,
         held=held,
-        at_exit=outcome.ready_at_exit,
-    )
-    record = _main(outcome)
-    if record is None:
-        return start
-    until_steady_s, late_s = _until_steady(record) if watched_on and record.steps else (None, None)
-    return msgspec.structs.replace(
-        start,
-        phases=phases.phases(record, outcome.launched_s, outcome.launched_s + value_s),
-        imports=phases.imports(record),
-        compiled=phases.compiled(record),
+        imports=phases.imports(record) if record else [],
+        compiled=phases.compiled(record) if record else None,
         until_steady_s=until_steady_s,
         late_s=late_s,
+        at_exit=outcome.ready_at_exit,
     )
 
 

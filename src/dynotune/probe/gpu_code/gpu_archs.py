@@ -87,14 +87,14 @@ def container_verdict(container: Container, sm: int) -> tuple[ContainerVerdict, 
 
     The driver takes machine code where some runs, else the newest PTX that it may compile.
     """
-    fitting = [code for code in container.codes if runs(code, sm)]
+    fitting = [code for code in container if runs(code, sm)]
     machine = [code for code in fitting if code.form == "machine"]
     if machine:
         return "native", max(machine, key=_precedence)
     if fitting:
         chosen = max(fitting, key=_precedence)
         return ("empty" if chosen.code_bytes <= LARGEST_EMPTY_PTX_BYTES else "jit"), chosen
-    forms = {code.form for code in container.codes}
+    forms = {code.form for code in container}
     # A kind that is not known here may be one that this GPU runs.
     return "unknown" if "other" in forms else "cannot" if forms & {"machine", "ptx"} else "empty", None
 

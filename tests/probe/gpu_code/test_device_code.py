@@ -181,7 +181,7 @@ def test_a_file_and_a_folder_that_fail_to_open_are_told_and_the_rest_is_read(tmp
     def refusing(function):
         def called(path, *arguments, **options):
             if Path(path).name in ("bad.so", "closed"):
-                raise PermissionError(13, "Permission denied")
+                raise PermissionError(13, "Permission denied", str(path))
             return function(path, *arguments, **options)
 
         return called

@@ -89,25 +89,23 @@ def _compiled(startup: Startup) -> list[str]:
 
 
 def by_difference_s(startup: Startup) -> float | None:
-    """What the driver's compiling costs a cold start; None where it compiled nothing, or that cannot be told."""
-    cold, warm = startup.starts("cold"), startup.starts("warm")
+    """What the driver's compiling costs a cold start; None where it compiled nothing, or that cannot be told.
+
+    It is what a cold start takes beyond a warm one, torch.compile aside.
+    """
+    cold, ratio = startup.starts("cold"), startup.ratio("cold")
     left = max((start.added_bytes("cuda") for start in cold), default=0)
-    if not left:
+    if not left or ratio is None or ratio.verdict != "faster" or ratio.saved_s is None:
         return None
-    took_s = _outside_of_compile_s(startup, cold, warm)
+    cold_s, warm_s = (phase_s(each, "compile") for each in (cold, startup.starts("warm")))
+    if not isinstance(cold_s, Unknown) and not isinstance(warm_s, Unknown):
+        took_s = max(0.0, ratio.saved_s - max(0.0, cold_s - warm_s))
+    elif any(start.added_bytes(*COMPILED) for start in cold):
+        return None
+    else:
+        took_s = ratio.saved_s
     # So few bytes do not take so long: it is something else that a warm start is spared.
-    return None if took_s is None or took_s > left / policy.LEAST_JIT_BYTES_PER_S else took_s
-
-
-def _outside_of_compile_s(startup: Startup, cold: list[Start], warm: list[Start]) -> float | None:
-    """What a cold start takes beyond a warm one, torch.compile aside; None where that is not known."""
-    ratio = startup.ratio("cold")
-    if ratio is None or ratio.verdict != "faster" or ratio.saved_s is None:
-        return None
-    compile_s = [phase_s(each, "compile") for each in (cold, warm)]
-    if isinstance(compile_s[0], Unknown) or isinstance(compile_s[1], Unknown):
-        return ratio.saved_s if not any(start.added_bytes(*COMPILED) for start in cold) else None
-    return max(0.0, ratio.saved_s - max(0.0, compile_s[0] - compile_s[1]))
+    return None if took_s > left / policy.LEAST_JIT_BYTES_PER_S else took_s
 
 
 def _own_of(startup: Startup, name: CacheName) -> Cache | None:

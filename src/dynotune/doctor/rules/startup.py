@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 
@@ -30,8 +31,15 @@ FORCED_JIT = ("CUDA_FORCE_PTX_JIT", "CUDA_FORCE_JIT")
     wrong_when="the folder is on a volume that lasts.",
 )
 def compile_cold_cache(view: ObservationView) -> Judgements:
-    if view.number_or_none("start.compiler_added_bytes") is not None:
-        yield from _by_timed_starts(view)
+    left = view.number_or_none("start.compiler_added_bytes")
+    if left and not view.fact_or_none("cache.inductor.off"):
+        remedy = (
+            "Set TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR to folders on a volume that lasts, or pack the "
+            "caches: dynotune startup pack."
+        )
+        for lost in _lost(view, "inductor", "torch.compile", "its results", severity_of_start(view), remedy):
+            yield replace(lost, share=BEFORE_STEPS)
+    if left is not None:
         return
     compilation = compiled(view)
     if compilation is None or not compilation.num_graphs or view.fact_or_none("host.container") is None:
@@ -54,16 +62,6 @@ def compile_cold_cache(view: ObservationView) -> Judgements:
         ],
         remedy="Set TORCHINDUCTOR_CACHE_DIR (and TRITON_CACHE_DIR) to a folder on a volume that lasts.",
     )
-
-
-def _by_timed_starts(view: ObservationView) -> Judgements:
-    if view.number("start.compiler_added_bytes") and not view.fact_or_none("cache.inductor.off"):
-        remedy = (
-            "Set TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR to folders on a volume that lasts, or pack the "
-            "caches: dynotune startup pack."
-        )
-        for lost in _lost(view, "inductor", "torch.compile", "its results", severity_of_start(view), remedy):
-            yield replace(lost, share=BEFORE_STEPS)
 
 
 def _lost(view: ObservationView, cache: str, who: str, what: str, severity: Severity, remedy: str) -> Judgements:
@@ -313,23 +311,18 @@ def lazy_first_call_jitter(view: ObservationView) -> Judgements:
     )
 
 
-def severity_of_start(view: ObservationView) -> Severity:
-    """Return the severity by what a warm cache saves of a timed start."""
-    return _severity(view.number_or_none("start.saved_s"))
+def severity_of_start(view: ObservationView, most_s: float = math.inf) -> Severity:
+    """Return the severity by what a warm cache saves of a timed start, at most `most_s`."""
+    saved_s = view.number_or_none("start.saved_s")
+    if saved_s is None:
+        return "medium"
+    saved_s = min(saved_s, most_s)
+    return "high" if saved_s >= policy.MUCH_OF_START_S else "medium" if saved_s >= policy.SOME_OF_START_S else "low"
 
 
 def severity_of_driver(view: ObservationView) -> Severity:
     """Return `severity_of_start`, with the saving limited to what the driver's compilation can have taken."""
-    saved_s, left = view.number_or_none("start.saved_s"), left_by_driver(view)
-    if saved_s is not None and left:
-        saved_s = min(saved_s, left / policy.LEAST_JIT_BYTES_PER_S)
-    return _severity(saved_s)
-
-
-def _severity(saved_s: float | None) -> Severity:
-    if saved_s is None:
-        return "medium"
-    return "high" if saved_s >= policy.MUCH_OF_START_S else "medium" if saved_s >= policy.SOME_OF_START_S else "low"
+    return severity_of_start(view, (left_by_driver(view) or math.inf) / policy.LEAST_JIT_BYTES_PER_S)
 
 
 def left_by_driver(view: ObservationView) -> float:

@@ -156,8 +156,10 @@ def growth(before: Snapshot, after: Snapshot) -> list[Growth]:
         new = {path: size - then.get(path, 0) for path, size in now.items() if size > then.get(path, -1)}
         num_removed = sum(path not in now for path in then)
         if new or num_removed:
-            sizes = {"num_files": len(new), "size_bytes": sum(new.values()), "num_removed": num_removed}
-            changes.append(Growth(name=name, kinds=_kinds(new), **sizes))
+            size = sum(new.values())
+            changes.append(
+                Growth(name=name, num_files=len(new), size_bytes=size, num_removed=num_removed, kinds=_kinds(new))
+            )
     return changes
 
 
@@ -170,15 +172,8 @@ def _kinds(files: Mapping[str, int]) -> list[str]:
 
 def inner(place: Place, found: Sequence[Place]) -> list[Path]:
     """Folders of other caches below that of `place`, which are no part of it."""
-    return [
-        other.path
-        for other in found
-        if other is not place
-        and isinstance(other.path, Path)
-        and isinstance(place.path, Path)
-        and other.path != place.path
-        and other.path.is_relative_to(place.path)
-    ]
+    paths = [other.path for other in found if isinstance(other.path, Path) and other.path != place.path]
+    return [path for path in paths if isinstance(place.path, Path) and path.is_relative_to(place.path)]
 
 
 def entries(folder: Path, without: Collection[Path] = ()) -> Iterator[tuple[str, os.stat_result]]:

@@ -16,8 +16,8 @@ from dynotune.schema.facts import Unknown
 from dynotune.text import words
 
 MOST_LIBRARIES, MOST_PROBLEMS = 25, 8
-WORST_FIRST = ("cannot", "jit", "unknown", "partial", "native", "empty")
 STYLES = {"cannot": "red", "jit": "yellow", "unknown": "yellow", "partial": "", "native": "green", "empty": "dim"}
+"""Of verdicts, the worst first."""
 OF_OTHERS = "in part"
 
 PARTIAL = (
@@ -103,7 +103,7 @@ def _more(left: int) -> list[Text]:
 
 
 def _badness(library: Library) -> tuple[int, int, str]:
-    worst = min((WORST_FIRST.index(verdict.verdict) for verdict in library.verdicts), default=0)
+    worst = min(([*STYLES].index(verdict.verdict) for verdict in library.verdicts), default=0)
     return worst, -sum(verdict.ptx_bytes for verdict in library.verdicts), library.path
 
 

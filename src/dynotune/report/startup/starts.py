@@ -60,15 +60,13 @@ def _headline(startup: Startup) -> RenderableType:
 
 def _ratio(ratio: Ratio) -> Text:
     what = {"cold": "cold over warm", "off": "off over warm", "warm": "warm"}[ratio.arm]
-    verdict = {"faster": "warm is faster", "slower": "warm is slower", None: "no verdict"}.get(
-        ratio.verdict, str(ratio.verdict)
-    )
+    verdict = ratio.verdict or "no verdict"
     measured = ratio.ratio is not None
     return Text.assemble(
         (f"{what:<14} ", "dim"),
         (f"{words.times(ratio.ratio)} " if measured else "", "bold"),
         f"({words.interval(ratio.ci)}) " if measured else "",
-        (verdict, VERDICT_STYLES[ratio.verdict]),
+        (f"warm is {verdict}" if verdict in ("faster", "slower") else verdict, VERDICT_STYLES[ratio.verdict]),
         f", {ratio.num_blocks} blocks",
         (f"  {ratio.reason}" if ratio.reason else "", "dim"),
     )
@@ -139,9 +137,9 @@ def _size(size: float | Unknown) -> str:
 def _lasts(cache: Cache) -> str:
     if cache.off:
         return "off"
-    if cache.writable is not True:
-        return "not writable" if cache.writable is False else words.UNKNOWN
-    if isinstance(cache.lasts, Unknown):
+    if cache.writable is False:
+        return "not writable"
+    if cache.writable is not True or isinstance(cache.lasts, Unknown):
         return words.UNKNOWN
     return "yes" if cache.lasts else "no"
 

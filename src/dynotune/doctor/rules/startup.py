@@ -137,9 +137,7 @@ def ptx_jit_active(view: ObservationView) -> Judgements:
             severity="medium",
             kind="start",
             claim=f"{forced[0]} makes the driver compile every kernel, although torch has machine code.",
-            evidence=view.variable_evidence(*forced),
-            where=view.place_of_variable(forced[0]),
-            candidates=machine.unset(*forced),
+            variables=forced,
             remedy="Unset it.",
         )
         return

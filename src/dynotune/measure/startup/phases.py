@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterable
 
@@ -98,10 +99,8 @@ def compiled(record: Record) -> Compiled | None:
 def _recorded(record: Record) -> list[Span]:
     found = []
     for event in record.events.get("span", []):
-        try:
+        with contextlib.suppress(ValueError, KeyError):  # a damaged event says nothing; those around it stand
             found.append(document.convert({key: event[key] for key in Span.__struct_fields__}, Span))
-        except (ValueError, KeyError):
-            continue  # a damaged event says nothing; those around it stand
     return found
 
 

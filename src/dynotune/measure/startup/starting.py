@@ -62,9 +62,8 @@ def pairs_of(blocks: Sequence[Block], arm: Arm) -> list[Pair]:
     """Pairs of this arm, as baseline, and the warm one, as candidate."""
     found = []
     for block in blocks:
-        there = [start.arm for start in block.starts]
-        first: ArmName = "baseline" if there.index(arm) < there.index("warm") else "candidate"
         base, warm = block.of(arm), block.of("warm")
+        first: ArmName = "baseline" if block.starts.index(base) < block.starts.index(warm) else "candidate"
         found.append(Pair(first, base.value_s, warm.value_s, base.run, warm.run))
     return found
 
@@ -258,9 +257,9 @@ class _Attempt:
             voided = VoidBlock(number, "; ".join(dict.fromkeys(reasons)), block)
             self._update(voided=[*self._startup.voided, voided])
             self._watcher.voided_block(voided)
-            return
-        self._update(blocks=[*self._startup.blocks, block])
-        self._watcher.started(block, number=len(self._startup.blocks), max_blocks=self._startup.max_blocks)
+        else:
+            self._update(blocks=[*self._startup.blocks, block])
+            self._watcher.started(block, number=len(self._startup.blocks), max_blocks=self._startup.max_blocks)
 
     def _judged(self, *, ended: bool = False) -> dict[Arm, SequentialResult]:
         return {

@@ -256,14 +256,15 @@ def makes():
 threading.Thread(target=makes, daemon=True, name="maker").start()
 model = torch.nn.Linear(1, 1)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
-for _ in range(150):
+for _ in range(450):
     model(ready.get()).sum().backward()
     optimizer.step()
 """
 
 
 def test_a_thread_of_the_programs_own_that_makes_samples_is_told_apart(script, fork_under_agent):
-    ran = fork_under_agent([script(IN_A_THREAD)], observe=True, tasks=[window_task(20, 100)])
+    # Long enough that one look, which came late because the machine was busy, stands for little of it.
+    ran = fork_under_agent([script(IN_A_THREAD)], observe=True, tasks=[window_task(20, 400)])
     state = state_of_process(max(ran.records, key=lambda record: len(record.steps)), ran.launched_s)
     (maker,) = [one for one in state.threads if one.name == "maker"]
     largest = maker.parts[0]

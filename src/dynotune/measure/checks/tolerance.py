@@ -69,6 +69,12 @@ BY_SETTING: dict[tuple[str, object], tuple[Tolerance, bool]] = {
     ("cudnn.deterministic", None): (TF32, False),
     ("determinism.algorithms", None): (ORDER, False),
     ("optimizer.fused", None): (ORDER, False),
+    ("ddp.bucket_cap_mb", None): (ORDER, False),
+    ("ddp.comm_hook", "none"): (ORDER, False),
+    ("ddp.comm_hook", "bf16"): (BF16, False),
+    ("ddp.comm_hook", "fp16"): (FP16, False),
+    # Decoders differ by one or two of 255 in a pixel.
+    ("decode.backend", None): (BF16, False),
     ("host.num_threads", None): (ORDER, True),
 }
 

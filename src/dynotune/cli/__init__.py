@@ -125,7 +125,9 @@ def command_of(context: typer.Context) -> list[str]:
 
 
 def _refuse_command_without_dashes(ours: Sequence[str]) -> None:
-    words = ((at, word) for at, word in enumerate(ours) if at and ours[at - 1] != "--python")
+    words = (
+        (at, word) for at, word in enumerate(ours) if at and ours[at - 1] != "--python" and not word.startswith("-")
+    )
     begin = next((at for at, word in words if _PROGRAM.fullmatch(word)), None)
     if begin is not None and ours[0] in TAKE_COMMANDS:
         line = " ".join(["dynotune", *ours[:begin], "--", *ours[begin:]])

@@ -12,7 +12,7 @@ from dynotune.schema.errors import UsageError
 from dynotune.schema.run import PretendedGpu
 from dynotune.text import words
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)(gib|gb|g|mib|mb|m)")
+_SIZE = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(gib|gb|g|mib|mb|m)")
 _UNITS = {"gib": 1 << 30, "gb": 10**9, "g": 1 << 30, "mib": 1 << 20, "mb": 10**6, "m": 1 << 20}
 _WIDER = 0.5
 """How much wider an interval is that was measured on another generation or version."""

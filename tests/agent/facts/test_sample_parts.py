@@ -269,7 +269,9 @@ def test_a_thread_of_the_programs_own_that_makes_samples_is_told_apart(script, f
     (maker,) = [one for one in state.threads if one.name == "maker"]
     largest = maker.parts[0]
     assert (largest.part, largest.what) == ("decode", "text")
-    assert "json.loads(text)" in largest.text and share(maker.parts, "decode") > 0.6
+    # It waits where the steps are the slower ones: on a busy machine.
+    works = [one for one in maker.parts if one.part != "wait"]
+    assert "json.loads(text)" in largest.text and share(works, "decode") > 0.6
 
 
 IN_THE_LOOP = """

@@ -6,6 +6,7 @@ stay what they are. A loader keeps its order where this says nothing, and where 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import random
 from array import array
@@ -40,9 +41,10 @@ class BatchesSite(Site):
 
         class ByLength(data.BatchSampler):  # type: ignore[misc, name-defined]
             lengths: Any = None
+            dataset: Any = None  # of one that a framework makes anew
 
             def __iter__(self) -> Iterator[list[int]]:
-                if self.lengths is None:
+                if self.lengths is None and self.dataset is not None:
                     self.lengths = site._lengths(self.dataset)
                 return sorted_batches(self, self.lengths) if self.lengths else super().__iter__()
 
@@ -88,7 +90,11 @@ def sorted_batches(batches: Any, lengths: array[int]) -> Iterator[list[int]]:
     for number in count():
         window = rest + list(islice(indices, size * _NUM_BATCHES))
         whole = len(window) // size * size
-        found, rest = sorted(window[:whole], key=lengths.__getitem__), window[whole:]
+        found, rest = window[:whole], window[whole:]
+        with contextlib.suppress(
+            IndexError, TypeError
+        ):  # samples that came later have no length: they keep their order
+            found = sorted(found, key=lengths.__getitem__)
         cut = [found[at : at + size] for at in range(0, whole, size)]
         random.Random(number).shuffle(cut)
         yield from cut

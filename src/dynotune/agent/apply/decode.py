@@ -86,7 +86,7 @@ class DecodeSite(Site):
         image.tile = []
         if getattr(image, "_exclusive_fp", False) and image._close_exclusive_fp_after_loading:
             image.fp.close()
-            image.fp = None
+        image.fp = None
 
     def _backend(self) -> Decode:
         try:

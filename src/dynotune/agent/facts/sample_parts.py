@@ -12,7 +12,7 @@ import ast
 import builtins
 import linecache
 import re
-from types import ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, ModuleType
 
 from ..core.source_location import WHOSE_AGENT, WHOSE_INSTALLED, WHOSE_USER, function
 
@@ -230,13 +230,17 @@ def _first_call(code: CodeType, line: int) -> str:
     return found[0] if found else ""
 
 
+_PLAIN = (FunctionType, BuiltinFunctionType, MethodType, MethodDescriptorType, type)
+
+
 def _resolved(text: str, module: dict[str, Any]) -> str:
     """`module:name` of what a dotted name stands for; `:text` where only the running code knows."""
     head, *rest = text.split(".")
     value = module.get(head, getattr(builtins, head, None))
     for each in rest:
-        value = vars(value).get(each) if isinstance(value, (ModuleType, type)) else None
-    if value is None or isinstance(value, ModuleType):
+        value = vars(value).get(each) if issubclass(type(value), (ModuleType, type)) else None
+    # Other objects may run code of the program's own when they are asked for a name.
+    if not issubclass(type(value), _PLAIN):
         return ":" + text
     asked, name = module.get(head), getattr(value, "__name__", "")
     named = getattr(value if name else type(value), "__module__", None)

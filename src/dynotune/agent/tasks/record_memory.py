@@ -94,7 +94,7 @@ class RecordMemory(Task):
             self._is_recording = False
             self.program.torch.cuda.memory._record_memory_history(enabled=None)
         while self._undo:
-            self._undo.pop()()
+            self._tried(self._undo.pop())
 
     # What stands in the way
 
@@ -219,6 +219,7 @@ class RecordMemory(Task):
         kind._call_impl = cover = _named(_call_impl, "")
 
         def uncover() -> None:
+            runners.clear()  # where something covers it in turn, it stays and passes calls on
             if kind._call_impl is cover:
                 kind._call_impl = original
 

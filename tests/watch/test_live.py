@@ -166,6 +166,7 @@ def test_output_and_exit_code_are_the_commands_own(user):
     assert said[1:] == ["err"]
 
 
+@pytest.mark.long
 def test_another_terminal_joins_a_run_that_run_started_and_two_may(user):
     program = user.write("train.py", PROGRAM_WITHOUT_CONTROL)
     control = user.write("control", "")

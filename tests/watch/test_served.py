@@ -292,6 +292,7 @@ def test_names_from_the_program_run_nothing(browser, server, watcher):
     assert "onerror" in browser.ask("document.getElementById('command').textContent")
 
 
+@pytest.mark.long
 def test_the_page_outlives_the_program_and_says_so(browser, user_watch):
     watched = user_watch
     opened(browser, watched.url, 900)

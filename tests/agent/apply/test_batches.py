@@ -139,6 +139,7 @@ out["kind"] = type(pickle.loads(pickle.dumps(loader.batch_sampler))).__name__
     assert done.out == {"num": 1003, "kind": "BatchSampler"}
 
 
+@pytest.mark.long
 def test_transformers_trainer_gets_batches_by_length_in_its_own_loader(child, tmp_path):
     pytest.importorskip("transformers")
     done = child(

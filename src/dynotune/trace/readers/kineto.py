@@ -82,10 +82,9 @@ def read(
     if (device.correlation == UNKNOWN).any():
         ends = flows(path, slice_bytes, limit_bytes)
         host, device = _tied(host, ends, places), _tied(device, ends, places)
+    host = host._replace(name=_without_lines(host, columns.names))
     names, number = _names(columns)
-    host = host._replace(name=number[host.name].astype(np.int32))
-    host = host._replace(name=_without_lines(host, names))
-    device = device._replace(name=number[device.name])
+    host, device = host._replace(name=number[host.name]), device._replace(name=number[device.name])
     host = taken(host, _nesting(host))
     device = taken(device, in_order(device.start_ns, device.end_ns))
     memory = taken(memory, np.argsort(memory.time_ns, kind="stable"))
@@ -134,19 +133,19 @@ def _timeline(
     )
 
 
-def _without_lines(host: HostRows, names: list[str]) -> NDArray[np.int32]:
+def _without_lines(host: HostRows, names: dict[str, int]) -> NDArray[np.int32]:
     """The rows' names, those of functions that ran when the recording began without a line; `names` is added to.
 
     A function that is called while it is recorded has its first line, one that ran already the line where it just was.
     """
     found = host.name.copy()
-    functions = host.kind == HostKind.PYTHON
+    functions, texts = host.kind == HostKind.PYTHON, list(names)
     for thread in np.unique(host.place[functions]).tolist():
         of_thread = functions & (host.place == thread)
         running = of_thread & (host.start_ns == host.start_ns[of_thread].min())
-        for name in np.unique(found[running]).tolist():
-            names.append(_LINE.sub("", names[name], count=1))
-            found[running & (found == name)] = len(names) - 1
+        for name in np.unique(host.name[running]).tolist():
+            short = _LINE.sub("", texts[name], count=1)
+            found[running & (host.name == name)] = names.setdefault(short, len(names))
     return found
 
 

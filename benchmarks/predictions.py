@@ -41,9 +41,10 @@ from dynotune.diagnose.conclusions import conclude
 from dynotune.measure.live.switching import switch_arms
 from dynotune.report.terminal import Progress
 from dynotune.schema import document
+from dynotune.schema.attribution import Predicted
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Observation, Predicted
+from dynotune.schema.observation import Observation
 from dynotune.schema.run import RunSpec
 from dynotune.search.bench import arm
 from dynotune.trace.readers import reading

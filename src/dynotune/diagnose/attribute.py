@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import msgspec
 
 from dynotune.diagnose.parts import Parts, parts_of, plain_parts, without_first_gap
+from dynotune.schema.attribution import Attribution, LostTime, Shares
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Attribution, LostTime, Shares, Timing
+from dynotune.schema.observation import Timing
 from dynotune.schema.trace_summary import Cause, Copies, DeviceTime, HostTime, TraceSummary
 
 NOTED_SHORTER = 0.05

@@ -9,9 +9,10 @@ import msgspec
 
 from dynotune.diagnose.attribute import IMBALANCE, PART_OF
 from dynotune.doctor import ObservationView, all_rules, examine
+from dynotune.schema.attribution import Attribution, Predicted
 from dynotune.schema.diagnosis import Bottleneck, Diagnosis, Finding, Forecast, Roofline, UpperBound
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Attribution, Observation, Predicted, Timing
+from dynotune.schema.observation import Observation, Timing
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 

@@ -18,11 +18,12 @@ from dynotune.diagnose.roofline import find_roofline
 from dynotune.diagnose.upper_bounds import find_upper_bounds
 from dynotune.measure.live import TaskRunner, Watcher, checked_facts, machine_lock
 from dynotune.schema import document
+from dynotune.schema.attribution import Attribution
 from dynotune.schema.diagnosis import Roofline, UpperBound
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.memory import RankMemory
-from dynotune.schema.observation import FRESH_CACHES, Attribution, Observation, ProcessState
+from dynotune.schema.observation import FRESH_CACHES, Observation, ProcessState
 from dynotune.schema.run import RunSpec
 
 OBSERVATION_FILE = "observation.json"

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable
 from dynotune.doctor import policy
 from dynotune.doctor.machine import version
 from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.schema.attribution import LostTime
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import LostTime, Model
+from dynotune.schema.observation import Model
 from dynotune.schema.trace_summary import Copies, Operator, Place
 
 _PRODUCTS = "mm addmm bmm baddbmm addmv mv dot convolution mkldnn_convolution linear cudnn_convolution"

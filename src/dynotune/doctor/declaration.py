@@ -11,9 +11,10 @@ from dynotune.doctor import policy
 from dynotune.doctor.bounds import place_of
 from dynotune.doctor.machine import NOT_MEASURED, severity_on_gpu, unset
 from dynotune.doctor.observation_view import ObservationView, evidence_of
+from dynotune.schema.attribution import LostTime
 from dynotune.schema.diagnosis import Finding, Kind, Severity
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import LostTime, Model
+from dynotune.schema.observation import Model
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 

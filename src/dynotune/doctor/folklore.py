@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterator
 
 import msgspec
 
-from dynotune.doctor.folklore_entries import ENTRIES
-from dynotune.doctor.folklore_traces import Entry
+from dynotune.doctor.folklore_entries import ENTRIES, Entry
 from dynotune.doctor.observation_view import ObservationView
 from dynotune.schema.explanation import Folklore
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from dynotune.doctor import policy
 from dynotune.doctor.observation_view import Missing, ObservationView, or_else
+from dynotune.schema.attribution import Shares
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Shares
 from dynotune.schema.setting import UNSET, Setting
 
 NOT_MEASURED = Unknown("the machine alone does not tell what a step loses; dynotune diagnose measures it")

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from dynotune.schema.attribution import Attribution, LostTime
 from dynotune.schema.facts import Unknown, Value
 from dynotune.schema.observation import (
     Allocator,
-    Attribution,
     Compilation,
     Loader,
-    LostTime,
     Model,
     Observation,
     Optimizer,

@@ -6,9 +6,10 @@ from typing import Literal
 
 import msgspec
 
+from dynotune.schema.attribution import Predicted, Shares
 from dynotune.schema.explanation import Folklore
 from dynotune.schema.facts import Facts, Unknown, Value
-from dynotune.schema.observation import Predicted, Shares, Timing
+from dynotune.schema.observation import Timing
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 

@@ -145,7 +145,6 @@ def _arguments(torch: Any, loader: Any, where: str) -> dict[str, Any]:
         "context": context.get_start_method() if hasattr(context, "get_start_method") else None,
         "is_iterable": is_iterable,
         "splits_by_worker": shards_by_worker(dataset, get("worker_init_fn", None)) if is_iterable else None,
-        "has_getitems": callable(getattr(dataset, "__getitems__", None)),
         "place": {"function": where},
     }
 

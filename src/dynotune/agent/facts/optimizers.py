@@ -62,7 +62,7 @@ class Optimizers:
         parameters = [parameter for group in groups for parameter in group["params"]]
         return {
             "name": class_name(optimizer),
-            **{name: _truth(first.get(name)) for name in ("foreach", "fused", "capturable")},
+            **{name: _truth(first.get(name)) for name in ("foreach", "fused")},
             "groups_differ": len({(group.get("foreach"), group.get("fused")) for group in groups}) > 1,
             "num_tensors": len(parameters),
             "devices": sorted({str(parameter.device) for parameter in parameters}),

@@ -6,9 +6,10 @@ from dynotune.doctor import policy
 from dynotune.doctor.bounds import capability, is_at, main_model, place_of, saving
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
+from dynotune.schema.attribution import LostTime
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import LostTime, Model
+from dynotune.schema.observation import Model
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import PRODUCTS
 

@@ -9,8 +9,8 @@ from dynotune.doctor import policy
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule
 from dynotune.doctor.hot_lines import known, of_reads, place, told
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
+from dynotune.schema.attribution import LostTime
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import LostTime
 from dynotune.schema.trace_summary import SMALL_COPY_BYTES, Place
 
 _FUNCTION = re.compile(r"(?P<file>[^(]+?)(\((?P<line>\d+)\)|(?<=\.py)): ")

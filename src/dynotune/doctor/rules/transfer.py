@@ -11,8 +11,9 @@ from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule
 from dynotune.doctor.hot_lines import known, of_python, place, told
 from dynotune.doctor.loaders import main_loader
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
+from dynotune.schema.attribution import LostTime
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Line, LostTime, Tensor
+from dynotune.schema.observation import Line, Tensor
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import MANY_SMALL_COPIES, SMALL_COPY_BYTES, Place
 

@@ -51,7 +51,6 @@ _PARTS: dict[str, Any] = {
     "peak_rss_bytes": int,
     "rss_growth_bytes": int,
     "rss_levels_bytes": list[int],
-    "workers_rss_growth_bytes": int | None,
     "graph_nodes_growth": int | None,
     "graph_nodes": int | None,
 }

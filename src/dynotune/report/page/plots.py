@@ -13,9 +13,10 @@ from typing import Any
 from dynotune.report.bars import OF_A_STEP
 from dynotune.report.page.plot_axes import band, bars, dots, edge_arrows, ratio_axis, rule, shown, whiskers
 from dynotune.report.study.rows import KINDS, PHASES, Joint, Kind, Saved, Tried, interval_of
+from dynotune.schema.attribution import Shares
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Shares, Timing
+from dynotune.schema.observation import Timing
 from dynotune.schema.study import Estimate, Study, Trial
 from dynotune.text import words
 

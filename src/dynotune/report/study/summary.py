@@ -17,9 +17,10 @@ from dynotune.report.study.commands import RECIPE, repeats
 from dynotune.report.study.header import headline, pays_off, stats
 from dynotune.report.study.rows import KINDS, Kind, Tried, ablated, interval_of, tried
 from dynotune.report.trace_parts import on_one_scale, prose, title
+from dynotune.schema.attribution import Shares
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Shares, Timing
+from dynotune.schema.observation import Timing
 from dynotune.schema.study import Estimate, Study
 from dynotune.text import words
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dynotune.schema.observation import Predicted
+from dynotune.schema.attribution import Predicted
 from dynotune.trace.facts import intervals
 from dynotune.trace.facts.copies import kind_of
 from dynotune.trace.facts.fusion import COMPILED, merged

@@ -11,15 +11,15 @@ from dynotune.schema.explanation import Explained, Folklore
 
 HEAD = """# Findings
 
-What `dynotune doctor` and `dynotune diagnose` may find, family by family. `dynotune explain ID` shows one of them in
-the terminal. How shares and severities are defined stands in [the reference of diagnoses](diagnosis.md).
+All that `dynotune doctor` and `dynotune diagnose` may find, family by family. `dynotune explain ID` shows one of them
+in the terminal. How shares and severities are defined stands in [the reference of diagnoses](diagnosis.md).
 
 This page is made from the rules themselves: `make findings` writes it.
 """
 FOLKLORE_HEAD = """
 ## Popular remedies
 
-What is often recommended, and does not do what is said of it. `dynotune doctor --about WORD` answers with these, and
+These are often recommended, and do not do what is said of them. `dynotune doctor --about WORD` answers with these, and
 `doctor` mentions one where its traces stand on the machine.
 """
 

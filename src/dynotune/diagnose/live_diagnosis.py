@@ -102,7 +102,7 @@ class LiveDiagnosis:
         return observation, path
 
     def _memory(self, processes: Sequence[ProcessState]) -> list[RankMemory] | Unknown:
-        """What the program holds on its devices, if it goes on for long enough."""
+        """Return what the program holds on its devices, if it goes on for long enough."""
         if not self.runner.goes_on or not any(process.allocators for process in processes):
             return Unknown("the program has no device memory, or had ended")
         try:

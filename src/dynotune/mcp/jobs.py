@@ -30,7 +30,7 @@ LONGEST_REPORT = 6000
 """Characters, some 1,500 tokens; the whole is in the folder."""
 LONGEST_LINE, LAST_LINES = 200, 4
 WITHOUT_REPORT = ("explain", "knobs")
-"""What these print is all they know; with `--json` they print nothing."""
+"""They print all they know; with `--json` they print nothing."""
 _VERDICT = ("verdict", "speedup", "ci", "unit", "reason")
 
 

@@ -30,7 +30,7 @@ Blocks = list[tuple[Life, TermName]]
 def account(
     device: DeviceOwners, owners: Owners, lives: Lives | None, *, process_bytes: int | Unknown, **known: Any
 ) -> RankMemory:
-    """What one process held on one device.
+    """Return what one process held on one device.
 
     Args:
         process_bytes: what the driver counts for the process at the time of the snapshot.
@@ -62,7 +62,7 @@ def account(
 
 
 def of_snapshot(lives: Lives) -> RankMemory:
-    """What a snapshot tells of one device: blocks by line, at the peak of its history and at its end."""
+    """Return what a snapshot tells of one device: blocks by line, at the peak of its history and at its end."""
     size, notes = words.num_bytes, []
     for event, asked, where in lives.failures[-3:]:
         _, room = lives.room(event)
@@ -87,7 +87,7 @@ def _moments(lives: Lives, blocks: Blocks, begin: int, outside: int | Unknown) -
 
 @dataclass(frozen=True, slots=True)
 class _Marks:
-    """What the agent marked, in order, and after how many events of the history."""
+    """Hold what the agent marked, in order, and after how many events of the history."""
 
     at: list[int]
     names: list[str]
@@ -143,7 +143,7 @@ def _unowned(life: Life, marks: _Marks, trains: bool) -> TermName:
 
 
 def _of_lists(modules: Mapping[str, int]) -> dict[str, int]:
-    """What the modules of lists hold, each with all below it."""
+    """Return what the modules of lists hold, each with all below it."""
     held: Counter[str] = Counter()
     for name, size in modules.items():
         for match in _IN_A_LIST.finditer(name):
@@ -188,7 +188,7 @@ def _moment(lives: Lives, blocks: Blocks, event: int, outside: int | Unknown) ->
 
 
 def _facts(lives: Lives, blocks: Blocks, marks: _Marks) -> dict[str, bool | int]:
-    """What the findings ask besides what the agent told."""
+    """Return what the findings ask besides what the agent told."""
     event = lives.peak(marks.begin)
     alive = [(life, term) for life, term in blocks if life.born < event <= life.died]
     in_forward = [life for life, term in alive if term == "activations" and marks.phase(life.born) == "forward"]

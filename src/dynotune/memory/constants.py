@@ -55,7 +55,7 @@ def gpu(text: str) -> PretendedGpu:
 
 
 def outside(model: PretendedGpu, torch: str, *, convolves: bool) -> tuple[int, int, list[str]]:
-    """What a process has of the GPU besides torch's allocator, by the rows for this generation and version.
+    """Return what a process has of the GPU besides torch's allocator, by the rows for this generation and version.
 
     Args:
         convolves: it uses cuDNN.

@@ -1,4 +1,4 @@
-"""Where a step of a command goes, what it is lost to, and what settings would save of it."""
+"""Tell where a step of a command goes, what it is lost to, and what settings would save of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dynotune.schema.trace_summary import Place
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True, tag="shares"):
-    """Where a step of the plain window goes; sums to 1."""
+    """Hold where a step of the plain window goes; sums to 1."""
 
     input: float
     transfer: float

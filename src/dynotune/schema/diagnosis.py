@@ -70,7 +70,7 @@ class UpperBound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """What the loader would reach with one thing changed. Nobody has proved it: `compare` does.
+    """Hold what the loader would reach with one thing changed. Nobody has proved it: `compare` does.
 
     Args:
         setting: that changes it; "" where the program has to.

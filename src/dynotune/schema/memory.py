@@ -1,4 +1,4 @@
-"""Where device memory goes and what fits: what `dynotune memory` says. Defined in docs/reference/records.md."""
+"""Tell where device memory goes and what fits: what `dynotune memory` says. Defined in docs/reference/records.md."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True, tag="capacity"):
-    """What fits on one card. `measured`: by batch."""
+    """Hold what fits on one card. `measured`: by batch."""
 
     card: str
     limit_bytes: int

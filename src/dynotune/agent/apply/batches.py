@@ -64,7 +64,7 @@ class BatchesSite(Site):
             loader.__dict__["batch_sampler"] = batches  # past the refusal to have it changed
 
     def _lengths(self, dataset: Any) -> array[int]:
-        """Of all samples; empty where they cannot be had, or tell nothing."""
+        """Return those of all samples; none where they cannot be had, or tell nothing."""
         try:
             lengths = read_lengths(dataset)
             if len(set(lengths)) < 2:

@@ -18,5 +18,5 @@ class SharedCounts:
         self._values[os.getpid() % _ROWS * self._num + index] += value
 
     def each(self, index: int) -> list[float]:
-        """Of all processes."""
+        """Return the counts of all processes."""
         return list(self._values[index :: self._num])

@@ -20,7 +20,7 @@ LONG_S = 0.001
 class Garbage:
     """Follows Python's collections through `gc.callbacks`, in processor time.
 
-    What a collection frees may wait, for the device or a lock, in any thread: that is no work of the collector.
+    Finalizers may wait, for the device or a lock, in any thread: that is no work of the collector.
     """
 
     def __init__(self) -> None:

@@ -58,7 +58,7 @@ class Padding:
 
 
 def _lengths(torch: Any, batch: Any) -> tuple[str, list[int], int] | None:
-    """What tells, the rows' lengths, and how long each row of the batch is."""
+    """Return what tells, the rows' lengths, and how long each row of the batch is."""
     if isinstance(batch, Mapping):
         named = [(str(name), value) for name, value in batch.items() if not _OTHERS.search(str(name))]
         named.sort(key=lambda pair: "mask" not in pair[0])

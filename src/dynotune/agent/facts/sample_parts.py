@@ -1,4 +1,4 @@
-"""Where the time of a sample goes: one look at a thread that loads becomes a part, what does it, and the user's line.
+"""Tell where the time of a sample goes: a look at a loading thread becomes a part, what does it, and the user's line.
 
 The innermost frame that the table knows decides, up to the first frame of the user's own. What is written in C has no
 frame: the call that a frame is at is read from its source (Python 3.11 and later; before, from its line).
@@ -205,7 +205,7 @@ def _has(class_: type, code: CodeType) -> bool:
 
 
 def _called(code: CodeType, lasti: int) -> str:
-    """What is called at this instruction, as it is written and without its arguments; else the expression."""
+    """Return what is called at this instruction, as it is written and without its arguments; else the expression."""
     at: Any = list(code.co_positions())[max(0, lasti) // 2]
     line, end, column, end_column = at
     if None in at:

@@ -262,7 +262,7 @@ class Fetching:
 
 
 def _bytes_read() -> dict[str, int]:
-    """What this process has read since it began, and of it from storage; {} where the kernel does not tell."""
+    """Return what this process has read since it began, and of it from storage; {} where the kernel does not tell."""
     try:
         with open("/proc/self/io", encoding="ascii") as file:
             words = file.read().split()

@@ -115,7 +115,7 @@ def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
 
 
 def _refuse(torch: Any, recorder: Recorder) -> None:
-    """What is not modelled."""
+    """Refuse what is not modelled."""
 
     def refusing(reason: str) -> Any:
         class Refusing:
@@ -191,7 +191,7 @@ def _show_values(torch: Any, device: Any) -> None:
 
 
 def _choose(torch: Any, recorder: Recorder) -> None:
-    """What torch chooses by the kind of tensor or device."""
+    """Choose as torch does by the kind of tensor or device."""
     functional, fake_class = torch.nn.functional, import_module("torch._subclasses.fake_tensor").FakeTensor
     attend = kernels.attention(torch, functional.scaled_dot_product_attention)
     functional.scaled_dot_product_attention = torch._C._nn.scaled_dot_product_attention = attend

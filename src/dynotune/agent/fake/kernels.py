@@ -1,4 +1,4 @@
-"""What torch's rules for shapes do not tell of CUDA's kernels: which attention runs, and what cuBLAS holds."""
+"""Tell what torch's rules for shapes do not tell of CUDA's kernels: which attention runs, and what cuBLAS holds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONVOLVES = {"aten::" + name for name in ("convolution", "cudnn_batch_norm", "na
 
 
 def workspace_bytes(setting: str, capability: tuple[int, int], version: tuple[int, int]) -> int:
-    """What cuBLAS takes for each handle.
+    """Return what cuBLAS takes for each handle.
 
     Args:
         setting: `CUBLAS_WORKSPACE_CONFIG`; "" where it is not set.

@@ -54,7 +54,7 @@ def make(torch: Any, recorder: Recorder) -> Any:
         return [args[at] if at < len(args) else kwargs.get(name) for at, name in written_by[func]]
 
     def inner_device(func: Any, args: Any) -> Any:
-        """What C++ is told that asks for the device of a tensor on the pretended one; None where it asks nothing."""
+        """Return what C++ is told when it asks for a tensor's device; None where it asks nothing."""
         if func is not ask_device or not on_device(args[0]):
             return None
         return torch.device("meta") if args[0].fake_mode.in_kernel_invocation else inside

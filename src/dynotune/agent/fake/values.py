@@ -95,7 +95,7 @@ class Values:
         return made.fill_(self._stand_in(tensor))
 
     def _truth(self, func: Any, args: Any) -> bool:
-        """What the operator would say of tensors of one element, which stands for all."""
+        """Return what the operator would say of tensors of one element, which stands for all."""
 
         def one(value: Any) -> Any:
             is_tensor = isinstance(value, self._torch.Tensor)

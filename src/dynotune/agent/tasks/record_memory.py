@@ -183,7 +183,7 @@ class RecordMemory(Task):
         return _address(tensor) if pretended is None else pretended.address(tensor)
 
     def _tell_workspaces(self) -> None:
-        """What cuBLAS holds for its handles, known by its release; the next product gets it again."""
+        """Tell what cuBLAS holds for its handles, by its release; the next product gets it again."""
         torch = self.program.torch
         clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
         # A captured graph may use these workspaces.

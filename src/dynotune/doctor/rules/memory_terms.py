@@ -1,4 +1,4 @@
-"""What would save device memory, by the terms of a recorded step: each with the bytes predicted."""
+"""Tell what would save device memory, by the terms of a recorded step: each with the bytes predicted."""
 
 from __future__ import annotations
 

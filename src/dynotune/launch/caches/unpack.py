@@ -292,7 +292,7 @@ def _damaged(name: str) -> RecordError:
 
 @dataclass(slots=True)
 class _Merged:
-    """What came of all caches together."""
+    """Hold what came of all caches together."""
 
     num_new: int = 0
     num_kept: int = 0

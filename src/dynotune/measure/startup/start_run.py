@@ -62,7 +62,7 @@ class Places(NamedTuple):
 
 @contextlib.contextmanager
 def all_places(folder: Path, env: Mapping[str, str]) -> Iterator[dict[Arm, Places]]:
-    """Of all arms. Temporary folders are gone when it is left; the warm caches stay."""
+    """Yield the caches of all arms. Temporary folders are gone when it is left; the warm caches stay."""
     wanted = env.get("TMPDIR", "")
     base = Path(wanted if wanted and Path(wanted).is_dir() else tempfile.gettempdir())
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""What the driver counts for one process on one GPU, with the memory of other processes apart."""
+"""Tell what the driver counts for one process on one GPU, with the memory of other processes apart."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_OUTSIDE_BYTES = 3 << 30
 
 
 class DeviceMemory(NamedTuple):
-    """What is used on a GPU in all, and by each process that NVML lists."""
+    """Hold what is used on a GPU in all, and by each process that NVML lists."""
 
     used_bytes: int
     by_pid: Mapping[int, int]

@@ -54,7 +54,7 @@ COMPILED_HOST = Range(0.2, 0.7)
 GRAPH_HOST = Range(0.02, 0.15)
 """Of the host's own time in the model: compiled code still launches kernels one by one, a graph launches itself."""
 COMPILED_CALL_S = Range(40e-6, 250e-6)
-"""Of the host, for each call of a compiled model and its backward pass: guards and wrappers, however little it does."""
+"""Host time for each call of a compiled model and its backward pass: guards and wrappers, however little it does."""
 FUSED_OPTIMIZER_HOST = Range(0.05, 0.35)
 FUSED_OPTIMIZER = Range(0.3, 0.85)
 PINNED_COPY = Range(0.25, 0.6)
@@ -100,7 +100,7 @@ def _predicted(again: Replay, most: Change, least: Change, unseen: bool) -> Pred
 
 
 class _Parts:
-    """What settings change of a timeline, as rows of the device's table and spans of the host.
+    """Hold what settings change of a timeline, as rows of the device's table and spans of the host.
 
     Args:
         faster: the host's speed without the recorder.

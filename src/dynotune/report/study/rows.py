@@ -79,6 +79,12 @@ class Tried:
         """The one to show where there is room for one."""
         return self.alone or self.worth
 
+    @property
+    def word(self) -> str:
+        """Its fate; a setting that was proved only together with others is not called proved by itself."""
+        ci = self.shown.ci if self.shown is not None else None
+        return "in recipe" if self.kind == "proved" and (ci is None or ci[0] <= 1) else KINDS[self.kind]
+
 
 @dataclass(frozen=True, slots=True)
 class Joint:

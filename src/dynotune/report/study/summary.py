@@ -153,7 +153,7 @@ class _Rows:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         pictured = options.max_width >= WIDTH_OF_PICTURES and not options.ascii_only
-        widest = max(len(KINDS[row.kind]) for row in self.rows)
+        widest = max(len(row.word) for row in self.rows)
         measured = [row for row in self.rows if row.shown is not None]
         shown = _chosen(measured)
         # Names give way to figures.
@@ -194,7 +194,7 @@ def _cells(row: Tried) -> list[Text]:
     estimate = row.shown
     ci = interval_of(estimate) if estimate else None
     return [
-        Text(KINDS[row.kind], style=STYLES[row.kind]),
+        Text(row.word, style=STYLES[row.kind]),
         Text(words.plain(row.name)),
         Text(words.times(estimate.speedup, digits=words.digits(ci)) if estimate else ""),
         Text(words.interval(ci) if estimate else "", style="dim"),
@@ -204,7 +204,7 @@ def _cells(row: Tried) -> list[Text]:
 def _unmeasured(rows: Sequence[Tried], widest: int) -> Iterator[Text]:
     """A line for each of the first ones, with the reason; how many more there are."""
     for row in rows[:NUM_SETTINGS]:
-        line = Text.assemble((f"{KINDS[row.kind]:<{widest}}", STYLES[row.kind]), f"  {words.plain(row.candidate.id)}")
+        line = Text.assemble((f"{row.word:<{widest}}", STYLES[row.kind]), f"  {words.plain(row.candidate.id)}")
         if row.reason:
             line.append(f"  {words.plain(row.reason, longest=LONGEST_REASON)}", style="dim")
         line.no_wrap, line.overflow = True, "ellipsis"

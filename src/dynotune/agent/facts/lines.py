@@ -204,16 +204,18 @@ class Lines:
     def _take(self, me: int) -> tuple[list[tuple[int, list[Taken]]], int]:
         """All stacks, innermost frame first, that of the steps' thread before the others; and its processor time.
 
-        No frame is held on to afterwards: it keeps all objects alive that its function had.
+        No frame is held on to afterwards: it keeps all objects alive that its function had. The frame of this function
+        would, in a circle: its own variable holds it.
         """
         frames, taken = sys._current_frames(), []
+        frames.pop(me, None)
         for ident, innermost in ((self._of_steps, frames.pop(self._of_steps, None)), *frames.items()):
             frame: FrameType | None = innermost
             stack: list[Taken] = []
             while frame is not None and len(stack) < MOST_FRAMES:
                 stack.append((frame.f_code, frame.f_lineno or 0, frame.f_globals, frame.f_lasti))
                 frame = frame.f_back
-            if stack and ident != me and (self._among is None or ident in self._among):
+            if stack and (self._among is None or ident in self._among):
                 taken.append((ident, stack))
         return taken, time.clock_gettime_ns(self._clock)
 

@@ -33,6 +33,9 @@ def make(torch: Any, recorder: Recorder) -> Any:
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_map_only
 
+    # torch would have a real device begin its work: by the name of this function since 2.5, and before.
+    for name in ("init_gpu_context", "init_cuda_context"):
+        setattr(fake_tensor, name, lambda device: None)
     fake_class = fake_tensor.FakeTensor
     fake_class.is_cuda = property(on_device)
     cuda, inside = torch.device("cuda", 0), torch.device(INSIDE, 0)

@@ -28,8 +28,11 @@ from dynotune.trace.timeline import (
     Ints,
     MemoryMarks,
     Timeline,
+    by_alphabet,
     in_order,
+    joined,
     launches,
+    taken,
 )
 
 T = TypeVar("T")
@@ -127,17 +130,14 @@ def _of_the_only_process(parts: list[Spans]) -> list[Spans]:
 
 
 def _timelines(file: Export, facts: _Facts, parts: list[Spans]) -> list[Timeline]:
-    # Names are numbered by alphabet, so that no order of rows shows in the answer.
-    alphabet = sorted(file.names)
-    number = np.empty(len(alphabet), dtype=np.int64)
-    number[[file.names[name] for name in alphabet]] = np.arange(len(alphabet))
+    alphabet, number = by_alphabet(file.names)
     parts = [replace(part, name=number[part.name]) for part in parts]
-    by_process = [part.rows(np.argsort(part.process, kind="stable")) for part in parts]
+    by_process = [taken(part, np.argsort(part.process, kind="stable")) for part in parts]
     device, *others = (np.unique(part.process) for part in by_process)
     made = []
     for process in (device if len(device) else np.unique(np.concatenate(others))).tolist():
         bounds = [np.searchsorted(part.process, [process, process + 1]) for part in by_process]
-        own = [part.rows(slice(*bound)) for part, bound in zip(by_process, bounds, strict=True)]
+        own = [taken(part, slice(*bound)) for part, bound in zip(by_process, bounds, strict=True)]
         made.append(_timeline(file, facts, alphabet, process, *own))
     return made
 
@@ -223,7 +223,7 @@ def _timed(part: Spans, notes: list[str]) -> Spans:
     good = (end >= start) & (start > -_LARGEST_TIME_NS) & (end < _LARGEST_TIME_NS) & ((start != 0) | (end != 0))
     if not good.all():
         notes.append(f"{int((~good).sum()):,} rows are left out: they have no times, or end before they start")
-    return part.rows(good)
+    return taken(part, good)
 
 
 def _with_syncs(file: Export, host: Spans, syncs: Spans, notes: list[str]) -> tuple[Spans, dict[int, str]]:
@@ -234,7 +234,7 @@ def _with_syncs(file: Export, host: Spans, syncs: Spans, notes: list[str]) -> tu
     """
     known = (syncs.correlation != UNKNOWN) | ("launches" in file.missing)
     called = host.correlation[host.kind == HostKind.CALL]
-    lone = syncs.rows(known & ~np.isin(syncs.correlation, called[called != UNKNOWN]))
+    lone = taken(syncs, known & ~np.isin(syncs.correlation, called[called != UNKNOWN]))
     if not len(lone):
         return host, {}
     notes.append(f"{len(lone):,} waits have no recorded call, and are named as the call that makes such a wait")
@@ -246,17 +246,17 @@ def _with_syncs(file: Export, host: Spans, syncs: Spans, notes: list[str]) -> tu
         heappush(free, (end, lane))
         place[row] = -2 - lane
     labels = {-2 - lane: f"waits without a call {lane}" for lane in range(len(free))}
-    return nsys_spans.joined([host, replace(lone, place=place)]), labels
+    return joined([host, replace(lone, place=place)]), labels
 
 
 def _sorted(part: Spans) -> Spans:
     """In the order that `Timeline` promises; rows that it leaves open, by their values."""
-    ordered = part.rows(in_order(part.start_ns, part.end_ns))
+    ordered = taken(part, in_order(part.start_ns, part.end_ns))
     if not ((np.diff(ordered.start_ns) == 0) & (np.diff(ordered.end_ns) == 0)).any():
         return ordered
     ties = (part.num_bytes, part.stream, part.correlation, part.place, part.name, part.kind)
-    part = part.rows(np.lexsort(ties))
-    return part.rows(in_order(part.start_ns, part.end_ns))
+    part = taken(part, np.lexsort(ties))
+    return taken(part, in_order(part.start_ns, part.end_ns))
 
 
 def _facts(file: Export) -> _Facts:

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dynotune.trace.readers import sqlite_tables as tables
 from dynotune.trace.readers.sqlite_tables import NULL, Database
-from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, joined
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -77,15 +76,6 @@ class Spans:
 
     def __len__(self) -> int:
         return len(self.start_ns)
-
-    def rows(self, at: Ints | NDArray[np.bool_] | slice) -> Spans:
-        """Those at `at`, which indexes as numpy does."""
-        return Spans(*(getattr(self, column.name)[at] for column in fields(self)))
-
-
-def joined(parts: Iterable[Spans]) -> Spans:
-    some = list(parts)
-    return Spans(*(np.concatenate([getattr(part, column.name) for part in some]) for column in fields(Spans)))
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dynotune.report.bars import OF_A_STEP
 from dynotune.report.page import records
-from dynotune.report.page.table import NOTHING, Table
+from dynotune.report.page.records import NOTHING, Table
 from dynotune.report.study.header import pays_off
 from dynotune.report.study.rows import PHASES, Tried, ablated, interval_of, joints, saved, tried
 from dynotune.report.terminal import unverified

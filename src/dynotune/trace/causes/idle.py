@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import MANY_SMALL_COPIES, SHORT_KERNEL_S, SMALL_COPY_BYTES, Place
 from dynotune.trace.facts import call_order, copies, intervals
-from dynotune.trace.facts.cuda_calls import plain_name
 from dynotune.trace.facts.idle import Gaps, loader_spans
-from dynotune.trace.facts.kernels import GRAPH_LAUNCHES
+from dynotune.trace.facts.kernels import launches_graph
 from dynotune.trace.facts.nesting import begins_inside, outermost
 from dynotune.trace.facts.rank_facts import (
     LostTime,
@@ -347,19 +346,13 @@ def _queued(facts: RankFacts, gaps: Gaps) -> Iterator[LostTime]:
             where = Place() if cause == "launch-latency" else _largest_place(facts, found, queued[rows])
             times = f"{duration(queued[rows].mean())} each, {duration(queued[rows].max())} at most"
             evidence = [f"gaps: {per_step(facts, len(rows))}, {times}"]
-            in_graphs = int(queued[rows[_of_graphs(facts, gaps.call[rows])]].sum())
+            in_graphs = int(queued[rows[launches_graph(facts.timeline, gaps.call[rows])]].sum())
             if cause == "queue-stalled" and in_graphs:
                 evidence.append(
                     f"{time_per_step(facts, in_graphs)} before or between pieces of CUDA graphs, "
                     "of which a recording may lack some"
                 )
             yield LostTime(cause, int(queued[rows].sum()), claim, where, tuple(evidence))
-
-
-def _of_graphs(facts: RankFacts, calls: Ints) -> NDArray[np.bool_]:
-    """For each call (row of the host): whether it launched a CUDA graph."""
-    names = facts.timeline.host.name[calls]
-    return told_by_name(facts.timeline.names, names, lambda name: plain_name(name) in GRAPH_LAUNCHES)
 
 
 def _largest_place(facts: RankFacts, found: PlaceRows, lost_ns: Ints) -> Place:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from dynotune.trace.facts.cuda_calls import plain_name
 from dynotune.trace.facts.kernel_names import CLASSES, classify, uses_tensor_cores
 from dynotune.trace.facts.nesting import begins_inside
 from dynotune.trace.facts.steps import named
-from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, touching
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, told_by_name, touching
 
 MATH_ATTENTION = "aten::_scaled_dot_product_attention_math"
 """The operator whose kernels are of class attention-math: their own names do not tell them from others."""
@@ -66,7 +65,7 @@ def facts(timeline: Timeline, window: tuple[int, int], num_steps: int | None) ->
         per_s=num_started * 1e9 / (end - start) if end > start else 0.0,
         per_step=num_started / num_steps if num_steps else None,
         num_launches=_num_distinct(launched[known], len(timeline.host)) if known.any() else None,
-        in_graphs=_num_in_graphs(timeline, launched[known]) if known.any() else None,
+        in_graphs=int(launches_graph(timeline, launched[known]).sum()) if known.any() else None,
         mean_queue_depth=mean_depth,
         max_queue_depth=max_depth,
         tensor_core_share=_tensor_core_share(timeline, rows, by_name, duration),
@@ -87,10 +86,10 @@ def _num_distinct(rows: Ints, num: int) -> int:
     return int(seen.sum())
 
 
-def _num_in_graphs(timeline: Timeline, launched: Ints) -> int:
-    num_calls = np.bincount(timeline.host.name[launched], minlength=len(timeline.names))
-    graphs = [index for index in np.flatnonzero(num_calls) if plain_name(timeline.names[index]) in GRAPH_LAUNCHES]
-    return int(num_calls[graphs].sum())
+def launches_graph(timeline: Timeline, calls: Ints) -> NDArray[np.bool_]:
+    """For each call (row of the host): whether it launched a CUDA graph."""
+    names = timeline.host.name[calls]
+    return told_by_name(timeline.names, names, lambda name: plain_name(name) in GRAPH_LAUNCHES)
 
 
 def _queue_depth(timeline: Timeline, window: tuple[int, int]) -> tuple[float | None, int | None]:
@@ -143,8 +142,7 @@ def _class_table(
     return sorted(table, key=lambda row: (-row.total_s, row.name))
 
 
-def _class_row(name: str, parts: Iterable[tuple[int, str, int]], whole: int) -> KernelClass:
-    parts = list(parts)
+def _class_row(name: str, parts: list[tuple[int, str, int]], whole: int) -> KernelClass:
     total = sum(part[0] for part in parts)
     return KernelClass(
         name=name,

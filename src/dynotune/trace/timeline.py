@@ -109,11 +109,8 @@ class MemoryMarks:
 class DeviceProperties:
     """A GPU as the recorder describes it; None and "" for what it leaves out."""
 
-    index: int
     name: str = ""
-    total_memory_bytes: int | None = None
     compute_capability: tuple[int, int] | None = None
-    num_multiprocessors: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,10 +43,8 @@ _Kind = TypeVar("_Kind")
 class _Device(msgspec.Struct):
     id: int
     name: str = ""
-    memory: int | None = msgspec.field(name="totalGlobalMem", default=None)
     major: int | None = msgspec.field(name="computeMajor", default=None)
     minor: int | None = msgspec.field(name="computeMinor", default=None)
-    num_sms: int | None = msgspec.field(name="numSms", default=None)
 
 
 class _Job(msgspec.Struct):
@@ -189,11 +187,7 @@ def _clock_base_ns(slices: Slices[Any], start_ns: Ints) -> int | None:
 def _properties(slices: Slices[Any]) -> dict[int, DeviceProperties]:
     return {
         device.id: DeviceProperties(
-            index=device.id,
-            name=device.name,
-            total_memory_bytes=device.memory,
-            compute_capability=None if device.major is None or device.minor is None else (device.major, device.minor),
-            num_multiprocessors=device.num_sms,
+            device.name, None if device.major is None or device.minor is None else (device.major, device.minor)
         )
         for device in _value(slices, "deviceProperties", list[_Device]) or []
     }

@@ -61,16 +61,19 @@ def conclude(
 ) -> Diagnosis:
     """Ask all rules, and say what holds the command up."""
     findings, unknown = examine(ObservationView(observation))
-    timing, attribution = timing_of(observation), observation.attribution
+    attribution, processes = observation.attribution, observation.processes
+    known = [] if isinstance(processes, Unknown) else processes
+    none = processes if isinstance(processes, Unknown) else Unknown("no process of the command made steps")
+    timing = known[0].timing if known else none
+    loaders = [loader for process in known for loader in process.loaders]
     found: Bottleneck = "none" if isinstance(attribution, Unknown) else bottleneck(attribution)
     if not isinstance(attribution, Unknown):
-        processes = [] if isinstance(observation.processes, Unknown) else observation.processes
-        workers = max((loader.num_workers for one in processes for loader in one.loaders), default=0)
+        workers = max((loader.num_workers for loader in loaders), default=0)
         findings = [_with_predictions(finding, attribution.predicted, workers) for finding in findings]
     return Diagnosis(
         command=observation.command,
         verdict=_disturbance(observation)
-        + verdict(timing, attribution, found, findings, of_loader=_of_loader(observation)),
+        + verdict(timing, attribution, found, findings, of_loader=loaders[0].place if loaders else NOWHERE),
         bottleneck=found,
         shares=attribution if isinstance(attribution, Unknown) else attribution.shares,
         findings=findings,
@@ -105,14 +108,6 @@ def _disturbance(observation: Observation) -> str:
     if not isinstance(taken, int | float) or not isinstance(cores, int | float) or taken < DISTURBED * cores:
         return ""
     return f"Disturbed, as others used {taken / cores:.0%} of the cores. "
-
-
-def timing_of(observation: Observation) -> Timing | Unknown:
-    """Of the first rank's plain window."""
-    processes = observation.processes
-    if isinstance(processes, Unknown):
-        return processes
-    return processes[0].timing if processes else Unknown("no process of the command made steps")
 
 
 def bottleneck(attribution: Attribution) -> Bottleneck:
@@ -218,12 +213,6 @@ def _where(attribution: Attribution, found: Bottleneck) -> Place:
         if loss.id in ALLOCATOR if found == "memory" else part is not None and BOTTLENECK_OF[part] == found:
             return loss.where
     return NOWHERE
-
-
-def _of_loader(observation: Observation) -> Place:
-    """Where the first loader is drawn from."""
-    processes = [] if isinstance(observation.processes, Unknown) else observation.processes
-    return next((loader.place for process in processes for loader in process.loaders), NOWHERE)
 
 
 def _said(attribution: Attribution, found: Bottleneck) -> str:

@@ -70,11 +70,6 @@ class PlainWindow:
         return self._asked
 
     @property
-    def record(self) -> Record:
-        """Of the process whose steps count; of the first rank."""
-        return self.outcome.records[0]
-
-    @property
     def _timed(self) -> list[Record]:
         records = [record for record in self.outcome.records if record.last("window") is not None]
         return sorted(records, key=lambda record: record.among_ranks("rank") or 0)
@@ -121,7 +116,7 @@ class PlainWindow:
         outcome, asked = self.outcome, self._asked
         found = []
         if not self._runner.steady:
-            found.append(restlessness(self.record, min(window.first_step for window in outcome.windows)))
+            found.append(restlessness(outcome.records[0], min(window.first_step for window in outcome.windows)))
         if asked is not None and any(window.first_step != asked.at_step for window in outcome.windows):
             found.append("The window began later than it should have: ranks may have timed different steps.")
         if outcome.run.ended_by == "timeout":

@@ -33,7 +33,8 @@ def recipe_report(recipe: Recipe, *, problems: Mapping[str, str]) -> RenderableT
         problems: knob to the reason why `dynotune run` refuses it.
     """
     parts: list[RenderableType] = [_header(recipe.recipe), Padding(_settings(recipe, problems), (1, 0))]
-    facts = [(LABELS[name], words.plain(str(fact))) for name, fact in recipe.facts.items() if name in LABELS]
+    labels = {name: label.removeprefix("number of ") for name, label in LABELS.items()}
+    facts = [(labels[name], words.plain(str(fact))) for name, fact in recipe.facts.items() if name in labels]
     if facts:
         parts += [Text("Proved on", style="bold"), fields(facts)]
     else:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dynotune.schema.attribution import Predicted
 from dynotune.trace.facts import intervals
-from dynotune.trace.facts.copies import kind_of
+from dynotune.trace.facts.copies import kind_of, uploads
 from dynotune.trace.facts.fusion import COMPILED, merged
 from dynotune.trace.facts.idle import loader_spans
 from dynotune.trace.facts.kernel_names import CLASSES, is_of_half, is_slow_product, tensor_cores_of
@@ -121,9 +121,8 @@ class _Parts:
         self.of_optimizer = known & (intervals.covered(self.optimizer, launched, launched + 1) > 0)
         self.pointwise = np.isin(self._classes, _POINTWISE) & ~half & ~self.of_optimizer
         self.layout, self.convolution = self._classes == _LAYOUT, self._classes == _CONVOLUTION
-        copies = device.kind == DeviceKind.COPY
-        self.uploads = copies & self._told(lambda name: kind_of(name)[0] == "HtoD")
-        self.pageable = copies & self._told(lambda name: kind_of(name) == ("HtoD", True))
+        self.uploads = uploads(timeline)
+        self.pageable = self.uploads & self._told(lambda name: kind_of(name) == ("HtoD", True))
         self.loads = len(loader_spans(timeline)) > 0
 
     def _told(self, tell: Callable[[str], object]) -> NDArray[np.bool_]:

@@ -110,11 +110,7 @@ def _give_up_output() -> None:
 
 
 def command_of(context: typer.Context) -> list[str]:
-    """The user's command: what stood after `--`.
-
-    Raises:
-        UsageError: there was none.
-    """
+    """The user's command: what stood after `--`. Raises UsageError: there was none."""
     command = context.find_root().obj
     if not command:
         raise UsageError(

@@ -37,8 +37,7 @@ def show(report: Callable[[D], Any], document: D, json: str | None, *, soft_wrap
 def write_json(document: object, target: str) -> None:
     """Write `document` to the file `target`, or to standard output when that is `-`.
 
-    Raises:
-        UsageError: the file cannot be written.
+    Raises UsageError: the file cannot be written.
     """
     from dynotune.schema.document import encode
 

@@ -94,8 +94,7 @@ def compare(
 def measure(request: CompareRequest, *, resume: Path | None = None) -> Comparison:
     """Make the comparison, or continue the one in the folder `resume`, with its progress on stderr.
 
-    Raises:
-        DynotuneError: as `measure.protocol.compare`; protocol.Interrupted after saying how to go on.
+    Raises DynotuneError: as `measure.protocol.compare`; protocol.Interrupted after saying how to go on.
     """
     from dynotune.measure.comparison import protocol
     from dynotune.report import Progress, console
@@ -121,8 +120,7 @@ def measure(request: CompareRequest, *, resume: Path | None = None) -> Compariso
 def show(comparison: Comparison, json: str | None) -> None:
     """Print the comparison, as JSON too where asked.
 
-    Raises:
-        CommandFailed: an arm's command failed; that was the answer.
+    Raises CommandFailed: an arm's command failed; that was the answer.
     """
     from dynotune.report import comparison_table
 

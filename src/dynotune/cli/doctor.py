@@ -107,8 +107,7 @@ def _facts(python: str | None, command: list[str] | None) -> Facts:
 def interpreter_asked(python: str | None, command: list[str] | None, env: Mapping[str, str]) -> str | Unknown:
     """`--python`, that of the command, or the one that the shell would start.
 
-    Raises:
-        UsageError: `--python` names no program.
+    Raises UsageError: `--python` names no program.
     """
     from dynotune import probe
 

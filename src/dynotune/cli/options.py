@@ -42,8 +42,7 @@ _UNITS_S = {"s": 1, "min": 60, "m": 60, "h": 3600}
 def seconds(text: str, option: str) -> float:
     """Convert `90s`, `15m`, `15min` or `1.5h` to seconds.
 
-    Raises:
-        UsageError: the text is not a length of time, or has no unit.
+    Raises UsageError: the text is not a length of time, or has no unit.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h)?", text.strip())
     if match is None or float(match[1]) == 0:
@@ -218,8 +217,7 @@ def run_of(
 ) -> RunSpec:
     """The run of the command after `--`, here and with this environment.
 
-    Raises:
-        UsageError: a setting does not exist, or two of one knob were given.
+    Raises UsageError: a setting does not exist, or two of one knob were given.
     """
     run = RunSpec(
         command=list(context.find_root().obj or []),
@@ -236,8 +234,7 @@ def run_of(
 def typed_settings(texts: Sequence[str] | None) -> list[Setting]:
     """Settings as they stand on the command line, one for each knob.
 
-    Raises:
-        UsageError: no such setting, or two of one knob.
+    Raises UsageError: no such setting, or two of one knob.
     """
     if not texts:
         return []
@@ -275,8 +272,7 @@ def resumed_folder(context: typer.Context, resume: str, base: Path, file: str, *
         file: that tells such folders from others, `comparison.json`.
         but: parameters that may stand beside `--resume`; everything else is as it was begun.
 
-    Raises:
-        UsageError: there is none, or something else was given.
+    Raises UsageError: there is none, or something else was given.
     """
     what = file.removesuffix(".json")
     places = (Path(resume).expanduser().absolute(), base / resume)
@@ -323,11 +319,7 @@ def resume_with(folder: Path) -> str:
 
 
 def num_bytes(text: str | None, option: str) -> int | None:
-    """`500M`, `2G` or `1.5GiB` (powers of 1024) or `2GB` (of 1000) in bytes.
-
-    Raises:
-        UsageError: none of these.
-    """
+    """`500M`, `2G` or `1.5GiB` (powers of 1024) or `2GB` (of 1000) in bytes. Raises UsageError: none of these."""
     if text is None:
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", text.strip().lower())
@@ -365,11 +357,9 @@ def check_json(target: str | None) -> None:
 def check_output(target: str | Path | None, option: str) -> None:
     """Refuse now a file that could not be written after hours of measuring.
 
-    Args:
-        option: that names the file.
+    `option`: that names the file.
 
-    Raises:
-        UsageError: no file can be written there.
+    Raises UsageError: no file can be written there.
     """
     from dynotune.schema import atomic
 
@@ -403,11 +393,9 @@ def check_runs_folder(base: Path) -> None:
 def check_command(command: Sequence[str], env: Mapping[str, str], settings: Iterable[Setting] = ()) -> None:
     """Refuse a command that is not there before anything waits for another dynotune, or is measured.
 
-    Args:
-        settings: of any arm. If one changes PATH, or the run folder holds the command, the run itself will tell.
+    `settings`: of any arm. If one changes PATH, or the run folder holds the command, the run itself will tell.
 
-    Raises:
-        UsageError: as `find_executable`.
+    Raises UsageError: as `find_executable`.
     """
     from dynotune.launch.process import find_executable
 
@@ -419,8 +407,7 @@ def check_command(command: Sequence[str], env: Mapping[str, str], settings: Iter
 def check_run(context: typer.Context, run: RunSpec, candidate: Iterable[Setting] = ()) -> None:
     """Refuse a run that cannot begin, before anything waits for another dynotune or is measured.
 
-    Args:
-        candidate: settings of an arm besides the run's own.
+    `candidate`: settings of an arm besides the run's own.
 
     Raises:
         UsageError: there is no command, or it is not found.

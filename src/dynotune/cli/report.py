@@ -86,8 +86,7 @@ def _file_of(path: Path) -> Path:
 def noun_of(file: Path) -> str:
     """Return which of `NOUNS` the file is: `study` for `dynotune.study/2`.
 
-    Raises:
-        UsageError: it cannot be read, or has no report.
+    Raises UsageError: it cannot be read, or has no report.
     """
     try:
         schema = parse(atomic.read(file), Head).schema

@@ -142,11 +142,7 @@ def _recorded(request: RecordRequest, limit_bytes: int | None, top: int) -> Answ
 
 
 def _answer(arguments: Sequence[Sequence[Timeline]], asked: Question, top: int, *, notes: Sequence[str] = ()) -> Answer:
-    """What one trace says, or how two differ.
-
-    Args:
-        notes: what to be wary of, known before it was read.
-    """
+    """What one trace says, or how two differ. `notes`: what to be wary of, known before it was read."""
     from dynotune.trace import summarise
 
     arrangement = arrange(arguments, asked)

@@ -39,8 +39,7 @@ class Arrangement:
 def files_of(arguments: Sequence[Path]) -> list[list[Path]]:
     """The files that each argument stands for: itself, or the traces of a folder by name.
 
-    Raises:
-        UsageError: it is missing, or a folder without a trace; a file is named twice.
+    Raises UsageError: it is missing, or a folder without a trace; a file is named twice.
     """
     found = [_files_of(argument) for argument in arguments]
     seen: dict[Path, Path] = {}
@@ -54,11 +53,9 @@ def files_of(arguments: Sequence[Path]) -> list[list[Path]]:
 def arrange(arguments: Sequence[Sequence[Timeline]], asked: Question) -> Arrangement:
     """One trace of several ranks, or two to compare.
 
-    Args:
-        arguments: the processes found in the files of each argument.
+    `arguments`: the processes found in the files of each argument.
 
-    Raises:
-        UsageError: they are neither, or not what was asked for.
+    Raises UsageError: they are neither, or not what was asked for.
     """
     every = [timeline for timelines in arguments for timeline in timelines]
     if asked == "compare":
@@ -90,11 +87,7 @@ def as_text(path: Path) -> str:
 
 
 def is_snapshot(path: Path) -> bool:
-    """Whether it is a pickle; what is in it, its reader says.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
+    """Whether it is a pickle; what is in it, its reader says. Raises UsageError: it cannot be read."""
     try:
         with path.open("rb") as file:
             return path.suffix in SNAPSHOTS or file.read(1) == PICKLED

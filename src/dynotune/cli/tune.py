@@ -133,8 +133,7 @@ def _base_recipe(file: Path, typed: list[Setting]) -> tuple[BaseRecipe, list[Set
 def studied(request: TuneRequest, budget_s: float) -> tuple[Path, Study]:
     """Make the study with its progress on stderr.
 
-    Raises:
-        DynotuneError: as `search.tune.tune`; Interrupted after saying how to go on.
+    Raises DynotuneError: as `search.tune.tune`; Interrupted after saying how to go on.
     """
     from dynotune.search import tune as studies
 

@@ -77,8 +77,7 @@ def bound_of_compiling(view: ObservationView) -> float:
     Compiling shortens the host's work, too, so the device's work counts even if the host sets the pace now. It does not
     count if the loader sets the pace.
 
-    Raises:
-        Missing: the saving of fusing, or the number of recorded steps, is not known.
+    Raises Missing: the saving of fusing, or the number of recorded steps, is not known.
     """
     attribution, trace, step_s = view.attribution, view.trace, view.timing.step_s
     fusable_s, shares = view.kernels.fusable_s, attribution.shares
@@ -108,11 +107,7 @@ def operators(view: ObservationView, matches: Callable[[str], object]) -> list[O
 
 
 def operators_per_step(view: ObservationView, matches: Callable[[str], object]) -> float:
-    """Return how many of these operators a step calls.
-
-    Raises:
-        Missing: the recorded steps were not counted.
-    """
+    """Return how many of these operators a step calls. Raises Missing: the recorded steps were not counted."""
     num_steps = view.trace.num_steps
     if not num_steps:
         raise Missing("steps in the trace", "they are neither marked nor found")

@@ -106,11 +106,7 @@ class Rule:
         return setting.knob in self.knobs or setting in self.settings
 
     def __call__(self, view: ObservationView) -> Iterator[Finding]:
-        """Judge.
-
-        Raises:
-            Missing: a fact that the rule needs is not known.
-        """
+        """Judge. Raises Missing: a fact that the rule needs is not known."""
         if not self.on_cuda or view.uses_cuda:
             yield from filter(None, (self._finding(view, each) for each in self.judge(view)))
 

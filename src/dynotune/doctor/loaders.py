@@ -22,11 +22,7 @@ def main_loader(view: ObservationView) -> Loader | None:
 
 
 def loading_of(loader: Loader) -> Loading:
-    """Return the cost of the loader's batches.
-
-    Raises:
-        Missing: the making of batches was not timed.
-    """
+    """Return the cost of the loader's batches. Raises Missing: the making of batches was not timed."""
     return required(loader.loading, "what making batches takes")
 
 

@@ -35,11 +35,7 @@ class Missing(Exception):
 
 
 def required(value: T | Unknown, name: str) -> T:
-    """Return the value.
-
-    Raises:
-        Missing: it is unknown.
-    """
+    """Return the value. Raises Missing: it is unknown."""
     if isinstance(value, Unknown):
         raise Missing(name, value.reason)
     return value
@@ -261,11 +257,7 @@ def _in_words(name: str, value: Value) -> str:
 
 
 def needs(condition: bool, name: str, reason: str) -> None:
-    """Check what a rule needs.
-
-    Raises:
-        Missing: `condition` does not hold.
-    """
+    """Check what a rule needs. Raises Missing: `condition` does not hold."""
     if not condition:
         raise Missing(name, reason)
 

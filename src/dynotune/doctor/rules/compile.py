@@ -179,8 +179,7 @@ def cudagraph_rerecord(view: ObservationView) -> Judgements:
 def compiled(view: ObservationView) -> Compilation | None:
     """Return what torch compiled; None if nothing was compiled.
 
-    Raises:
-        Missing: something is compiled, and torch's counters are not known.
+    Raises Missing: something is compiled, and torch's counters are not known.
     """
     compilation = view.process.compilation
     if not isinstance(compilation, Unknown):

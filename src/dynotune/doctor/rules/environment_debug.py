@@ -25,8 +25,7 @@ def _asks_for_debug(value: str) -> bool:
 class Flag(NamedTuple):
     """A debugging variable: which values count, how severe they are, and what they do.
 
-    Args:
-        on_gpu: it acts only if there is a GPU.
+    `on_gpu`: it acts only if there is a GPU.
     """
 
     name: str

@@ -74,8 +74,7 @@ def slowed_gpus(
         claim: `{names}` stands for the GPUs.
         commands: `{option}` stands for the option by which nvidia-smi takes one GPU.
 
-    Raises:
-        Missing: no GPU is slowed, as far as one could tell.
+    Raises Missing: no GPU is slowed, as far as one could tell.
     """
     slowed: dict[str, Slowed] = {}
     unknown = None
@@ -104,11 +103,7 @@ def slowed_gpus(
 
 
 def _held_by(view: ObservationView, reasons: tuple[str, ...], unless: str = "") -> Callable[[str], Slowed | None]:
-    """Make a look for these clock event reasons.
-
-    Args:
-        unless: another reason that explains these.
-    """
+    """Make a look for these clock event reasons. `unless`: another reason that explains these."""
 
     def look(gpu: str) -> Slowed | None:
         idle = None

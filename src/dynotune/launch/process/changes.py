@@ -56,8 +56,7 @@ def scan(root: Path, *, skip: Iterable[Path] = (), most: int = MOST_ENTRIES) -> 
         skip: folders that are left out, with what is in them; absolute, links resolved.
         most: entries after which the walk stops.
 
-    Raises:
-        OSError: `root` itself cannot be read. What cannot be read below it is left out, as not listed.
+    Raises OSError: `root` itself cannot be read. What cannot be read below it is left out, as not listed.
     """
     left_out = {str(path) for path in skip}
     device = root.stat().st_dev

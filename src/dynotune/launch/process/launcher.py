@@ -141,9 +141,7 @@ def start(
 class Launched:
     """A started command and everything that came of it. Leaving the `with` block ends what is still there.
 
-    Args:
-        changes: what happened to files below the working directory, or to their copies; set at the end of a
-            captured run.
+    `changes`: what happened to files below the working directory, or to their copies; set at the end of a captured run.
     """
 
     _order: Mapping[str, Any]

@@ -127,8 +127,7 @@ def changes_in(view: View) -> Changes:
 def _other_names(view: View, linked: Mapping[bytes, os.stat_result]) -> tuple[set[str], bool]:
     """Names in the directory of files that were copied under another of their names, and now differ.
 
-    Args:
-        linked: the copies, by the handles of what they are copies of.
+    `linked`: the copies, by the handles of what they are copies of.
 
     Returns:
         The names, and whether the walk was cut.

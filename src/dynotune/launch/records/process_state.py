@@ -59,11 +59,9 @@ _PARTS: dict[str, Any] = {
 def state_of_process(record: Record, launched_s: float, *, steady: bool = True) -> ProcessState:
     """A process that makes steps; `launched_s` is the launch on CLOCK_MONOTONIC.
 
-    Args:
-        steady: its steps had become steady before its window began.
+    `steady`: its steps had become steady before its window began.
 
-    Raises:
-        RecordError: an event of it is not as the agent writes it.
+    Raises RecordError: an event of it is not as the agent writes it.
     """
     process = summarise(record, launched_s)
     try:

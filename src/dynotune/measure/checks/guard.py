@@ -163,8 +163,7 @@ def _is_clear(judged: Guarded | Unknown) -> bool:
 def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readings | None = None) -> Guarded | Unknown:
     """Judge an arm by what its ranks computed, the worst of them; Unknown where it cannot be told.
 
-    Args:
-        nudged: of the baseline, with its weights moved by a rounding error.
+    `nudged`: of the baseline, with its weights moved by a rounding error.
     """
     key = " ".join(map(str, sorted(settings, key=lambda setting: setting.knob)))
     again = own.first if own.again is None else own.again

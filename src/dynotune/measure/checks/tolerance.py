@@ -91,8 +91,7 @@ def guarded(settings: Iterable[Setting]) -> list[Setting]:
 def allowed(settings: Iterable[Setting], precision: str) -> Tolerance:
     """Of these settings together, for a program that computes in `precision`: the widest of each.
 
-    Args:
-        precision: of the baseline, as the agent saw it; "" where it could not be seen.
+    `precision`: of the baseline, as the agent saw it; "" where it could not be seen.
     """
     rows = [_tolerance_of(setting) for setting in settings if knobs.get(setting.knob).effect == "numerics"]
     found = [tolerance for tolerance, _ in rows] or [ORDER]

@@ -74,8 +74,7 @@ class Stretch(msgspec.Struct, frozen=True):
 class Block(msgspec.Struct, frozen=True, kw_only=True):
     """Two stretches with the arm (its index) and two without, in `order`, of which A is without.
 
-    Args:
-        begin_s, end_s: of all of it, the steps that are not counted included; CLOCK_MONOTONIC.
+    `begin_s`, `end_s`: of all of it, the steps that are not counted included; CLOCK_MONOTONIC.
     """
 
     arm: int
@@ -224,8 +223,7 @@ def estimate(key: str, blocks: Sequence[Block]) -> Estimate:
 
     By sample if every stretch knows its samples, else by step. The interval is Student's t over the blocks.
 
-    Raises:
-        statistics.StatisticsError: there are fewer than two.
+    Raises statistics.StatisticsError: there are fewer than two.
     """
     from scipy.special import stdtr, stdtrit
 
@@ -359,8 +357,7 @@ def _in_turns(
 def _said(record: Record, keys: Sequence[str], before: Mapping[str, int]) -> SwitchedArms:
     """What the agent has said of a task's arms so far; what is damaged in a record says nothing.
 
-    Args:
-        before: of each kind of event, the number that are of earlier tasks.
+    `before`: of each kind of event, the number that are of earlier tasks.
     """
 
     def events(name: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -180,9 +180,8 @@ class Engine(Closing):
     def __call__(self, *inputs: Any) -> Any:
         """The model's outputs for `inputs`, enqueued on the current stream.
 
-        Args:
-            inputs: tensors or numpy arrays, one for each input of the model. Floating dtypes are converted on the
-                device; others must be the bucket's. An input on the host is copied before the call returns.
+        `inputs`: tensors or numpy arrays, one for each input of the model. Floating dtypes are converted on the device;
+        others must be the bucket's. An input on the host is copied before the call returns.
 
         Returns:
             The model's outputs: new tensors, or with `borrow` the engine's own. Shapes that no bucket serves run

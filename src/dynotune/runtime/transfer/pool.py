@@ -80,11 +80,9 @@ class Lease:
     def release(self, stream: Stream | Iterable[Stream] | None = None) -> None:
         """Gives the buffer back once what is enqueued by now on these streams is done; returns at once.
 
-        Args:
-            stream: the stream that reads it last, or several; None is the caller's current stream.
+        `stream`: the stream that reads it last, or several; None is the caller's current stream.
 
-        Raises:
-            InputError: released before. CaptureError: inside a graph's capture.
+        Raises InputError: released before. CaptureError: inside a graph's capture.
         """
         self._pool._refuse_capture("A buffer is released")
         buffer, self._buffer = self._buffer, None

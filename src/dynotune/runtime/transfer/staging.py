@@ -80,8 +80,7 @@ class Stager(Closing):
     def put(self, array: Any) -> torch.Tensor:
         """Uploads `array`; the host may change it again as soon as this returns.
 
-        Args:
-            array: numpy array, CPU tensor, bytes, or a list of them (equal in shape and dtype), which is stacked.
+        `array`: numpy array, CPU tensor, bytes, or a list of them (equal in shape and dtype), which is stacked.
 
         Returns:
             A new tensor on the device, shaped and typed as `array`, valid on the caller's current stream. Other
@@ -113,8 +112,7 @@ class Stager(Closing):
         Returns:
             The lease of the tensor, valid on the caller's current stream; release it after the last read.
 
-        Raises:
-            As `put`, and PoolExhausted, TooLargeError of the pool.
+        Raises as `put`, and PoolExhausted, TooLargeError of the pool.
         """
         source = self._checked(array)
         if pool.device != self.device:

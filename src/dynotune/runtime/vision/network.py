@@ -85,9 +85,8 @@ def is_end_to_end(shape: Iterable[int]) -> bool:
 class Detecting(nn.Module):  # type: ignore[misc]
     """A detector and what turns its output into detections, to be captured as one graph.
 
-    Args:
-        compiles: the network is compiled. What comes behind stays as it is: fused differently, boxes that overlap by
-            just the threshold would fall differently.
+    `compiles`: the network is compiled. What comes behind stays as it is: fused differently, boxes that overlap by just
+    the threshold would fall differently.
     """
 
     def __init__(self, model: OneOutput, post: PostProcess, *, compiles: bool) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from dynotune.doctor import policy
 from dynotune.doctor.machine import version
-from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.observation_view import Missing, ObservationView, or_else
 from dynotune.schema.attribution import LostTime
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
@@ -104,14 +104,6 @@ def is_at(where: Place, *words: str) -> bool:
 def operators(view: ObservationView, matches: Callable[[str], object]) -> list[Operator]:
     """Return the recorded operators whose name `matches`, of the two hundred that took most time."""
     return [row for row in view.trace.operators if matches(row.name)]
-
-
-def operators_per_step(view: ObservationView, matches: Callable[[str], object]) -> float:
-    """Return how many of these operators a step calls. Raises Missing: the recorded steps were not counted."""
-    num_steps = view.trace.num_steps
-    if not num_steps:
-        raise Missing("steps in the trace", "they are neither marked nor found")
-    return sum(row.num for row in operators(view, matches)) / num_steps
 
 
 def operator_share(view: ObservationView, matches: Callable[[str], object]) -> float:
@@ -228,10 +220,8 @@ def bytes_per_s(view: ObservationView) -> float:
     """Return the least bandwidth of the memory that the program works in: the device's, else the host's."""
     if not view.uses_cuda:
         return policy.HOST_BYTES_PER_S
-    try:
-        return policy.DEVICE_BYTES_PER_S.get(capability(view), policy.SLOWEST_DEVICE_BYTES_PER_S)
-    except Missing:
-        return policy.SLOWEST_DEVICE_BYTES_PER_S
+    known = or_else(lambda: capability(view), (0, 0))
+    return policy.DEVICE_BYTES_PER_S.get(known, policy.SLOWEST_DEVICE_BYTES_PER_S)
 
 
 def main_model(view: ObservationView) -> Model | None:

@@ -120,8 +120,6 @@ def ddp_no_sync_absent(view: ObservationView) -> Judgements:
 def ddp_bucket_cap(view: ObservationView) -> Judgements:
     losses = view.losses("ddp-bucket-cap")
     share = sum(loss.share for loss in losses) - view.lost("rank-imbalance")
-    if share < policy.LEAST_SHARE:
-        return
     model = _ddp(view)
     cap = None if model is None else model.ddp.get("bucket_cap_mb")
     yield Judgement(
@@ -191,8 +189,6 @@ def communication_exposed(view: ObservationView) -> Judgements:
         share = exposed - (0.0 if view.lost("ddp-bucket-cap") else _imbalance(view)[0])
     else:
         share = view.attribution.shares.communication * (1.0 - _waiting(view))
-    if share < policy.LEAST_SHARE:
-        return
     yield Judgement(
         claim=f"Ranks exchange data and do nothing else for {share:.0%} of a step.",
         share=share,

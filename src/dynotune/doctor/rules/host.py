@@ -78,7 +78,6 @@ def _many_short_kernels(view: ObservationView) -> Judgements:
         return
     compiled = any(model.compiled for model in view.models)
     yield Judgement(
-        severity=policy.severity(share),
         claim=f"{num / num_steps:,.0f} of {kernels.num / num_steps:,.0f} kernels a step take less than 10 µs each: "
         f"with the pauses between them {share:.0%} of a step.",
         share=share,
@@ -103,14 +102,11 @@ def host_bound(view: ObservationView) -> Judgements:
         yield from _python_bound(view)
         return
     losses = view.losses("host-bound")
-    share = min(sum(loss.share for loss in losses), view.attribution.shares.host) - bounds.after_waits(view)
+    after = bounds.after_waits(view)
+    share = min(sum(loss.share for loss in losses), view.attribution.shares.host) - after
     # What lines that read values compute for it is the waits' own.
-    share -= max(
-        0.0,
-        sum(part for _, part in hot_lines.known(hot_lines.of_reads, view))
-        - view.lost("sync-per-step")
-        - bounds.after_waits(view),
-    )
+    reads = sum(part for _, part in hot_lines.known(hot_lines.of_reads, view))
+    share -= max(0.0, reads - view.lost("sync-per-step") - after)
     share = min(share, bounds.faster_host_saving(view))
     if share < policy.LEAST_SHARE or share <= view.lost("launch-bound") or _mostly_launches(view):
         return
@@ -128,15 +124,9 @@ def host_bound(view: ObservationView) -> Judgements:
 
 def _mostly_launches(view: ObservationView) -> bool:
     """Tell whether the host's own work is torch's: modules, backward passes and optimizers that queue kernels."""
-    try:
-        thread = hot_lines.steps_thread(view)
-    except Missing:
-        return False
-    working = [line for line in thread.lines if not line.inside]
-    num = sum(line.num for line in working)
-    return (
-        num > 0 and sum(line.num for line in working if hot_lines.ends_in_torch(line)) >= policy.MOSTLY_LAUNCHES * num
-    )
+    working = [line for line, _ in hot_lines.known(lambda view: hot_lines.of_thread(view, lambda line: True), view)]
+    num, of_torch = (sum(line.num for line in lines) for lines in (working, filter(hot_lines.ends_in_torch, working)))
+    return num > 0 and of_torch >= policy.MOSTLY_LAUNCHES * num
 
 
 def _between_operators_of_optimizer(view: ObservationView) -> float:
@@ -221,8 +211,6 @@ def optimizer_forloop(view: ObservationView) -> Judgements:
     share = min(1.0, sum(loss.share for loss in losses))
     if not view.uses_cuda and all(each.name.startswith("torch.optim.") for each in view.optimizers):
         share = min(share, policy.SEEN_TOO_SELDOM * (hot_lines.updating(view) or share))
-    if share < policy.LEAST_SHARE:
-        return
     device = "cuda" if view.uses_cuda else "cpu"
     here = [each for each in view.optimizers if any(name.startswith(device) for name in each.devices)]
     # Only the first group is known: if it is fused, other groups are not.
@@ -234,11 +222,9 @@ def optimizer_forloop(view: ObservationView) -> Judgements:
         share=share,
         losses=losses,
         evidence=[
-            *(
-                f"{each.name}(foreach={each.foreach}, fused={each.fused}), {each.num_tensors} tensors"
-                + ", of groups that set it for themselves" * each.groups_differ
-                for each in slow
-            )
+            f"{each.name}(foreach={each.foreach}, fused={each.fused}), {each.num_tensors} tensors"
+            + ", of groups that set it for themselves" * each.groups_differ
+            for each in slow
         ],
         candidates=[Setting("optimizer.fused", True)] if fusable else [],
         remedy=(
@@ -272,8 +258,6 @@ def python_elementwise_loops(view: ObservationView) -> Judgements:
         return
     short = sum(called.self_s for _, called in small) / num < policy.SHORT_OPERATOR_S
     share = _of_loop(view, num_steps) if short else 0.0
-    if share < policy.LEAST_SHARE:
-        return
     losses = view.losses("launch-bound", "host-bound")
     commonest = sorted(small, key=lambda pair: -pair[1].num)[:3]
     yield Judgement(

@@ -73,8 +73,6 @@ def fp32_matmul_no_tf32(view: ObservationView) -> Judgements:
 )
 def amp_absent(view: ObservationView) -> Judgements:
     share, evidence = _gain_of_half(view)
-    if share < policy.LEAST_SHARE:
-        return
     yield Judgement(
         share=share,
         evidence=evidence,
@@ -209,9 +207,6 @@ def casts(view: ObservationView) -> Judgements:
         remedy="Make tensors in the type that is used; or compile: torch.compile fuses conversions with the next "
         "operator.",
     )
-
-
-# Shared by the rules
 
 
 def rates(view: ObservationView) -> tuple[float, float, float]:

@@ -92,7 +92,8 @@ def compile_threads(view: ObservationView) -> Judgements:
     threads = view.number_or_none("start.compile_threads") or machine.whole_number(view.variable(THREADS))
     if threads is None or threads < 1:
         return
-    if view.number_or_none("start.compile_cold_s") is not None and not _compiles_for_long(view):
+    compile_s = view.number_or_none("start.compile_cold_s")
+    if compile_s is not None and compile_s < policy.COMPILING_PART * view.number("start.cold_s"):
         return
     cores = view.number("host.num_cores")
     ranks = machine.whole_number(view.variable("LOCAL_WORLD_SIZE")) or 1
@@ -114,10 +115,6 @@ def compile_threads(view: ObservationView) -> Judgements:
         else [Setting(f"env.{THREADS}", str(min(fair, USUAL_THREADS)))],
         remedy=f"Set {THREADS} to the cores of a rank, and compare the time to the first step with cold caches.",
     )
-
-
-def _compiles_for_long(view: ObservationView) -> bool:
-    return view.number("start.compile_cold_s") >= policy.COMPILING_PART * view.number("start.cold_s")
 
 
 @machine_rule(

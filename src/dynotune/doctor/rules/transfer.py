@@ -202,8 +202,5 @@ def _drawing(view: ObservationView) -> float:
     return host_share(view, {row.name for row in rows}.__contains__)
 
 
-# Shared by the rules
-
-
 def _bytes_per_step(view: ObservationView) -> float:
     return sum(row.num_bytes or 0 for row in to_device(view)) / (view.trace.num_steps or 1)

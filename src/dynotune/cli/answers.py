@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from dynotune.cli.options import SEVERITIES
-from dynotune.schema.errors import UsageError
+from dynotune.schema.errors import UsageError, may_fail
 
 if TYPE_CHECKING:
     import msgspec
@@ -47,10 +47,8 @@ def write_json(document: object, target: str) -> None:
         return
     from dynotune.schema import atomic
 
-    try:
+    with may_fail(f"write {target}", "Name another file with --json.", UsageError):
         atomic.write(Path(target), raw)
-    except OSError as error:
-        raise UsageError(f"Cannot write {target}: {error.strerror}.", hint="Name another file with --json.") from error
 
 
 def exit_if_severe(findings: Iterable[Finding], fail_on: str | None) -> None:

@@ -14,7 +14,7 @@ from dynotune.schema.errors import CommandFailed, UsageError
 from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
-    from dynotune.measure.live import CompareRequest, Watcher
+    from dynotune.measure.live import CompareRequest
     from dynotune.schema.comparison import Comparison
     from dynotune.schema.comparison import InProcess as How
 
@@ -101,8 +101,7 @@ def measure(request: CompareRequest, *, resume: Path | None = None) -> Compariso
     from dynotune.text import words
 
     screen = console(stderr=True)
-    with Progress(screen) as progress:
-        watcher: Watcher = progress
+    with Progress(screen) as watcher:
         try:
             if resume is None:
                 return protocol.compare(request, watcher)

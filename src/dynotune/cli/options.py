@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -26,12 +26,9 @@ from dynotune.schema.run import Caches, Objective, Phase, RunSpec
 from dynotune.schema.task import PageCache
 
 if TYPE_CHECKING:
-    import msgspec
-
     from dynotune.schema.setting import Setting
 
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
-D = TypeVar("D", bound="msgspec.Struct")
 RUN_PANEL = "How the command is run"
 _STEPS: dict[str, Any] = {"metavar": "N", "min": 1, "max": 10**12}
 _WARM_OR_COLD: dict[str, Any] = {"metavar": "warm|cold", "among": ("warm", "cold")}

@@ -21,7 +21,7 @@ from dynotune.schema.run import RunSpec
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from dynotune.measure.live import RecordRequest, Watcher
+    from dynotune.measure.live import RecordRequest
     from dynotune.trace import Timeline
 
 Answer = tuple[msgspec.Struct, Callable[[Any], "RenderableType"]]
@@ -133,8 +133,7 @@ def _recorded(request: RecordRequest, limit_bytes: int | None, top: int) -> Answ
     from dynotune.measure.live import record
     from dynotune.report import Progress, console
 
-    with Progress(console(stderr=True)) as progress:
-        watcher: Watcher = progress
+    with Progress(console(stderr=True)) as watcher:
         recording = record(request, watcher)
     several = len(recording.traces) > 1
     answers.say(f"Recorded into {recording.folder}" if several else f"Recorded: {recording.traces[0]}")

@@ -92,7 +92,7 @@ def is_snapshot(path: Path) -> bool:
         with path.open("rb") as file:
             return path.suffix in SNAPSHOTS or file.read(1) == PICKLED
     except OSError as error:
-        raise _unreadable(str(path), error) from error
+        raise unreadable(str(path), error) from error
 
 
 def _files_of(argument: Path) -> list[Path]:
@@ -101,7 +101,7 @@ def _files_of(argument: Path) -> list[Path]:
     except FileNotFoundError:
         raise UsageError(f"There is no file {argument}.", hint="Name a trace, or a folder of traces.") from None
     except (OSError, ValueError) as error:
-        raise _unreadable(str(argument), error) from error
+        raise unreadable(str(argument), error) from error
     if not stat.S_ISDIR(mode):
         # Pipes and devices can be read once, or never end; traces are looked at before they are read.
         if not stat.S_ISREG(mode):
@@ -113,7 +113,7 @@ def _files_of(argument: Path) -> list[Path]:
     try:
         inside = sorted(argument.iterdir(), key=_in_natural_order)
     except OSError as error:
-        raise _unreadable(f"The folder {argument}", error) from error
+        raise unreadable(f"The folder {argument}", error) from error
     found = [path for path in inside if path.is_file() and path.name.endswith(TRACES) and _looks_like_a_trace(path)]
     if not found:
         raise UsageError(
@@ -123,7 +123,7 @@ def _files_of(argument: Path) -> list[Path]:
     return found
 
 
-def _unreadable(what: str, error: OSError | ValueError) -> UsageError:
+def unreadable(what: str, error: OSError | ValueError) -> UsageError:
     reason = getattr(error, "strerror", None) or error
     return UsageError(f"{what} cannot be read: {reason}.", hint="Check the name, and that you may read it.")
 

@@ -286,9 +286,6 @@ def _damaged(name: str) -> RecordError:
     )
 
 
-# Into a cache
-
-
 @dataclass(slots=True)
 class _Merged:
     """Hold what came of all caches together."""

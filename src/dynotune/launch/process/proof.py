@@ -51,11 +51,9 @@ def try_out(view: View) -> None:
 
     Raises NoOverlay: it does not work here, or not as the directory.
     """
-    try:
+    with overlay.doing(f"looking into {view.cwd}"):
         real = os.open(view.cwd, os.O_RDONLY | os.O_DIRECTORY)
         samples = list(_samples(view.cwd, {*view.keep, *overlay.mounts_below(view.cwd)}))
-    except OSError as error:
-        raise NoOverlay(error, f"looking into {view.cwd}") from error
     overlay.make_layers(view)
     overlay.enter(view)
     os.chdir(view.cwd)
@@ -68,12 +66,10 @@ def try_out(view: View) -> None:
             if error.errno == errno.EOVERFLOW:
                 error = OSError(error.errno, "without privileges a view cannot change files of this user or group")
             raise NoOverlay(error, f"trying it on {_where(sample)}") from error
-    try:
+    with overlay.doing("writing past the view"):
         for path in view.keep:
             Path(path, token).touch(0o600, exist_ok=False)
             Path(path, token).unlink()
-    except OSError as error:
-        raise NoOverlay(error, "writing past the view") from error
 
 
 def _samples(cwd: str, skip: set[str]) -> Iterator[_Sample]:

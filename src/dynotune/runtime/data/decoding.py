@@ -33,9 +33,11 @@ def decode_on_device(sources: Sequence[str | os.PathLike[str] | bytes], device: 
     Let workers of a DataLoader read the bytes, and decode a batch in the process that trains, in a `Prefetcher`'s
     `transform` for instance. Pictures are not turned as EXIF says.
 
-    `sources`: paths, or what files hold.
+    Args:
+        sources: paths, or what files hold.
 
-    Raises DeviceError: the device cannot be used here.
+    Raises:
+        DeviceError: the device cannot be used here.
     """
     device = resolved(device)
     with ThreadPoolExecutor(4) as pool:

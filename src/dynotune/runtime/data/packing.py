@@ -26,7 +26,8 @@ def pack(
         `cu_seqlens` [sequences + 1] int32, where each begins and the last ends; `max_seqlen`. The first of each
         sequence's `labels` becomes -100: a causal loss would predict it from the sequence before.
 
-    `for_transformers`: name the last two as Transformers' FlashAttention takes them.
+    Args:
+        for_transformers: name the last two as Transformers' FlashAttention takes them.
 
     Raises:
         InputError: there is no sample, one is empty, or a key has not one value for each token.

@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 
 import torch
 
@@ -80,9 +79,11 @@ class Lease:
     def release(self, stream: Stream | Iterable[Stream] | None = None) -> None:
         """Gives the buffer back once what is enqueued by now on these streams is done; returns at once.
 
-        `stream`: the stream that reads it last, or several; None is the caller's current stream.
+        Args:
+            stream: the stream that reads it last, or several; None is the caller's current stream.
 
-        Raises InputError: released before. CaptureError: inside a graph's capture.
+        Raises:
+            InputError: released before. CaptureError: inside a graph's capture.
         """
         self._pool._refuse_capture("A buffer is released")
         buffer, self._buffer = self._buffer, None
@@ -93,9 +94,7 @@ class Lease:
     def __enter__(self) -> Lease:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._buffer is not None:
             self.release()
 

@@ -80,7 +80,8 @@ class Stager(Closing):
     def put(self, array: Any) -> torch.Tensor:
         """Uploads `array`; the host may change it again as soon as this returns.
 
-        `array`: numpy array, CPU tensor, bytes, or a list of them (equal in shape and dtype), which is stacked.
+        Args:
+            array: numpy array, CPU tensor, bytes, or a list of them (equal in shape and dtype), which is stacked.
 
         Returns:
             A new tensor on the device, shaped and typed as `array`, valid on the caller's current stream. Other
@@ -112,7 +113,8 @@ class Stager(Closing):
         Returns:
             The lease of the tensor, valid on the caller's current stream; release it after the last read.
 
-        Raises as `put`, and PoolExhausted, TooLargeError of the pool.
+        Raises:
+            As `put`, and PoolExhausted, TooLargeError of the pool.
         """
         source = self._checked(array)
         if pool.device != self.device:

@@ -122,8 +122,9 @@ class Detector(Closing):
     def predict(self, frames: Frame | Sequence[Frame]) -> list[Detections]:
         """Detections of each frame, in the order given.
 
-        `frames`: one frame or a sequence of them, of any sizes: uint8 `[height, width, 3]`, numpy arrays or tensors on
-        the host, or tensors on the detector's device that are valid on the current stream.
+        Args:
+            frames: one frame or a sequence of them, of any sizes: uint8 `[height, width, 3]`, numpy arrays or tensors
+                on the host, or tensors on the detector's device that are valid on the current stream.
 
         Returns:
             One `Detections` a frame, on the host, in pixels of the frame.
@@ -213,7 +214,8 @@ class Detector(Closing):
         Returns:
             A `Server`: iterate it for `Served` results, close it (or use it as a context manager) to end.
 
-        Raises InputError: arguments that make no sense. ClosedError, ForkedError.
+        Raises:
+            InputError: arguments that make no sense. ClosedError, ForkedError.
         """
         self._lifetime.check()
         largest = self._lanes.options.largest

@@ -47,7 +47,8 @@ class Placement:
 def place(frame_size: tuple[int, int], imgsz: tuple[int, int], *, stride: int = 32, rect: bool = True) -> Placement:
     """Where a frame of `frame_size` (height, width) comes to lie in an input of at most `imgsz` (height, width).
 
-    `rect`: pad each side only to the next multiple of `stride`; otherwise to the whole of `imgsz`.
+    Args:
+        rect: pad each side only to the next multiple of `stride`; otherwise to the whole of `imgsz`.
     """
     frame_height, frame_width = frame_size
     gain = min(imgsz[0] / frame_height, imgsz[1] / frame_width)
@@ -145,12 +146,14 @@ class Letterbox:
     def picture(self, frames: Tensor) -> Tensor:
         """Frames, resized.
 
-        `frames`: uint8 `[B, num_rows, frame_width, 3]`.
+        Args:
+            frames: uint8 `[B, num_rows, frame_width, 3]`.
 
         Returns:
             float32 `[B, 3, resized_height, resized_width]`, 0 to 1, in the network's order of colours.
 
-        Raises InputError: frames of another shape or dtype.
+        Raises:
+            InputError: frames of another shape or dtype.
         """
         at, batch = self.placement, frames.shape[0]
         if frames.shape[1:] != (self.num_rows, at.frame_width, 3) or frames.dtype != torch.uint8:

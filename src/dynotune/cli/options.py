@@ -354,9 +354,7 @@ def check_json(target: str | None) -> None:
 def check_output(target: str | Path | None, option: str) -> None:
     """Refuse now a file that could not be written after hours of measuring.
 
-    `option`: that names the file.
-
-    Raises UsageError: no file can be written there.
+    `option`: that names the file. Raises UsageError: no file can be written there.
     """
     from dynotune.schema import atomic
 

@@ -21,9 +21,6 @@ _LOWERS_CLOCK = re.compile(r"power|thermal|slowdown")
 _SEVERITIES: tuple[Severity, ...] = ("low", "medium", "high")
 
 
-# The device
-
-
 def faster_device_saving(view: ObservationView) -> float:
     """Return what an infinitely fast device would save of a plain step.
 
@@ -96,9 +93,6 @@ def bound_of_compiling(view: ObservationView) -> float:
 def is_at(where: Place, *words: str) -> bool:
     """Tell whether the place's operator has one of these words in its name."""
     return any(word in where.operator.lower() for word in words)
-
-
-# Operators on the host
 
 
 def operators(view: ObservationView, matches: Callable[[str], object]) -> list[Operator]:
@@ -205,9 +199,6 @@ def unless_waited(view: ObservationView, share: float) -> float:
 def goes_backward(view: ObservationView) -> bool:
     """Tell whether gradients are computed: an optimizer stepped, or the trace holds a backward pass."""
     return view.is_training or any(row.name.startswith("autograd::engine") for row in view.trace.operators)
-
-
-# Facts of the program
 
 
 def capability(view: ObservationView) -> tuple[int, int]:

@@ -36,9 +36,6 @@ class Load:
     when: str
 
 
-# GPUs
-
-
 def no_gpu(view: ObservationView) -> bool:
     """Tell whether there certainly is none."""
     return view.fact_or_none("gpu.count") == 0
@@ -121,9 +118,6 @@ def at_work(view: ObservationView, gpu: str, name: str) -> float:
     return view.number(f"{window_of(gpu) if is_watched(view) else gpu}.{name}")
 
 
-# Cost
-
-
 def shares(view: ObservationView) -> Shares | None:
     """Return the shares of a step; None if no command was watched."""
     return or_else(lambda: view.attribution.shares, None)
@@ -154,9 +148,6 @@ def cores_in_use(view: ObservationView) -> float | None:
     """Return how many cores all programs take; None if that is not known."""
     own, by_others = (view.number_or_none(f"window.{whose}_cpu_s_per_s") for whose in ("tree", "others"))
     return None if own is None else own + max(0.0, by_others or 0.0)
-
-
-# Variables
 
 
 def is_on(value: str | None) -> bool:

@@ -310,10 +310,11 @@ def _of_loop(view: ObservationView, num_steps: int) -> float:
 )
 def cpu_oversubscribed(view: ObservationView) -> Judgements:
     cores = view.number("host.num_cores")
-    if cores < 1 or not (_cores_are_busy(view, cores) or _threads_wait(view)):
+    if cores < 1 or not _cores_are_short(view, cores):
         return
     ranks = len(view.processes)
-    threads = ranks * view.number("live.num_threads")
+    num_threads, waited = view.number("live.num_threads"), view.number_or_none("live.core_wait_s_per_s")
+    threads = ranks * num_threads
     workers = sum(loader.num_workers for loader in view.loaders) * ranks
     decoding = view.fact_or_none("live.cv2_num_threads")
     in_workers = workers * decoding if isinstance(decoding, int) and decoding > 1 else 0
@@ -321,8 +322,9 @@ def cpu_oversubscribed(view: ObservationView) -> Judgements:
     shares = view.attribution.shares
     computing = shares.host if view.uses_cuda else shares.device
     if of_workers > workers and not view.uses_cuda:
-        # Each of their threads takes a core from the steps' operators.
-        threads, computing = threads + of_workers, min(computing, _waiting_for_cores(view) or computing)
+        # Each of their threads takes a core from the steps' operators, which then are ready to run and have none.
+        threads += of_workers
+        computing = min(computing, waited / num_threads if waited and num_threads else computing)
     bound = [
         ("torch", threads, computing * (1 - cores / threads) if threads else 0.0, policy.OVERSUBSCRIBED),
         ("torch in workers", of_workers, shares.input * (1 - cores / of_workers) if of_workers else 0.0, 2.0),
@@ -334,7 +336,6 @@ def cpu_oversubscribed(view: ObservationView) -> Judgements:
     share = min(1.0, sum(share for _, _, share in over))
     of_torch = over[0][0] == "torch" and of_workers <= workers
     each = max(1, int(cores) // ranks)
-    waited = view.number_or_none("live.core_wait_s_per_s")
     yield Judgement(
         claim=f"{over[0][1]:.0f} threads of {over[0][0]} share {cores:.0f} cores.",
         share=share,
@@ -359,19 +360,12 @@ def _threads_of_torch(loader: Loader) -> int:
     return 1 if isinstance(loader.loading, Unknown) else loader.loading.num_threads or 1
 
 
-def _waiting_for_cores(view: ObservationView) -> float | None:
-    """Return the part of the time for which each of the steps' threads is ready to run and has no core."""
-    waited, threads = view.number_or_none("live.core_wait_s_per_s"), view.number_or_none("live.num_threads")
-    return waited / threads if waited is not None and threads else None
+def _cores_are_short(view: ObservationView, cores: float) -> bool:
+    """Tell whether the cores are busy, other programs included, or the first rank's threads would use far more of them.
 
-
-def _cores_are_busy(view: ObservationView, cores: float) -> bool:
-    """Tell whether the cores are busy, other programs included; true if that is not known."""
-    used = cores_in_use(view)
-    return used is None or used >= policy.CORES_BUSY * cores
-
-
-def _threads_wait(view: ObservationView) -> bool:
-    """Tell whether the first rank's threads would use far more of the cores if these were free."""
-    used, waited = (view.number_or_none(name) for name in ("window.tree_cpu_s_per_s", "live.core_wait_s_per_s"))
-    return used is not None and waited is not None and used + waited >= policy.OVERSUBSCRIBED * used
+    True if that is not known.
+    """
+    used, waited = cores_in_use(view), view.number_or_none("live.core_wait_s_per_s")
+    own = view.number_or_none("window.tree_cpu_s_per_s")
+    waits = own is not None and waited is not None and own + waited >= policy.OVERSUBSCRIBED * own
+    return used is None or used >= policy.CORES_BUSY * cores or waits

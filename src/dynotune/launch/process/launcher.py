@@ -323,7 +323,8 @@ class Launched:
             overlay.remove(self._view.scratch)
         if not left:
             self._lease.give_back()
-        ended = f"The process that watches over the command has ended ({_in_words(status)})"
+        how = f"exit code {status}" if status >= 0 else signal.Signals(-status).name
+        ended = f"The process that watches over the command has ended ({how})"
         if left:
             return CannotRunHere(
                 f"{ended}, and processes of the command do not die: {_list(left)}.",
@@ -422,7 +423,3 @@ def _is_reaped(process: processes.Process, dying: Collection[int]) -> bool:
 
 def _list(pids: Sequence[int]) -> str:
     return ", ".join(map(str, pids))
-
-
-def _in_words(status: int) -> str:
-    return f"exit code {status}" if status >= 0 else signal.Signals(-status).name

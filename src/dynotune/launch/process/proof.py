@@ -65,7 +65,8 @@ def try_out(view: View) -> None:
         except OSError as error:
             if error.errno == errno.EOVERFLOW:
                 error = OSError(error.errno, "without privileges a view cannot change files of this user or group")
-            raise NoOverlay(error, f"trying it on {_where(sample)}") from error
+            where = "the folder itself" if sample.name == "." else sample.name
+            raise NoOverlay(error, f"trying it on {where}") from error
     with overlay.doing("writing past the view"):
         for path in view.keep:
             Path(path, token).touch(0o600, exist_ok=False)
@@ -198,7 +199,3 @@ def _is_unchanged(sample: _Sample, real: int) -> bool:
 def _must(holds: bool, otherwise: str) -> None:
     if not holds:
         raise OSError(errno.EPERM, otherwise)
-
-
-def _where(sample: _Sample) -> str:
-    return "the folder itself" if sample.name == "." else sample.name

@@ -93,7 +93,11 @@ def allowed(settings: Iterable[Setting], precision: str) -> Tolerance:
 
     `precision`: of the baseline, as the agent saw it; "" where it could not be seen.
     """
-    rows = [_tolerance_of(setting) for setting in settings if knobs.get(setting.knob).effect == "numerics"]
+    rows = [
+        BY_SETTING.get((one.knob, one.value)) or BY_SETTING.get((one.knob, None)) or (ORDER, False)
+        for one in settings
+        if knobs.get(one.knob).effect == "numerics"
+    ]
     found = [tolerance for tolerance, _ in rows] or [ORDER]
     if precision in BY_PRECISION:
         found.append(BY_PRECISION[precision])
@@ -106,8 +110,3 @@ def allowed(settings: Iterable[Setting], precision: str) -> Tolerance:
         redraws=any(redraws for _, redraws in rows),
         why=widest.why,
     )
-
-
-def _tolerance_of(setting: Setting) -> tuple[Tolerance, bool]:
-    exact = BY_SETTING.get((setting.knob, setting.value))
-    return exact or BY_SETTING.get((setting.knob, None)) or (ORDER, False)

@@ -114,8 +114,7 @@ def command_of(context: typer.Context) -> list[str]:
     command = context.find_root().obj
     if not command:
         raise UsageError(
-            "There is no command to run.",
-            hint=f"Put it after two dashes: {context.command_path} … -- python train.py",
+            "There is no command to run.", hint=f"Put it after two dashes: {context.command_path} … -- python train.py"
         )
     return list(command)
 

@@ -95,8 +95,7 @@ Resume = Annotated[
     str | None, typer.Option(metavar="NAME|DIR", help="Continue what was interrupted; give no command with it.")
 ]
 Python = Annotated[
-    str | None,
-    typer.Option(metavar="PATH", help="The interpreter to ask; that of the command, or `python`, without."),
+    str | None, typer.Option(metavar="PATH", help="The interpreter to ask; that of the command, or `python`, without.")
 ]
 SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low")
 FailOnSeverity = Annotated[

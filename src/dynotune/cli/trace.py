@@ -50,8 +50,7 @@ dynotune trace --stacks -- python train.py
 def trace(
     context: typer.Context,
     files: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="FILE", help="Recorded traces, or a folder of them.", readable=False),
+        list[Path] | None, typer.Argument(metavar="FILE", help="Recorded traces, or a folder of them.", readable=False)
     ] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Take two files as before and after.")] = False,
     ranks: Annotated[bool, typer.Option("--ranks", help="Take the files as the ranks of one job.")] = False,
@@ -122,8 +121,7 @@ def _explained(files: Sequence[Path], asked: Question, limit_bytes: int | None, 
     arguments = files_of(files)
     if snapshots := [path for paths in arguments for path in paths if is_snapshot(path)]:
         raise UsageError(
-            f"{snapshots[0]} is a snapshot of memory, not a trace.",
-            hint=f"dynotune memory {snapshots[0]} explains it.",
+            f"{snapshots[0]} is a snapshot of memory, not a trace.", hint=f"dynotune memory {snapshots[0]} explains it."
         )
     return _answer(_read(arguments, limit_bytes), asked, top)
 

@@ -19,8 +19,7 @@ _CALLED_SEVERAL_TIMES = re.compile(r"(?P<num>\d+) × call ")
 @rule(
     title="DataParallel copies the model to each device in every step, from one process.",
     sees="the outermost module is `torch.nn.DataParallel`.",
-    costs="at most the time for which devices idle or only exchange data: one process copies the model to all of them "
-    "in each step.",
+    costs="at most the time for which devices idle or only exchange data: one process copies the model to all.",
     wrong_when="the program splits the batch for inference of a few seconds.",
     explains=["launch-bound", "host-bound", "communication-exposed"],
 )
@@ -225,8 +224,7 @@ def rank_imbalance(view: ObservationView) -> Judgements:
         share=share,
         evidence=evidence,
         where=losses[0].where if losses else Place(),
-        remedy="Give all ranks equal work (as many samples, of similar length), and look at the slow rank's loader, "
-        "device clock and cores.",
+        remedy="Give all ranks equal work (samples as many and as long); see the slow rank's loader, clock and cores.",
     )
 
 

@@ -189,8 +189,7 @@ def _compiles(view: ObservationView) -> bool:
 
 @machine_rule(
     title="Python compiles all modules that it imports anew at each start, torch's included.",
-    sees="torch's modules have no bytecode files, and either PYTHONDONTWRITEBYTECODE is set or the folder for these "
-    "files is not writable.",
+    sees="torch's modules have no bytecode files: PYTHONDONTWRITEBYTECODE is set, or their folder is not writable.",
     costs="seconds at the start of each process: a small training took 8.2 s to its first step, and 3.0 s with its "
     "modules compiled. Steps are not slower, so the severity is low for a watched command.",
     wrong_when="the program starts once and runs for days.",

@@ -59,8 +59,7 @@ def launch_bound(view: ObservationView) -> Judgements:
         evidence=evidence_of([*losses, *view.losses("host-bound")] if counted else losses),
         where=bounds.place_of(losses, bounds.main_model(view)),
         candidates=candidates,
-        remedy="Launch fewer kernels: larger batches, torch.compile with CUDA graphs (reduce-overhead), fused "
-        "optimizers.",
+        remedy="Launch fewer kernels: larger batches, CUDA graphs (compile.mode=reduce-overhead), fused optimizers.",
     )
 
 
@@ -117,8 +116,7 @@ def host_bound(view: ObservationView) -> Judgements:
         share=share,
         evidence=[*hot_lines.told(lines), *evidence_of(losses)],
         where=hot_lines.place(lines, bounds.place_of(losses, bounds.main_model(view))),
-        remedy="The GPU waits while Python runs: do this work less often, on the GPU, or in a thread or process beside "
-        "the loop.",
+        remedy="The GPU waits while Python runs: do this less often, on the GPU, or in a thread or process beside it.",
     )
 
 

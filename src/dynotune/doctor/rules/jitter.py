@@ -81,8 +81,7 @@ def recompile_jitter(view: ObservationView) -> Judgements:
     if slow := slow_steps(view, "compilation"):
         yield slow.judgement(
             "compiled something",
-            "Pad inputs to a few shapes, mark sizes that change with torch._dynamo.mark_dynamic, or compile "
-            "with dynamic=True.",
+            "Pad inputs to a few shapes, mark sizes that change (torch._dynamo.mark_dynamic), or use dynamic=True.",
         )
 
 

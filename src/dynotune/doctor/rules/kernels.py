@@ -81,8 +81,7 @@ def sdpa_math(view: ObservationView) -> Judgements:
     "batched products; and torch's own unfused attention did not run.",
     costs="at most four times the softmax, for scaling, masking, and writing and reading the scores; and at most the "
     "time of such kernels and of matrix products.",
-    wrong_when="the program needs the scores themselves, or a softmax over a large vocabulary stands beside batched "
-    "products.",
+    wrong_when="the program needs the scores, or a softmax over a large vocabulary stands beside batched products.",
 )
 def manual_attention(view: ObservationView) -> Judgements:
     softmax, most = _softmax_of_attention(view)
@@ -220,6 +219,5 @@ def queue_stalled(view: ObservationView) -> Judgements:
         share=share,
         losses=losses,
         evidence=[*(["part of the work is in CUDA graphs"] if in_graphs else [])],
-        remedy="Look in the trace for the events, wait_stream calls and host functions that the other streams wait "
-        "for.",
+        remedy="Look in the trace for the events, wait_stream calls and host functions that others wait for.",
     )

@@ -151,8 +151,7 @@ HABITS = (
         "resized-per-item",
         title="Pictures are resized for each item.",
         what="Resizing",
-        remedy="Store the pictures at the size that the model takes, or a little larger if it crops; or resize whole "
-        "batches on the GPU.",
+        remedy="Store the pictures at the size that the model takes, larger if it crops; or resize batches on the GPU.",
         wrong_when="the size is drawn at random for each item and the pictures are hardly larger than that.",
         calls=r"(?i)^transform: .*(resize|interpolate)",
     ),

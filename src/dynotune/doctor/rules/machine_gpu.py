@@ -17,10 +17,8 @@ EXPLAINING = ("sw-power-cap", "sync-boost", *THERMAL, *HARDWARE)
 
 @machine_rule(
     title="The power limit of a GPU was lowered.",
-    sees="the power limit in force is below the GPU's default. For a watched command, also whether it held the clocks "
-    "down.",
-    costs="clocks, once the GPU draws that much power: at most the part by which the limit was lowered, of the time in "
-    "which the GPU works.",
+    sees="the power limit in force is below the GPU's default; for a watched command, whether it held clocks down.",
+    costs="clocks, once the GPU draws that much: at most the part that the limit was lowered by, of its working time.",
     wrong_when="the limit was lowered on purpose, for a rack that cannot cool or feed more.",
 )
 def gpu_power_capped(view: ObservationView) -> Judgements:
@@ -189,8 +187,7 @@ def gpu_sync_boost(view: ObservationView) -> Judgements:
     sees="under load, clocks below 0.8 of the highest, and no reason of power, heat or hardware: the clocks were "
     "locked, or application clocks were set.",
     costs="the difference to the highest clock, of the time in which the GPU works; less if its memory is the limit.",
-    wrong_when="the clocks were locked for a measurement, or the work comes in bursts too short for the GPU to raise "
-    "its clocks.",
+    wrong_when="the clocks were locked for a measurement, or bursts of work are too short for the GPU to raise them.",
 )
 def gpu_clocks_locked_low(view: ObservationView) -> Judgements:
     def look(gpu: str) -> Slowed | None:

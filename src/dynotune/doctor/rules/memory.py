@@ -87,10 +87,7 @@ def alloc_retries(view: ObservationView) -> Judgements:
             *evidence_of(losses),
         ],
         where=place_of(losses),
-        candidates=[
-            *expandable(view),
-            *([COLLECTS] if retries and not _is_set(view, "garbage_c") else []),
-        ],
+        candidates=[*expandable(view), *([COLLECTS] if retries and not _is_set(view, "garbage_c") else [])],
         remedy="Lower the peak: use a smaller batch or checkpointing, or keep fewer tensors alive.",
     )
 

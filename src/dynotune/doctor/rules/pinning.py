@@ -94,8 +94,7 @@ def pin_device_arg(view: ObservationView) -> Judgements:
 
 @rule(
     title="The single thread that pins batches sets the pace.",
-    sees="the program waits for its loader, and the thread that copies batches to page-locked memory works for nearly "
-    "all of a step.",
+    sees="the program waits for its loader, and the thread that pins batches works for nearly all of a step.",
     costs="at most the wait.",
     wrong_when="this thread waits for Python's lock, which the program holds.",
     candidates=[Setting("loader.pin_memory", False)],
@@ -122,8 +121,7 @@ def pin_thread_bound(view: ObservationView) -> Judgements:
 @cuda_rule(
     title="Each step page-locks memory while the device waits.",
     sees="the program calls `pin_memory()` on the thread that queues work, while the device is idle.",
-    costs="what a step would save without these calls: this idle time, and copies that begin too late for other work "
-    "to run beside them.",
+    costs="what a step would save without these calls: this idle time, and copies that begin too late to overlap.",
     wrong_when="the loader's own thread pins, which delays nothing.",
     candidates=[PIN],
     explains=["pinned-alloc-slow", "h2d-not-overlapped", "pcie-saturated"],

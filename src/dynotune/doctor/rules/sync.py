@@ -58,8 +58,7 @@ def sync_per_step(view: ObservationView) -> Judgements:
     sees="a copy from the device to the host that does not wait (`non_blocking=True`), and no wait for the device "
     "before the host reads the copy or makes it anew.",
     costs="right results, not time: the host may read the old content of this memory.",
-    wrong_when="the program waits in a way that is not recorded, for instance by a library of its own that polls an "
-    "event.",
+    wrong_when="the program waits in a way that is not recorded, as a library of its own that polls an event does.",
 )
 def d2h_nonblocking_unsynced(view: ObservationView) -> Judgements:
     try:

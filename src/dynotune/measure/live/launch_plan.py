@@ -112,12 +112,7 @@ def launch_plan(
         env=env,
         settings=list(settings),
         plan=msgspec.structs.replace(
-            plan,
-            settings=planned,
-            step_function=run.step_function,
-            phase=run.phase,
-            seed=run.seed,
-            pretend=run.pretend,
+            plan, settings=planned, step_function=run.step_function, phase=run.phase, seed=run.seed, pretend=run.pretend
         ),
         sandbox=run.sandbox,
         nice=run.nice,

@@ -110,16 +110,11 @@ def _give_up_output() -> None:
 
 
 def command_of(context: typer.Context) -> list[str]:
-    """The user's command: what stood after `--`.
-
-    Raises:
-        UsageError: there was none.
-    """
+    """The user's command: what stood after `--`. Raises UsageError: there was none."""
     command = context.find_root().obj
     if not command:
         raise UsageError(
-            "There is no command to run.",
-            hint=f"Put it after two dashes: {context.command_path} … -- python train.py",
+            "There is no command to run.", hint=f"Put it after two dashes: {context.command_path} … -- python train.py"
         )
     return list(command)
 

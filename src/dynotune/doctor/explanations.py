@@ -16,8 +16,7 @@ MOST_NEAR = 3
 def explain(word: str) -> Explanation:
     """Explain a finding by its id, with the remedies that bear on it; or a popular remedy by its name.
 
-    Raises:
-        UsageError: no finding and no remedy has this name; the hint holds the nearest names.
+    Raises UsageError: no finding and no remedy has this name; the hint holds the nearest names.
     """
     rules = all_rules()
     id_ = word.strip().lower().replace("_", "-")

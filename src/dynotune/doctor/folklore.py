@@ -35,8 +35,7 @@ def about_finding(id_: str) -> list[Folklore]:
 def seen_here(view: ObservationView, finding_ids: Collection[str] = ()) -> Iterator[Folklore]:
     """Yield the entries whose traces are on this machine, with the trace.
 
-    Args:
-        finding_ids: of findings that were made. Entries that bear on one of these are left out.
+    `finding_ids`: of findings that were made. Entries that bear on one of these are left out.
     """
     for entry in entries():
         is_covered = not entry.always and any(id_ in finding_ids for id_ in entry.folklore.bears_on)

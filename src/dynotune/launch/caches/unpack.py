@@ -114,9 +114,8 @@ def unpack(
 ) -> Unpacked:
     """Put the files of the pack into these caches. Those that are there already stay as they are.
 
-    Args:
-        below, variables, differences: for the answer: the folder of `--caches`, what leads the command to the caches,
-            and what was found to be other here.
+    `below`, `variables`, `differences`: for the answer: the folder of `--caches`, what leads the command to the caches,
+    and what was found to be other here.
 
     Raises:
         RecordError: the pack is damaged or hostile; nothing of it was put in place.
@@ -285,9 +284,6 @@ def _damaged(name: str) -> RecordError:
         f"{name} is no pack, or is cut short or damaged. Nothing of it was used.",
         hint="Get it anew, or make it anew with dynotune startup pack.",
     )
-
-
-# Into a cache
 
 
 @dataclass(slots=True)

@@ -91,10 +91,13 @@ def guarded(settings: Iterable[Setting]) -> list[Setting]:
 def allowed(settings: Iterable[Setting], precision: str) -> Tolerance:
     """Of these settings together, for a program that computes in `precision`: the widest of each.
 
-    Args:
-        precision: of the baseline, as the agent saw it; "" where it could not be seen.
+    `precision`: of the baseline, as the agent saw it; "" where it could not be seen.
     """
-    rows = [_tolerance_of(setting) for setting in settings if knobs.get(setting.knob).effect == "numerics"]
+    rows = [
+        BY_SETTING.get((one.knob, one.value)) or BY_SETTING.get((one.knob, None)) or (ORDER, False)
+        for one in settings
+        if knobs.get(one.knob).effect == "numerics"
+    ]
     found = [tolerance for tolerance, _ in rows] or [ORDER]
     if precision in BY_PRECISION:
         found.append(BY_PRECISION[precision])
@@ -107,8 +110,3 @@ def allowed(settings: Iterable[Setting], precision: str) -> Tolerance:
         redraws=any(redraws for _, redraws in rows),
         why=widest.why,
     )
-
-
-def _tolerance_of(setting: Setting) -> tuple[Tolerance, bool]:
-    exact = BY_SETTING.get((setting.knob, setting.value))
-    return exact or BY_SETTING.get((setting.knob, None)) or (ORDER, False)

@@ -42,9 +42,8 @@ NOT_RECORDED = "no Python of this command recorded them"
 class Places(NamedTuple):
     """Where an arm keeps what it keeps.
 
-    Args:
-        temporary: TMPDIR of the arm: inductor's precompiled headers lie below it, whatever TORCHINDUCTOR_CACHE_DIR
-            says. Its path is short: names of sockets in it are at most 108 characters long.
+    `temporary`: TMPDIR of the arm: inductor's precompiled headers lie below it, whatever TORCHINDUCTOR_CACHE_DIR says.
+    Its path is short: names of sockets in it are at most 108 characters long.
     """
 
     caches: Path

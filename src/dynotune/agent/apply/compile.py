@@ -8,16 +8,9 @@ import types
 import weakref
 from threading import get_ident
 
+from ..core.annotations import Answer, Any, Callable, Event, Planned
 from ..core.covers import covers
 from .site import Site, answer
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from ..core.hooks import Event
-    from .site import Answer, Planned
 
 _PLAIN = (int, float, bool, complex, type(None))
 

@@ -11,20 +11,12 @@ import importlib
 import io
 import struct
 
+from ..core.annotations import AfterImport, Answer, Any, Callable, Decode, Event, Planned
 from ..core.covers import covers
 from ..core.decoders import BACKENDS
 from ..core.errors import by_a_signal
 from ..core.shared_counts import SharedCounts
 from .site import Site, answer
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from ..core.decoders import Decode
-    from ..core.hooks import AfterImport, Event
-    from .site import Answer, Planned
 
 _NUM_COMPARED = 8
 FORMAT, DEPTH, DAMAGED, SCALED, FAILED = _LEFT = (

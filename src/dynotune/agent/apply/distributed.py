@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
+from ..core.annotations import Answer, Any, BoundArguments, Event, Planned
 from .site import Site, answer, cover_constructor, resolve
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from inspect import BoundArguments
-    from typing import Any
-
-    from ..core.hooks import Event
-    from .site import Answer, Planned
 
 _HOOK = "comm_hook"
 _MIB = 1024 * 1024

@@ -13,18 +13,8 @@ import functools
 import os
 import sys
 
+from ..core.annotations import Answer, Any, Event, Name, Planned
 from .site import Site, answer
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from os import PathLike
-    from typing import Any
-
-    from ..core.hooks import Event
-    from .site import Answer, Planned
-
-    Name = str | bytes | PathLike[str] | PathLike[bytes]
-    Effect = tuple[str, str] | None
 
 _UNSET = "@unset"
 # In place of a secret, which is not written into the plan: the process was started with it.
@@ -246,7 +236,7 @@ def _what_the_program_wrote(name: str) -> str:
 _LOADING_MODES = {1: "EAGER", 2: "LAZY"}
 
 
-def seen_effect(name: str, asked: str) -> Effect:
+def seen_effect(name: str, asked: str) -> tuple[str, str] | None:
     """Tell the value that the variable came to, written as it is set, and who says so; None if nobody says (yet)."""
     try:
         if name == "TORCHINDUCTOR_COMPILE_THREADS":
@@ -256,13 +246,13 @@ def seen_effect(name: str, asked: str) -> Effect:
         return None
 
 
-def _compile_threads() -> Effect:
+def _compile_threads() -> tuple[str, str] | None:
     config: Any = sys.modules.get("torch._inductor.config")
     threads = getattr(config, "compile_threads", None)
     return None if threads is None else (str(threads), "torch._inductor.config.compile_threads")
 
 
-def _module_loading() -> Effect:
+def _module_loading() -> tuple[str, str] | None:
     """Asked only once torch has started CUDA: the driver knows it by then, and a question starts nothing."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
+from ..core.annotations import Answer, Any, Event, Planned
 from ..core.covers import covers
 from .site import Site, answer, resolve, text
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..core.hooks import Event
-    from .site import Answer, Planned
 
 # The newer per-backend attribute speaks of formats where the older call speaks of precision.
 _FORMAT_TO_PRECISION = {"ieee": "highest", "none": "highest", "tf32": "high", "bf16": "medium"}

@@ -8,15 +8,9 @@ from __future__ import annotations
 
 import weakref
 
+from ..core.annotations import Answer, Any, Args, Event, Kwargs, Planned, Surroundings
 from ..core.covers import covers
 from .site import Site, answer
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..core.hooks import Event
-    from .site import Answer, Args, Around, Kwargs, Planned
 
 
 class ChannelsLastSite(Site):
@@ -110,7 +104,7 @@ class AutocastSite(Site):
     def watch(self, scalers: list[Any]) -> None:
         self._scalers.extend(map(weakref.ref, scalers))
 
-    def around(self, module: Any, args: Args, kwargs: Kwargs) -> Around | None:
+    def around(self, module: Any, args: Args, kwargs: Kwargs) -> Surroundings | None:
         torch = self.torch
         device, dtype = self._device_and_dtype(module, args)
         if self.value == "off":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 
+from ..core.annotations import AfterImport, Answer, Any, Args, Callable, Event, Kwargs, Log, Planned, Surroundings
 from .batches import BatchesSite
 from .compile import CompileSite
 from .decode import DecodeSite
@@ -16,16 +17,8 @@ from .globals import GlobalSite
 from .loader import LoaderSite
 from .module import AutocastSite, ChannelsLastSite
 from .optimizer import OptimizerSite
-from .site import answer, call_inside
+from .site import Site, answer, call_inside
 from .transfer import TransferSite
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from ..core.hooks import AfterImport, Event, Log
-    from .site import Answer, Args, Around, Kwargs, Planned, Site
 
 _ACTION_SITES: dict[str, type[Site]] = {
     "autocast": AutocastSite,
@@ -120,7 +113,7 @@ class Settings:
 
         Only what the program's own code raises comes out of here.
         """
-        entered: list[Around] = []
+        entered: list[Surroundings] = []
         for site in self._sites:
             if site.failure or not site.wants_around:
                 continue

@@ -4,22 +4,8 @@ from __future__ import annotations
 
 import inspect
 
+from ..core.annotations import AfterImport, Answer, Any, Args, Callable, Event, Kwargs, Planned, Rewritten, Surroundings
 from ..core.covers import covers
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-    from typing import Any, TypeVar
-
-    from ..core.hooks import AfterImport, Event
-
-    Planned = dict[str, Any]
-    Answer = dict[str, Any]
-    Args = tuple[Any, ...]
-    Kwargs = dict[str, Any]
-    Around = tuple[AbstractContextManager[Any], Callable[[Any], Any]]
-    Rewritten = TypeVar("Rewritten")
 
 
 class Site:
@@ -67,7 +53,7 @@ class Site:
         """What the outermost module is to be called with."""
         return args, kwargs
 
-    def around(self, module: Any, args: Args, kwargs: Kwargs) -> Around | None:
+    def around(self, module: Any, args: Args, kwargs: Kwargs) -> Surroundings | None:
         """None, or `(context, finish)`: the call is made in `context`, its output goes through `finish`."""
 
     def readback(self) -> list[Answer]:
@@ -119,7 +105,7 @@ def cover_constructor(
         built(made, found)
 
 
-def call_inside(entered: list[Around], call: Callable[..., Any], module: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_inside(entered: list[Surroundings], call: Callable[..., Any], module: Any, args: Args, kwargs: Kwargs) -> Any:
     """Make a call in all these contexts, the last outermost; its output goes through what finishes each."""
     if not entered:
         return call(module, *args, **kwargs)

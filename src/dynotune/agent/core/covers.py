@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import functools
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypeVar
-
-    Function = TypeVar("Function", bound=Callable[..., Any])
+from .annotations import Any, Callable, Function
 
 
 def covers(owner: Any, name: str) -> Callable[[Function], Function]:

@@ -11,15 +11,7 @@ import sys
 from importlib.machinery import ModuleSpec
 from threading import get_ident
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import ModuleType
-    from typing import Any
-
-    Callback = Callable[[Any], object]
-    Event = Callable[[dict[str, Any]], None]
-    Log = Callable[[str, Exception], None]
+from .annotations import Any, Callable, Log, ModuleType, Sequence
 
 
 class AfterImport:
@@ -27,13 +19,13 @@ class AfterImport:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._waiting: dict[str, list[Callback]] = {}
+        self._waiting: dict[str, list[Callable[[Any], object]]] = {}
         self._searching: set[tuple[str, int]] = set()
 
     def install(self) -> None:
         sys.meta_path.insert(0, self)
 
-    def call(self, name: str, callback: Callback) -> None:
+    def call(self, name: str, callback: Callable[[Any], object]) -> None:
         """Call `callback(module)` once `name` is imported: now, if it already is."""
         module = sys.modules.get(name)
         if module is not None and not _is_loading(module):
@@ -86,7 +78,7 @@ class AfterImport:
         except AttributeError:  # a loader that is a class or has slots, of a frozen or built-in module
             self._log("hooks", RuntimeError("cannot wait for " + name))
 
-    def _run(self, callback: Callback, module: ModuleType) -> None:
+    def _run(self, callback: Callable[[Any], object], module: ModuleType) -> None:
         try:
             callback(module)
         except Exception as error:

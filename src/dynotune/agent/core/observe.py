@@ -7,13 +7,7 @@ import re
 import resource
 import sys
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-    from typing import Any
-
-    from .hooks import Event, Log
+from .annotations import Any, Callable, Event, FrameType, Log
 
 # Variables that change how PyTorch programs run; their changes are recorded with who made them.
 _WATCHED = (

@@ -6,10 +6,7 @@ import os
 import sys
 import sysconfig
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import CodeType, FrameType
-    from typing import Any
+from .annotations import Any, CodeType, FrameType
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STANDARD = tuple({os.path.dirname(os.__file__) + os.sep, sysconfig.get_path("stdlib") + os.sep})

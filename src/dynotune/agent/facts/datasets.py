@@ -5,12 +5,8 @@ from __future__ import annotations
 import functools
 import os
 
+from ..core.annotations import Any, Iterator
 from ..core.tensors import length_of, name_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
 
 _NUM_VALUES = 4096
 _MAX_DEPTH = 3

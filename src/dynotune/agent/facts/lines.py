@@ -17,18 +17,12 @@ import os
 import sys
 import time
 
+from ..core.annotations import Any, Callable, CodeType, Container, FrameType, Taken
 from ..core.source_location import WHOSE_AGENT, WHOSE_INSTALLED, WHOSE_TORCH, WHOSE_USER, function, whose
 from .sample_parts import SampleParts
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container
-    from types import CodeType, FrameType
-    from typing import Any
-
-    Frame = tuple[int, int]  # the identity of code, and a line of it
-    Taken = tuple[CodeType, int, dict[str, Any], int]  # code, a line of it, its module's globals, the instruction
-    Key = tuple[int, int, int, int, str]  # the first, third and fourth are identities of code, 0 for none
+Frame = tuple[int, int]  # the identity of code, and a line of it
+Key = tuple[int, int, int, int, str]  # the first, third and fourth are identities of code, 0 for none
 
 INTERVAL_S = 0.012
 SWITCH_S = 1e-5

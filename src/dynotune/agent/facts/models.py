@@ -8,19 +8,10 @@ import functools
 import weakref
 
 from ..core import source_location
+from ..core.annotations import Any, Around, Call, Container, Log
 from ..core.autocast import inside_forward
 from ..core.covers import call_directly
 from ..core.tensors import can_look, class_name, described, is_channels_last, shapes, tensors_in
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container
-    from typing import Any
-
-    from ..core.hooks import Log
-
-    Call = Callable[..., Any]
-    Around = Callable[[Call, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 _MOST_MODELS = 256
 _MOST_TOLD = 16

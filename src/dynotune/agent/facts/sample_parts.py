@@ -14,16 +14,10 @@ import linecache
 import re
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, ModuleType
 
+from ..core.annotations import Any, Callable, CodeType, Taken
 from ..core.source_location import WHOSE_AGENT, WHOSE_INSTALLED, WHOSE_USER, function
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import CodeType
-    from typing import Any
-
-    Taken = tuple[CodeType, int, dict[str, Any], int]  # code, a line of it, its module's globals, last instruction
-    Place = tuple[int, int]  # the identity of code, and a line of it
+Place = tuple[int, int]  # the identity of code, and a line of it
 
 MOST_PARTS, MOST_TEXT = 40, 160
 READ, DECODE, TRANSFORM, COLLATE, MOVE, PIN, WAIT, OWN = (

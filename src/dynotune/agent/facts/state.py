@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import resource
 
+from ..core.annotations import Any, Callable, Key, Log
 from . import live as state_torch
 from .calls import Calls
 from .compile import Compilations
@@ -16,14 +17,6 @@ from .memory import Garbage, Graphs, Memory
 from .models import Models
 from .optimizers import Optimizers
 from .threads import Threads
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from ..core.hooks import Log
-    from ..steps.identities import Key
 
 
 class State:

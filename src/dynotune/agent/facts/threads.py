@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from time import perf_counter
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from ..core.annotations import Any
 
 _NANOSECOND = 1e-9
 

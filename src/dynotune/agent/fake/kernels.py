@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import re
 
+from ..core.annotations import Any
 from .recorder import on_device
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 MULTIPLIES = {"aten::" + name for name in ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "_addmm_activation")}
 """Operators that cuBLAS carries out."""

@@ -7,9 +7,7 @@ lists of tokens; nothing here knows torch.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from ..core.annotations import Iterator
 
 DRAW = "draw"
 CALL = "call"

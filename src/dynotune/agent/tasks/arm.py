@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 
 from ..apply.site import call_inside
+from ..core.annotations import Answer, Any, Args, Callable, Iterator, Kwargs, Planned, Program, Surroundings
 from ..core.device import free_memory
 from ..core.errors import by_a_signal
 from .loader_switch import LoaderSwitch
@@ -19,14 +20,6 @@ from .switches import (
     Switch,
     TransferSwitch,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
-    from ..apply.site import Answer, Args, Around, Kwargs, Planned
-    from ..core.program import Program
 
 
 class Arm:
@@ -68,7 +61,7 @@ class Arm:
         return max([0, *(switch.num_queued for switch in self._switches)])
 
     def around_root(self, call: Callable[..., Any], module: Any, args: Args, kwargs: Kwargs) -> Any:
-        entered: list[Around] = []
+        entered: list[Surroundings] = []
         for switch in self._switches:
             if switch.site is not None:
                 args, kwargs = switch.site.inputs(module, args, kwargs)

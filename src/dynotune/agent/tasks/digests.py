@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..core.annotations import Any, Callable, Iterator, Program
 from ..core.autocast import inside_forward
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
-    from ..core.program import Program
-
-    Digest = tuple[list[int], Any]
+Digest = tuple[list[int], Any]
 
 NUM_SAMPLED = 64
 """Elements of each tensor, evenly spaced."""

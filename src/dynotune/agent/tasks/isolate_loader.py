@@ -11,18 +11,11 @@ import functools
 from threading import get_ident
 from time import perf_counter
 
+from ..core.annotations import Any, Callable, Key, Program
 from ..core.device import is_capturing, synchronise
 from .loader_drain import alias, drain, position, values
 from .page_cache import drop
 from .task import Task
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from ..core.program import Program
-    from ..steps.identities import Key
 
 # Batches that the program drew ahead, and work that was queued, are used up before the window begins.
 SETTLE_STEPS = 3

@@ -6,13 +6,9 @@ import copy
 from collections.abc import Mapping
 from time import perf_counter
 
+from ..core.annotations import Any, Callable
 from ..core.tensors import tensors_in
 from ..steps import samples
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 # For this long, and for so many batches; what was prefetched before tells nothing.
 DRAIN_S, MOST_S = 3.0, 20.0

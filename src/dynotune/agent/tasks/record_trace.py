@@ -14,17 +14,11 @@ import shutil
 import sys
 from time import perf_counter
 
+from ..core.annotations import Any, Callable, Program
 from ..core.device import is_capturing, synchronise
 from ..core.observe import number
 from ..core.profiler_session import Session, open_optimizer_annotation
 from .task import Task
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from ..core.program import Program
 
 # Limits that end a recording after the step in which they are passed: nobody can open a larger trace. The profiler
 # holds 0.85 times what it writes, so this makes a file of 300 MB before it is packed; and seven times as much when it

@@ -9,20 +9,35 @@ from __future__ import annotations
 
 import importlib
 import io
+import mmap
+import os
 import struct
 
 from ..core.annotations import AfterImport, Answer, Any, Callable, Decode, Event, Planned
 from ..core.covers import covers
 from ..core.decoders import BACKENDS
 from ..core.errors import by_a_signal
-from ..core.shared_counts import SharedCounts
 from .site import Site, answer
 
-_NUM_COMPARED = 8
+_NUM_COMPARED, _ROWS = 8, 256
 FORMAT, DEPTH, DAMAGED, SCALED, FAILED = _LEFT = (
     "of another format", "of CMYK or another depth", "cut short or damaged", "scaled by draft()", "not decoded",
 )  # fmt: skip
 _DECODED, _COMPARED, _LARGEST, _MEAN = range(len(_LEFT), len(_LEFT) + 4)
+
+
+class SharedCounts:
+    """`num` numbers, 0 at first, that a process and those forked from it add to, each in a row of its own."""
+
+    def __init__(self, num: int) -> None:
+        self._num, self._values = num, memoryview(mmap.mmap(-1, _ROWS * num * 8)).cast("d")
+
+    def add(self, index: int, value: float = 1.0) -> None:
+        self._values[os.getpid() % _ROWS * self._num + index] += value
+
+    def each(self, index: int) -> list[float]:
+        """Return the counts of all processes."""
+        return list(self._values[index :: self._num])
 
 
 class NotExact(Exception):

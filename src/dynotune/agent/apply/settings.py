@@ -17,22 +17,19 @@ from .globals import GlobalSite
 from .loader import LoaderSite
 from .module import AutocastSite, ChannelsLastSite
 from .optimizer import OptimizerSite
-from .site import Site, answer, call_inside
+from .site import Site, answer, call_inside, chosen
 from .transfer import TransferSite
 
-_ACTION_SITES: dict[str, type[Site]] = {
+# By action, class that is constructed, or type.
+_SITES: dict[str, type[Site]] = {
     "autocast": AutocastSite,
     "batches": BatchesSite,
     "channels_last": ChannelsLastSite,
     "compile": CompileSite,
     "decode": DecodeSite,
-}
-_CONSTRUCTOR_SITES: dict[str, type[Site]] = {
     "torch.utils.data.DataLoader": LoaderSite,
     "torch.optim.Adam": OptimizerSite,
     "torch.nn.parallel.DistributedDataParallel": DistributedSite,
-}
-_SITES: dict[str, type[Site]] = {
     "env": EnvironmentSite,
     "alloc_conf": AllocatorSite,
     "preload": PreloadSite,
@@ -45,16 +42,15 @@ _SITES: dict[str, type[Site]] = {
 class Settings:
     """All planned settings of this process.
 
-    `planned`: dicts with the fields of `schema.task.PlannedSetting`. `log` writes an event `error` by default.
+    `planned`: dicts with the fields of `schema.task.PlannedSetting`.
     """
 
-    def __init__(self, planned: list[Planned], event: Event, log: Log | None = None) -> None:
-        self._event = event
-        self._log = log or self._log_event
+    def __init__(self, planned: list[Planned], event: Event, log: Log) -> None:
+        self._log = log
         self._unplaced: list[Planned] = []
         by_site: dict[type[Site] | None, list[Planned]] = {}
         for setting in planned:
-            by_site.setdefault(_site_for(setting.get("site", {})), []).append(setting)
+            by_site.setdefault(chosen(setting.get("site", {}), _SITES), []).append(setting)
         self._sites: list[Site] = []
         for site, settings in by_site.items():
             if site is None:
@@ -162,15 +158,3 @@ class Settings:
     def _fail(self, site: Site, entry: str, error: Exception) -> None:
         site.failure = "it could not be applied: %s: %s" % (type(error).__name__, error)
         self._log("%s of %s" % (entry, site.planned[0]["knob"]), error)
-
-    def _log_event(self, where: str, error: Exception) -> None:
-        self._event({"event": "error", "where": where, "error": "%s: %s" % (type(error).__name__, error)})
-
-
-def _site_for(site: dict[str, Any]) -> type[Site] | None:
-    kind = site.get("type", "")
-    if kind in ("module", "library"):
-        return _ACTION_SITES.get(site.get("action", ""))
-    if kind == "constructor":
-        return next((s for target, s in _CONSTRUCTOR_SITES.items() if target in site.get("targets", ())), None)
-    return _SITES.get(kind)

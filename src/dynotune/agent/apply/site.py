@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 
-from ..core.annotations import AfterImport, Answer, Any, Args, Callable, Event, Kwargs, Planned, Rewritten, Surroundings
+from ..core.annotations import AfterImport, Answer, Any, Args, Callable, Event, Kwargs, Planned, Surroundings, T
 from ..core.covers import covers
 
 
@@ -61,6 +61,13 @@ class Site:
         raise NotImplementedError
 
 
+def chosen(site: dict[str, Any], table: dict[str, type[T]]) -> type[T] | None:
+    """What a table has for the place where a setting acts: by its action, a class that is constructed, or its type."""
+    kind = site.get("type", "")
+    words = site.get("targets", ()) if kind == "constructor" else (site.get("action", kind),)
+    return next((table[word] for word in words if word in table), None)
+
+
 def text(value: object) -> str:
     """A value as the user wrote it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -80,9 +87,9 @@ def answer(setting: Planned, found: object, witness: str, ok: bool | None, detai
 
 def cover_constructor(
     kind: Any,
-    rewrite: Callable[[inspect.BoundArguments], Rewritten],
-    otherwise: Callable[[str], Rewritten],
-    built: Callable[[Any, Rewritten], None],
+    rewrite: Callable[[inspect.BoundArguments], T],
+    otherwise: Callable[[str], T],
+    built: Callable[[Any, T], None],
 ) -> None:
     """Let `rewrite` change the arguments of each construction of a class; `built` gets the object and its answer.
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     ]  # fmt: skip
 
     Function = TypeVar("Function", bound=Callable[..., Any])
-    Rewritten = TypeVar("Rewritten")
+    T = TypeVar("T")
     Event = Callable[[dict[str, Any]], None]
     Log = Callable[[str, Exception], None]
     # A planned setting and its read-back, as `schema.task` and `schema.run` have them.

@@ -18,6 +18,12 @@ def covers(owner: Any, name: str) -> Callable[[Function], Function]:
     return put
 
 
+def uncover(owner: Any, name: str, cover: Any) -> None:
+    """Put back what `cover` stands in the place of, unless somebody has covered ours."""
+    if vars(owner).get(name) is cover:
+        setattr(owner, name, cover.__wrapped__)
+
+
 def on_compilations(callback: Any, register: Callable[[Any], object]) -> None:
     """Register with the handler of `torch._dynamo.callback`, and again where `torch._dynamo.reset()` clears it."""
     handler = callback.callback_handler

@@ -11,7 +11,7 @@ import sys
 from importlib.machinery import ModuleSpec
 from threading import get_ident
 
-from .annotations import Any, Callable, Log, ModuleType, Sequence
+from .annotations import Any, Callable, Iterator, Log, ModuleType, Sequence
 
 
 class AfterImport:
@@ -45,15 +45,10 @@ class AfterImport:
             return None
         try:
             self._searching.add(search)  # a finder that asks the others in its turn asks this one too
-            for finder in sys.meta_path:
-                find = getattr(finder, "find_spec", None)
-                if finder is self or find is None:
-                    continue
-                spec: ModuleSpec | None = find(name, path, target)
-                if spec is not None:
-                    self._cover(name, spec)
-                    return spec
-            return None
+            spec = next(_found_by_others(self, name, path, target), None)
+            if spec is not None:
+                self._cover(name, spec)
+            return spec
         finally:
             self._searching.discard(search)
 
@@ -99,20 +94,22 @@ class _Stub:
     ) -> ModuleSpec | None:
         if name != self._name:
             return None
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            if finder is not self and find is not None:
-                spec: ModuleSpec | None = find(name, path, target)
-                if spec is not None and spec.has_location:
-                    return spec
         loader: Any = self
-        return ModuleSpec(name, loader)
+        found = (spec for spec in _found_by_others(self, name, path, target) if spec.has_location)
+        return next(found, None) or ModuleSpec(name, loader)
 
     def create_module(self, spec: ModuleSpec) -> None:
         return None
 
     def exec_module(self, module: ModuleType) -> None:
         module.__dict__.update(self._attributes)
+
+
+def _found_by_others(finder: object, name: str, *where: Any) -> Iterator[ModuleSpec]:
+    for other in sys.meta_path:
+        find = getattr(other, "find_spec", None)
+        if other is not finder and find is not None and (spec := find(name, *where)) is not None:
+            yield spec
 
 
 def _is_loading(module: ModuleType) -> bool:

@@ -7,14 +7,14 @@ annotation of its own; the boundary waits until that is closed, or the annotatio
 
 from __future__ import annotations
 
-import functools
 import gzip
 import os
 import shutil
 import sys
 from time import perf_counter
 
-from ..core.annotations import Any, Callable, Program
+from ..core.annotations import Any, Program
+from ..core.covers import covers, uncover
 from ..core.device import is_capturing, synchronise
 from ..core.observe import number
 from ..core.profiler_session import Session, open_optimizer_annotation
@@ -42,7 +42,7 @@ class RecordTrace(Task):
         self._options = {name: bool(order.get(name)) for name in ("stacks", "shapes", "memory")}
         self._session: Session | None = None
         self._pending: tuple[str, int] | None = None
-        self._uncover: Callable[[], None] = lambda: None
+        self._cover: Any = None
         self._first_step = 0
         self._begin_s = self._last_s = self._asked_s = 0.0
         self._resident_bytes = 0
@@ -78,7 +78,8 @@ class RecordTrace(Task):
         self.give_up(reason, at_exit=True, notes=self._notes)
 
     def clean_up(self) -> None:
-        self._uncover()
+        if self._cover is not None:
+            uncover(self.program.torch.autograd.profiler.record_function, "__exit__", self._cover)
         if self.program.profiler is not None:
             self.program.profiler.begins = None
         session, self._session = self._session, None
@@ -91,18 +92,14 @@ class RecordTrace(Task):
         kind = self.program.torch.autograd.profiler.record_function
         original = kind.__exit__
 
-        @functools.wraps(original)
+        @covers(kind, "__exit__")
         def __exit__(annotation: Any, *args: Any) -> Any:
             result = original(annotation, *args)
             if self._pending is not None and self._pending[0] == annotation.name:
                 self._annotation_closed()
             return result
 
-        def uncover() -> None:
-            if kind.__exit__ is __exit__:
-                kind.__exit__ = original
-
-        kind.__exit__, self._uncover = __exit__, uncover
+        self._cover = __exit__
 
     def _annotation_closed(self) -> None:
         session = self._session

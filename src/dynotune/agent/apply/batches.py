@@ -68,12 +68,12 @@ class BatchesSite(Site):
         self._num += 1
         return lengths
 
-    def readback(self) -> list[Answer]:
+    def read(self, setting: Planned) -> Answer:
         witness = "batch samplers of the loaders drawn from"
         if self._num:
-            return [answer(self.setting, self.value, witness, True, self._refused)]
+            return answer(setting, self.value, witness, True, self._refused)
         nothing = "the program drew from no DataLoader that shuffles and makes batches of several samples"
-        return [answer(self.setting, None, witness, False, self._refused or nothing)]
+        return answer(setting, None, witness, False, self._refused or nothing)
 
 
 def sorted_batches(batches: Any, lengths: array[int]) -> Iterator[list[int]]:

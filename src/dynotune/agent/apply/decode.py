@@ -110,17 +110,17 @@ class DecodeSite(Site):
         counts.add(_MEAN, float(difference.mean()))
         counts.add(_COMPARED)
 
-    def readback(self) -> list[Answer]:
+    def read(self, setting: Planned) -> Answer:
         *left, decoded, compared, largest, mean = (sum(self._counts.each(at)) for at in range(_MEAN + 1))
         kept = ", ".join("%d %s" % (num, reason) for num, reason in zip(left, _LEFT) if num)
         kept = "left to Pillow: %s" % kept if kept else ""
         witness = "JPEG files decoded in this process and those forked from it"
         if not decoded:
-            return [answer(self.setting, None, witness, False, kept or "Pillow was asked to decode nothing")]
+            return answer(setting, None, witness, False, kept or "Pillow was asked to decode nothing")
         found = "%d files; in %d of them pixels differ by at most %d of 255, on average by %.3g" % (
             decoded, compared, largest, mean / max(1, compared),
         )  # fmt: skip
-        return [answer(self.setting, self.value, witness, True, "; ".join(filter(None, (found, kept))))]
+        return answer(setting, self.value, witness, True, "; ".join(filter(None, (found, kept))))
 
 
 def shape_of(data: bytes) -> tuple[int, int, int]:

@@ -115,22 +115,15 @@ class EnvironmentSite(Site):
     def is_kept(self, name: str) -> bool:
         return name in self._names
 
-    def readback(self) -> list[Answer]:
-        return [self._read(setting, setting["site"]["name"]) for setting in self.planned]
-
-    def _read(self, setting: Planned, name: str) -> Answer:
+    def read(self, setting: Planned) -> Answer:
+        name = setting["site"]["name"]
         found = c_getenv(name)
         asked = None if setting["value"] == _UNSET else str(setting["value"])
         effect = seen_effect(name, asked) if asked is not None and found == asked else None
         if effect is not None:
             return answer(setting, effect[0], effect[1], effect[0] == asked, _what_the_program_wrote(name))
-        return answer(
-            setting,
-            _UNSET if found is None else found,
-            "the process's environment (getenv)",
-            found == asked,
-            _what_the_program_wrote(name),
-        )
+        detail, witness = _what_the_program_wrote(name), "the process's environment (getenv)"
+        return answer(setting, _UNSET if found is None else found, witness, found == asked, detail)
 
 
 def _with_secret(setting: Planned) -> Planned:
@@ -151,13 +144,10 @@ class AllocatorSite(EnvironmentSite):
     def before_torch(self) -> None:
         _kept.add(self._variables)
 
-    def readback(self) -> list[Answer]:
+    def read(self, setting: Planned) -> Answer:
         conf, witness = self._settings_in_force()
         if conf is None:
-            return [answer(setting, None, "none", None, witness) for setting in self.planned]
-        return [self._compare(setting, conf, witness) for setting in self.planned]
-
-    def _compare(self, setting: Planned, conf: dict[str, str], witness: str) -> Answer:
+            return answer(setting, None, "none", None, witness)
         key, asked = setting["site"]["key"], setting["site"]["text"]
         found = conf.get(key)
         detail = "" if found == asked else "the allocator works with " + str(conf)
@@ -183,12 +173,9 @@ class AllocatorSite(EnvironmentSite):
 class PreloadSite(Site):
     """`host.malloc`."""
 
-    def readback(self) -> list[Answer]:
+    def read(self, setting: Planned) -> Answer:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             mapped = {os.path.basename(line.split()[-1]) for line in maps if "/" in line}
-        return [self._read(setting, mapped) for setting in self.planned]
-
-    def _read(self, setting: Planned, mapped: set[str]) -> Answer:
         found = "system"
         for name, libraries in setting["site"]["libraries"].items():
             if any(file.startswith(library.split(".so")[0] + ".so") for library in libraries for file in mapped):

@@ -69,12 +69,9 @@ class GlobalSite(Site):
             self._changes.setdefault(knob, []).append(text(found))
             self.event({"event": "setting_put_back", "knob": knob, "found": text(found)})
 
-    def readback(self) -> list[Answer]:
+    def read(self, setting: Planned) -> Answer:
         if self.torch is None:
-            return [answer(s, None, "none", False, "the program did not import torch") for s in self.planned]
-        return [self._read(setting) for setting in self.planned]
-
-    def _read(self, setting: Planned) -> Answer:
+            return answer(setting, None, "none", False, "the program did not import torch")
         knob, site = setting["knob"], setting["site"]
         witness = site["path"] if site["type"] == "attr" else site["get"] + "()"
         try:

@@ -83,10 +83,8 @@ class LoaderSite(Site):
         if len(self._drawn) < _MAX_LOADERS:
             self._drawn.append((found, refused))
 
-    def readback(self) -> list[Answer]:
-        return [self._read(setting, setting["site"]["argument"]) for setting in self.planned]
-
-    def _read(self, setting: Planned, name: str) -> Answer:
+    def read(self, setting: Planned) -> Answer:
+        name = setting["site"]["argument"]
         if not self._drawn:
             detail = "the program drew from no torch DataLoader"
             return answer(setting, None, "the loaders drawn from", False, detail)

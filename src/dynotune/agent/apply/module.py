@@ -54,17 +54,17 @@ class ChannelsLastSite(Site):
             return {key: self._convert(item) for key, item in value.items()}
         return value
 
-    def readback(self) -> list[Answer]:
+    def read(self, setting: Planned) -> Answer:
         witness = "strides of the 4-D weights"
         weights = [weight for weight in (ref() for ref in self._weights) if weight is not None]
         # A 1x1 or one-channel weight has the strides of both layouts.
         telling = [weight for weight in weights if min(weight.shape[1], weight.shape[2] * weight.shape[3]) > 1]
         if not telling:
             detail = "no outermost module has a 4-D weight whose layout could differ"
-            return [answer(self.setting, None, witness, False, detail)]
+            return answer(setting, None, witness, False, detail)
         last = [weight.is_contiguous(memory_format=self.torch.channels_last) for weight in telling]
         found = any(last) if not self.value else all(last)
-        return [answer(self.setting, found, witness, found == self.value)]
+        return answer(setting, found, witness, found == self.value)
 
 
 class AutocastSite(Site):
@@ -185,12 +185,12 @@ class AutocastSite(Site):
                 mapping[key] = converted
         return mapping
 
-    def readback(self) -> list[Answer]:
+    def read(self, setting: Planned) -> Answer:
         witness = "autocast at the outermost modules' calls"
         if not self._found:
-            return [answer(self.setting, None, witness, False, "no outermost module was called")]
+            return answer(setting, None, witness, False, "no outermost module was called")
         found = ", ".join(sorted(self._found))
-        return [answer(self.setting, found, witness, self._found == {self.value}, "; ".join(self._refused))]
+        return answer(setting, found, witness, self._found == {self.value}, "; ".join(self._refused))
 
 
 def _identity(value: Any) -> Any:

@@ -58,6 +58,9 @@ class Site:
 
     def readback(self) -> list[Answer]:
         """One dict a setting, with the fields of `schema.run.Readback`."""
+        return [self.read(setting) for setting in self.planned]
+
+    def read(self, setting: Planned) -> Answer:
         raise NotImplementedError
 
 

@@ -68,12 +68,12 @@ class TransferSite(Site):
             return (*args[:position], self.value, *args[position + 1 :]), kwargs
         return args, {**kwargs, "non_blocking": self.value}
 
-    def readback(self) -> list[Answer]:
+    def read(self, setting: Planned) -> Answer:
         witness = "copies from pinned memory to the GPU"
         if self._num_copies:
-            return [answer(self.setting, self.value, witness, True, "%d copies" % self._num_copies)]
+            return answer(setting, self.value, witness, True, "%d copies" % self._num_copies)
         detail = "the program made no such copy: loader.pin_memory=true makes its batches pinned"
-        return [answer(self.setting, None, witness, False, detail)]
+        return answer(setting, None, witness, False, detail)
 
 
 def _is_cuda(target: Any) -> bool:

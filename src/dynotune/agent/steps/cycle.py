@@ -7,6 +7,8 @@ lists of tokens; nothing here knows torch.
 
 from __future__ import annotations
 
+from collections import namedtuple
+
 from ..core.annotations import Iterator
 
 DRAW = "draw"
@@ -27,15 +29,8 @@ _PATIENCE_S = 20.0
 _MIN_PATIENT_REPEATS = 10
 
 
-class Token:
-    """What one number in the list of events stands for."""
-
-    __slots__ = ("kind", "name", "with_grad")
-
-    def __init__(self, kind: str, name: str, with_grad: bool = False) -> None:
-        self.kind = kind
-        self.name = name
-        self.with_grad = with_grad
+Token = namedtuple("Token", ("kind", "name", "with_grad"), defaults=(False,))
+"""What one number in the list of events stands for."""
 
 
 class Cycle:
@@ -45,10 +40,7 @@ class Cycle:
     """
 
     def __init__(self, sequence: list[int], anchor: int, per_step: int, loaders: set[int]) -> None:
-        self.sequence = sequence
-        self.anchor = anchor
-        self.per_step = per_step
-        self.loaders = loaders
+        self.sequence, self.anchor, self.per_step, self.loaders = sequence, anchor, per_step, loaders
 
     def describe(self, tokens: list[Token]) -> str:
         """In words: `draw DataLoader, call Net, step SGD`; repeats are counted."""

@@ -125,13 +125,13 @@ class IsolateLoader(Task):
             return original(iterator)  # the next epoch is whole
         self._ready()
         begun_s = self.program.loader_begun_s.get(key) if at_begin else None
-        drained = drain(original, iterator, fewest=fewest, skip=skip, begun_s=begun_s)
-        if drained.fields is None:
+        batch, fields = drain(original, iterator, fewest=fewest, skip=skip, begun_s=begun_s)
+        if fields is None:
             self._at_begin.add(key)
         else:
-            self._sources[key] = _Source(drained.batch, values(self.program.torch, drained.batch), drained.fields)
+            self._sources[key] = _Source(batch, values(self.program.torch, batch), fields)
             self._settled_at = self._first_step = None  # what was replayed before was not without input
-        return drained.batch
+        return batch
 
     def _ready(self) -> None:
         """The device is idle, and the files' pages are dropped if asked."""

@@ -5,58 +5,20 @@ from __future__ import annotations
 import platform
 import re
 import resource
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from dynotune.probe.facts.host import parse_cpu_list
 from dynotune.probe.facts.host_memory import limits
 from dynotune.probe.sources import container, counters, kernel_files
-from dynotune.schema.facts import Facts, Unknown, needed, or_unknown
+from dynotune.schema.facts import Facts, Unknown, Value, needed, or_unknown
 
-CPUS = "sys/devices/system/cpu"
-
-NETWORK = {"host.rmem_max": "proc/sys/net/core/rmem_max", "host.wmem_max": "proc/sys/net/core/wmem_max"}
-NETWORK_ROWS = {"host.tcp_rmem": "proc/sys/net/ipv4/tcp_rmem", "host.tcp_wmem": "proc/sys/net/ipv4/tcp_wmem"}
-
-NAMES = (
-    "host.num_physical_cores",
-    "host.num_numa_nodes",
-    "host.governor",
-    "host.governor_driver",
-    "host.kernel_version",
-    "host.preempt_rt",
-    "host.load_1min",
-    "host.virtual",
-    "host.platform",
-    "host.cgroup_throttled_s",
-    "host.cgroup_num_throttled",
-    "host.nofile_soft",
-    "host.nofile_hard",
-    *NETWORK,
-    *NETWORK_ROWS,
-)
+CPUS, VERSION = "sys/devices/system/cpu", "proc/sys/kernel/version"
 
 
 def facts(root: Path = Path("/"), affinity: Collection[int] = ()) -> Facts:
-    """Facts `host.*` above. `affinity`: cores this process may run on."""
-    soft, hard = limits(resource.RLIMIT_NOFILE)
-    version = kernel_files.text(root, "proc/sys/kernel/version")
-    return {
-        "host.num_physical_cores": num_physical_cores(root),
-        "host.num_numa_nodes": _num_listed(root, "sys/devices/system/node/has_cpu"),
-        "host.governor": _of_cores(root, affinity, "scaling_governor"),
-        "host.governor_driver": _of_cores(root, affinity, "scaling_driver"),
-        "host.kernel_version": version,
-        "host.preempt_rt": _preempt_rt(version, root),
-        "host.load_1min": _load(root),
-        "host.virtual": hypervisor(root),
-        "host.platform": f"{platform.system()}-{platform.machine()}",
-        **_throttling(root),
-        "host.nofile_soft": soft,
-        "host.nofile_hard": hard,
-        **{name: kernel_files.number(root, file) for name, file in NETWORK.items()},
-        **{name: kernel_files.numbers(root, file) for name, file in NETWORK_ROWS.items()},
-    }
+    """Facts `host.*` of `QUESTIONS`. `affinity`: cores this process may run on."""
+    return {name: question(root, affinity) for name, question in QUESTIONS.items()}
 
 
 def num_physical_cores(root: Path = Path("/")) -> int | Unknown:
@@ -89,8 +51,8 @@ def _of_cores(root: Path, affinity: Collection[int], name: str) -> str | Unknown
 
 
 @or_unknown()
-def _preempt_rt(version: str | Unknown, root: Path) -> bool:
-    realtime = kernel_files.text(root, "sys/kernel/realtime")
+def _preempt_rt(root: Path) -> bool:
+    realtime, version = kernel_files.text(root, "sys/kernel/realtime"), kernel_files.text(root, VERSION)
     return realtime == "1" or bool(re.search(r"PREEMPT[ _]RT\b", needed(version)))
 
 
@@ -103,15 +65,10 @@ def _load(root: Path) -> float | Unknown:
         return Unknown(f"/proc/loadavg is not a row of numbers: {found[:40]}")
 
 
-def _throttling(root: Path) -> Facts:
+@or_unknown()
+def _throttling(root: Path, counter: str) -> float:
     """Since the control group was made; zero where no limit could throttle."""
-    quota = counters.quota(container.cpu_limits(root))
-    if isinstance(quota, Unknown):
-        return {"host.cgroup_throttled_s": quota, "host.cgroup_num_throttled": quota}
-    return {
-        "host.cgroup_throttled_s": quota.throttled_s if quota else 0.0,
-        "host.cgroup_num_throttled": quota.num_throttled if quota else 0,
-    }
+    return getattr(needed(counters.quota(container.cpu_limits(root))), counter, 0)
 
 
 # What a hypervisor writes into the firmware tables, as vendor or product.
@@ -162,3 +119,25 @@ def _flags(root: Path) -> set[str] | None:
     cpuinfo = kernel_files.text(root, "proc/cpuinfo")
     found = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE) if isinstance(cpuinfo, str) else None
     return set(found[1].split()) if found else None
+
+
+QUESTIONS: dict[str, Callable[[Path, Collection[int]], Value | Unknown]] = {
+    "host.num_physical_cores": lambda root, _: num_physical_cores(root),
+    "host.num_numa_nodes": lambda root, _: _num_listed(root, "sys/devices/system/node/has_cpu"),
+    "host.governor": lambda root, cpus: _of_cores(root, cpus, "scaling_governor"),
+    "host.governor_driver": lambda root, cpus: _of_cores(root, cpus, "scaling_driver"),
+    "host.kernel_version": lambda root, _: kernel_files.text(root, VERSION),
+    "host.preempt_rt": lambda root, _: _preempt_rt(root),
+    "host.load_1min": lambda root, _: _load(root),
+    "host.virtual": lambda root, _: hypervisor(root),
+    "host.platform": lambda root, _: f"{platform.system()}-{platform.machine()}",
+    "host.cgroup_throttled_s": lambda root, _: _throttling(root, "throttled_s"),
+    "host.cgroup_num_throttled": lambda root, _: _throttling(root, "num_throttled"),
+    "host.nofile_soft": lambda root, _: limits(resource.RLIMIT_NOFILE)[0],
+    "host.nofile_hard": lambda root, _: limits(resource.RLIMIT_NOFILE)[1],
+    "host.rmem_max": lambda root, _: kernel_files.number(root, "proc/sys/net/core/rmem_max"),
+    "host.wmem_max": lambda root, _: kernel_files.number(root, "proc/sys/net/core/wmem_max"),
+    "host.tcp_rmem": lambda root, _: kernel_files.numbers(root, "proc/sys/net/ipv4/tcp_rmem"),
+    "host.tcp_wmem": lambda root, _: kernel_files.numbers(root, "proc/sys/net/ipv4/tcp_wmem"),
+}
+NAMES = tuple(QUESTIONS)

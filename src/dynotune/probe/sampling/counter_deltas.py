@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from dynotune.probe.sources.samples import Sample
+from dynotune.probe.sources.samples import ByName, Sample
 from dynotune.schema.facts import Missing, Unknown, needed, or_unknown
 
 Counter = Callable[[Sample], float]
@@ -35,30 +35,25 @@ def _at(samples: Sequence[Sample], counter: Counter, time_s: float) -> float:
     return float(before + share * (after - before))
 
 
-def counted(part: str, field: str) -> Counter:
-    """One counter of a part of the samples, to be given to `growth`."""
+def counted(part: str, field: str, place: int = 0) -> Counter:
+    """One counter of a part of the samples, to be given to `growth`; of one GPU, by its place in the samples."""
 
     def counter(sample: Sample) -> float:
         counters = needed(getattr(sample, part))
-        if counters is None:
-            raise Missing(Unknown("it was not counted"))
-        value: float = needed(getattr(counters, field))
+        if isinstance(counters, list):
+            absent = Unknown("this GPU was not sampled all along")
+            counters = counters[place] if place < len(counters) else needed(absent)
+        if isinstance(counters, ByName):
+            return needed(counters.values.get(field, Unknown(f"this kernel does not count {field}")))
+        value: float = needed(Unknown("it was not counted") if counters is None else getattr(counters, field))
         return value
 
     return counter
 
 
-def of_gpu(place: int, field: str) -> Counter:
-    """The same of one GPU, by its place in the samples."""
-
-    def counter(sample: Sample) -> float:
-        gpus = needed(sample.gpus)
-        if place >= len(gpus):
-            raise Missing(Unknown("this GPU was not sampled all along"))
-        value: float = needed(getattr(gpus[place], field))
-        return value
-
-    return counter
+@or_unknown()
+def total(values: Iterable[float | Unknown]) -> float:
+    return sum(map(needed, values))
 
 
 def covers(samples: Sequence[Sample], begin_s: float, end_s: float) -> bool:

@@ -143,12 +143,9 @@ class _Window:
     def _growth(self, counter: Counter) -> float:
         return needed(growth(self.samples, counter, self.begin_s, self.end_s))
 
-    def gpus(self, at: int) -> list[Gpu]:
-        """One GPU, by its place in the samples, at every moment inside."""
-        return _one_gpu(self.inside, at)
-
 
 def _one_gpu(samples: Sequence[Sample], at: int) -> list[Gpu]:
+    """One GPU, by its place in the samples, at every moment."""
     return [sample.gpus[at] for sample in samples if not isinstance(sample.gpus, Unknown)]
 
 
@@ -220,7 +217,7 @@ def _swap(window: _Window) -> Iterator[str]:
 
 
 def _gpu_processes(window: _Window, at: int) -> Iterator[str]:
-    gpus = window.gpus(at)
+    gpus = _one_gpu(window.inside, at)
     ours = {process.pid for gpu in _one_gpu(window.samples, at) for process in _known(gpu.processes) if process.ours}
     strangers: dict[int, list[GpuProcess]] = {}
     missing = [gpu.processes.reason for gpu in gpus if isinstance(gpu.processes, Unknown)]
@@ -243,7 +240,7 @@ def _gpu_processes(window: _Window, at: int) -> Iterator[str]:
 
 
 def _gpu_clock(window: _Window, at: int) -> Iterator[str]:
-    gpus = window.gpus(at)
+    gpus = _one_gpu(window.inside, at)
     known = [gpu.clock_reasons for gpu in gpus if not isinstance(gpu.clock_reasons, Unknown)]
     for name, holds in CLOCK_CAUSES.items():
         num_held = sum(map(holds, known))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import fmean, median
 
-from dynotune.probe.sampling.counter_deltas import Counter, counted, covers, growth, inside, of_gpu
+from dynotune.probe.sampling.counter_deltas import counted, covers, growth, inside, total
 from dynotune.probe.sampling.interference import other_cpu_s
 from dynotune.probe.sampling.thread_counter import WATCHED
 from dynotune.probe.sources import clock_reasons
@@ -86,7 +86,7 @@ def _gpus(samples: Sequence[Sample], begin_s: float, end_s: float) -> Facts:
         for name, (field, summarise) in GPU_SUMMARIES.items():
             found[f"{prefix}.{name}"] = _summary(gpus, field, summarise)
         found[f"{prefix}.clock_reasons"] = _reasons(gpus)
-        found[f"{prefix}.pcie_replays"] = growth(samples, of_gpu(place, "pcie_replays"), begin_s, end_s)
+        found[f"{prefix}.pcie_replays"] = growth(samples, counted("gpus", "pcie_replays", place), begin_s, end_s)
     return found
 
 
@@ -113,34 +113,22 @@ def _host(samples: Sequence[Sample], begin_s: float, end_s: float) -> Facts:
     def grew(part: str, field: str) -> float | Unknown:
         return growth(samples, counted(part, field), begin_s, end_s)
 
-    def grew_by_name(part: str, name: str) -> float | Unknown:
-        return growth(samples, _named(part, name), begin_s, end_s)
-
     by_process = _between(samples, "process_cpu_s", begin_s, end_s)
     by_thread = _between(samples, "thread_cpu_s", begin_s, end_s)
     pin_s = by_thread if isinstance(by_thread, Unknown) else sum(by_thread.get(name, 0.0) for name in WATCHED)
-    swapped = _sum(grew_by_name("vmstat", "pswpin"), grew_by_name("vmstat", "pswpout"))
     return {
         "window.tree_cpu_s_per_s": _per(grew("tree", "cpu_s"), length_s),
         "window.others_cpu_s_per_s": _per(other_cpu_s(samples, begin_s, end_s), length_s),
         "window.iowait_share": _iowait(samples, begin_s, end_s),
         "window.throttled_s_per_s": _throttled(samples, grew, length_s),
-        "window.swapped_pages": swapped,
+        "window.swapped_pages": total(grew("vmstat", name) for name in ("pswpin", "pswpout")),
         "window.major_faults": grew("tree", "num_major_faults"),
         "window.num_processes": _num_processes(inside(samples, begin_s, end_s)),
         "window.process_cpu": _rates(by_process, length_s),
         "window.pin_thread_cpu_s_per_s": _per(pin_s, length_s),
-        **{fact: grew_by_name("vmstat", name) for fact, name in MACHINE_COUNTERS.items()},
-        **{fact: grew_by_name("memory_events", name) for fact, name in MEMORY_EVENTS.items()},
+        **{fact: grew("vmstat", name) for fact, name in MACHINE_COUNTERS.items()},
+        **{fact: grew("memory_events", name) for fact, name in MEMORY_EVENTS.items()},
     }
-
-
-def _named(part: str, name: str) -> Counter:
-    def counter(sample: Sample) -> float:
-        counts: ByName = needed(getattr(sample, part))
-        return needed(counts.values.get(name, Unknown(f"this kernel does not count {name}")))
-
-    return counter
 
 
 @or_unknown()
@@ -167,11 +155,6 @@ def _rates(by_name: dict[str, float] | Unknown, length_s: float) -> Value:
 @or_unknown()
 def _per(value: float | Unknown, length_s: float) -> float:
     return needed(value) / length_s
-
-
-@or_unknown()
-def _sum(left: float | Unknown, right: float | Unknown) -> float:
-    return needed(left) + needed(right)
 
 
 @or_unknown()

@@ -68,3 +68,29 @@ def inside(samples: Sequence[Sample], begin_s: float, end_s: float) -> list[Samp
     found = [sample for sample in samples if begin_s <= sample.time_s <= end_s]
     after = next(at for at, sample in enumerate(samples) if sample.time_s >= end_s)
     return found or list(samples[max(0, after - 1) : after + 1])
+
+
+class Window:
+    """The samples, the two ends, and the samples that say what held inside."""
+
+    def __init__(self, samples: Sequence[Sample], begin_s: float, end_s: float) -> None:
+        self.samples, self.begin_s, self.end_s = samples, begin_s, end_s
+        self.length_s = end_s - begin_s
+        self.inside = inside(samples, begin_s, end_s)
+
+    def growth(self, part: str, field: str, place: int = 0) -> float:
+        """Of one counter of a part of the samples. Raises Missing: it was not counted all along."""
+        return self._growth(counted(part, field, place))
+
+    def own_cpu_s(self) -> float:
+        return self._growth(lambda sample: sample.own_cpu_s)
+
+    def _growth(self, counter: Counter) -> float:
+        return needed(growth(self.samples, counter, self.begin_s, self.end_s))
+
+    def other_cpu_s(self) -> float:
+        """CPU time of our cores that neither the tree nor dynotune used; negative by what the counters disagree.
+
+        Threads of the kernel count as others: nothing says for whom they work.
+        """
+        return self.growth("cores", "busy_s") - self.growth("tree", "cpu_s") - self.own_cpu_s()

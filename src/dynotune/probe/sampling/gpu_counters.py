@@ -44,7 +44,7 @@ class GpuCounters:
         try:
             self._library = open_library(nvml)
         except NvmlUnavailable as unavailable:
-            self._unavailable = Unknown(unavailable.reason)
+            self._unavailable = unavailable.unknown
 
     def read(self, ours: Collection[int], pcie: Mapping[int, PcieRates] = NO_RATES) -> list[Gpu] | Unknown:
         """Every GPU once; what NVML refuses to say is Unknown.

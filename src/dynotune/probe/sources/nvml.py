@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dynotune.schema.facts import Facts, Unknown, Value
+from dynotune.schema.facts import Facts, Missing, Unknown, Value
 
 T = TypeVar("T")
 
@@ -20,11 +20,11 @@ IDENTITY = ("name", "uuid", "compute_capability", "memory_bytes")
 """Names of the facts that `identity` gives."""
 
 
-class NvmlUnavailable(Exception):
+class NvmlUnavailable(Missing):
     """NVML cannot be used here. `reason`: why, in words. `no_library`: there is no driver library at all."""
 
     def __init__(self, reason: str, *, no_library: bool = False) -> None:
-        super().__init__(reason)
+        super().__init__(Unknown(reason))
         self.reason = reason
         self.no_library = no_library
 

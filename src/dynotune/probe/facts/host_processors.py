@@ -23,13 +23,11 @@ def facts(root: Path = Path("/"), affinity: Collection[int] = ()) -> Facts:
 
 def num_physical_cores(root: Path = Path("/")) -> int | Unknown:
     """Cores that are online, each once however many threads it runs."""
-    cores = set()
+    cores: set[str] = set()
     for folder in (root / CPUS).glob("cpu[0-9]*"):
         # The kernel names siblings the same from each of them; a processor that is offline has no topology.
-        siblings = kernel_files.text(folder, "topology/thread_siblings_list")
-        if isinstance(siblings, str) and siblings:
-            cores.add(siblings)
-    return len(cores) or Unknown("/sys does not say which processors share a core")
+        cores.add(kernel_files.read(folder / "topology/thread_siblings_list"))
+    return len(cores - {""}) or Unknown("/sys does not say which processors share a core")
 
 
 @or_unknown()
@@ -43,11 +41,9 @@ def _num_listed(root: Path, name: str) -> int | Unknown:
 
 def _of_cores(root: Path, affinity: Collection[int], name: str) -> str | Unknown:
     """What cpufreq says of our cores; every answer where they differ."""
-    found = {kernel_files.text(root, f"{CPUS}/cpu{cpu}/cpufreq/{name}") for cpu in affinity}
-    words = sorted({word for word in found if isinstance(word, str) and word})
-    if words:
-        return ", ".join(words)
-    return Unknown("the kernel sets no frequencies here, as in most virtual machines and containers")
+    found = {kernel_files.read(root / f"{CPUS}/cpu{cpu}/cpufreq/{name}").strip() for cpu in affinity}
+    none = Unknown("the kernel sets no frequencies here, as in most virtual machines and containers")
+    return ", ".join(sorted(found - {""})) or none
 
 
 @or_unknown()
@@ -91,20 +87,16 @@ BY_FIRMWARE = {
 
 def hypervisor(root: Path = Path("/")) -> str | Unknown:
     """`kvm`, `vmware`, `xen`, …; `other` where only its presence shows; empty on a machine of its own."""
-    release = kernel_files.text(root, "proc/sys/kernel/osrelease")
-    if isinstance(release, str) and "microsoft" in release.lower():
+    if "microsoft" in kernel_files.read(root / "proc/sys/kernel/osrelease").lower():
         return "wsl"
-    kind = kernel_files.text(root, "sys/hypervisor/type")
-    if isinstance(kind, str) and kind:
+    if kind := kernel_files.read(root / "sys/hypervisor/type").strip():
         return kind
-    flags = _flags(root)
-    firmware = " ".join(
-        found.lower()
-        for name in ("sys_vendor", "product_name")
-        if isinstance(found := kernel_files.text(root, f"sys/class/dmi/id/{name}"), str)
-    )
+    # None where the kernel lists none, or such as cannot tell (Arm).
+    flags = kernel_files.cpu_field(root, "flags")
+    names = ("sys_vendor", "product_name")
+    firmware = " ".join(kernel_files.read(root / "sys/class/dmi/id" / name).strip().lower() for name in names).strip()
     # A cloud's bare machine carries the same vendor; the processor's flag does not lie.
-    if flags is not None and "hypervisor" not in flags:
+    if flags is not None and "hypervisor" not in flags.split():
         return ""
     for word, name in BY_FIRMWARE.items():
         if word in firmware and ".metal" not in firmware:
@@ -112,13 +104,6 @@ def hypervisor(root: Path = Path("/")) -> str | Unknown:
     if flags is not None:
         return "other"
     return "" if firmware else Unknown("neither the processor nor the firmware says whether this machine is virtual")
-
-
-def _flags(root: Path) -> set[str] | None:
-    """The first processor's flags; None where the kernel lists none, or such as cannot tell (Arm)."""
-    cpuinfo = kernel_files.text(root, "proc/cpuinfo")
-    found = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE) if isinstance(cpuinfo, str) else None
-    return set(found[1].split()) if found else None
 
 
 QUESTIONS: dict[str, Callable[[Path, Collection[int]], Value | Unknown]] = {

@@ -18,12 +18,9 @@ class ChannelsLastSite(Site):
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
+        self.wants_around = bool(self.value)
         self._format: Any = None
         self._weights: list[weakref.ref[Any]] = []
-
-    @property
-    def wants_around(self) -> bool:
-        return bool(self.value)
 
     def after_torch(self, torch: Any) -> None:
         super().after_torch(torch)
@@ -75,9 +72,7 @@ class AutocastSite(Site):
     the program's.
     """
 
-    @property
-    def wants_around(self) -> bool:
-        return True
+    wants_around = True
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)

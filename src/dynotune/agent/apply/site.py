@@ -16,16 +16,14 @@ class Site:
             `setting` is the first, `value` what it asks for.
     """
 
+    wants_around = False
+    """Calls of outermost modules must go through `inputs` and `around`."""
+
     def __init__(self, planned: list[Planned], event: Event) -> None:
         self.planned, self.event = planned, event
         self.setting, self.value = planned[0], planned[0]["value"]
         self.torch: Any = None
         self.failure = ""
-
-    @property
-    def wants_around(self) -> bool:
-        """Whether calls of outermost modules must go through `inputs` and `around`."""
-        return False
 
     def before_torch(self) -> None:
         """At interpreter start, before the program's first line."""

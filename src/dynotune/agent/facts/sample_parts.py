@@ -117,8 +117,7 @@ class SampleParts:
         code = self._codes.get(place[0])
         if code is None:
             return {"function": "", "text": ""}
-        text = linecache.getline(code.co_filename, place[1]).strip()[:MOST_TEXT]
-        return {"function": function(code, place[1]), "text": text}
+        return {"function": function(code, place[1]), "text": text_of(code, place[1])}
 
     def _classified(self, stack: list[Taken]) -> tuple[str, str, Place]:
         part = what = class_ = inner = ""
@@ -171,6 +170,10 @@ class SampleParts:
             text = _called(code, lasti) if hasattr(code, "co_positions") else _first_call(code, line)
             self._calls[key] = _entry(_resolved(text, module)) if text else None
         return self._calls[key]
+
+
+def text_of(code: CodeType, line: int) -> str:
+    return linecache.getline(code.co_filename, line).strip()[:MOST_TEXT]
 
 
 def _entry(name: str) -> Any:

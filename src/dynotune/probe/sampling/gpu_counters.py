@@ -79,7 +79,6 @@ class GpuCounters:
             nvml_index=index,
             clock_reasons=answer(library, lambda: clock_reasons.ask(library, handle)),
             processes=self._processes(index, handle, ours),
-            memory_bytes=answer(library, lambda: int(library.nvmlDeviceGetMemoryInfo(handle).total)),
             energy_j=answer(library, lambda: library.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000),
             **asked,
         )

@@ -141,10 +141,8 @@ class Settings:
                 answers.extend(site.readback())
             except Exception as error:
                 self._log("readback", error)
-                answers.extend(
-                    answer(setting, None, "none", None, "reading it back failed: %r" % error)
-                    for setting in site.planned
-                )
+                failed = "reading it back failed: %r" % error
+                answers.extend(answer(setting, None, "none", None, failed) for setting in site.planned)
         return answers
 
     def _each(self, entry: str, *args: Any) -> None:

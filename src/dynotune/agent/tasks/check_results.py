@@ -205,11 +205,9 @@ class CheckResults(Task):
             self.program.log("results", error)
         self._losses, self._outputs, self._scaled = [], [], []
         self.complete(
-            {
-                "what": what,
-                "values": values,
-                "draws": sorted(self._draws),
-                "precision": self._precision,
-                "num_captured": self._num_captured,
-            }
+            what=what,
+            values=values,
+            draws=sorted(self._draws),
+            precision=self._precision,
+            num_captured=self._num_captured,
         )

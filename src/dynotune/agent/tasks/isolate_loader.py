@@ -204,10 +204,8 @@ class IsolateLoader(Task):
     def _answer(self) -> None:
         changed = [values(self.program.torch, source.batch) != source.values for source in self._sources.values()]
         self.complete(
-            {
-                "loaders": [source.fields for source in self._sources.values()],
-                "replayed": self._measured,
-                "changed_in_place": any(changed),
-                "dropped": self._dropped,
-            }
+            loaders=[source.fields for source in self._sources.values()],
+            replayed=self._measured,
+            changed_in_place=any(changed),
+            dropped=self._dropped,
         )

@@ -148,7 +148,7 @@ class RecordMemory(Task):
         for name, raw in zip(files.values(), (pickle.dumps(snapshot, protocol=4), json.dumps(fields).encode())):
             with open(os.path.join(self.program.folder, name), "wb") as file:
                 file.write(raw)
-        self.complete({**files, "first_step": self._first, "pid": os.getpid(), "rank": rank})
+        self.complete(**files, first_step=self._first, pid=os.getpid(), rank=rank)
 
     def _mark(self, name: str) -> None:
         for index, device in self._devices.items():

@@ -150,19 +150,17 @@ class RecordTrace(Task):
         name = self._file_name()
         num_bytes = _write(session, self.program.folder, name)
         self.complete(
-            {
-                "file": name,
-                "reason": "",
-                "first_step": self._first_step,
-                "num_steps": len(self._step_s),
-                "begin_s": self._begin_s,
-                "end_s": end_s,
-                "step_s": self._step_s,
-                "stopped_by": stopped_by,
-                "num_bytes": num_bytes,
-                "notes": self._notes,
-                **self._options,
-            }
+            file=name,
+            reason="",
+            first_step=self._first_step,
+            num_steps=len(self._step_s),
+            begin_s=self._begin_s,
+            end_s=end_s,
+            step_s=self._step_s,
+            stopped_by=stopped_by,
+            num_bytes=num_bytes,
+            notes=self._notes,
+            **self._options,
         )
 
     def _file_name(self) -> str:

@@ -117,7 +117,7 @@ class SwitchArms(Task):
         try:
             self._stop = num_steps + next(self._work)
         except StopIteration:
-            self.complete({})
+            self.complete()
         return self._stop
 
     def at_exit(self) -> None:

@@ -75,7 +75,7 @@ class Task:
             stop = num_steps + 1
         return NEVER if self.done else stop
 
-    def complete(self, fields: dict[str, Any]) -> None:
+    def complete(self, **fields: Any) -> None:
         self._write({"event": self.event, "task": self.id, "done_s": perf_counter(), **fields})
 
     def give_up(self, reason: str, *, at_exit: bool = False, **fields: Any) -> None:

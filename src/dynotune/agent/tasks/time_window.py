@@ -41,19 +41,16 @@ class TimeWindow(Task):
         grown = {name: after[name] - (before[name] or 0) for name in after if after[name] is not None}
         self.program.say_state()
         self.complete(
-            {
-                "world_size": 1,
-                **self.program.ranks(),
-                "first_step": self._first_step,
-                "num_steps": num_steps - self._first_step,
-                "begin_s": self._begin_s,
-                "end_s": end_s,
-                "num_samples": None if grown["num_uncounted"] else grown["num_samples"],
-                "wait_s": grown["wait_s"],
-                "num_compilations": grown["num_compilations"],
-                # Where CUDA was not there at the beginning, it had allocated nothing.
-                "num_device_allocations": grown.get("num_device_allocations"),
-            }
+            **{"world_size": 1, **self.program.ranks()},
+            first_step=self._first_step,
+            num_steps=num_steps - self._first_step,
+            begin_s=self._begin_s,
+            end_s=end_s,
+            num_samples=None if grown["num_uncounted"] else grown["num_samples"],
+            wait_s=grown["wait_s"],
+            num_compilations=grown["num_compilations"],
+            # Where CUDA was not there at the beginning, it had allocated nothing.
+            num_device_allocations=grown.get("num_device_allocations"),
         )
         return num_steps
 

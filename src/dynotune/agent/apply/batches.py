@@ -84,9 +84,7 @@ def sorted_batches(batches: Any, lengths: array[int]) -> Iterator[list[int]]:
         window = rest + list(islice(indices, size * _NUM_BATCHES))
         whole = len(window) // size * size
         found, rest = window[:whole], window[whole:]
-        with contextlib.suppress(
-            IndexError, TypeError
-        ):  # samples that came later have no length: they keep their order
+        with contextlib.suppress(IndexError, TypeError):  # later samples have no length: they keep their order
             found = sorted(found, key=lengths.__getitem__)
         cut = [found[at : at + size] for at in range(0, whole, size)]
         random.Random(number).shuffle(cut)

@@ -36,9 +36,7 @@ def memory(torch: Any) -> dict[str, int]:
     """Peaks so far, in bytes. Reads counters only: nothing waits for the device."""
     peaks = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     if torch is not None and torch.cuda.is_initialized():
-        peaks["peak_device_bytes"] = sum(
-            torch.cuda.max_memory_allocated(index) for index in range(torch.cuda.device_count())
-        )
+        peaks["peak_device_bytes"] = sum(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count())))
     return peaks
 
 

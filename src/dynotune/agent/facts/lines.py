@@ -147,11 +147,8 @@ class Lines:
                     "parts": self.parts(ident),
                 }
             )
-        found = [thread for thread in found if thread["of_steps"]] + [
-            thread for thread in _most_first(found) if not thread["of_steps"]
-        ]
         self._seen = {}
-        return found[:MOST_THREADS]
+        return sorted(_most_first(found), key=lambda thread: not thread["of_steps"])[:MOST_THREADS]
 
     def moments(self) -> dict[str, Any] | None:
         """Tell where the thread that makes the steps was in each of them; None where nobody looked."""

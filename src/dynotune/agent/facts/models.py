@@ -161,9 +161,8 @@ class Models:
         """
         alive = [(root, module) for root in self._roots.values() if (module := root.module()) is not None]
         stepping = [entry for entry in alive if any(calls.num for calls in entry[0].calls.values())]
-        described_ = [
-            (root, fields) for root, module in stepping or alive if (fields := self._describe(module, updated))
-        ]
+        told = ((root, self._describe(module, updated)) for root, module in stepping or alive)
+        described_ = [(root, fields) for root, fields in told if fields]
         if any(fields["num_tensors"] for _, fields in described_):
             described_ = [(root, fields) for root, fields in described_ if fields["num_tensors"]]
         for root, fields in described_:

@@ -139,9 +139,8 @@ class SampleParts:
                 part, what = entry
             if code.co_name == "_feed" and entry == (MOVE, QUEUE):
                 # The thread that feeds a queue, where it does not wait for something to feed it with.
-                return (
-                    ("", "", place) if part == WAIT else (MOVE, QUEUE if what == QUEUE else QUEUE + ", " + what, place)
-                )
+                moved = QUEUE if what == QUEUE else QUEUE + ", " + what
+                return ("", "", place) if part == WAIT else (MOVE, moved, place)
             if owner == WHOSE_USER and not place[0]:
                 place = (id(code), line)
                 inner = code.co_name

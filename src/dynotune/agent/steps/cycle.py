@@ -51,9 +51,8 @@ class Cycle:
                 words[-1] = word, words[-1][1] + 1
             else:
                 words.append((word, 1))
-        return ", ".join(word if num == 1 else "%d × %s" % (num, word) for word, num in words[:12]) + (
-            ", …" if len(words) > 12 else ""
-        )
+        told = [word if num == 1 else "%d × %s" % (num, word) for word, num in words[:12]]
+        return ", ".join(told + ["…"] * (len(words) > 12))
 
 
 def find(
@@ -174,10 +173,8 @@ def _anchor(sequence: list[int], tokens: list[Token]) -> tuple[int, int]:
     rarest = min(counts.values())
     candidates = [n for n in counts if counts[n] == rarest]
     best = max(rank[tokens[n].kind] for n in candidates)
-    last = max(
-        (n for n in candidates if rank[tokens[n].kind] == best), key=lambda n: len(sequence) - sequence[::-1].index(n)
-    )
-    return last, rarest
+    ending = {n for n in candidates if rank[tokens[n].kind] == best}
+    return next(n for n in reversed(sequence) if n in ending), rarest
 
 
 # While the step is searched for

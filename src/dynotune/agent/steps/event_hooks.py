@@ -80,9 +80,8 @@ class LoaderHooks:
         @covers(iterator, "_reset")
         def _reset(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
             reset(self, loader, *args, **kwargs)
-            guarded(
-                hooks._log, "loader", hooks._begun_anew, self, loader, args[0] if args else kwargs.get("first_iter")
-            )
+            is_first = args[0] if args else kwargs.get("first_iter")
+            guarded(hooks._log, "loader", hooks._begun_anew, self, loader, is_first)
 
     def _begun_anew(self, iterator: Any, loader: Any, is_first: Any) -> None:
         """`is_first`: it has just been made."""

@@ -12,16 +12,9 @@ import random
 from array import array
 from itertools import count, islice
 
+from ..core.annotations import Answer, Any, Event, Iterator, Planned
 from ..core.covers import covers
 from .site import Site, answer
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    from ..core.hooks import Event
-    from .site import Answer, Planned
 
 _READING_S = 5.0
 _NUM_BATCHES = 50
@@ -75,12 +68,12 @@ class BatchesSite(Site):
         self._num += 1
         return lengths
 
-    def readback(self) -> list[Answer]:
+    def read(self, setting: Planned) -> Answer:
         witness = "batch samplers of the loaders drawn from"
         if self._num:
-            return [answer(self.setting, self.value, witness, True, self._refused)]
+            return answer(setting, self.value, witness, True, self._refused)
         nothing = "the program drew from no DataLoader that shuffles and makes batches of several samples"
-        return [answer(self.setting, None, witness, False, self._refused or nothing)]
+        return answer(setting, None, witness, False, self._refused or nothing)
 
 
 def sorted_batches(batches: Any, lengths: array[int]) -> Iterator[list[int]]:
@@ -91,9 +84,7 @@ def sorted_batches(batches: Any, lengths: array[int]) -> Iterator[list[int]]:
         window = rest + list(islice(indices, size * _NUM_BATCHES))
         whole = len(window) // size * size
         found, rest = window[:whole], window[whole:]
-        with contextlib.suppress(
-            IndexError, TypeError
-        ):  # samples that came later have no length: they keep their order
+        with contextlib.suppress(IndexError, TypeError):  # later samples have no length: they keep their order
             found = sorted(found, key=lengths.__getitem__)
         cut = [found[at : at + size] for at in range(0, whole, size)]
         random.Random(number).shuffle(cut)

@@ -8,11 +8,8 @@ import gc
 import os
 from time import thread_time
 
+from ..core.annotations import Any
 from ..core.writer import GARBAGE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 LONG_S = 0.001
 
@@ -150,25 +147,13 @@ MOST_NODES = 100_000
 """Beyond these it is not counted on: either takes some tenths of a second."""
 
 
-class Graphs:
-    """Between two steps a training holds on to the graph of its last loss; one that keeps losses, to all of them."""
+def graphs(torch: Any, before: int | None) -> dict[str, int | None]:
+    """Fields of `schema.observation.ProcessState`, by the nodes where the window began.
 
-    def __init__(self) -> None:
-        self._torch: Any = None
-        self._before: int | None = None
-
-    def torch_is_here(self, torch: Any) -> None:
-        self._torch = torch
-
-    def begin(self) -> None:
-        self._before = num_nodes(self._torch)
-
-    def facts(self) -> dict[str, Any]:
-        """Fields of `schema.observation.ProcessState`."""
-        before = self._before
-        after = None if before is None or before >= MOST_NODES else num_nodes(self._torch)
-        grown = None if before is None or after is None else after - before
-        return {"graph_nodes_growth": grown, "graph_nodes": after}
+    Between two steps a training holds on to the graph of its last loss; one that keeps losses, to all of them.
+    """
+    after = None if before is None or before >= MOST_NODES else num_nodes(torch)
+    return {"graph_nodes_growth": None if before is None or after is None else after - before, "graph_nodes": after}
 
 
 def num_nodes(torch: Any) -> int | None:

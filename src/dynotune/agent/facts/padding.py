@@ -8,11 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from ..core.annotations import Any
 from ..core.tensors import tensors_in
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _MOST_LOOKS, _MOST_VALUES, _FEWEST_LONG = 8, 1 << 20, 4
 _OTHERS = re.compile("label|type|segment|position")

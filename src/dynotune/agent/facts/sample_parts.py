@@ -14,16 +14,10 @@ import linecache
 import re
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, ModuleType
 
+from ..core.annotations import Any, Callable, CodeType, Taken
 from ..core.source_location import WHOSE_AGENT, WHOSE_INSTALLED, WHOSE_USER, function
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import CodeType
-    from typing import Any
-
-    Taken = tuple[CodeType, int, dict[str, Any], int]  # code, a line of it, its module's globals, last instruction
-    Place = tuple[int, int]  # the identity of code, and a line of it
+Place = tuple[int, int]  # the identity of code, and a line of it
 
 MOST_PARTS, MOST_TEXT = 40, 160
 READ, DECODE, TRANSFORM, COLLATE, MOVE, PIN, WAIT, OWN = (
@@ -123,8 +117,7 @@ class SampleParts:
         code = self._codes.get(place[0])
         if code is None:
             return {"function": "", "text": ""}
-        text = linecache.getline(code.co_filename, place[1]).strip()[:MOST_TEXT]
-        return {"function": function(code, place[1]), "text": text}
+        return {"function": function(code, place[1]), "text": text_of(code, place[1])}
 
     def _classified(self, stack: list[Taken]) -> tuple[str, str, Place]:
         part = what = class_ = inner = ""
@@ -146,9 +139,8 @@ class SampleParts:
                 part, what = entry
             if code.co_name == "_feed" and entry == (MOVE, QUEUE):
                 # The thread that feeds a queue, where it does not wait for something to feed it with.
-                return (
-                    ("", "", place) if part == WAIT else (MOVE, QUEUE if what == QUEUE else QUEUE + ", " + what, place)
-                )
+                moved = QUEUE if what == QUEUE else QUEUE + ", " + what
+                return ("", "", place) if part == WAIT else (MOVE, moved, place)
             if owner == WHOSE_USER and not place[0]:
                 place = (id(code), line)
                 inner = code.co_name
@@ -177,6 +169,10 @@ class SampleParts:
             text = _called(code, lasti) if hasattr(code, "co_positions") else _first_call(code, line)
             self._calls[key] = _entry(_resolved(text, module)) if text else None
         return self._calls[key]
+
+
+def text_of(code: CodeType, line: int) -> str:
+    return linecache.getline(code.co_filename, line).strip()[:MOST_TEXT]
 
 
 def _entry(name: str) -> Any:

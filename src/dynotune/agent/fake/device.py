@@ -8,15 +8,10 @@ import re
 from importlib import import_module
 from types import FunctionType, SimpleNamespace
 
+from ..core.annotations import Any, Program
 from ..core.covers import covers
 from . import autocast, kernels, mode
 from .recorder import Recorder, on_device
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..core.program import Program
 
 
 class Stream:

@@ -9,15 +9,10 @@ on values which nobody knows is refused.
 from __future__ import annotations
 
 from ..core import source_location
+from ..core.annotations import Any
 from . import kernels
-from .recorder import on_device
+from .recorder import Recorder, on_device
 from .values import MOST_KNOWN, Values
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from .recorder import Recorder
 
 INSIDE = "meta"
 """Type of the device that C++ is told of, with the number 0."""

@@ -8,12 +8,7 @@ import threading
 import weakref
 
 from ..core import source_location
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..core.program import Program
+from ..core.annotations import Any, Program
 
 MOST_NOTES = 6
 _GRANULE = 512

@@ -7,11 +7,8 @@ finite, and a comparison of booleans follow from that.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from .recorder import Recorder
+from ..core.annotations import Any
+from .recorder import Recorder
 
 MOST_KNOWN = 1 << 16
 """Elements of a tensor whose values are followed."""

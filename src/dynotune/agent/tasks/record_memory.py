@@ -17,18 +17,12 @@ import pickle
 from time import perf_counter
 from types import FunctionType
 
+from ..core.annotations import Any, Callable, Iterable, Program
 from ..core.device import synchronise
 from ..core.errors import guarded
 from ..core.observe import number, owned
 from ..core.tensors import class_name, tensors_in
 from .task import Task
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
-
-    from ..core.program import Program
 
 MODULE_FILE = "<dynotune module>"
 """File of the functions that modules are called through; `trace.snapshot.history` looks for it."""
@@ -154,7 +148,7 @@ class RecordMemory(Task):
         for name, raw in zip(files.values(), (pickle.dumps(snapshot, protocol=4), json.dumps(fields).encode())):
             with open(os.path.join(self.program.folder, name), "wb") as file:
                 file.write(raw)
-        self.complete({**files, "first_step": self._first, "pid": os.getpid(), "rank": rank})
+        self.complete(**files, first_step=self._first, pid=os.getpid(), rank=rank)
 
     def _mark(self, name: str) -> None:
         for index, device in self._devices.items():

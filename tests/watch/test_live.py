@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from ..cli.conftest import until
+from .conftest import PROGRAM
 
 RANKS = """
 import os, sys, time, torch, torch.distributed as dist, torch.multiprocessing as mp
@@ -72,7 +73,8 @@ def watched_steps(log: str) -> int:
 
 
 def test_a_stall_says_what_its_threads_wait_for_and_ends_with_one(watch, user):
-    watched = watch("--fail-on", "stalled:1s", first="compute=0.02")
+    tells = "cat > told-$DYNOTUNE_ALERT.json"
+    watched = watch("--fail-on", "stalled:1s", "--on-alert", tells, first="compute=0.02")
     watched.until(lambda view: view["num_steps"] > 20, "steps")
     watched.does("stall=1")
     alert = watched.until_alert("stalled")
@@ -82,6 +84,21 @@ def test_a_stall_says_what_its_threads_wait_for_and_ends_with_one(watch, user):
     assert watched.process.returncode == 1
     assert "ending the command: stalled" in (user.cwd / "stderr").read_text()
     assert "ALERT stalled: No step for" in (watched.folder / "watch.log").read_text()
+    told = msgspec.json.decode((user.cwd / "told-stalled.json").read_bytes())
+    assert told["id"] == "stalled"
+    assert told["text"].startswith("No step for")
+
+
+@pytest.mark.long
+def test_a_stalled_program_that_ignores_the_signal_is_killed(watch):
+    program = PROGRAM.replace("kept, did", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nkept, did")
+    watched = watch("--fail-on", "stalled:1s", first="compute=0.02", program=program)
+    watched.until(lambda view: view["num_steps"] > 20, "steps")
+    watched.does("stall=1")
+    watched.process.communicate(timeout=120)
+    assert watched.process.returncode == 1
+    run = msgspec.json.decode((watched.folder / "run.json").read_bytes())
+    assert run["exit_code"] == -signal.SIGKILL
 
 
 @pytest.mark.long

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from dynotune.doctor.folklore import seen_here
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.doctor import ObservationView, all_rules, examine
-from dynotune.doctor.folklore import seen_here
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Observation
 

@@ -1,4 +1,4 @@
-"""`dynotune explain`: what a finding means, or what is so of a popular remedy."""
+"""`dynotune explain`: what a finding means, or what is so of advice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ dynotune explain vm.dirty_ratio
 
 
 def explain(
-    id: Annotated[str, typer.Argument(metavar="ID", help="A finding, or a word for a popular remedy.")],
+    id: Annotated[
+        str, typer.Argument(metavar="ID", help="A finding, or a word for advice: the id of a claim, what it is about.")
+    ],
     json: Json = None,
 ) -> None:
     check_json(json)
@@ -34,8 +36,9 @@ def show(word: str, json: str | None) -> None:
         UsageError: nothing is known of it.
     """
     from dynotune import doctor
+    from dynotune.claims import ledger
 
-    explanation = doctor.explain(word)
+    explanation = doctor.explain(word, ledger())
     if json is not None:
         write_json(explanation, json)
         return

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
+    from dynotune.report.claims import claim_report, claims_page, claims_table, evidence_table
     from dynotune.report.diagnosis import diagnosis_report
     from dynotune.report.doctor import examination_report
     from dynotune.report.explanation import explanation_report
@@ -23,9 +24,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Progress",
     "catalogue",
+    "claim_report",
+    "claims_page",
+    "claims_table",
     "comparison_table",
     "console",
     "diagnosis_report",
+    "evidence_table",
     "examination_report",
     "explanation_report",
     "export",
@@ -40,9 +45,13 @@ __getattr__ = lazy_face(
     __name__,
     {
         "Progress": "terminal",
+        "claim_report": "claims",
+        "claims_page": "claims",
+        "claims_table": "claims",
         "comparison_table": "terminal",
         "console": "plain_console",
         "diagnosis_report": "diagnosis",
+        "evidence_table": "claims",
         "examination_report": "doctor",
         "explanation_report": "explanation",
         "recipe_report": "recipe",

@@ -1,0 +1,23 @@
+"""Advice as data and small programs, and what comes of testing it on this machine.
+
+`ledger` reads the claims, `running` tests one, `verdicts` says what its evidence means, `bundles` keeps evidence.
+`programs/` runs in the user's interpreter: it stands alone and is never imported. How two arms are compared is
+`measure`'s; `doctor` finds claims by word, by finding, and by their traces on a machine.
+"""
+
+from typing import TYPE_CHECKING
+
+from dynotune.lazy_face import lazy_face
+
+if TYPE_CHECKING:
+    from dynotune.claims.bundles import environment, flipped, new_bundle, read, with_evidence, write
+    from dynotune.claims.ledger import ledger, named, titles
+    from dynotune.claims.running import run
+
+__all__ = ["environment", "flipped", "ledger", "named", "new_bundle", "read", "run", "titles", "with_evidence", "write"]
+
+_HOMES = {"bundles": "environment flipped new_bundle read with_evidence write", "ledger": "ledger named titles"}
+
+__getattr__ = lazy_face(
+    __name__, {"run": "running"} | {name: home for home, names in _HOMES.items() for name in names.split()}
+)

@@ -1,0 +1,462 @@
+"""Evaluate one claim's check in the user's interpreter: `python check.py EXPRESSION`, from claims/ledger.toml.
+
+Prints JSON: `so`, whether the claim is so; `seen`, what was compared; `untestable`, why nothing can be said here. It
+needs the standard library, numpy and torch, and each process evaluates one expression, so that none disturbs another.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+SEEN: list[str] = []
+"""What helpers compared, in words."""
+
+
+class Untestable(Exception):
+    """This interpreter or machine lacks what the claim is about."""
+
+
+def module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise Untestable(f"{error.name} is not installed") from None
+
+
+def near(observed: float, claimed: float, within: float = 0.05) -> bool:
+    """Whether a number is as claimed, within a share of it."""
+    SEEN.append(f"{observed:.6g}, claimed {claimed:.6g}")
+    return abs(observed - claimed) <= within * abs(claimed)
+
+
+def same(observed: object, claimed: object) -> bool:
+    SEEN.append(f"{observed}, claimed {claimed}")
+    return observed == claimed
+
+
+def noted(value: T, what: str) -> T:
+    """Note a value that the expression goes on with."""
+    SEEN.append(f"{what}: {value:.6g}" if isinstance(value, float) else f"{what}: {value}")
+    return value
+
+
+def has(path: str) -> bool:
+    """Whether a dotted name exists in an installed package, whose version is noted."""
+    package, *names = path.split(".")
+    found = module(package)
+    noted(getattr(found, "__version__", "unknown"), package)
+    for name in names:
+        if not hasattr(found, name):
+            return False
+        found = getattr(found, name)
+    return True
+
+
+def source_of(name: str, function: str = "") -> str:
+    found = module(name)
+    return inspect.getsource(getattr(found, function) if function else found)
+
+
+def version(package: str) -> tuple[int, ...]:
+    text = noted(module(package).__version__, package)
+    return tuple(int(part) for part in re.findall(r"\d+", text.split("+")[0])[:2])
+
+
+def admits_python(package: str, minor: int) -> bool:
+    """Whether the installed package's metadata admit Python 3.`minor`."""
+    asked = importlib.import_module("importlib.metadata").metadata(package)["Requires-Python"]
+    return minor >= int(re.findall(r">=\s*3\.(\d+)", noted(asked, "Requires-Python"))[0])
+
+
+def _evaluate(expression: str) -> Any:
+    return eval(expression, globals() | {"torch": module("torch")})
+
+
+def warns(expression: str) -> bool:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        _evaluate(expression)
+    return bool(noted([str(one.message)[:100] for one in caught], "warnings"))
+
+
+def fails(expression: str) -> bool:
+    try:
+        _evaluate(expression)
+    except RuntimeError as error:
+        return bool(noted(str(error).splitlines()[0], "error"))
+    return False
+
+
+def is_python(line: str) -> bool:
+    try:
+        ast.parse(line)
+    except SyntaxError as error:
+        return noted(False, error.msg)
+    return True
+
+
+def on_gpu() -> Any:
+    """Give torch with a GPU in use. Raises Untestable."""
+    torch = module("torch")
+    if not torch.cuda.is_available():
+        raise Untestable("there is no GPU that torch can use")
+    torch.zeros(1, device="cuda").item()
+    return torch
+
+
+def median_s(call: Any, times: int = 20) -> float:
+    """Return the median seconds of a call on the GPU, synchronised at both ends."""
+    torch, values = on_gpu(), []
+    for _ in range(times + 3):
+        torch.cuda.synchronize()
+        begin_s = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        values.append(time.perf_counter() - begin_s)
+    return sorted(values[3:])[times // 2]
+
+
+def in_process(expression: str, **variables: str) -> tuple[int, str]:
+    """Evaluate with other variables in a process of its own; return its exit code and what it printed last."""
+    code = f"import runpy; names = runpy.run_path({__file__!r}); print(eval({expression!r}, names))"
+    env = {name: value for name, value in os.environ.items() if name != "CUBLAS_WORKSPACE_CONFIG"} | variables
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    return done.returncode, (done.stdout.splitlines() or [""])[-1]
+
+
+@functools.cache
+def workspace_bytes(value: str, late: bool = False) -> float:
+    """Return the bytes of cuBLAS's workspace for a value of its variable: measured, or as documented without a GPU.
+
+    Args:
+        late: set it once there is a CUDA context, before the first product.
+    """
+    torch = module("torch")
+    if not torch.cuda.is_available():
+        numbers = [int(number) for number in re.findall(r"\d+", value)]
+        return noted(
+            1024.0 * sum(size * count for size, count in zip(numbers[::2], numbers[1::2], strict=True)), "as documented"
+        )
+    set_late = f"os.environ.update(CUBLAS_WORKSPACE_CONFIG={value!r}) or " if late else ""
+    code, said = in_process(f"on_gpu() and ({set_late}workspace_taken())", **({} if late else {_VARIABLE: value}))
+    if code or float(said) <= 0:
+        raise Untestable("this torch takes the workspace from elsewhere than its allocator")
+    return noted(float(said), f"measured with {value}")
+
+
+_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
+
+
+def workspace_taken() -> int:
+    torch = on_gpu()
+    a = torch.zeros(64, 64, device="cuda")
+    out, before = torch.empty_like(a), torch.cuda.memory_allocated()
+    torch.mm(a, a, out=out)
+    return torch.cuda.memory_allocated() - before
+
+
+def device_allocations(expression: str) -> int:
+    """Count calls of cudaMalloc in a hundred evaluations after warm-up."""
+    torch = on_gpu()
+    names = {"torch": torch, "a": torch.zeros(256, 256, device="cuda")}
+    counts = []
+    for _ in range(2):
+        for _ in range(100):
+            eval(expression, names)
+        counts.append(torch.cuda.memory_stats()["num_device_alloc"])
+    return noted(counts[1] - counts[0], "cudaMalloc in 100 calls")
+
+
+def bytes_freed(expression: str) -> int:
+    """Return how many bytes of tensors are gone after the expression."""
+    torch = on_gpu()
+    _kept = [torch.zeros(1000, 1000, device="cuda") for _ in range(8)]
+    del _kept[::2]
+    before = torch.cuda.memory_allocated()
+    eval(expression, {"torch": torch})
+    return noted(before - torch.cuda.memory_allocated(), "bytes of tensors freed")
+
+
+def unexplained_bytes() -> int:
+    """Return the bytes beyond tensors that the driver counts before anything could be fragmented."""
+    torch = on_gpu()
+    before, _total = torch.cuda.mem_get_info()
+    used = torch.cuda.device_memory_used() if hasattr(torch.cuda, "device_memory_used") else _total - before
+    return noted(used - torch.cuda.memory_allocated(), "bytes beyond tensors, without fragments")
+
+
+def has_machine_code() -> bool:
+    """Whether torch's build holds machine code that this GPU runs."""
+    torch = on_gpu()
+    major, minor = torch.cuda.get_device_capability()
+    built = [re.fullmatch(r"sm_(\d+)(\d)[af]?", name) for name in noted(torch.cuda.get_arch_list(), "built for")]
+    return any(one and int(one[1]) == major and int(one[2]) <= minor for one in built)
+
+
+def runs_with(**variables: str) -> bool:
+    on_gpu()
+    code, _ = in_process("work_on_gpu()", **variables)
+    return noted(code == 0, f"runs with {variables}")
+
+
+def work_on_gpu() -> float:
+    """Run what programs run: a product, a convolution, elementwise work."""
+    torch = on_gpu()
+    a = torch.randn(8, 3, 64, 64, device="cuda")
+    convolved = torch.nn.functional.conv2d(a, torch.randn(64, 3, 3, 3, device="cuda")).relu()
+    return float((convolved.flatten(1) @ torch.randn(convolved[0].numel(), 8, device="cuda")).softmax(1).sum())
+
+
+def jit_cache_bytes() -> int:
+    """Return what the driver keeps of compiled PTX after a program ran."""
+    on_gpu()
+    with tempfile.TemporaryDirectory() as folder:
+        in_process("work_on_gpu()", CUDA_CACHE_PATH=folder)
+        # The index is there with nothing in it, too.
+        kept = [path for path in Path(folder).rglob("*") if path.is_file() and path.name != "index"]
+        return noted(sum(path.stat().st_size for path in kept), "bytes in the JIT cache")
+
+
+def overlap(*, pinned: bool, side: bool = True) -> float:
+    """Return which share of a copy to the GPU is hidden behind products that run beside it.
+
+    Args:
+        side: copy on a stream of its own.
+    """
+    torch = on_gpu()
+    source = torch.zeros(64 * 2**20, dtype=torch.uint8, pin_memory=pinned)
+    target, a = torch.empty_like(source, device="cuda"), torch.randn(4096, 4096, device="cuda")
+    stream = torch.cuda.Stream() if side else torch.cuda.current_stream()
+
+    def copy() -> None:
+        with torch.cuda.stream(stream):
+            target.copy_(source, non_blocking=True)
+
+    copy_s, product_s = median_s(copy), median_s(lambda: torch.mm(a, a))
+    num_products = max(1, round(copy_s / product_s))
+
+    def compute() -> None:
+        for _ in range(num_products):
+            torch.mm(a, a)
+
+    compute_s = median_s(compute)
+    # The copy first: a host that waits for it starts no product meanwhile.
+    both_s = median_s(lambda: (copy(), compute()))
+    return noted((copy_s + compute_s - both_s) / min(copy_s, compute_s), "share hidden")
+
+
+def host_waits(*, non_blocking: bool) -> bool:
+    """Whether the host waits for a copy from pinned memory that stands behind other work."""
+    torch = on_gpu()
+    source, a = torch.zeros(2**20).pin_memory(), torch.randn(8192, 8192, device="cuda")
+    target = torch.empty_like(source, device="cuda")
+    work_s = median_s(lambda: torch.mm(a, a), 5)
+    torch.mm(a, a)
+    begin_s = time.perf_counter()
+    target.copy_(source, non_blocking=non_blocking)
+    took_s = time.perf_counter() - begin_s
+    return noted(took_s / work_s, "copy call over the work before it") > 0.5
+
+
+def utilisation_of_one_block() -> float:
+    """Return NVML's utilisation while kernels of one block run."""
+    torch = on_gpu()
+    a = torch.zeros(32, device="cuda")
+    end_s, values = time.perf_counter() + 3, []
+    while time.perf_counter() < end_s:
+        for _ in range(2000):
+            torch.cumsum(a, 0)
+        try:
+            values.append(torch.cuda.utilization())
+        except Exception as error:
+            raise Untestable(f"NVML cannot be asked: {error}") from None
+    return noted(float(max(values)), "utilisation")
+
+
+def needs_toolkit() -> bool:
+    on_gpu()
+    if noted(importlib.import_module("shutil").which("nvcc"), "nvcc"):
+        raise Untestable("a toolkit is installed here")
+    return work_on_gpu() == 0
+
+
+def worker_pids(num_workers: int, epochs: int = 1, **options: Any) -> list[set[int]]:
+    """Return the processes that made the samples, of each epoch."""
+    torch = module("torch")
+
+    def pid_of(_index: list[int]) -> int:
+        return os.getpid()
+
+    loader = torch.utils.data.DataLoader(range(4 * num_workers), num_workers=num_workers, collate_fn=pid_of, **options)
+    return noted([set(loader) for _ in range(epochs)], "processes")
+
+
+def transposed() -> Any:
+    numpy = module("numpy")
+    return numpy.transpose(numpy.zeros((480, 640, 3), numpy.uint8), (2, 0, 1))
+
+
+def found_in_pool(num_frames: int) -> int:
+    """Return how often a pool gives a tensor again that looks up by shape and puts back by number of elements."""
+    torch = module("torch")
+    pool: dict[Any, list[Any]] = {}
+    found = 0
+    for _ in range(num_frames):
+        free = pool.setdefault(((3, 8, 8), torch.float32), [])
+        found += bool(free)
+        tensor = free.pop() if free else torch.empty(3, 8, 8)
+        pool.setdefault((tensor.numel(), tensor.dtype), []).append(tensor)
+    return noted(found, f"of {num_frames} tensors from the pool")
+
+
+def most_outputs_alive(num_layers: int) -> int:
+    """Return how many layers' outputs live at once in inference."""
+    torch = module("torch")
+    model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(num_layers)))
+    outputs: list[Any] = []
+    most = 0
+
+    def note(_module: Any, _inputs: Any, output: Any) -> None:
+        nonlocal most
+        outputs.append(weakref.ref(output))
+        most = max(most, sum(one() is not None for one in outputs))
+
+    for layer in model:
+        layer.register_forward_hook(note)
+    with torch.inference_mode():
+        model(torch.zeros(1, 8))
+    return most
+
+
+def gradient(*, steps: int = 1, batches: int = 1, norm: bool = False) -> float:
+    """Return the norm of a gradient: after steps without zero_grad, or of one batch in several micro-batches."""
+    torch = module("torch")
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8) if norm else torch.nn.Tanh())
+    model.append(torch.nn.Linear(8, 1))
+    data = torch.randn(32, 8)
+    for _ in range(steps):
+        for part in data.chunk(batches):
+            (model(part).square().mean() / batches).backward()
+    return float(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).norm())
+
+
+def ranks_share_samples(*, sampler: bool) -> bool:
+    """Whether two ranks draw a common sample in an epoch."""
+    data = module("torch.utils.data")
+
+    def drawn(rank: int) -> set[int]:
+        of_rank = data.distributed.DistributedSampler(range(8), 2, rank) if sampler else None
+        return {int(sample) for sample in data.DataLoader(range(8), sampler=of_rank)}
+
+    return bool(drawn(0) & drawn(1))
+
+
+def bytes_copied(samples: Any) -> int:
+    """Return the private bytes that a forked process gets by reading all samples."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if not pid:
+        before = _private_bytes()
+        for _sample in samples:
+            pass
+        os.write(write_end, str(_private_bytes() - before).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return noted(int(os.read(read_end, 32)), f"bytes copied for reading a {type(samples).__name__}")
+
+
+def _private_bytes() -> int:
+    try:
+        text = Path("/proc/self/smaps_rollup").read_text(encoding="ascii")
+    except OSError as error:
+        raise Untestable(f"private memory cannot be read: {error.strerror}") from None
+    return 1024 * int(re.findall(r"Private_Dirty:\s+(\d+)", text)[0])
+
+
+def traces_written(num_steps: int) -> int:
+    """Count the traces of a schedule without `repeat`."""
+    profiler, written = module("torch.profiler"), []
+    with profiler.profile(
+        activities=[profiler.ProfilerActivity.CPU],
+        schedule=profiler.schedule(wait=1, warmup=1, active=3),
+        on_trace_ready=written.append,
+    ) as profile:
+        for _ in range(num_steps):
+            profile.step()
+    return len(written)
+
+
+def exported_trace() -> dict[str, Any]:
+    torch = module("torch")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        torch.zeros(8).sum()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "trace.json")
+        profile.export_chrome_trace(str(file))
+        return json.loads(file.read_bytes())
+
+
+def start_without_bytecode() -> float:
+    """Return how many times as long importing a part of torch takes where no bytecode is kept."""
+    code = "import torch.fx, torch.distributed.fsdp, torch._dynamo"
+    with tempfile.TemporaryDirectory() as folder:
+        env = {**os.environ, "PYTHONPYCACHEPREFIX": folder}
+        env.pop("PYTHONDONTWRITEBYTECODE", None)
+
+        def start_s(**variables: str) -> float:
+            begin_s = time.perf_counter()
+            subprocess.run([sys.executable, "-c", code], env=env | variables, check=True)
+            return time.perf_counter() - begin_s
+
+        without_s = min(start_s(PYTHONDONTWRITEBYTECODE="1") for _ in range(2))
+        start_s()
+        return noted(without_s / min(start_s() for _ in range(2)), "times as long")
+
+
+def tensors_collected() -> int:
+    """Return how many tensors of twenty without cycles live until gc.collect()."""
+    torch, gc = module("torch"), importlib.import_module("gc")
+    gc.disable()
+    tensors = [torch.zeros(8, device="cuda" if torch.cuda.is_available() else "cpu") for _ in range(20)]
+    references = [weakref.ref(tensor) for tensor in tensors]
+    del tensors
+    alive = sum(reference() is not None for reference in references)
+    gc.collect()
+    return noted(alive - sum(reference() is not None for reference in references), "tensors freed by collecting")
+
+
+def yolo(name: str) -> tuple[int, int]:
+    """Return layers and parameters as Ultralytics counts them."""
+    layers, parameters, *_ = module("ultralytics").YOLO(f"{name}.yaml").info()
+    return int(layers), int(parameters)
+
+
+def main(expression: str) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of the answer."""
+    try:
+        names = globals() | ({"torch": module("torch")} if "torch" in expression else {})
+        yield "so", bool(eval(expression, names))
+        yield "seen", "; ".join(dict.fromkeys(SEEN))
+    except Untestable as reason:
+        yield "untestable", str(reason)
+
+
+if __name__ == "__main__":
+    print(json.dumps(dict(main(sys.argv[1]))))

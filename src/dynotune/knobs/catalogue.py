@@ -11,6 +11,7 @@ from dynotune.knobs import (
     allocator,
     caches,
     compile,
+    distributed,
     environment,
     host,
     kernels,
@@ -25,7 +26,20 @@ from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import AllocConf, Argument, Env, Knob, Scalar, is_of_launch
 from dynotune.schema.setting import UNSET, Setting
 
-_FAMILIES = (environment, caches, loader, transfer, precision, kernels, compile, optimizer, allocator, host, launching)
+_FAMILIES = (
+    environment,
+    caches,
+    loader,
+    transfer,
+    precision,
+    kernels,
+    compile,
+    optimizer,
+    distributed,
+    allocator,
+    host,
+    launching,
+)
 
 # What dynotune itself sets in order to reach the program.
 LARGEST = 2**63 - 1

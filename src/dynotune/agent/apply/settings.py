@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 
 from .compile import CompileSite
+from .distributed import DistributedSite
 from .environment import AllocatorSite, EnvironmentSite, PreloadSite
 from .globals import GlobalSite
 from .loader import LoaderSite
@@ -32,6 +33,7 @@ _MODULE_SITES: dict[str, type[Site]] = {
 _CONSTRUCTOR_SITES: dict[str, type[Site]] = {
     "torch.utils.data.DataLoader": LoaderSite,
     "torch.optim.Adam": OptimizerSite,
+    "torch.nn.parallel.DistributedDataParallel": DistributedSite,
 }
 _SITES: dict[str, type[Site]] = {
     "env": EnvironmentSite,

@@ -10,6 +10,7 @@ from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.observation_view import ObservationView, evidence_of, or_unknown, required
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Model
+from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
 _CALLED_SEVERAL_TIMES = re.compile(r"(?P<num>\d+) × call ")
@@ -57,6 +58,7 @@ def _devices(view: ObservationView) -> list[str]:
     costs="a walk of the graph after each forward pass and one more collective: at most the device's wait for the host "
     "(without one, some microseconds a parameter), and that collective's part of communication.",
     wrong_when="parameters are unused only in some steps.",
+    candidates=[Setting("ddp.find_unused_parameters", False)],
     explains=["host-bound"],
 )
 def ddp_find_unused_on(view: ObservationView) -> Judgements:
@@ -113,6 +115,7 @@ def ddp_no_sync_absent(view: ObservationView) -> Judgements:
     sees="all-reduces of DistributedDataParallel beside which nothing ran, without the waits of `rank-imbalance`.",
     costs="this time, if the backward pass could hide all of it.",
     wrong_when="communication takes longer than the backward pass, so no bucket size hides it.",
+    candidates=["ddp.bucket_cap_mb"],
 )
 def ddp_bucket_cap(view: ObservationView) -> Judgements:
     losses = view.losses("ddp-bucket-cap")
@@ -127,6 +130,7 @@ def ddp_bucket_cap(view: ObservationView) -> Judgements:
         losses=losses,
         evidence=[*([f"bucket_cap_mb: {cap}"] if isinstance(cap, int | float) else [])],
         model=model,
+        candidates=[Setting("ddp.bucket_cap_mb", size) for size in (10.0, 100.0) if size != cap],
         remedy="Try bucket_cap_mb from 10 to 100 with gradient_as_bucket_view=True; accumulate gradients under "
         "no_sync(), or send them in bfloat16 (bf16_compress_hook), which changes results.",
     )
@@ -137,6 +141,7 @@ def ddp_bucket_cap(view: ObservationView) -> Judgements:
     sees="`gradient_as_bucket_view=False`, and time in copying kernels.",
     costs="at most the time of these kernels, and of copying all gradients twice at the memory's bandwidth.",
     wrong_when="the program detaches gradients in place, which fails with views.",
+    candidates=[Setting("ddp.gradient_as_bucket_view", True)],
 )
 def ddp_bucket_view(view: ObservationView) -> Judgements:
     model = _ddp(view)
@@ -158,6 +163,7 @@ def ddp_bucket_view(view: ObservationView) -> Judgements:
     sees="torch says that `static_graph=True` could be set, and it is not set.",
     costs="little: with a static graph, DistributedDataParallel looks for unused parameters only once.",
     wrong_when="the graph changes later on.",
+    candidates=[Setting("ddp.static_graph", True)],
 )
 def ddp_static_graph(view: ObservationView) -> Judgements:
     model = _ddp(view)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dynotune import doctor
-from dynotune.claims import ledger
+from dynotune.claims import all_claims
 from dynotune.report.explanation import findings_page
 
 
@@ -11,7 +11,7 @@ def page() -> str:
     """The page as it should be: families by name, whichever was imported first."""
     rules = sorted(doctor.all_rules().values(), key=lambda rule: rule.family)
     findings = [doctor.explained(rule) for rule in rules]
-    return findings_page(findings, ledger())
+    return findings_page(findings, all_claims())
 
 
 if __name__ == "__main__":

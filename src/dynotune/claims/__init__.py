@@ -7,17 +7,15 @@
 
 from typing import TYPE_CHECKING
 
+from dynotune.claims.ledger import all_claims, named, titles
 from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
-    from dynotune.claims.bundles import environment, flipped, new_bundle, read, with_evidence, write
-    from dynotune.claims.ledger import ledger, named, titles
+    from dynotune.claims.bundles import flipped, new_bundle, read, with_evidence, write
     from dynotune.claims.running import run
 
-__all__ = ["environment", "flipped", "ledger", "named", "new_bundle", "read", "run", "titles", "with_evidence", "write"]
+__all__ = ["all_claims", "flipped", "named", "new_bundle", "read", "run", "titles", "with_evidence", "write"]
 
-_HOMES = {"bundles": "environment flipped new_bundle read with_evidence write", "ledger": "ledger named titles"}
+_HOMES = {"bundles": "flipped new_bundle read with_evidence write", "running": "run"}
 
-__getattr__ = lazy_face(
-    __name__, {"run": "running"} | {name: home for home, names in _HOMES.items() for name in names.split()}
-)
+__getattr__ = lazy_face(__name__, {name: home for home, names in _HOMES.items() for name in names.split()})

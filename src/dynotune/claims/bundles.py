@@ -11,39 +11,27 @@ from typing import Any
 import msgspec
 
 import dynotune
-from dynotune.claims.ledger import ledger
+from dynotune.claims.ledger import all_claims
 from dynotune.claims.running import program_hash
 from dynotune.claims.verdicts import judged
 from dynotune.measure.comparison import judge
 from dynotune.measure.live import facts_of
-from dynotune.schema import document
+from dynotune.schema import atomic, document
 from dynotune.schema.claims import SETTLED, Bundle, Evidence
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import RecordError, StatisticsError, may_fail
-from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.facts import Unknown
 from dynotune.schema.run import RunSpec
 
-FACTS = (
-    "host.cpu",
-    "host.num_cores",
-    "host.kernel",
-    "gpu.name",
-    "gpu.count",
-    "gpu.driver",
-    "python.version",
-    "torch.version",
-)
+HOST = ("host.cpu", "host.num_cores", "host.kernel", "gpu.name", "gpu.count", "gpu.driver")
+FACTS = (*HOST, "python.version", "torch.version")
 LARGEST_BYTES = 16 << 20
 
 
-def environment(spec: RunSpec) -> Facts:
-    """Return the facts under which evidence is gathered, of this machine and the spec's interpreter."""
+def new_bundle(spec: RunSpec) -> Bundle:
+    """Return a bundle without evidence, of this machine and the spec's interpreter."""
     facts = facts_of(spec)
-    return {name: facts.get(name, Unknown("not asked")) for name in FACTS}
-
-
-def new_bundle(facts: Facts) -> Bundle:
-    return Bundle(version=dynotune.__version__, facts=facts)
+    return Bundle(version=dynotune.__version__, facts={name: facts.get(name, Unknown("not asked")) for name in FACTS})
 
 
 def with_evidence(bundle: Bundle, evidence: Evidence) -> Bundle:
@@ -54,33 +42,30 @@ def with_evidence(bundle: Bundle, evidence: Evidence) -> Bundle:
 
 def write(path: Path, bundle: Bundle) -> None:
     """Write the bundle with its checksum, without secrets. Raises CannotRunHere: the disk does not take it."""
-    plain = json.loads(document.encode(msgspec.structs.replace(bundle, sha256="")))
-    document.write(path, msgspec.structs.replace(document.convert(plain, Bundle), sha256=_digest(plain)))
+    kept = document.without_secrets(msgspec.structs.replace(bundle, sha256=""))
+    document.write(path, msgspec.structs.replace(kept, sha256=_digest(document.parse(document.encode(kept)))))
 
 
 def read(path: Path) -> tuple[Bundle, list[str]]:
-    """Read a bundle.
-
-    Returns:
-        The bundle, and what to know of it: claims that are not in this ledger or were tested by other programs.
+    """Return a bundle, and of which claims it cannot be judged again, with the reason.
 
     Raises:
         RecordError: it is damaged, was edited, or its verdicts are not what its values say.
     """
     with may_fail(f"read {path}", "", RecordError):
-        raw = path.read_bytes() if path.stat().st_size <= LARGEST_BYTES else b""
+        raw = atomic.read(path, LARGEST_BYTES)
     bundle = document.decode(raw, Bundle, name=str(path))
     again = "Do not use it; make it again with dynotune claims run --output."
     if _digest(document.parse(raw)) != bundle.sha256:
         raise RecordError(f"{path} was edited or damaged: its checksum is another.", hint=again)
-    claims, notes = {claim.id: claim for claim in ledger()}, []
+    claims, notes = {claim.id: claim for claim in all_claims()}, []
     for evidence in bundle.evidence:
         claim = claims.get(evidence.id)
         if claim is None or evidence.program != program_hash(claim):
             notes.append(f"{evidence.id}: {'not in this ledger' if claim is None else 'tested by another program'}")
-        elif judged(claim, evidence).verdict != evidence.verdict or not all(
-            map(_follows, [*evidence.fair, *evidence.elsewhere])
-        ):
+            continue
+        follows = all(map(_follows, [*evidence.fair, *evidence.elsewhere]))
+        if not follows or judged(claim, evidence).verdict != evidence.verdict:
             raise RecordError(f"{path}: the verdict of {evidence.id} is not what its values say.", hint=again)
     return bundle, notes
 
@@ -92,13 +77,13 @@ def _digest(plain: dict[str, Any]) -> str:
 
 def _follows(comparison: Comparison) -> bool:
     """Whether a comparison's verdict is what its pairs say."""
-    if not comparison.pairs or comparison.verdict in (None, "undecided"):
-        return comparison.verdict not in ("faster", "slower")
+    if comparison.verdict not in ("faster", "slower") and not comparison.pairs:
+        return True
     try:
         found = judge(comparison.pairs, margin=comparison.margin, max_pairs=comparison.max_pairs, ended=True)
     except StatisticsError:
         return False
-    return found.verdict == comparison.verdict
+    return comparison.verdict in (found.verdict, "undecided", None)
 
 
 def flipped(now: Bundle, kept: Sequence[Evidence]) -> list[tuple[Evidence, Evidence]]:

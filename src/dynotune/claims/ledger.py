@@ -13,7 +13,12 @@ from dynotune.schema import document
 from dynotune.schema.claims import Claim
 from dynotune.schema.errors import UsageError
 
-FILE = Path(__file__).with_name("ledger.toml")
+TEXTS = ("says", "fact", "instead")
+
+
+@functools.cache
+def _data() -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_name("ledger.toml").read_text(encoding="utf-8"))
 
 
 def titles() -> dict[str, str]:
@@ -22,19 +27,12 @@ def titles() -> dict[str, str]:
 
 
 @functools.cache
-def _data() -> dict[str, Any]:
-    return tomllib.loads(FILE.read_text(encoding="utf-8"))
-
-
-@functools.cache
-def ledger() -> tuple[Claim, ...]:
+def all_claims() -> tuple[Claim, ...]:
     """Return all claims, in the articles' order."""
-    claims = []
-    for id_, table in _data()["claims"].items():
-        fields = {"id": id_, **table, **table["of"]}
-        del fields["of"]
-        source = fields["source"]
-        claims.append(document.convert(fields | {"source": _data()["sources"].get(source, source)}, Claim))
+    sources, claims = _data()["sources"], []
+    for id_, of in _data()["claims"].items():
+        fields = {"id": id_, **dict(zip(TEXTS, of["text"], strict=False)), **of["of"], **of.get("asked", {})}
+        claims.append(document.convert(fields | {"source": sources.get(fields["source"], fields["source"])}, Claim))
     return tuple(claims)
 
 
@@ -44,9 +42,9 @@ def named(ids: Sequence[str]) -> list[Claim]:
     Raises:
         UsageError: there is none; the hint holds the nearest ids.
     """
-    known = {claim.article: claim for claim in ledger()} | {claim.id: claim for claim in ledger()}
+    known = {claim.article or claim.id: claim for claim in all_claims()} | {claim.id: claim for claim in all_claims()}
     for id_ in ids:
-        if not id_ or id_ not in known:
+        if id_ not in known:
             near = get_close_matches(id_.lower(), list(known), cutoff=0.4)
             hint = f"Did you mean {' or '.join(near)}? " if near else ""
             raise UsageError(f"There is no claim {id_!r}.", hint=f"{hint}dynotune claims list shows all.")

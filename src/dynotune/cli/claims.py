@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,26 +14,25 @@ from dynotune.cli.options import Budget, Json, Python, RunDir, check_json, check
 from dynotune.schema.claims import SETTLED, Bundle, Claim
 from dynotune.schema.errors import UsageError
 
-claims = typer.Typer(no_args_is_help=True, help="Advice on speed and memory: what is so, and tests of it here.")
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
-BundleFile = Annotated[Path, typer.Argument(metavar="BUNDLE", help="Evidence, as `dynotune claims run` writes it.")]
+claims = typer.Typer(no_args_is_help=True, help="Advice on speed and memory: what is so, and tests of it here.")
 
 
 @claims.command("list", help="All claims, one a line. For example: dynotune claims list --filter pinned")
 def list_(
-    filter: Annotated[str, typer.Option(metavar="WORD", help="Only claims with this word, of this kind or row.")] = "",
+    filter: Annotated[str, typer.Option(metavar="WORD", help="Only claims of this word, kind, row or need.")] = "",
     json: Json = None,
 ) -> None:
-    from dynotune.claims import ledger
+    from dynotune.claims import all_claims
     from dynotune.report import claims_table, console
 
+    def names(claim: Claim) -> str:
+        return "\n".join([claim.id, claim.article, claim.kind, claim.needs, claim.says, *claim.about]).lower()
+
     check_json(json)
-    word = filter.lower()
-    found = [
-        one
-        for one in ledger()
-        if any(word in text.lower() for text in (one.id, one.says, one.kind, one.article, *one.about))
-    ]
+    found = [claim for claim in all_claims() if filter.lower() in names(claim)]
     if json is not None:
         answers.write_json(found, json)
     if json != "-":
@@ -51,7 +51,7 @@ def show(id: Annotated[str, typer.Argument(metavar="ID", help="A claim.")], json
 @claims.command(
     help="""Test claims on this machine.
 
-    A check takes seconds, a comparison of two arms up to two minutes. With
+    A check takes seconds, a comparison of two arms some minutes. With
     --output the evidence is kept after each claim, and what the file has
     already is not tested again. For example:
 
@@ -66,18 +66,15 @@ def run(
     budget: Budget = None,
     python: Python = None,
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep the evidence in this bundle.")] = None,
-    baseline: Annotated[
-        Path | None, typer.Option(metavar="BUNDLE", help="Say which verdicts differ from these.")
-    ] = None,
+    baseline: Annotated[Path | None, typer.Option(metavar="BUNDLE", help="Say which verdicts changed since.")] = None,
     fail_on: Annotated[
         str | None,
-        typer.Option(metavar="WHAT", callback=one_of("flipped"), help="flipped: exit with 1 if a verdict differs."),
+        typer.Option(metavar="WHAT", callback=one_of("flipped"), help="flipped: exit with 1 if a verdict changed."),
     ] = None,
     run_dir: RunDir = None,
     json: Json = None,
 ) -> None:
-    from dynotune.claims import flipped, ledger, named, read
-    from dynotune.report import evidence_table
+    from dynotune.claims import all_claims, flipped, named, read
 
     check_json(json)
     check_output(output, "--output")
@@ -86,19 +83,27 @@ def run(
     if fail_on and baseline is None:
         raise UsageError("--fail-on flipped needs verdicts to compare with.", hint="Name a bundle with --baseline.")
     kept = read(baseline)[0].evidence if baseline is not None else []
-    chosen = list(ledger()) if all else named(ids or [])
+    chosen = all_claims() if all else named(ids or [])
     bundle = _tested(chosen, budget, python, output, options.runs_folder(run_dir))
-    answers.show(lambda shown: evidence_table(shown.evidence), bundle, json)
-    differing = flipped(bundle, kept)
-    for before, now in differing:
+    answers.show(_table, bundle, json)
+    changed = flipped(bundle, kept)
+    for before, now in changed:
         answers.say(f"flipped: {now.id} was {before.verdict}, and is {now.verdict}: {now.seen}")
-    if fail_on and differing:
+    if fail_on and changed:
         raise typer.Exit(1)
 
 
-def _tested(chosen: list[Claim], budget_s: float | None, python: str | None, output: Path | None, base: Path) -> Bundle:
+def _table(bundle: Bundle) -> RenderableType:
+    from dynotune.report import evidence_table
+
+    return evidence_table(bundle.evidence)
+
+
+def _tested(
+    chosen: Sequence[Claim], budget_s: float | None, python: str | None, output: Path | None, base: Path
+) -> Bundle:
     """Test the claims, those that take seconds first, until the budget is spent; what is known already is kept."""
-    from dynotune.claims import environment, new_bundle, read, with_evidence, write
+    from dynotune.claims import new_bundle, read, with_evidence, write
     from dynotune.claims import run as run_claim
     from dynotune.cli.doctor import interpreter_asked
     from dynotune.report import Progress, console
@@ -109,7 +114,7 @@ def _tested(chosen: list[Claim], budget_s: float | None, python: str | None, out
     env = options.environment()
     folder = private.folder(private.state_folder(), "claims")
     spec = RunSpec(command=[str(interpreter_asked(python, None, env))], cwd=folder, base=base, env=env, seed=0)
-    bundle = new_bundle(environment(spec))
+    bundle = new_bundle(spec)
     if output is not None and output.exists():
         before, _ = read(output)
         if before.facts != bundle.facts:
@@ -118,14 +123,12 @@ def _tested(chosen: list[Claim], budget_s: float | None, python: str | None, out
     known = {one.id for one in bundle.evidence if one.verdict in (*SETTLED, "not testable here")}
     waiting = sorted((one for one in chosen if one.id not in known), key=lambda one: one.compare is not None)
     with Progress(console(stderr=True)) as progress:
-        for number, claim in enumerate(waiting, 1):
+        for number, claim in enumerate(waiting):
             left_s = None if end_s is None else end_s - time.monotonic()
             if left_s is not None and left_s <= 0:
-                answers.say(
-                    f"The budget is spent: {len(waiting) - number + 1} claims are left. Give --output to go on."
-                )
+                answers.say(f"The budget is spent, and {len(waiting) - number} claims are left: --output goes on.")
                 break
-            progress.running(f"{claim.id}, {number} of {len(waiting)}")
+            progress.running(f"{claim.id}, {number + 1} of {len(waiting)}")
             bundle = with_evidence(bundle, run_claim(claim, spec, progress, left_s))
             if output is not None:
                 write(output, bundle)
@@ -133,21 +136,14 @@ def _tested(chosen: list[Claim], budget_s: float | None, python: str | None, out
 
 
 @claims.command(help="Check a bundle: its checksum, and that its verdicts are what its values say.")
-def verify(bundle: BundleFile, json: Json = None) -> None:
+def verify(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="Evidence, as `dynotune claims run` writes it.")],
+    json: Json = None,
+) -> None:
     from dynotune.claims import read
-    from dynotune.report import evidence_table
 
     check_json(json)
     found, notes = read(bundle)
     for note in notes:
-        answers.say(f"note: {note}")
-    answers.show(lambda shown: evidence_table(shown.evidence), found, json)
-
-
-@claims.command(help="Write the reference of all claims as Markdown, with the verdicts of bundles.")
-def page(bundles: Annotated[list[Path] | None, typer.Argument(metavar="BUNDLE", help="Kept evidence.")] = None) -> None:
-    from dynotune.claims import ledger, read, titles
-    from dynotune.report import claims_page
-
-    found = {str(path): read(path)[0] for path in bundles or []}
-    answers.write_bytes(claims_page(ledger(), found, titles()).encode())
+        answers.say(f"not judged again: {note}")
+    answers.show(_table, found, json)

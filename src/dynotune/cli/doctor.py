@@ -127,14 +127,14 @@ def interpreter_asked(python: str | None, command: list[str] | None, env: Mappin
 
 
 def _examine(facts: Facts, other: Facts | None) -> Examination:
-    from dynotune.claims import ledger
+    from dynotune.claims import all_claims
     from dynotune.doctor import ObservationView, differences, examine, seen_here
     from dynotune.schema.observation import Observation
 
     seen = ObservationView(Observation(facts=facts))
     findings, unknown = examine(seen, "machine")
     differing: list[Difference] | None = None if other is None else differences(facts, other)
-    claims = list(seen_here(seen, ledger(), [finding.id for finding in findings]))
+    claims = list(seen_here(seen, all_claims(), [finding.id for finding in findings]))
     return Examination(findings=findings, unknown=unknown, facts=facts, differences=differing, claims=claims)
 
 

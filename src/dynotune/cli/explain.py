@@ -20,9 +20,7 @@ dynotune explain vm.dirty_ratio
 
 
 def explain(
-    id: Annotated[
-        str, typer.Argument(metavar="ID", help="A finding, or a word for advice: the id of a claim, what it is about.")
-    ],
+    id: Annotated[str, typer.Argument(metavar="ID", help="A finding, a claim, or a word for it.")],
     json: Json = None,
 ) -> None:
     check_json(json)
@@ -36,9 +34,9 @@ def show(word: str, json: str | None) -> None:
         UsageError: nothing is known of it.
     """
     from dynotune import doctor
-    from dynotune.claims import ledger
+    from dynotune.claims import all_claims
 
-    explanation = doctor.explain(word, ledger())
+    explanation = doctor.explain(word, all_claims())
     if json is not None:
         write_json(explanation, json)
         return

@@ -2,14 +2,14 @@
 
 `examine(view, scope)` asks every rule. A rule is a pure function of an `ObservationView`: it launches nothing, reads no
 file and asks no clock. `@rule` declares its texts and its candidate settings; `explain` and the docs are made from
-these. `claims` finds advice by word, finding and trace among the claims that it is given, `differences` compares two machines, and `policy` holds the
+these. `claims` finds advice by word, finding and trace, `differences` compares two machines, and `policy` holds the
 thresholds.
 
 How facts come about is not here: `probe` asks the machine, `diagnose` watches a command.
 """
 
 from dynotune.doctor.bounds import bound_of_compiling
-from dynotune.doctor.claims import about_finding, seen_here
+from dynotune.doctor.claims import seen_here
 from dynotune.doctor.declaration import Judgement, Rule, rule
 from dynotune.doctor.explanations import explain, explained
 from dynotune.doctor.machine_differences import differences
@@ -21,7 +21,6 @@ __all__ = [
     "Missing",
     "ObservationView",
     "Rule",
-    "about_finding",
     "all_rules",
     "bound_of_compiling",
     "differences",

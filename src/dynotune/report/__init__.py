@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
-    from dynotune.report.claims import claim_report, claims_page, claims_table, evidence_table
+    from dynotune.report.claims import claim_report, claims_table, evidence_table
     from dynotune.report.diagnosis import diagnosis_report
     from dynotune.report.doctor import examination_report
     from dynotune.report.explanation import explanation_report
@@ -25,7 +25,6 @@ __all__ = [
     "Progress",
     "catalogue",
     "claim_report",
-    "claims_page",
     "claims_table",
     "comparison_table",
     "console",
@@ -46,7 +45,6 @@ __getattr__ = lazy_face(
     {
         "Progress": "terminal",
         "claim_report": "claims",
-        "claims_page": "claims",
         "claims_table": "claims",
         "comparison_table": "terminal",
         "console": "plain_console",

@@ -21,7 +21,8 @@ SCOPES = {
 HEAD = """# Findings
 
 What `dynotune doctor` and `dynotune diagnose` may find, family by family. `dynotune explain ID` shows one of them in
-the terminal. [Claims](claims.md) are advice that bears on them. How shares and severities are defined stands in [the reference of diagnoses](diagnosis.md).
+the terminal. [Claims](claims.md) are advice that bears on them. How shares and severities are defined stands in
+[the reference of diagnoses](diagnosis.md).
 
 This page is made from the rules themselves: `make findings` writes it.
 """

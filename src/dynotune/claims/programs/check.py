@@ -6,20 +6,22 @@ needs the standard library, numpy and torch, and each process evaluates one expr
 
 from __future__ import annotations
 
-import ast
 import functools
+import gc
 import importlib
+import importlib.metadata
 import inspect
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -80,35 +82,8 @@ def version(package: str) -> tuple[int, ...]:
 
 def admits_python(package: str, minor: int) -> bool:
     """Whether the installed package's metadata admit Python 3.`minor`."""
-    asked = importlib.import_module("importlib.metadata").metadata(package)["Requires-Python"]
+    asked = importlib.metadata.metadata(package)["Requires-Python"]
     return minor >= int(re.findall(r">=\s*3\.(\d+)", noted(asked, "Requires-Python"))[0])
-
-
-def _evaluate(expression: str) -> Any:
-    return eval(expression, globals() | {"torch": module("torch")})
-
-
-def warns(expression: str) -> bool:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        _evaluate(expression)
-    return bool(noted([str(one.message)[:100] for one in caught], "warnings"))
-
-
-def fails(expression: str) -> bool:
-    try:
-        _evaluate(expression)
-    except RuntimeError as error:
-        return bool(noted(str(error).splitlines()[0], "error"))
-    return False
-
-
-def is_python(line: str) -> bool:
-    try:
-        ast.parse(line)
-    except SyntaxError as error:
-        return noted(False, error.msg)
-    return True
 
 
 def on_gpu() -> Any:
@@ -118,18 +93,6 @@ def on_gpu() -> Any:
         raise Untestable("there is no GPU that torch can use")
     torch.zeros(1, device="cuda").item()
     return torch
-
-
-def median_s(call: Any, times: int = 20) -> float:
-    """Return the median seconds of a call on the GPU, synchronised at both ends."""
-    torch, values = on_gpu(), []
-    for _ in range(times + 3):
-        torch.cuda.synchronize()
-        begin_s = time.perf_counter()
-        call()
-        torch.cuda.synchronize()
-        values.append(time.perf_counter() - begin_s)
-    return sorted(values[3:])[times // 2]
 
 
 def in_process(expression: str, **variables: str) -> tuple[int, str]:
@@ -189,7 +152,7 @@ def bytes_freed(expression: str) -> int:
     _kept = [torch.zeros(1000, 1000, device="cuda") for _ in range(8)]
     del _kept[::2]
     before = torch.cuda.memory_allocated()
-    eval(expression, {"torch": torch})
+    eval(expression, {"torch": torch, "gc": gc})
     return noted(before - torch.cuda.memory_allocated(), "bytes of tensors freed")
 
 
@@ -224,7 +187,7 @@ def work_on_gpu() -> float:
 
 
 def jit_cache_bytes() -> int:
-    """Return what the driver keeps of compiled PTX after a program ran."""
+    """Return what the driver kept of compiled PTX after a program."""
     on_gpu()
     with tempfile.TemporaryDirectory() as folder:
         in_process("work_on_gpu()", CUDA_CACHE_PATH=folder)
@@ -255,43 +218,17 @@ def overlap(*, pinned: bool, side: bool = True) -> float:
         for _ in range(num_products):
             torch.mm(a, a)
 
-    compute_s = median_s(compute)
-    # The copy first: a host that waits for it starts no product meanwhile.
-    both_s = median_s(lambda: (copy(), compute()))
+    def both() -> None:
+        copy()  # first: a host that waits for it starts no product meanwhile
+        compute()
+
+    compute_s, both_s = median_s(compute), median_s(both)
     return noted((copy_s + compute_s - both_s) / min(copy_s, compute_s), "share hidden")
-
-
-def host_waits(*, non_blocking: bool) -> bool:
-    """Whether the host waits for a copy from pinned memory that stands behind other work."""
-    torch = on_gpu()
-    source, a = torch.zeros(2**20).pin_memory(), torch.randn(8192, 8192, device="cuda")
-    target = torch.empty_like(source, device="cuda")
-    work_s = median_s(lambda: torch.mm(a, a), 5)
-    torch.mm(a, a)
-    begin_s = time.perf_counter()
-    target.copy_(source, non_blocking=non_blocking)
-    took_s = time.perf_counter() - begin_s
-    return noted(took_s / work_s, "copy call over the work before it") > 0.5
-
-
-def utilisation_of_one_block() -> float:
-    """Return NVML's utilisation while kernels of one block run."""
-    torch = on_gpu()
-    a = torch.zeros(32, device="cuda")
-    end_s, values = time.perf_counter() + 3, []
-    while time.perf_counter() < end_s:
-        for _ in range(2000):
-            torch.cumsum(a, 0)
-        try:
-            values.append(torch.cuda.utilization())
-        except Exception as error:
-            raise Untestable(f"NVML cannot be asked: {error}") from None
-    return noted(float(max(values)), "utilisation")
 
 
 def needs_toolkit() -> bool:
     on_gpu()
-    if noted(importlib.import_module("shutil").which("nvcc"), "nvcc"):
+    if noted(shutil.which("nvcc"), "nvcc"):
         raise Untestable("a toolkit is installed here")
     return work_on_gpu() == 0
 
@@ -325,25 +262,6 @@ def found_in_pool(num_frames: int) -> int:
     return noted(found, f"of {num_frames} tensors from the pool")
 
 
-def most_outputs_alive(num_layers: int) -> int:
-    """Return how many layers' outputs live at once in inference."""
-    torch = module("torch")
-    model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(num_layers)))
-    outputs: list[Any] = []
-    most = 0
-
-    def note(_module: Any, _inputs: Any, output: Any) -> None:
-        nonlocal most
-        outputs.append(weakref.ref(output))
-        most = max(most, sum(one() is not None for one in outputs))
-
-    for layer in model:
-        layer.register_forward_hook(note)
-    with torch.inference_mode():
-        model(torch.zeros(1, 8))
-    return most
-
-
 def gradient(*, steps: int = 1, batches: int = 1, norm: bool = False) -> float:
     """Return the norm of a gradient: after steps without zero_grad, or of one batch in several micro-batches."""
     torch = module("torch")
@@ -357,42 +275,10 @@ def gradient(*, steps: int = 1, batches: int = 1, norm: bool = False) -> float:
     return float(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).norm())
 
 
-def ranks_share_samples(*, sampler: bool) -> bool:
-    """Whether two ranks draw a common sample in an epoch."""
-    data = module("torch.utils.data")
-
-    def drawn(rank: int) -> set[int]:
-        of_rank = data.distributed.DistributedSampler(range(8), 2, rank) if sampler else None
-        return {int(sample) for sample in data.DataLoader(range(8), sampler=of_rank)}
-
-    return bool(drawn(0) & drawn(1))
-
-
-def bytes_copied(samples: Any) -> int:
-    """Return the private bytes that a forked process gets by reading all samples."""
-    read_end, write_end = os.pipe()
-    pid = os.fork()
-    if not pid:
-        before = _private_bytes()
-        for _sample in samples:
-            pass
-        os.write(write_end, str(_private_bytes() - before).encode())
-        os._exit(0)
-    os.waitpid(pid, 0)
-    return noted(int(os.read(read_end, 32)), f"bytes copied for reading a {type(samples).__name__}")
-
-
-def _private_bytes() -> int:
-    try:
-        text = Path("/proc/self/smaps_rollup").read_text(encoding="ascii")
-    except OSError as error:
-        raise Untestable(f"private memory cannot be read: {error.strerror}") from None
-    return 1024 * int(re.findall(r"Private_Dirty:\s+(\d+)", text)[0])
-
-
 def traces_written(num_steps: int) -> int:
     """Count the traces of a schedule without `repeat`."""
-    profiler, written = module("torch.profiler"), []
+    profiler = module("torch.profiler")
+    written: list[Any] = []
     with profiler.profile(
         activities=[profiler.ProfilerActivity.CPU],
         schedule=profiler.schedule(wait=1, warmup=1, active=3),
@@ -403,60 +289,82 @@ def traces_written(num_steps: int) -> int:
     return len(written)
 
 
-def exported_trace() -> dict[str, Any]:
-    torch = module("torch")
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        torch.zeros(8).sum()
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "trace.json")
-        profile.export_chrome_trace(str(file))
-        return json.loads(file.read_bytes())
-
-
-def start_without_bytecode() -> float:
-    """Return how many times as long importing a part of torch takes where no bytecode is kept."""
-    code = "import torch.fx, torch.distributed.fsdp, torch._dynamo"
-    with tempfile.TemporaryDirectory() as folder:
-        env = {**os.environ, "PYTHONPYCACHEPREFIX": folder}
-        env.pop("PYTHONDONTWRITEBYTECODE", None)
-
-        def start_s(**variables: str) -> float:
-            begin_s = time.perf_counter()
-            subprocess.run([sys.executable, "-c", code], env=env | variables, check=True)
-            return time.perf_counter() - begin_s
-
-        without_s = min(start_s(PYTHONDONTWRITEBYTECODE="1") for _ in range(2))
-        start_s()
-        return noted(without_s / min(start_s() for _ in range(2)), "times as long")
-
-
-def tensors_collected() -> int:
-    """Return how many tensors of twenty without cycles live until gc.collect()."""
-    torch, gc = module("torch"), importlib.import_module("gc")
-    gc.disable()
-    tensors = [torch.zeros(8, device="cuda" if torch.cuda.is_available() else "cpu") for _ in range(20)]
-    references = [weakref.ref(tensor) for tensor in tensors]
-    del tensors
-    alive = sum(reference() is not None for reference in references)
-    gc.collect()
-    return noted(alive - sum(reference() is not None for reference in references), "tensors freed by collecting")
-
-
 def yolo(name: str) -> tuple[int, int]:
     """Return layers and parameters as Ultralytics counts them."""
     layers, parameters, *_ = module("ultralytics").YOLO(f"{name}.yaml").info()
     return int(layers), int(parameters)
 
 
-def main(expression: str) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of the answer."""
+def evaluated(expression: str) -> Any:
+    return eval(expression, globals() | ({"torch": module("torch")} if "torch" in expression else {}))
+
+
+def warns(expression: str) -> bool:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        evaluated(expression)
+    return bool(noted([str(one.message)[:100] for one in caught], "warnings"))
+
+
+def fails(expression: str) -> bool:
     try:
-        names = globals() | ({"torch": module("torch")} if "torch" in expression else {})
-        yield "so", bool(eval(expression, names))
-        yield "seen", "; ".join(dict.fromkeys(SEEN))
+        evaluated(expression)
+    except (RuntimeError, SyntaxError) as error:
+        return bool(noted(str(error).splitlines()[0], "error"))
+    return False
+
+
+def median_s(call: Callable[[], object]) -> float:
+    """Return the median seconds of a call on the GPU, synchronised at both ends."""
+    torch, values = on_gpu(), []
+    for _ in range(23):
+        torch.cuda.synchronize()
+        begin_s = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        values.append(time.perf_counter() - begin_s)
+    return sorted(values[3:])[10]
+
+
+def most_outputs_alive(num_layers: int) -> int:
+    """Return how many layers' outputs live at once in inference."""
+    torch = module("torch")
+    model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(num_layers)))
+    outputs: list[Any] = []
+    alive: list[int] = []
+    for layer in model:
+        layer.register_forward_hook(lambda _module, _inputs, output: outputs.append(weakref.ref(output)))
+        layer.register_forward_hook(lambda *_: alive.append(sum(one() is not None for one in outputs)))
+    with torch.inference_mode():
+        model(torch.zeros(1, 8))
+    return max(alive)
+
+
+def bytes_copied(samples: Any) -> int:
+    """Return the private bytes that a forked process gets by reading all samples."""
+    read_end, write_end = os.pipe()
+    if not (pid := os.fork()):
+        before = private_bytes()
+        for _sample in samples:
+            pass
+        os.write(write_end, str(private_bytes() - before).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(write_end)
+    return noted(int(os.read(read_end, 32)), f"bytes copied for reading a {type(samples).__name__}")
+
+
+def private_bytes() -> int:
+    return 1024 * int(re.findall(r"Private_Dirty:\s+(\d+)", Path("/proc/self/smaps_rollup").read_text())[0])
+
+
+def main(expression: str) -> None:
+    try:
+        answer = {"so": bool(evaluated(expression)), "seen": "; ".join(dict.fromkeys(SEEN))}
     except Untestable as reason:
-        yield "untestable", str(reason)
+        answer = {"untestable": str(reason)}
+    print(json.dumps(answer))
 
 
 if __name__ == "__main__":
-    print(json.dumps(dict(main(sys.argv[1]))))
+    main(sys.argv[1])

@@ -6,7 +6,6 @@ Each workload is one that a claim says something of: it is bound by what the cla
     dense, attention      training bound by products
     small                 inference of many small layers: bound by launching
     pointwise             elementwise work without end
-    scatter               sums at random indices
     rows                  a product by rows in Python, or at once (WAY loop, vector)
     load, draw            a loader whose samples take the processor's time; draw copies nothing to the GPU
     dense-loaded, small-loaded   the same models behind a loader that costs nothing
@@ -31,7 +30,7 @@ WIDTH = 4096 if LARGE else 512
 BATCH = 1024 if LARGE else 64
 
 
-class Samples(torch.utils.data.Dataset):  # type: ignore[type-arg]
+class Samples(torch.utils.data.Dataset):
     """Rows that take time to make, or none."""
 
     def __init__(self, width: int, effort: int) -> None:
@@ -63,12 +62,6 @@ class Pointwise(nn.Module):
         return x
 
 
-class Scatter(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        index = torch.arange(x.shape[0], device=x.device) * 7919 % 97
-        return torch.zeros(97, x.shape[1], device=x.device).index_add(0, index, x)
-
-
 def dense(depth: int, width: int) -> nn.Module:
     return nn.Sequential(*itertools.chain(*((nn.Linear(width, width), nn.ReLU()) for _ in range(depth))))
 
@@ -89,7 +82,6 @@ def model() -> nn.Module:
         "small": lambda: dense(40, 64),
         "rows": Rows,
         "pointwise": Pointwise,
-        "scatter": Scatter,
     }[kind]()
 
 
@@ -99,7 +91,6 @@ SHAPES = {
     "attention": (16, 128, WIDTH // 4),
     "small": (4, 64),
     "pointwise": (BATCH, 4096),
-    "scatter": (16 * BATCH, 64),
     "rows": (256, 256),
 }
 

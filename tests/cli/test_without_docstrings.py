@@ -64,7 +64,7 @@ def test_a_process_of_its_own_shows_help_without_docstrings(stripped: User) -> N
 def test_doctor_judges_every_rule_without_docstrings(stripped: User) -> None:
     done = stripped.types("doctor", "--json", "-")
     document = json.loads(done.stdout)
-    assert (done.returncode, document["schema"]) == (0, "dynotune.examination/1")
+    assert (done.returncode, document["schema"]) == (0, "dynotune.examination/2")
     assert {row["id"] for row in [*document["findings"], *document["unknown"]]} <= set(all_rules())
 
 

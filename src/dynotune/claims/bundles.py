@@ -56,7 +56,7 @@ def read(path: Path) -> tuple[Bundle, list[str]]:
         raw = atomic.read(path, LARGEST_BYTES)
     bundle = document.decode(raw, Bundle, name=str(path))
     again = "Do not use it; make it again with dynotune claims run --output."
-    if _digest(document.parse(raw)) != bundle.sha256:
+    if _digest(json.loads(raw.decode(errors="replace"))) != bundle.sha256:
         raise RecordError(f"{path} was edited or damaged: its checksum is another.", hint=again)
     claims, notes = {claim.id: claim for claim in all_claims()}, []
     for evidence in bundle.evidence:

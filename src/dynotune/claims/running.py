@@ -18,7 +18,7 @@ from dynotune.measure.live import CompareRequest, Watcher
 from dynotune.schema import document
 from dynotune.schema.claims import Claim, Evidence, TwoArms
 from dynotune.schema.comparison import Comparison
-from dynotune.schema.errors import CommandFailed, DynotuneError
+from dynotune.schema.errors import CommandFailed, DynotuneError, UsageError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import RunSpec
 
@@ -48,6 +48,8 @@ def run(claim: Claim, spec: RunSpec, watcher: Watcher, budget_s: float | None = 
     else:
         try:
             found |= _compared(claim.compare, spec, watcher, end_s)
+        except UsageError as error:  # the settings are ours: a budget that is too small, a setting that does not apply
+            found["answer"] = {"undecided": error.message}
         except DynotuneError as error:
             last = error.last_lines[-1:] if isinstance(error, CommandFailed) else ()
             found["answer"] = {"error": ": ".join([error.message, *last])}
@@ -62,10 +64,10 @@ def program_hash(claim: Claim) -> str:
 
 
 def _lacks(claim: Claim, spec: RunSpec) -> str:
-    """Return what is missing here for a claim; most checks say so themselves."""
+    """Return what is missing here for a claim; a check that needs a package says so itself."""
     if claim.needs == "no gpu":
         return "there is a GPU" if _gpu(spec).get("so") else ""
-    if claim.needs == "gpu" and claim.compare is not None and not _gpu(spec).get("so"):
+    if claim.needs == "gpu" and not _gpu(spec).get("so"):
         return str(_gpu(spec).get("untestable") or _gpu(spec).get("error"))
     return ""
 

@@ -17,6 +17,8 @@ def judged(claim: Claim, evidence: Evidence) -> Evidence:
 def _of_answer(claim: Claim, answer: dict[str, object]) -> tuple[Fate, str]:
     if reason := answer.get("untestable"):
         return "not testable here", str(reason)
+    if reason := answer.get("undecided"):
+        return "undecided", str(reason)
     if "so" not in answer:
         return "failed", str(answer.get("error", "the program gave no answer"))
     holds: Fate = "holds here" if claim.read == "conditional" else "holds"

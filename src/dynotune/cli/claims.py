@@ -55,7 +55,7 @@ def show(id: Annotated[str, typer.Argument(metavar="ID", help="A claim.")], json
     --output the evidence is kept after each claim, and what the file has
     already is not tested again. For example:
 
-    dynotune claims run cudnn-benchmark
+    dynotune claims run benchmark-dynamic
 
     dynotune claims run --all --budget 20m --output evidence.json
     """

@@ -299,11 +299,11 @@ def evaluated(expression: str) -> Any:
     return eval(expression, globals() | ({"torch": module("torch")} if "torch" in expression else {}))
 
 
-def warns(expression: str) -> bool:
+def warns(expression: str, of: str = "") -> bool:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         evaluated(expression)
-    return bool(noted([str(one.message)[:100] for one in caught], "warnings"))
+    return bool(noted([text[:100] for one in caught if of in (text := str(one.message))], "warnings"))
 
 
 def fails(expression: str) -> bool:
@@ -360,7 +360,8 @@ def private_bytes() -> int:
 
 def main(expression: str) -> None:
     try:
-        answer = {"so": bool(evaluated(expression)), "seen": "; ".join(dict.fromkeys(SEEN))}
+        so = bool(evaluated(expression))
+        answer = {"so": so, "seen": "; ".join(dict.fromkeys(SEEN)) or f"{expression} is {so}"}
     except Untestable as reason:
         answer = {"untestable": str(reason)}
     print(json.dumps(answer))

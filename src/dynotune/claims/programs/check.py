@@ -14,13 +14,13 @@ import inspect
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -75,19 +75,8 @@ def source_of(name: str, function: str = "") -> str:
     return inspect.getsource(getattr(found, function) if function else found)
 
 
-def version(package: str) -> tuple[int, ...]:
-    text = noted(module(package).__version__, package)
-    return tuple(int(part) for part in re.findall(r"\d+", text.split("+")[0])[:2])
-
-
-def admits_python(package: str, minor: int) -> bool:
-    """Whether the installed package's metadata admit Python 3.`minor`."""
-    asked = importlib.metadata.metadata(package)["Requires-Python"]
-    return minor >= int(re.findall(r">=\s*3\.(\d+)", noted(asked, "Requires-Python"))[0])
-
-
 def on_gpu() -> Any:
-    """Give torch with a GPU in use. Raises Untestable."""
+    """Return torch with a GPU in use. Raises Untestable."""
     torch = module("torch")
     if not torch.cuda.is_available():
         raise Untestable("there is no GPU that torch can use")
@@ -112,18 +101,14 @@ def workspace_bytes(value: str, late: bool = False) -> float:
     """
     torch = module("torch")
     if not torch.cuda.is_available():
-        numbers = [int(number) for number in re.findall(r"\d+", value)]
-        return noted(
-            1024.0 * sum(size * count for size, count in zip(numbers[::2], numbers[1::2], strict=True)), "as documented"
-        )
+        size_kib, count = map(int, value.strip(":").split(":"))
+        return noted(1024.0 * size_kib * count, "as documented")
     set_late = f"os.environ.update(CUBLAS_WORKSPACE_CONFIG={value!r}) or " if late else ""
-    code, said = in_process(f"on_gpu() and ({set_late}workspace_taken())", **({} if late else {_VARIABLE: value}))
+    variables = {} if late else {"CUBLAS_WORKSPACE_CONFIG": value}
+    code, said = in_process(f"on_gpu() and ({set_late}workspace_taken())", **variables)
     if code or float(said) <= 0:
         raise Untestable("this torch takes the workspace from elsewhere than its allocator")
     return noted(float(said), f"measured with {value}")
-
-
-_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 
 
 def workspace_taken() -> int:
@@ -154,14 +139,6 @@ def bytes_freed(expression: str) -> int:
     before = torch.cuda.memory_allocated()
     eval(expression, {"torch": torch, "gc": gc})
     return noted(before - torch.cuda.memory_allocated(), "bytes of tensors freed")
-
-
-def unexplained_bytes() -> int:
-    """Return the bytes beyond tensors that the driver counts before anything could be fragmented."""
-    torch = on_gpu()
-    before, _total = torch.cuda.mem_get_info()
-    used = torch.cuda.device_memory_used() if hasattr(torch.cuda, "device_memory_used") else _total - before
-    return noted(used - torch.cuda.memory_allocated(), "bytes beyond tensors, without fragments")
 
 
 def has_machine_code() -> bool:
@@ -226,13 +203,6 @@ def overlap(*, pinned: bool, side: bool = True) -> float:
     return noted((copy_s + compute_s - both_s) / min(copy_s, compute_s), "share hidden")
 
 
-def needs_toolkit() -> bool:
-    on_gpu()
-    if noted(shutil.which("nvcc"), "nvcc"):
-        raise Untestable("a toolkit is installed here")
-    return work_on_gpu() == 0
-
-
 def worker_pids(num_workers: int, epochs: int = 1, **options: Any) -> list[set[int]]:
     """Return the processes that made the samples, of each epoch."""
     torch = module("torch")
@@ -289,12 +259,6 @@ def traces_written(num_steps: int) -> int:
     return len(written)
 
 
-def yolo(name: str) -> tuple[int, int]:
-    """Return layers and parameters as Ultralytics counts them."""
-    layers, parameters, *_ = module("ultralytics").YOLO(f"{name}.yaml").info()
-    return int(layers), int(parameters)
-
-
 def evaluated(expression: str) -> Any:
     return eval(expression, globals() | ({"torch": module("torch")} if "torch" in expression else {}))
 
@@ -343,19 +307,18 @@ def most_outputs_alive(num_layers: int) -> int:
 def bytes_copied(samples: Any) -> int:
     """Return the private bytes that a forked process gets by reading all samples."""
     read_end, write_end = os.pipe()
+
+    def private_bytes() -> int:
+        return 1024 * int(re.findall(r"Private_Dirty:\s+(\d+)", Path("/proc/self/smaps_rollup").read_text())[0])
+
     if not (pid := os.fork()):
         before = private_bytes()
-        for _sample in samples:
-            pass
+        deque(samples, maxlen=0)
         os.write(write_end, str(private_bytes() - before).encode())
         os._exit(0)
     os.waitpid(pid, 0)
     os.close(write_end)
     return noted(int(os.read(read_end, 32)), f"bytes copied for reading a {type(samples).__name__}")
-
-
-def private_bytes() -> int:
-    return 1024 * int(re.findall(r"Private_Dirty:\s+(\d+)", Path("/proc/self/smaps_rollup").read_text())[0])
 
 
 def main(expression: str) -> None:

@@ -25,9 +25,7 @@ from torch import nn
 
 WORKLOAD, WAY = sys.argv[1], (sys.argv[2:] or ["plain"])[0]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-LARGE = DEVICE == "cuda"
-WIDTH = 4096 if LARGE else 512
-BATCH = 1024 if LARGE else 64
+WIDTH, BATCH = (4096, 1024) if DEVICE == "cuda" else (512, 64)
 
 
 class Samples(torch.utils.data.Dataset):

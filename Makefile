@@ -56,12 +56,13 @@ runtime-reference: install
 install: $(STAMP)
 
 # torch is the user's: named here, never among the package's dependencies. The environment that runs
-# the tests also holds two programs that dynotune was not written for. Python compiles what is imported, which
-# is a tenth of what pip would compile.
+# the tests also holds two programs that dynotune was not written for, and two decoders. Python compiles what is
+# imported, which is a tenth of what pip would compile.
 $(STAMP):
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-compile '$(TORCH)' numpy
-	$(BIN)/python -m pip install --quiet --no-compile --editable '.[demo,dev]' lightning accelerate transformers
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[demo,dev]' lightning accelerate transformers \
+		opencv-python-headless simplejpeg
 	@rm -f .venv/.installed-*
 	@touch $@
 

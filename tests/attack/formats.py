@@ -18,6 +18,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+from dynotune import memory
 from dynotune.agent.core.writer import Writer
 from dynotune.agent.tasks.queue import TaskQueue
 from dynotune.cli import main
@@ -38,7 +39,9 @@ from dynotune.schema import document
 from dynotune.schema import recipe as recipes
 from dynotune.schema.cache_pack import Conditions
 from dynotune.schema.diagnosis import Examination, Finding
+from dynotune.schema.errors import from_elsewhere
 from dynotune.schema.facts import Unknown
+from dynotune.schema.memory_account import MemoryAccount
 from dynotune.schema.recipe import Header, Proof, Recipe
 from dynotune.schema.startup import PHASES, Block, Ratio, Start, Startup
 from dynotune.schema.task import SwitchArms, TaskFile, TimeWindow
@@ -171,8 +174,11 @@ def _snapshots(folder: Path) -> None:
 
 
 def _read_snapshot(path: Path) -> None:
-    dynotune("trace", path, "--json", path.with_name("told.json"))
+    dynotune("memory", path, "--json", path.with_name("told.json"))
     dynotune("report", path.with_name("told.json"))
+    with from_elsewhere(path):
+        for lives in load_snapshot(path, limit_bytes=1 << 26).values():
+            lives.room(lives.peak())
 
 
 # Recipes and packs
@@ -232,7 +238,7 @@ def _documents(folder: Path) -> None:
     found = Finding(id="loader-workers", severity="high", claim="c", share=0.2, commands=["sudo x"], remedy="r")
     made = SnapshotMade()
     made.alloc(1 << 20, stack("train.py(9): step"))
-    made.write(folder / "s.pickle")
+    devices = load_snapshot(made.write(folder / "s.pickle"), limit_bytes=1 << 20)
     starts = [
         Start(arm=arm, run=arm, value_s=2.0, phases=dict.fromkeys(PHASES, 0.1), added=[], held={"inductor": 5})
         for arm in ("warm", "cold", "off")
@@ -248,7 +254,7 @@ def _documents(folder: Path) -> None:
         "trace": summaries.summary(),
         "ranks": summaries.of_ranks(2),
         "trace_difference": difference(summaries.summary(), summaries.summary()),
-        "memory_snapshot": load_snapshot(folder / "s.pickle", limit_bytes=1 << 20),
+        "memory": MemoryAccount(file="s.pickle", ranks=[memory.of_snapshot(one) for one in devices.values()]),
         "examination": Examination(facts={}, findings=[found], unknown=[]),
         "startup": startup,
     }.items():
@@ -315,7 +321,7 @@ _EVENTS: list[dict[str, Any]] = [
     {"event": "fetching", "at_s": 11.5, "begin_s": 10.0, "drawn_by": 1, "worker": 0, "num_workers": 2, "num": 9,
      "fetch_s": 0.5, "collate_s": 0.1, "decode_s": 0.1, "cpu_s": 0.4, "longest_s": 0.1, "decoders": ["PIL"],
      "private_bytes": 1 << 20, "dataset": "d", "collate": "c", "num_items": 10, "items_at": "a.py(1): f",
-     "collate_at": "a.py(2): g", "num_objects": 4, "splits_by_worker": None},
+     "collate_at": "a.py(2): g", "num_objects": 4},
     {"event": "pinning", "at_s": 11.5, "num": 4, "pin_s": 0.01},
 ]  # fmt: skip
 

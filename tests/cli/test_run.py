@@ -193,3 +193,22 @@ def test_the_exit_is_the_commands(user, script, code):
 def test_the_output_is_the_commands(user):
     done = user.types("run", "--run-dir", str(user.runs), "--", "bash", "-c", "echo out; echo err >&2")
     assert (done.stdout, done.stderr) == ("out\n", "err\n")
+
+
+def test_why_memory_ran_out_is_said_after_the_commands_own_error(run):
+    pytest.importorskip("torch")
+    message = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB"
+    done = run(program=f"import sys, torch\nsys.tracebacklimit = 0\nraise torch.OutOfMemoryError({message!r})")
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "dynotune: The device's memory is full: 2.00 GiB more was asked for." in done.stderr
+
+
+def test_a_failure_that_the_program_gets_over_is_not_told(run):
+    pytest.importorskip("torch")
+    program = (
+        "import torch\ntry:\n    raise torch.OutOfMemoryError('x')\nexcept torch.OutOfMemoryError:\n    print('over')"
+    )
+    done = run(program=program)
+    said(done, 0)
+    assert "dynotune:" not in done.stderr

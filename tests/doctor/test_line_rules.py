@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dynotune.schema.observation import Line, Loader, Loading, Thread
+from dynotune.schema.observation import Line, Loader, Loading, SamplePart, Thread
 from dynotune.schema.trace_summary import HostTime, Place
 
 from .devices import found, lacks, lost, on_cpu, on_gpu
@@ -92,7 +92,8 @@ def test_a_thread_that_was_hardly_looked_at_tells_nothing():
 
 
 def loader(*lines: Line, num_workers: int = 2, fetch_s: float = 0.3) -> Loader:
-    loading = Loading(num_batches=20, fetch_s=fetch_s, longest_s=fetch_s, cpu_s=fetch_s, lines=list(lines))
+    parts = [SamplePart(part="own", num=one.num, wall_s=1.0, function=one.function, text=one.text) for one in lines]
+    loading = Loading(num_batches=20, fetch_s=fetch_s, longest_s=fetch_s, cpu_s=fetch_s, parts=parts)
     return Loader(name="DataLoader", dataset="data.Rows", num_workers=num_workers, loading=loading)
 
 
@@ -107,10 +108,9 @@ def test_workers_lines_say_what_makes_a_batch_slow():
 
 def test_without_workers_the_loops_own_thread_is_seen_inside_the_loader():
     inside = Line(function="data.py(31): __getitem__", text="mask = grow(mask)", num=60, inside="loader")
+    drawn = loader(inside, num_workers=0)
     finding = found(
-        on_gpu(
-            lost("loader-bound", 0.6), shares={"input": 0.6}, loaders=[loader(num_workers=0)], threads=[thread(inside)]
-        )
+        on_gpu(lost("loader-bound", 0.6), shares={"input": 0.6}, loaders=[drawn], threads=[thread(inside)])
     )["num-workers-zero"]
     assert finding.where == Place("data.py(31): __getitem__")
 
@@ -268,3 +268,52 @@ def test_an_environment_in_a_folder_named_torch_is_not_torch():
     trains = Line(function="train.py(9): step", text="loss.backward()", num=80, cpu_s=3.9,
                   callee="/opt/torch/.venv/lib/python3.12/site-packages/torch/_tensor.py(2): backward")  # fmt: skip
     assert "launch-bound" in found(on_gpu(lost("host-bound", 0.6), shares={"host": 0.6}, threads=[thread(trains)]))
+
+
+# Parts of a sample's time
+
+
+def made(part: str, what: str, text: str = "x = self.f(index)", share: float = 1.0) -> SamplePart:
+    return SamplePart(part=part, what=what, num=90, wall_s=share, function="data.py(9): __getitem__", text=text)
+
+
+MADE = {
+    "text-parsed-per-item": ("decode", "text", "row = json.loads(text)"),
+    "table-read-per-item": ("read", "table", "row = self.table.iloc[index]"),
+    "file-opened-per-item": ("read", "numpy file", "x = np.load(path)"),
+    "archive-opened-per-item": ("read", "HDF5 opened", "with h5py.File(self.path) as file:"),
+    "tokenized-per-item": ("decode", "tokenizing", "ids = self.tokenizer(text)"),
+    "resized-per-item": ("transform", "torchvision.transforms.transforms.Resize", "x = self.transform(x)"),
+    "transform-heavy": ("transform", "Shift", "x = self.shift(x)"),
+    "array-copied-per-item": ("own", "", "x = np.array(self.images)[index]"),
+    "locked-per-item": ("wait", "lock", "with self.lock:"),
+    "handover-heavy": ("move", "queue, pickling", ""),
+}
+
+
+def of_parts(*parts: SamplePart, num_workers: int = 2) -> Any:
+    loading = Loading(num_batches=20, fetch_s=0.3, longest_s=0.3, cpu_s=0.3, parts=list(parts))
+    drawn = Loader(name="DataLoader", dataset="data.Rows", num_workers=num_workers, loading=loading)
+    return found(on_gpu(lost("loader-bound", 0.6), shares={"input": 0.6}, loaders=[drawn], threads=[thread()]))
+
+
+@pytest.mark.parametrize("id_", MADE)
+def test_a_part_of_a_samples_time_is_named_once_with_its_line(id_):
+    part, what, text = MADE[id_]
+    ids = {one for one, finding in of_parts(made(part, what, text)).items() if one in MADE}
+    assert ids == {id_}
+    finding = of_parts(made(part, what, text))[id_]
+    assert finding.share == pytest.approx(0.6) and finding.where == Place("data.py(9): __getitem__")
+    assert not {one for one in of_parts(made("own", ""), made(part, what, text, share=0.001)) if one in MADE}
+
+
+def test_samples_of_a_thread_that_the_loop_waits_for_are_told_as_a_loaders():
+    gets = Line(function="train.py(50): main", text="batch = ready.get()", num=60, cpu_s=0.01,
+                callee="/usr/lib/python3.12/queue.py(154): get")  # fmt: skip
+    maker = thread(LISTED, of_steps=False, name="maker", cpu_s=4.5, parts=[made("decode", "text")])
+    finding = found(python(gets, MODULE, host=0.6, others=[maker]))["text-parsed-per-item"]
+    assert finding.share == pytest.approx(0.6)
+
+
+def test_an_array_that_is_indexed_first_is_not_copied_whole():
+    assert "array-copied-per-item" not in of_parts(made("own", "", "x = np.array(self.images[index])"))

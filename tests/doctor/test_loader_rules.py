@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from dynotune.doctor import ObservationView, all_rules, examine
 from dynotune.knobs import get, parse
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Compilation, Loader, Loading, Model, Observation, SlowStep, Tensor
+from dynotune.schema.observation import (
+    Compilation,
+    Loader,
+    Loading,
+    Model,
+    Observation,
+    Padding,
+    SamplePart,
+    SlowStep,
+    Tensor,
+)
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
@@ -194,14 +205,14 @@ def test_an_iterable_data_set_must_split_itself_before_it_gets_workers():
     finding = found(waits(0.6, loader(0, is_iterable=True)))["num-workers-zero"]
     assert finding.candidates == []
     assert "get_worker_info" in finding.remedy
-    splits = loader(0, is_iterable=True, loading=loading(busy_share=None, splits_by_worker=True))
+    splits = loader(0, is_iterable=True, splits_by_worker=True, loading=loading(busy_share=None))
     assert settings(found(waits(0.6, splits))["num-workers-zero"])
 
 
 @pytest.mark.parametrize("splits", [True, False])
 def test_an_iterable_data_set_that_gives_all_to_each_worker_gets_no_more_of_them(splits):
-    behind = loading(busy_share=0.98, splits_by_worker=splits)
-    finding = found(waits(0.6, loader(2, is_iterable=True, loading=behind)))["loader-bound"]
+    behind = loader(2, is_iterable=True, splits_by_worker=splits, loading=loading(busy_share=0.98))
+    finding = found(waits(0.6, behind))["loader-bound"]
     assert bool(settings(finding)) == splits
     assert ("get_worker_info" in finding.remedy) != splits
 
@@ -469,3 +480,52 @@ def test_a_last_batch_of_its_own_shape():
 
 def test_a_program_without_a_loader_of_torchs_has_no_finding_of_its_arguments():
     assert set(found(waits(0.5))) == {"loader-bound"}
+
+
+# What samples are made of
+
+
+def test_workers_that_each_yield_all_of_a_data_set_are_found():
+    doubled = loader(2, is_iterable=True, splits_by_worker=False)
+    finding = found(waits(0.3, doubled))["iterable-duplicated"]
+    assert (finding.kind, finding.severity) == ("correctness", "high")
+    assert "get_worker_info" in finding.remedy
+    for other in (loader(2, is_iterable=True, splits_by_worker=True), loader(1, splits_by_worker=False), loader(2)):
+        assert "iterable-duplicated" not in found(waits(0.3, other))
+
+
+def test_where_a_samples_time_and_bytes_go_is_evidence():
+    parts = [SamplePart(part="read", what="zip", num=80, wall_s=0.8), SamplePart(part="own", num=20, wall_s=0.2)]
+    told = loader(2, loading=loading(parts=parts, read_bytes=4e6, storage_bytes=1e6))
+    evidence = "\n".join(found(waits(0.5, told))["loader-bound"].evidence)
+    assert "80% read (zip)" in evidence and "4 MB, 25% of it from storage" in evidence
+
+
+PADDED = Padding(by="attention_mask", num_batches=8, share=0.4, longest_share=0.38, sorted_share=0.02)
+
+
+def padded(padding: Padding | None, **fields: Any) -> dict[str, Any]:
+    return found(waits(0.0, loader(2, padding=padding, **fields)))
+
+
+def test_padding_costs_its_part_of_the_models_time_at_most():
+    finding = padded(PADDED)["padding-waste"]
+    assert finding.share == pytest.approx(0.4)  # a device's share of 1 here
+    assert "attention_mask" in finding.evidence[0]
+    assert "padding-waste" not in padded(None) | padded(msgspec.structs.replace(PADDED, share=0.05))
+
+
+@pytest.mark.parametrize(
+    ("changes", "fields", "remedy", "num_settings"),
+    [
+        ({}, {}, "batch sampler", 1),
+        ({}, {"is_iterable": True}, "sort some hundred", 0),
+        ({}, {"collate": "transformers.data.data_collator.DataCollatorWithPadding"}, "group_by_length", 1),
+        ({"longest_share": 0.1}, {}, "longest row", 0),
+        ({"sorted_share": 0.35}, {}, "Pack rows", 0),
+    ],
+)
+def test_one_thing_is_advised_against_padding(changes, fields, remedy, num_settings):
+    finding = padded(msgspec.structs.replace(PADDED, **changes), **fields)["padding-waste"]
+    assert remedy in finding.remedy
+    assert settings(finding) == ["loader.batches=by-length"] * num_settings

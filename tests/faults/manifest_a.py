@@ -31,6 +31,21 @@ LOADER = (
     Fault("collate-heavy", "collate_heavy.py", CUDA, ALL, implies=("loader-bound",)),
     Fault("decode-bound", "decode_bound.py", CPU, (30, 60), implies=("loader-bound",)),
     Fault("decode-bound", "decode_bound.py", CUDA, ALL, implies=("loader-bound",)),
+    *(
+        Fault(id_, "items_made.py", BOTH, (60,), args=("--made", made), implies=("loader-bound", *implies))
+        for id_, made, *implies in (
+            ("archive-opened-per-item", "archive", "file-opened-per-item"),
+            ("table-read-per-item", "table"),
+            ("array-copied-per-item", "whole"),
+            ("tokenized-per-item", "tokens"),
+            ("resized-per-item", "smaller", "decode-bound"),
+            ("transform-heavy", "transformed"),
+            ("locked-per-item", "locked"),
+            ("handover-heavy", "rows"),
+        )
+    ),
+    Fault("iterable-duplicated", "items_made.py", BOTH, PRESENT, args=("--made", "stream")),
+    Fault("padding-waste", "items_made.py", BOTH, (30,), args=("--made", "padded")),
     Fault(
         "cow-growth",
         "cow_growth.py",
@@ -96,7 +111,7 @@ MEMORY = (
         HIDDEN,
         notes="Two streams within one limit; each few steps both caches are freed.",
     ),
-    Fault("fragmentation", "fragmentation.py", CUDA, PRESENT, notes="400 pieces of 2 MB kept inside larger blocks."),
+    Fault("memory-segments", "fragmentation.py", CUDA, PRESENT, notes="400 pieces of 2 MB kept inside larger blocks."),
     Fault("leak-graph-kept", "leak_graph_kept.py", BOTH, PRESENT, notes="0.5 MB a step on the CPU, 4 MB on CUDA."),
 )
 HOST = (

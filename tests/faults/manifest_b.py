@@ -144,13 +144,6 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "dataparallel-used",
         "dataparallel.py",
-        ("cuda",),
-        (1,),
-        notes="on one GPU DataParallel only calls the module",
-    ),
-    Fault(
-        "dataparallel-used",
-        "dataparallel.py",
         ("cuda-x2",),
         (30,),
         notes="the twin trains on one GPU: moving the parameters costs more than the second GPU saves, by estimate",

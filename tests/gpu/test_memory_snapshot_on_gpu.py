@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from dynotune.schema.facts import Unknown
+from dynotune import memory
 from dynotune.trace.snapshot import reading
 
 pytestmark = pytest.mark.gpu
@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def dumped(tmp_path):
-    """Runs a program that leaves a snapshot; gives what we read of device 0, and torch's statistics."""
+    """Runs a program that leaves a snapshot; gives device 0's blocks, what is told of them, and torch's statistics."""
 
     def run(program, *, conf=""):
         script, path, figures = tmp_path / "program.py", tmp_path / "memory.pickle", tmp_path / "stats.json"
@@ -46,9 +46,8 @@ def dumped(tmp_path):
             [sys.executable, script], capture_output=True, text=True, timeout=200, env=environment, cwd=tmp_path
         )
         assert done.returncode == 0, done.stderr[-3000:]
-        found = reading.load_snapshot(path, limit_bytes=256 * MIB)
-        device = next(device for device in found.devices if device.device == 0)
-        return found, device, json.loads(figures.read_text())
+        lives = reading.load_snapshot(path, limit_bytes=256 * MIB)[0]
+        return lives, memory.of_snapshot(lives), json.loads(figures.read_text())
 
     return run
 
@@ -76,41 +75,28 @@ dump()
 
 @pytest.mark.parametrize(("conf", "stacks"), [("", "all"), ("expandable_segments:True", "python")])
 def test_a_real_snapshot_says_what_torchs_statistics_say(dumped, conf, stacks):
-    found, device, stats = dumped(f"STACKS = {stacks!r}\n{WORK}", conf=conf)
-    assert device.reserved_bytes == stats["reserved_bytes.all.current"]
-    assert device.allocated_bytes == stats["allocated_bytes.all.current"]
-    assert device.active_bytes == stats["active_bytes.all.current"]
-    assert device.requested_bytes == stats["requested_bytes.all.current"]
-    assert device.inactive_split_bytes == stats["inactive_split_bytes.all.current"]
-    assert device.expandable is bool(conf)
-    if not conf:
-        # A segment is what torch counts as one; of expandable ones it counts address ranges.
-        assert device.num_segments == stats["segment.all.current"]
-    assert found.settings["expandable_segments"] == str(bool(conf))
-
-    history = device.history
-    assert not isinstance(history, Unknown), history
-    assert not isinstance(history.peak, Unknown), history.peak
-    assert history.peak.start_bytes == 0
-    assert history.peak.requested_bytes == stats["requested_bytes.all.peak"]
-    assert history.peak_reserved_bytes == stats["reserved_bytes.all.peak"]
-    assert history.num_segment_allocs == stats["num_device_alloc"]
-    assert history.num_segment_frees == stats["num_device_free"] == 0
-    assert (history.num_flushes, history.num_empty_caches, history.num_ooms) == (0, 0, 0)
-    assert 0 < history.peak.at_s <= history.duration_s < 200
+    lives, device, stats = dumped(f"STACKS = {stacks!r}\n{WORK}", conf=conf)
+    assert lives.unknown == ""
+    assert device.notes == []
+    for moment, level in ((device.steady, "current"), (device.peak, "peak")):
+        assert moment.total_bytes == moment.reserved_bytes == stats[f"reserved_bytes.all.{level}"]
+        assert moment.requested_bytes == moment.of("blocks") == stats[f"requested_bytes.all.{level}"]
+        assert moment.of("unknown") == 0
+    assert lives.alive(0) == []
+    # The reserved memory that is not active, by torch's count, is cache or lies between blocks.
+    free = stats["reserved_bytes.all.current"] - stats["active_bytes.all.current"]
+    assert device.steady.of("cache") + device.steady.of("fragmentation") == free
 
     # `hold` is the innermost function of the program, in one line of it.
-    first = history.peak.holders[0]
-    assert first.where.function.endswith("): hold")
-    assert "program.py(" in first.where.function
-    assert (first.requested_bytes, first.num_blocks) == ((200 + 40 * 3) * MIB, 41)
-    assert sum(holder.requested_bytes for holder in history.peak.holders) == history.peak.requested_bytes
-    held = {holder.where.function.rpartition("): ")[2]: holder.requested_bytes for holder in device.holders}
-    assert held["hold"] == 20 * 3 * MIB
+    (first, size), *_ = next(term for term in device.peak.terms if term.name == "blocks").lines.items()
+    assert "program.py(" in first
+    assert first.endswith("): hold")
+    assert size == (200 + 40 * 3) * MIB
+    assert next(term for term in device.steady.terms if term.name == "blocks").lines[first] == 20 * 3 * MIB
 
 
 def test_a_history_that_lost_its_beginning_still_finds_the_peak_in_the_rest(dumped):
-    _, device, stats = dumped(
+    lives, device, stats = dumped(
         """
         early = [hold(10) for _ in range(8)]
         torch.cuda.memory._record_memory_history(max_entries=40)
@@ -122,15 +108,14 @@ def test_a_history_that_lost_its_beginning_still_finds_the_peak_in_the_rest(dump
         dump()
         """
     )
-    peak = device.history.peak
-    assert not isinstance(peak, Unknown), peak
-    assert device.history.num_events == 40
-    assert peak.start_bytes >= 80 * MIB
-    assert peak.requested_bytes == stats["requested_bytes.all.peak"] == 110 * MIB
+    assert lives.unknown == ""
+    assert 0 < lives.num_events <= 40
+    assert sum(life.size for life in lives.alive(0)) >= 80 * MIB
+    assert device.peak.requested_bytes == stats["requested_bytes.all.peak"] == 110 * MIB
 
 
-def test_flushes_and_failures_are_seen_and_emptying_the_cache_is_neither(dumped):
-    found, device, stats = dumped(
+def test_failures_and_memory_that_is_given_back_are_told(dumped):
+    lives, device, stats = dumped(
         """
         torch.cuda.init()
         total = torch.cuda.get_device_properties(0).total_memory
@@ -156,18 +141,15 @@ def test_flushes_and_failures_are_seen_and_emptying_the_cache_is_neither(dumped)
         dump()
         """
     )
-    history = device.history
-    assert stats["num_ooms"] == history.num_ooms == 1
-    assert stats["num_alloc_retries"] >= 1
-    assert history.num_flushes == 1
-    assert history.num_empty_caches == 2
-    assert history.num_segment_frees == stats["num_device_free"] == 3
-    assert {"alloc-retries", "empty-cache-in-loop"} <= {cause.id for cause in found.causes}
+    assert stats["num_ooms"] == len(lives.failures) == 1
+    assert device.notes[0].startswith("1.95 GiB was asked for by")
+    assert "900 MiB was in live tensors" in device.notes[0]
+    assert f"given back to the driver {stats['num_device_free']} times" in device.notes[1]
 
 
 def test_a_snapshot_without_a_recorded_history_says_so(dumped):
-    _, device, stats = dumped("kept = hold(3)\ndump()")
-    assert isinstance(device.history, Unknown)
-    assert device.allocated_bytes == stats["allocated_bytes.all.current"]
-    assert device.requested_bytes == 3 * MIB
-    assert [holder.where.function for holder in device.holders] == [""]
+    lives, device, stats = dumped("kept = hold(3)\ndump()")
+    assert "has no history" in lives.unknown
+    assert device.steady.requested_bytes == 3 * MIB
+    assert device.steady.reserved_bytes == stats["reserved_bytes.all.current"]
+    assert next(term for term in device.steady.terms if term.name == "blocks").lines == {}

@@ -40,7 +40,8 @@ def test_every_knob_has_its_own_name_a_source_and_a_reason_where_it_may_not_appl
 
 PROMISED = """
     loader.num_workers loader.pin_memory loader.persistent_workers loader.prefetch_factor loader.in_order
-    loader.multiprocessing_context transfer.non_blocking matmul.fp32_precision precision.autocast
+    loader.multiprocessing_context decode.backend
+    transfer.non_blocking matmul.fp32_precision precision.autocast
     cudnn.benchmark cudnn.deterministic determinism.algorithms layout.channels_last compile.mode
     optimizer.fused host.num_threads host.interop_threads host.malloc
     alloc.expandable_segments alloc.max_split_size_mb alloc.backend env.ANYTHING
@@ -178,6 +179,15 @@ def test_versions_are_compared_as_numbers(version):
 def test_what_is_not_known_is_left_to_the_readback(knob):
     knobs.check_applies(Setting(knob.id, True), {})
     knobs.check_applies(Setting(knob.id, True), dict.fromkeys(knob.needs, Unknown("no driver")))
+
+
+def test_a_value_that_needs_a_package_is_refused_where_it_is_known_to_be_missing():
+    python = {"python.version": "3.12.1"}
+    opencv = knobs.parse("decode.backend=opencv")
+    for facts in ({}, {"python.version": Unknown("no answer")}, python | {"package.opencv-python-headless": "5.0"}):
+        knobs.check_applies(opencv, facts)
+    with pytest.raises(CannotRunHere, match="opencv-python or opencv-contrib-python is not installed"):
+        knobs.check_applies(opencv, python | {"package.pillow": "13.0"})
 
 
 def test_more_workers_than_cores_are_warned_about_and_not_refused():

@@ -245,7 +245,8 @@ class FakeNvml:
         return int(self._get(gpu, "reasons"))
 
     def nvmlDeviceGetComputeRunningProcesses(self, gpu: Mapping[str, Any]) -> list[SimpleNamespace]:
-        return [SimpleNamespace(pid=pid) for pid in self._get(gpu, "pids")]
+        held = gpu.get("held", {})
+        return [SimpleNamespace(pid=pid, usedGpuMemory=held.get(pid)) for pid in self._get(gpu, "pids")]
 
     def nvmlDeviceGetProcessUtilization(self, gpu: Mapping[str, Any], _since: int) -> list[SimpleNamespace]:
         shares = self._get(gpu, "shares").items()

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from dynotune.report.bars import OF_A_STEP, Bar
 from dynotune.report.diagnosis import diagnosis_report
-from dynotune.schema.diagnosis import Diagnosis, Finding, NotKnown, Roofline, UpperBound
+from dynotune.schema.diagnosis import Diagnosis, Finding, Forecast, NotKnown, Roofline, UpperBound
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Shares, SlowStep, Timing
 from dynotune.schema.setting import Setting
@@ -261,3 +261,11 @@ def test_amounts_are_in_words(num, told):
         flops=num, num_bytes=None, dtype="float32", peak_flops_per_s=1e9, peak_bytes_per_s=1e9, least_s=1e-3, share=0.5
     )
     assert f"{told}" in text_of(diagnosis(roofline=limit))
+
+
+def test_forecasts_name_the_setting_and_what_a_step_takes_at_least():
+    row = Forecast(change="decoding by opencv", setting="decode.backend=opencv", loader_s=0.01, step_s=0.02,
+                   least_step_s=0.015, note="pixels may differ")  # fmt: skip
+    text = single_spaced(text_of(diagnosis(forecasts=[row]), width=200))
+    assert "decoding by opencv 10 ms 20 ms 15 ms decode.backend=opencv; pixels may differ" in text
+    assert "Forecasts of the loader: unknown, no loader" in text_of(diagnosis(forecasts=Unknown("no loader")))

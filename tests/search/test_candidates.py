@@ -130,7 +130,7 @@ def test_what_cannot_work_on_this_machine_is_not_offered_and_says_why():
     assert "without CUDA" in not_offered[0].reason
     refused = {"alloc.expandable_segments": "it is set twice"}
     _, not_offered = offer(
-        finding("fragmentation", Setting("alloc.expandable_segments", True)),
+        finding("memory-segments", Setting("alloc.expandable_segments", True)),
         refused=lambda setting: refused.get(setting.knob, ""),
     )
     assert not_offered[0].reason == "it is set twice"
@@ -354,6 +354,25 @@ def test_what_the_user_names_and_cannot_work_is_refused_before_anything_runs():
     with pytest.raises(UsageError, match="is not installed"):
         machine = Machine(facts=CPU, refused=lambda setting: "it is not installed")
         refuse_unfit(asked.parse(extra=["host.malloc=jemalloc"]), machine)
+
+
+INSTALLED = {"python.version": "3.12.1", "package.opencv-python-headless": "5.0", "package.pillow": "13.0"}
+
+
+def test_of_decoders_those_that_are_installed_are_tried():
+    facts = CPU | INSTALLED
+    decoding = finding("decode-bound", Setting("loader.num_workers", 4))
+    found, refused = offer(decoding, facts=facts)
+    assert "decode.backend=opencv" not in names(found)
+    assert [str(row.setting) for row in refused if row.setting.knob == "decode.backend"] == ["decode.backend=opencv"]
+    assert "decode.backend=opencv" in names(offer(decoding, facts=facts, words={"allow": ["numerics"]})[0])
+    named = offer(facts=facts, words={"extra": ["decode.backend"]})[0]
+    assert names(named) == {"decode.backend=opencv"}
+    refuse_unfit(asked.parse(extra=["decode.backend"]), Machine(facts=facts))
+    for word in ("decode.backend=simplejpeg", "decode.backend"):
+        with pytest.raises(CannotRunHere, match="is not installed in the command's environment"):
+            nothing = CPU | {"python.version": "3.12.1"}
+            refuse_unfit(asked.parse(extra=[word]), Machine(facts=nothing))
 
 
 # Bounds

@@ -18,6 +18,7 @@ from .core.errors import ErrorLog, guarded
 from .core.hooks import AfterImport
 from .core.program import Program
 from .core.writer import ALLOCATED, COMPILED, Writer
+from .facts import stacks
 from .steps import event_hooks, marker
 from .steps.outermost_modules import OutermostModules
 from .steps.steps import Steps
@@ -66,6 +67,7 @@ class Agent:
             package = sys.modules.get(__name__.rpartition(".")[0])
             self._startup = StartupSpans(getattr(package, "begun_s", perf_counter()), self._event, self.log)
         self._compiled: list[bool] = []
+        self._is_watched = bool(plan.get("watched"))
         self._needed: set[type] = set()
         self._events_before: tuple[int, int | None, float] = 0, None, 0.0
         self._program = program = Program(folder, self._event, self.log)
@@ -94,6 +96,7 @@ class Agent:
         self._settings.before_torch()
         hooks, plan = self._hooks, self._plan
         hooks.install()
+        self._settings.on_imports(hooks)
         if plan.get("seed") is not None:
             random.seed(plan["seed"])
             hooks.call("numpy.random", lambda module: module.seed(plan["seed"] % 2**32))
@@ -131,6 +134,10 @@ class Agent:
     def _torch_is_here(self, torch: Any) -> None:
         program, state = self._program, self._state
         program.torch = torch
+        if self._plan.get("pretend"):
+            from .fake.device import pretend
+
+            self._guard("pretended device", pretend, torch, self._plan["pretend"], program)
         self._steps.grad_enabled = torch.is_grad_enabled
         if self._tasks.takes_traces or state is not None:
             from .core.profiler_session import ProgramsProfiler
@@ -203,6 +210,7 @@ class Agent:
         """This process works for a loader: what it calls, transforms for instance, are no steps of the program."""
         self._tasks.ignore()
         self._steps.ignore()
+        self._program.pretended = None
         if self._program.roots is not None:
             self._program.roots.watch_only(set())
         if self._state is not None:
@@ -237,6 +245,7 @@ class Agent:
                 "begin_s": begin_s,
                 "num_steps": self._steps.num_steps,
                 "num_superseded": num_superseded,
+                "stacks_by": self._guard("stacks", stacks.listen, self._program.folder) if self._is_watched else None,
                 **self._program.ranks(),
             }
         )
@@ -296,6 +305,12 @@ class Agent:
     def _read_back(self) -> None:
         self._event({"event": "readback", "settings": self._settings.readback()})
 
+    def _say_out_of_memory(self) -> None:
+        roots = self._program.roots.alive() if self._program.roots is not None else []
+        found = observe.out_of_memory(self._program.torch, roots, list(self._steps.optimizers))
+        if found is not None:
+            self._event({"event": "out_of_memory", **found})
+
     # The end of the process, and its children
 
     def _finish(self) -> None:
@@ -303,6 +318,7 @@ class Agent:
         self._guard("tasks", self._tasks.at_exit)
         if self._program.torch is not None:
             self._before_result()
+            self._guard("out of memory", self._say_out_of_memory)
         self._event({"event": "exit", "num_events": self._steps.num_events})
 
     def _forked(self) -> None:

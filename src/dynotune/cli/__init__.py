@@ -30,8 +30,10 @@ COMMANDS = {
     "compare": "Prove on your command whether settings help.",
     "tune": "Find, prove and write down the settings that help your command.",
     "run": "Run your command with settings; output, signals and exit code are its own.",
+    "watch": "See a run while it runs: in the terminal, as a page, for Prometheus.",
     "recipe": "Show a recipe, prove it again, or write it for a shell, Docker, Kubernetes, an administrator.",
     "trace": "Say where the time of a command, or of a recorded trace, went.",
+    "memory": "Say where device memory goes, and what fits.",
     "report": "Show again what tune, compare, diagnose or trace found.",
     "doctor": "What this machine and environment cost, without running anything.",
     "startup": "What a start compiles and waits for: GPU code, JIT and compile caches.",
@@ -41,11 +43,11 @@ COMMANDS = {
     "mcp": "Serve these to a coding agent (Model Context Protocol).",
     "demo": "Watch a comparison of settings on a real training script, on this machine.",
 }
-WITH_COMMAND = ("diagnose", "compare", "tune", "run")
-WITHOUT_NUMBERS = ("run", "recipe", "doctor", "explain", "knobs", "mcp", "--help", "--version")
+WITH_COMMAND = ("diagnose", "compare", "tune", "run", "watch")
+WITHOUT_NUMBERS = ("run", "watch", "recipe", "doctor", "explain", "knobs", "mcp", "--help", "--version")
 EPILOG = (
     "Exit codes: 0 done; 1 a gate said no; 2 wrong usage; 3 cannot run here; 4 your command failed; "
-    "70 a mistake of dynotune's own; 130 interrupted. `dynotune run` exits as your command does."
+    "70 a mistake of dynotune's own; 130 interrupted. `dynotune run` and `watch` exit as your command does."
 )
 INTERNAL_ERROR = 70
 INTERRUPTED = 130

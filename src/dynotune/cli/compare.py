@@ -128,9 +128,11 @@ def show(comparison: Comparison, json: str | None) -> None:
 
     answers.show(comparison_table, comparison, json)
     if comparison.failed is not None:
+        from dynotune.launch.records import why_memory_ran_out
+
         failed = comparison.failed
         raise CommandFailed(
-            f"The command failed in the {failed.arm}.",
+            f"The command failed in the {failed.arm}. {why_memory_ran_out(failed.last_lines)}".rstrip(),
             hint=f"All that it printed is in {failed.run}.",
             command_exit_code=failed.exit_code,
             last_lines=tuple(failed.last_lines) if json == "-" else (),

@@ -80,7 +80,7 @@ def _refuse_watching(context: typer.Context) -> None:
 
 def _watch(run: RunSpec, *, isolate_loader: bool, roofline: bool) -> tuple[Observation, dict[str, Any]]:
     """Watch the command with the progress on stderr; what was asked for besides, as `conclude` takes it."""
-    from dynotune.diagnose import LiveDiagnosis
+    from dynotune.diagnose import LiveDiagnosis, forecast_loader
     from dynotune.report import Progress, console
 
     with Progress(console(stderr=True)) as progress:
@@ -91,7 +91,8 @@ def _watch(run: RunSpec, *, isolate_loader: bool, roofline: bool) -> tuple[Obser
             with LiveDiagnosis(run, watcher) as live:
                 found = live.observe()
                 if isolate_loader:
-                    beside["upper_bounds"] = live.isolate_loader()
+                    bounds = beside["upper_bounds"] = live.isolate_loader()
+                    beside["forecasts"] = forecast_loader(run, found[0], bounds)
                 if roofline:
                     beside["roofline"] = live.roofline()
                 live.end()

@@ -25,18 +25,18 @@ Rendering = tuple[msgspec.Struct, Callable[[Any], "RenderableType"]]
 
 NOUNS = (
     *("study", "comparison", "observation", "diagnosis", "trace", "trace_difference"),
-    *("memory_snapshot", "examination", "startup"),
+    *("memory", "examination", "startup"),
 )
 # What a folder may hold, the first that is there.
-IN_A_FOLDER = ("study.json", "comparison.json", "observation.json", "startup.json")
+IN_A_FOLDER = ("study.json", "comparison.json", "observation.json", "startup.json", "memory.json")
 RECIPE, PAGE = "recipe.toml", "report.html"
 LONGEST_RECIPE_BYTES = 1 << 20
 
 HELP = """Show again what was found before.
 
 Of a study of tune, the terminal's report and report.html are made anew;
-of a comparison, an observation, a diagnosis, a trace's summary, a
-snapshot's or an examination, what was on the terminal. For example:
+of a comparison, an observation, a diagnosis, a trace's summary, memory
+or an examination, what was on the terminal. For example:
 
 dynotune report ~/.local/state/dynotune/runs/ID
 """
@@ -110,13 +110,13 @@ def _article(noun: str) -> str:
 
 def rendering(noun: str, file: Path) -> Rendering:
     """The document of one of `NOUNS`, and what makes its report."""
-    from dynotune.report import comparison_table, diagnosis_report
+    from dynotune.report import comparison_table, diagnosis_report, memory_report
     from dynotune.report.startup import startup_report
     from dynotune.report.study import study_report
-    from dynotune.report.trace import difference_report, snapshot_report, trace_report
+    from dynotune.report.trace import difference_report, trace_report
     from dynotune.schema.comparison import Comparison
     from dynotune.schema.diagnosis import Diagnosis, Examination
-    from dynotune.schema.memory_snapshot import MemorySnapshot
+    from dynotune.schema.memory_account import MemoryAccount
     from dynotune.schema.startup import Startup
     from dynotune.schema.study import Study
     from dynotune.schema.trace_summary import TraceDifference, TraceSummary
@@ -136,8 +136,8 @@ def rendering(noun: str, file: Path) -> Rendering:
             return read(file, TraceSummary), trace_report
         case "trace_difference":
             return read(file, TraceDifference), difference_report
-        case "memory_snapshot":
-            return read(file, MemorySnapshot), snapshot_report
+        case "memory":
+            return read(file, MemoryAccount), memory_report
         case "startup":
             return read(file, Startup), startup_report
         case _:

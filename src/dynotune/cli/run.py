@@ -26,7 +26,7 @@ from dynotune.schema import redaction
 from dynotune.schema.errors import CannotRunHere, DynotuneError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from dynotune.launch import Exit
     from dynotune.schema.facts import Facts
@@ -39,19 +39,40 @@ HELP = """Run your command with settings; its output, signals and exit code are 
 For example: dynotune run --set loader.num_workers=4 -- python train.py
 """
 
+RecipeFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Apply the settings of a recipe.")]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Refuse a recipe that was proved on another GPU, driver, torch or command.")
+]
+
 
 def run(
     context: typer.Context,
     settings: Settings = None,
-    recipe: Annotated[Path | None, typer.Option(metavar="FILE", help="Apply the settings of a recipe.")] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse a recipe that was proved on another GPU, driver, torch or command.")
-    ] = False,
+    recipe: RecipeFile = None,
+    strict: Strict = False,
     step_function: StepFunction = None,
     json: Json = None,
     run_dir: RunDir = None,
 ) -> None:
-    command = command_of(context)
+    transparently(command_of(context), settings, recipe, strict, step_function, run_dir, json=json)
+
+
+def transparently(
+    command: list[str],
+    settings: list[str] | None,
+    recipe: Path | None,
+    strict: bool,
+    step_function: str | None,
+    run_dir: Path | None,
+    *,
+    json: str | None = None,
+    watch: Callable[[Path | None], Callable[[Exit], bool]] | None = None,
+) -> NoReturn:
+    """Run the command with the settings, write its record, and exit as it did.
+
+    `watch`: begins to watch the run in a folder; what it returns is called with the end, before the record is written,
+    and True exits with 1, as a gate.
+    """
     check_json(json)
     if strict and recipe is None:
         raise UsageError("--strict is about a recipe, and there is none.", hint="Add --recipe FILE.")
@@ -76,8 +97,10 @@ def run(
 
     with _folder(runs_folder(run_dir), chosen) as folder:
         transparent = TransparentRun(command, chosen, cwd=Path.cwd(), folder=folder)
+        ended = watch(folder) if watch is not None else lambda _: False
         _let_interrupts_pass()
-        exit_ = transparent.run(env, facts, step_function=step_function)
+        exit_ = transparent.run(env, facts, step_function=step_function, watched=watch is not None)
+        says_no = ended(exit_)
         try:
             record = transparent.record(exit_)
             if folder is not None:
@@ -87,7 +110,9 @@ def run(
         except (DynotuneError, OSError) as error:
             # The command's end is its own: what becomes of the record does not change it.
             with contextlib.suppress(OSError):
-                _say(f"{error}")
+                say(f"{error}")
+    if says_no:
+        raise typer.Exit(1)
     _end_as(exit_)
 
 
@@ -116,11 +141,12 @@ def _folder(base: Path, settings: list[Setting]) -> Iterator[Path | None]:
                 said += f" Without a folder these settings are not applied: {', '.join(map(str, inside))}."
         if said:
             with contextlib.suppress(OSError):
-                _say(said)
+                say(said)
         yield folder
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Print a line beside the command's own, on stderr and without secrets."""
     from dynotune.text import words
 
     print(f"dynotune: {words.plain(redaction.redacted(text), longest=4000)}", file=sys.stderr)
@@ -161,9 +187,9 @@ def _settings(texts: list[str], recipe: Recipe | None, path: Path | None, *, str
         first, *options = lines
         raise CannotRunHere(first, hint=" ".join(map(str.strip, options)))
     for line in lines:
-        _say(line)
+        say(line)
     if not chosen and not left_out:
-        _say(f"{path} has no settings: the command runs as it is")
+        say(f"{path} has no settings: the command runs as it is")
     return chosen
 
 
@@ -184,7 +210,7 @@ def _check_proved(recipe: Recipe, path: Path, facts: Facts, command: list[str], 
             hint="Prove it here: dynotune recipe verify FILE -- COMMAND; or leave --strict out to apply it anyway.",
         )
     for text in said:
-        _say(f"{path}: {text}")
+        say(f"{path}: {text}")
 
 
 def _facts(command: list[str], cwd: Path, env: dict[str, str], settings: list[Setting], recipe: Recipe | None) -> Facts:
@@ -205,9 +231,11 @@ def _facts(command: list[str], cwd: Path, env: dict[str, str], settings: list[Se
 
 
 def _warn(record: Run) -> None:
-    """Say on stderr which settings the process did not have; the command's own end is not touched by it."""
+    """Say on stderr why memory ran out, and which settings the process did not have; its own end stays as it is."""
     from dynotune.schema.facts import Unknown
 
+    for said in {process.out_of_memory for process in record.processes if process.out_of_memory}:
+        say(said)
     missing = {setting.knob for setting in record.settings} - {r.knob for r in record.readback}
     if missing:
         why = (
@@ -215,9 +243,9 @@ def _warn(record: Run) -> None:
             if not record.processes
             else "torch was not imported"
         )
-        _say(f"{', '.join(sorted(missing))}: could not be read back: {why}")
+        say(f"{', '.join(sorted(missing))}: could not be read back: {why}")
     for readback in record.readback:
         if readback.ok is False:
             found = readback.found.reason if isinstance(readback.found, Unknown) else readback.found
             detail = f" ({readback.detail})" if readback.detail and readback.detail != found else ""
-            _say(f"{readback.knob}={readback.asked} did not take effect: {found}{detail}")
+            say(f"{readback.knob}={readback.asked} did not take effect: {found}{detail}")

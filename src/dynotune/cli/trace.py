@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import typer
 
 from dynotune.cli import answers, options
 from dynotune.cli.options import Json, check_json, num_bytes, runs_a_command
-from dynotune.cli.trace_files import Question, arrange, files_of, is_snapshot
+from dynotune.cli.trace_files import Question, arrange, as_text, files_of, is_snapshot
 from dynotune.schema.errors import UsageError, from_elsewhere
 from dynotune.schema.run import RunSpec
 
@@ -30,8 +29,6 @@ Answer = tuple[msgspec.Struct, Callable[[Any], "RenderableType"]]
 
 # Reading a smaller one takes no longer than noticing that there was a bar.
 BAR_FROM_BYTES = 8 << 20
-# A snapshot that is made to harm can take fifty times its size in memory.
-MAX_SNAPSHOT_BYTES = 1 << 30
 RECORDING = options.RUN_PANEL
 OF_FILES = ("compare", "ranks")
 OF_BOTH = (*OF_FILES, "files", "top", "max_size", "json")
@@ -39,9 +36,9 @@ OF_BOTH = (*OF_FILES, "files", "top", "max_size", "json")
 HELP = """Say what the time of a recorded trace went to.
 
 A trace of torch.profiler or Nsight Systems, or one of each rank, is
-explained; two of the same rank are compared, before and after. So is a
-memory snapshot of torch. Of a command, a few steps are recorded once
-they are steady, and explained. For example:
+explained; two of the same rank are compared, before and after. Of a
+command, a few steps are recorded once they are steady, and explained.
+For example:
 
 dynotune trace trace.json.gz
 
@@ -123,20 +120,12 @@ def _check(context: typer.Context, files: Sequence[Path], command: Sequence[str]
 
 def _explained(files: Sequence[Path], asked: Question, limit_bytes: int | None, top: int) -> Answer:
     arguments = files_of(files)
-    snapshots = [path for paths in arguments for path in paths if is_snapshot(path)]
-    if not snapshots:
-        return _answer(_read(arguments, limit_bytes), asked, top)
-    if len(arguments) > 1:
+    if snapshots := [path for paths in arguments for path in paths if is_snapshot(path)]:
         raise UsageError(
             f"{snapshots[0]} is a snapshot of memory, not a trace.",
-            hint="Give it alone: it has a report of its own.",
+            hint=f"dynotune memory {snapshots[0]} explains it.",
         )
-    from dynotune.report.trace import snapshot_report
-    from dynotune.trace.snapshot import load_snapshot
-
-    loaded = load_snapshot(snapshots[0], limit_bytes=limit_bytes or MAX_SNAPSHOT_BYTES)
-    found = msgspec.structs.replace(loaded, file=_as_text(snapshots[0]))
-    return found, lambda kept: snapshot_report(kept, top=top)
+    return _answer(_read(arguments, limit_bytes), asked, top)
 
 
 def _recorded(request: RecordRequest, limit_bytes: int | None, top: int) -> Answer:
@@ -186,12 +175,8 @@ def _read(arguments: Sequence[Sequence[Path]], limit_bytes: int | None) -> list[
     for paths in arguments:
         with _bar(paths) as progress:
             timelines = read_traces(paths, limit_bytes=limit_bytes, progress=progress)
-        found.append([replace(timeline, source=_as_text(Path(timeline.source))) for timeline in timelines])
+        found.append([replace(timeline, source=as_text(Path(timeline.source))) for timeline in timelines])
     return found
-
-
-def _as_text(path: Path) -> str:
-    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from collections.abc import Sequence
@@ -81,6 +82,11 @@ def arrange(arguments: Sequence[Sequence[Timeline]], asked: Question) -> Arrange
         f"These {len(every)} traces are not the ranks of one job: {_clash(every)}.",
         hint="Give one file of each rank, or two files to compare; --ranks numbers the files in the order given.",
     )
+
+
+def as_text(path: Path) -> str:
+    """Its name, with the bytes that are no UTF-8 written out: JSON has no room for them."""
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def is_snapshot(path: Path) -> bool:

@@ -1,8 +1,9 @@
 """Why a command is slow: one live run, timed and recorded, becomes an observation and then a diagnosis.
 
 `LiveDiagnosis` runs the command: `observe` times a plain window, `profiled` records steps, `attribute` brings the
-trace to the plain step, `upper_bounds` runs loader and computation alone, `roofline` compares with the peaks of the
-device. `conclude` asks the rules of `doctor` and names the bottleneck.
+trace to the plain step, `upper_bounds` runs loader and computation alone, `forecast` says what another loader would
+reach, `roofline` compares with the peaks of the device. `live_memory` accounts for device memory, and says what fits.
+`conclude` asks the rules of `doctor` and names the bottleneck.
 
 `doctor` decides what a finding is, `measure.live` how a live run works, `trace` what a trace says.
 """
@@ -13,9 +14,11 @@ from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
     from dynotune.diagnose.conclusions import conclude
+    from dynotune.diagnose.forecast import forecast_loader
     from dynotune.diagnose.live_diagnosis import OBSERVATION_FILE, LiveDiagnosis, gather, replayed
+    from dynotune.diagnose.memory_runs import live_memory
 
-__all__ = ["OBSERVATION_FILE", "LiveDiagnosis", "conclude", "gather", "replayed"]
+__all__ = ["OBSERVATION_FILE", "LiveDiagnosis", "conclude", "forecast_loader", "gather", "live_memory", "replayed"]
 
 __getattr__ = lazy_face(
     __name__,
@@ -23,7 +26,9 @@ __getattr__ = lazy_face(
         "LiveDiagnosis": "live_diagnosis",
         "OBSERVATION_FILE": "live_diagnosis",
         "conclude": "conclusions",
+        "forecast_loader": "forecast",
         "gather": "live_diagnosis",
+        "live_memory": "memory_runs",
         "replayed": "live_diagnosis",
     },
 )

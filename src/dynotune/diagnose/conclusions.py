@@ -9,7 +9,7 @@ import msgspec
 
 from dynotune.diagnose.attribute import IMBALANCE, PART_OF
 from dynotune.doctor import ObservationView, all_rules, examine
-from dynotune.schema.diagnosis import Bottleneck, Diagnosis, Finding, Roofline, UpperBound
+from dynotune.schema.diagnosis import Bottleneck, Diagnosis, Finding, Forecast, Roofline, UpperBound
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Attribution, Observation, Predicted, Timing
 from dynotune.schema.setting import Setting
@@ -54,6 +54,7 @@ def conclude(
     observation: Observation,
     *,
     upper_bounds: Sequence[UpperBound] | Unknown = NOT_ASKED,
+    forecasts: list[Forecast] | Unknown = NOT_ASKED,
     roofline: Roofline | Unknown = NOT_ASKED,
 ) -> Diagnosis:
     """Ask all rules, and say what holds the command up."""
@@ -75,6 +76,7 @@ def conclude(
         steps=timing,
         busy_share=None if isinstance(attribution, Unknown) else attribution.busy_share,
         upper_bounds=upper_bounds if isinstance(upper_bounds, Unknown) else list(upper_bounds),
+        forecasts=forecasts,
         roofline=roofline,
         facts=observation.facts,
         notes=_notes(observation),

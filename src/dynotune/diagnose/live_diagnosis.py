@@ -11,6 +11,7 @@ import msgspec
 
 from dynotune import probe
 from dynotune.diagnose.attributed import attributed
+from dynotune.diagnose.memory_runs import recorded_memory
 from dynotune.diagnose.observe import PlainRun, PlainWindow, exact_window
 from dynotune.diagnose.profiled import profiled
 from dynotune.diagnose.roofline import find_roofline
@@ -18,8 +19,9 @@ from dynotune.diagnose.upper_bounds import find_upper_bounds
 from dynotune.measure.live import TaskRunner, Watcher, checked_facts, machine_lock
 from dynotune.schema import document
 from dynotune.schema.diagnosis import Roofline, UpperBound
-from dynotune.schema.errors import CannotRunHere, CommandFailed
+from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError
 from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.memory import RankMemory
 from dynotune.schema.observation import FRESH_CACHES, Attribution, Observation, ProcessState
 from dynotune.schema.run import RunSpec
 
@@ -82,12 +84,14 @@ class LiveDiagnosis:
         watcher.running("a few recorded steps")
         recorded = profiled(self.runner, run, watcher)
         trace = recorded if isinstance(recorded, Unknown) else recorded.summary
+        memory = self._memory(plain.processes)
         observation = Observation(
             command=run.command,
             facts={**facts, **_watched(plain), **_fresh_caches(plain.processes)},
             processes=plain.processes,
             trace=trace,
             attribution=attributed(plain.processes, trace, [] if isinstance(recorded, Unknown) else recorded.timelines),
+            memory=memory,
             notes=plain.notes,
         )
         path = plain.folder / OBSERVATION_FILE
@@ -95,6 +99,15 @@ class LiveDiagnosis:
         if self.runner.live is not None:
             self.runner.live.save()
         return observation, path
+
+    def _memory(self, processes: Sequence[ProcessState]) -> list[RankMemory] | Unknown:
+        """What the program holds on its devices, if it goes on for long enough."""
+        if not self.runner.goes_on or not any(process.allocators for process in processes):
+            return Unknown("the program has no device memory, or had ended")
+        try:
+            return [rank for rank, _ in recorded_memory(self.runner, self.run)]
+        except DynotuneError as error:
+            return Unknown(error.message)
 
     def isolate_loader(self) -> list[UpperBound] | Unknown:
         if not self._processes:

@@ -43,9 +43,10 @@ def window_within(record: Record, request: RunSpec) -> TimeWindow:
     wanted = max(first, request.warmup_steps or pilot.steady_steps(record) or num // 2)
     num_steps = request.window_steps or max(FEWEST_STEPS, min(window_steps(record), num - wanted - 1))
     if room < num_steps:
+        fewer = ", or ask for fewer steps with --steps" if num_steps > FEWEST_STEPS else ""
         raise TooFewSteps(
             f"The command makes {num} steps and ends: too few to time {num_steps} after {first} of warm-up.",
-            hint="Let it run longer (more epochs, more data), or ask for fewer steps with --steps.",
+            hint=f"Let it run longer (more epochs, more data){fewer}.",
         )
     return TimeWindow(at_step=min(wanted, num - num_steps - 1), num_steps=num_steps)
 

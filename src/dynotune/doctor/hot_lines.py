@@ -9,7 +9,7 @@ from dynotune.doctor.loaders import main_loader, steady_wait
 from dynotune.doctor.observation_view import Missing, ObservationView, or_else
 from dynotune.doctor.phases import short_name
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Line, Thread
+from dynotune.schema.observation import Line, SamplePart, Thread
 from dynotune.schema.trace_summary import Place
 
 FEWEST = 20
@@ -26,6 +26,7 @@ _LIBRARY = re.compile(r"/(site|dist)-packages/")
 # An environment may lie in a folder of that name.
 _OF_TORCH = re.compile(r"(^|/)torch/(?!.*/(lib/python3|(site|dist)-packages/))")
 _WAITING = re.compile(r"/(threading|queue|selectors|socket|ssl|subprocess|multiprocessing/\w+|concurrent/\w+)\.py\(")
+HANDS_OVER = re.compile(r"/(queue|threading)\.py\(")
 _SLEEPS = re.compile(r"^(?:await\s+)?(?:\w+\.)*sleep\(")
 _WAITS_BY_TEXT = re.compile(r"sleep|wait|acquire|\.(get|join|recv|result|select|poll|accept)\(")
 _READS = re.compile(
@@ -111,14 +112,28 @@ def within(lines: list[Seen], share: float) -> list[Seen]:
 
 
 def of_loader(view: ObservationView, chosen: Callable[[Line], bool] = lambda line: True) -> list[Seen]:
-    """Return lines that batches are made in, with their part of the step's wait for the loader."""
+    """Return lines that samples are made in, with their part of the step's wait for them: `callee` is `decode: text`.
+
+    A thread of the program's own is waited for where the thread of the steps waits for a queue or an event.
+    """
     loader = main_loader(view)
     if loader is None:
+        makers = [one.parts for one in view.process.threads if not one.of_steps]
+        parts = max(makers, key=lambda rows: sum(row.wall_s for row in rows), default=[])
+        share = sum(part for line, part in asleep(view) if HANDS_OVER.search(f"{line.callee}{line.leaf}"))
+    else:
+        loading, share = loader.loading, steady_wait(view, loader)
+        parts = [] if isinstance(loading, Unknown) else loading.parts
+    total_s = sum(part.wall_s for part in parts)
+    if sum(part.num for part in parts) < FEWEST or not total_s:
         return []
-    workers = [] if isinstance(loader.loading, Unknown) else loader.loading.lines
-    lines = workers if loader.num_workers else [line for line in steps_thread(view).lines if line.inside == "loader"]
-    num, share = sum(line.num for line in lines), steady_wait(view, loader)
-    return [(line, share * line.num / num) for line in lines if chosen(line)] if num >= FEWEST else []
+    made = [(_line(part), share * part.wall_s / total_s) for part in parts]
+    return [(line, part) for line, part in made if chosen(line)]
+
+
+def _line(part: SamplePart) -> Line:
+    callee = "" if part.part == "own" else f"{part.part}: {part.what}"
+    return Line(function=part.function, text=part.text, callee=callee, num=part.num)
 
 
 def of_reads(view: ObservationView) -> list[Seen]:
@@ -148,7 +163,7 @@ def known(lines: Callable[[ObservationView], list[Seen]], view: ObservationView)
 
 def place(lines: Iterable[Seen], otherwise: Place = NOWHERE) -> Place:
     """Return the place of the largest of these lines."""
-    largest = max(lines, key=lambda pair: pair[1], default=None)
+    largest = max((pair for pair in lines if pair[0].function), key=lambda pair: pair[1], default=None)
     return otherwise if largest is None else Place(function=largest[0].function)
 
 
@@ -164,4 +179,4 @@ def told(lines: Iterable[Seen], what: str = "of a step") -> list[str]:
 def in_words(line: Line) -> str:
     """`train.py(31): step, in json.loads, "rows = [json.loads(each) for each in lines]"`."""
     called = f", in {short_name(line.callee)}" if line.callee else ""
-    return f"{line.function}{called}" + (f": {line.text}" if line.text else "")
+    return f"{line.function or 'the library'}{called}" + (f": {line.text}" if line.text else "")

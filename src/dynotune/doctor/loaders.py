@@ -128,7 +128,7 @@ def _fitting_in_shared_memory(view: ObservationView, loader: Loader) -> int:
 
 def gives_all_to_each(loader: Loader) -> bool:
     """Tell whether an IterableDataset does not ask which worker it is in, or is not known to."""
-    return loader.is_iterable and (isinstance(loader.loading, Unknown) or not loader.loading.splits_by_worker)
+    return loader.is_iterable and not loader.splits_by_worker
 
 
 def num_ranks(view: ObservationView) -> int:

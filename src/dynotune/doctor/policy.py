@@ -88,6 +88,8 @@ SEEN_TOO_SELDOM = 2.5
 """Room above what the sampler saw: in three programs on two cores it saw 0.4 to 1.1 of an optimizer's time."""
 OF_A_SYMPTOM = 0.25
 """Part of a more general finding's share from which on a finding that explains it stands before it."""
+LEAST_PADDING = 0.1
+"""Of a batch."""
 LARGE_PART = 0.3
 """Part of the time in which a batch is made. A smaller part does not decide how long loading takes."""
 WORKERS_BUSY = 0.85
@@ -130,9 +132,7 @@ CALLS_PER_STEP = 0.05
 """Once in twenty steps. Rarer calls belong to the end of an epoch, not to the loop."""
 SPLIT_SHARE = 0.2
 SPLIT_BYTES = 64 << 20
-"""Part of reserved memory, and at least these bytes, as for memory snapshots."""
-FULL_SHARE = 0.9
-"""Part of the device's memory, reserved at the peak. The next larger batch does not fit."""
+"""Part of a process's device memory from which a saving is of medium severity; and the least bytes of one."""
 LEAK_BYTES = 1 << 20
 LEAK_STEP_BYTES = 1024
 """Growth in the window, and in a step. The allocator counts in units of 512 bytes."""

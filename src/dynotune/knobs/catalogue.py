@@ -187,6 +187,7 @@ def check_applies(setting: Setting, facts: Facts) -> None:
             f"{setting} cannot work here: the command's torch is built without CUDA.",
             hint="Install a CUDA build of torch in the command's environment, or leave this setting out.",
         )
+    _check_package(setting, knob, facts)
     if knob.applies is None or any(_is_unknown(facts, need) for need in knob.needs):
         return
     if not knob.applies(facts):
@@ -194,6 +195,18 @@ def check_applies(setting: Setting, facts: Facts) -> None:
         raise CannotRunHere(
             f"{setting} cannot work here: {knob.unless} ({found}).",
             hint=f"Leave it out, or run where it applies. `dynotune knobs {knob.id}` says more.",
+        )
+
+
+def _check_package(setting: Setting, knob: Knob, facts: Facts) -> None:
+    needed = knob.packages.get(str(setting.value), ())
+    if not needed or "python.version" not in facts or _is_unknown(facts, "python.version"):
+        return  # nobody knows what is installed
+    there = [name.removeprefix("package.") for name in facts if name.startswith("package.")]
+    if not any(one in (name, f"{name}-headless") for name in needed for one in there):
+        raise CannotRunHere(
+            f"{setting} cannot work here: {' or '.join(needed)} is not installed in the command's environment.",
+            hint="Install it there, or leave this setting out.",
         )
 
 

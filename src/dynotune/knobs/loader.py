@@ -1,11 +1,12 @@
-"""How torch's DataLoader fetches batches. Each applies to every loader the program builds."""
+"""How torch's DataLoader fetches batches, and what decodes pictures. Each applies to every loader of the program."""
 
 from __future__ import annotations
 
 from dynotune.knobs.conditions import ON_GPU, torch_from
-from dynotune.schema.knob import Constructor, Knob
+from dynotune.schema.knob import Constructor, Knob, Library
 
 _LOADERS = ("torch.utils.data.DataLoader",)
+_STARTED = "workers that have started keep what they began with"
 _DOCS = "https://docs.pytorch.org/docs/stable/data.html"
 
 KNOBS = (
@@ -92,5 +93,40 @@ KNOBS = (
         hurts="fork copies whatever threads and locks were in use, and a worker that touches CUDA after it fails. "
         "forkserver and spawn import the program again in each worker, and must be able to pickle the dataset.",
         source="https://docs.python.org/3/library/multiprocessing.html#contexts-and-start-methods",
+    ),
+    Knob(
+        id="decode.backend",
+        site=Library("decode"),
+        type="str",
+        values=("opencv", "torchvision", "simplejpeg"),
+        packages={
+            "opencv": ("opencv-python", "opencv-contrib-python"),
+            "torchvision": ("torchvision",),
+            "simplejpeg": ("simplejpeg",),
+        },
+        default="Pillow",
+        when="any",
+        effect="numerics",
+        doc="Decodes JPEG files with this library where the program asks Pillow, and gives it "
+        "Pillow's own images. The read-back says by how much pixels of its own files differ.",
+        hurts="Which decoder is fastest depends on the processor and on the number of workers. Other formats, CMYK, 12 "
+        "bits, files cut short and files that draft() scales stay with Pillow.",
+        not_switched=_STARTED,
+        source="https://arxiv.org/abs/2605.08731",
+    ),
+    Knob(
+        id="loader.batches",
+        site=Library("batches"),
+        type="str",
+        values=("by-length",),
+        default="as the loader's sampler gives them",
+        when="construct",
+        effect="sampling",
+        doc="Puts sequences of like length into one batch, so that less is padded. Each sample comes as often as "
+        "before, in batches of the same size. So it is for Transformers' Trainer.",
+        hurts="Batches are less mixed. A loader that does not shuffle is left alone, and one whose samples take long "
+        "to read, since their lengths are read once, in a process beside it.",
+        not_switched="it acts where an epoch begins",
+        source="https://huggingface.co/docs/transformers/main_classes/trainer",
     ),
 )

@@ -12,37 +12,44 @@ Nothing here concludes what is wrong with a program, changes a setting, starts t
 context. `samples.jsonl` is the one file written, where the caller says.
 """
 
-from dynotune.probe.facts import compatibility, environment, gpu, host, torch_build
+from dynotune.probe.facts import compatibility, environment, gpu, host, host_memory, torch_build
 from dynotune.probe.facts.machine import machine
 from dynotune.probe.sampling.energy import Energy, energy
 from dynotune.probe.sampling.interference import Interference, foreign, judge
 from dynotune.probe.sampling.neighbours import Neighbours, neighbours
+from dynotune.probe.sampling.process_memory import DeviceMemory, device_memory, own_bytes
 from dynotune.probe.sampling.sampler import Sampler
 from dynotune.probe.sampling.window import over
-from dynotune.probe.sources import nvml
+from dynotune.probe.sources import clock_reasons, nvml
 from dynotune.probe.sources.counters import descendants
 from dynotune.probe.sources.interpreter import interpreter, run_python
-from dynotune.probe.sources.samples import Sample, read_samples
+from dynotune.probe.sources.samples import Gpu, Sample, read_samples
 
 __all__ = [
+    "DeviceMemory",
     "Energy",
+    "Gpu",
     "Interference",
     "Neighbours",
     "Sample",
     "Sampler",
+    "clock_reasons",
     "compatibility",
     "descendants",
+    "device_memory",
     "energy",
     "environment",
     "foreign",
     "gpu",
     "host",
+    "host_memory",
     "interpreter",
     "judge",
     "machine",
     "neighbours",
     "nvml",
     "over",
+    "own_bytes",
     "read_samples",
     "run_python",
     "torch_build",

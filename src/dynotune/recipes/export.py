@@ -9,7 +9,7 @@ from dynotune import knobs
 from dynotune.launch.process import environment, variants
 from dynotune.report import export as formats
 from dynotune.schema import redaction
-from dynotune.schema.knob import AllocConf, Attr, Call, Constructor, Env, Knob, Method, Module, Preload, Scalar
+from dynotune.schema.knob import AllocConf, Attr, Call, Constructor, Env, Knob, Library, Method, Module, Preload, Scalar
 from dynotune.schema.recipe import Recipe
 from dynotune.schema.setting import UNSET, Setting
 
@@ -131,6 +131,8 @@ def _beside(setting: Setting, knob: Knob) -> str:
             return "this replaces a configuration of the allocator that is set already; dynotune run merges them."
         case Preload(libraries) if setting.value not in libraries:
             return "nothing is to be preloaded; take other allocators out of LD_PRELOAD."
+        case Library():
+            return "no line of code does it: dynotune run applies it."
         case Preload():
             return "the library must be installed (on Debian and Ubuntu, libjemalloc2 or libgoogle-perftools4)."
     return ""

@@ -1,8 +1,8 @@
 """Schema objects in, text out.
 
-Reports of diagnoses, examinations, recipes and comparisons are here; `study/` shows a study in the terminal and `page/`
-the same as a page, `trace/` recorded traces, `startup/` timed starts and caches. `catalogue` shows knobs, `export`
-writes settings for shells, containers and administrators.
+Reports of diagnoses, examinations, recipes, comparisons and device memory are here; `study/` shows a study in the
+terminal and `page/` the same as a page, `trace/` recorded traces, `startup/` timed starts and caches. `catalogue` shows
+knobs, `export` writes settings for shells, containers and administrators, `layout` makes tables.
 
 Nothing here decides: a verdict is shown as it was found, and what is unknown is called unknown. How a number reads is
 `text`'s. The face imports late, because parsing a command needs no rich.
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dynotune.report.diagnosis import diagnosis_report
     from dynotune.report.doctor import examination_report
     from dynotune.report.explanation import explanation_report
+    from dynotune.report.memory_account import memory_report
     from dynotune.report.plain_console import console
     from dynotune.report.recipe import recipe_report, verification_report
     from dynotune.report.terminal import Progress, comparison_table
@@ -33,6 +34,8 @@ __all__ = [
     "examination_report",
     "explanation_report",
     "export",
+    "layout",
+    "memory_report",
     "recipe_report",
     "startup",
     "study",
@@ -52,6 +55,7 @@ __getattr__ = lazy_face(
         "evidence_table": "claims",
         "examination_report": "doctor",
         "explanation_report": "explanation",
+        "memory_report": "memory_account",
         "recipe_report": "recipe",
         "verification_report": "recipe",
     },

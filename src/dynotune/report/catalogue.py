@@ -18,6 +18,7 @@ from dynotune.schema.knob import (
     Env,
     Interpreter,
     Knob,
+    Library,
     Method,
     Module,
     Preload,
@@ -120,6 +121,8 @@ def place(site: Site) -> str:
             return f"{argument}= of {', '.join(targets)}"
         case Module(action):
             return f"the outermost module, before its first call ({action})"
+        case Library(action):
+            return f"libraries that the program imports ({action})"
         case Argument(name):
             return f"the command, in place of {{{name}}}"
         case Revision():

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from dynotune.report.layout import table
 from dynotune.report.trace_parts import prose, title
-from dynotune.schema.diagnosis import Roofline, UpperBound
+from dynotune.schema.diagnosis import Forecast, Roofline, UpperBound
 from dynotune.schema.facts import Unknown
 from dynotune.text import words
 
@@ -53,6 +53,20 @@ def bound_in_words(upper_bounds: Sequence[UpperBound]) -> str:
     if saved < LEAST_SHARE:
         return f"{most} It sets the pace: it has to give batches faster."
     return f"{most} Working beside the steps as fast as it does alone, it would gain {words.share(saved)}."
+
+
+def forecasts_report(forecasts: Sequence[Forecast] | Unknown) -> list[RenderableType]:
+    """A row for each change, and what it would bring; [] where nobody asked."""
+    if isinstance(forecasts, Unknown):
+        return _unknown("Forecasts of the loader", forecasts)
+    if not forecasts:
+        return []
+    rows = table("with:text", "loader alone:right", "a step:right", "at least:right", ":text")
+    for row in forecasts:
+        times = (words.duration(each) for each in (row.loader_s, row.step_s, row.least_step_s))
+        rows.add_row(row.change, *times, "; ".join(words.plain(each) for each in (row.setting, row.note) if each))
+    aside = "predicted, and the least that a step can take; compare proves it"
+    return [Group(title("Forecasts of the loader", aside), rows)]
 
 
 def roofline_report(roofline: Roofline | Unknown) -> list[RenderableType]:

@@ -3,7 +3,8 @@
 Here live things that a user's program imports. They need torch and the standard library, and work without a
 GPU. What measures, diagnoses or applies settings lives elsewhere, and nothing here imports it.
 
-`dynotune.runtime.vision` (detection) and `dynotune.runtime.train` (training loops) are modules of their own.
+`dynotune.runtime.vision` (detection), `dynotune.runtime.data` (pictures and sequences) and `dynotune.runtime.train`
+(training loops) are modules of their own.
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ _MODULES = {
 def __getattr__(name: str) -> object:
     if name in _MODULES:
         return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-    if name in ("train", "vision"):
+    if name in ("data", "train", "vision"):
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "train", "vision"])
+    return sorted([*__all__, "data", "train", "vision"])

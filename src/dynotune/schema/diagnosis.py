@@ -68,6 +68,23 @@ class UpperBound(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
 
 
+class Forecast(msgspec.Struct, frozen=True, kw_only=True):
+    """What the loader would reach with one thing changed. Nobody has proved it: `compare` does.
+
+    Args:
+        setting: that changes it; "" where the program has to.
+        loader_s: the batches of a step, drawn one after another.
+        step_s: a step; `least_step_s`: no step can be shorter.
+    """
+
+    change: str
+    setting: str = ""
+    loader_s: float
+    step_s: float
+    least_step_s: float
+    note: str = ""
+
+
 class Roofline(msgspec.Struct, frozen=True, kw_only=True, tag="roofline"):
     """Distance to what the device can do.
 
@@ -100,6 +117,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, tag="diagnosis"):
     steps: Timing | Unknown
     busy_share: float | None = None
     upper_bounds: list[UpperBound] | Unknown = Unknown("not asked for")
+    forecasts: list[Forecast] | Unknown = Unknown("not asked for")
     roofline: Roofline | Unknown = Unknown("not asked for")
     facts: Facts = {}
     notes: list[str] = []

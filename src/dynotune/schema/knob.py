@@ -65,6 +65,12 @@ class Module(msgspec.Struct, frozen=True, tag="module"):
     action: str
 
 
+class Library(msgspec.Struct, frozen=True, tag="library"):
+    """Something done to functions of libraries that the program imports; `action` names it in the agent."""
+
+    action: str
+
+
 class Argument(msgspec.Struct, frozen=True, tag="argument"):
     """A placeholder of the command, `{name}`, filled in before it is started."""
 
@@ -79,7 +85,8 @@ class Interpreter(msgspec.Struct, frozen=True, tag="interpreter"):
     """The Python that runs the command."""
 
 
-Site = Env | AllocConf | Preload | Attr | Call | Constructor | Method | Module | Argument | Revision | Interpreter
+InProcess = Attr | Call | Constructor | Method | Module | Library
+Site = Env | AllocConf | Preload | InProcess | Argument | Revision | Interpreter
 
 
 def is_of_launch(site: Site) -> bool:
@@ -102,6 +109,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
         needs: facts that `applies` reads.
         applies: whether it can matter here; called only with all of `needs` known.
         unless: why it does not apply, in words, for when `applies` says no.
+        packages: of values that need one, packages of which any will do, or what is called so and `-headless`.
         doc: what it does, one or two sentences.
         hurts: when it makes things worse, or traps; may be empty.
         not_switched: why it cannot be switched on and off while a program runs; empty if it can, or if `when` says why.
@@ -120,6 +128,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
     needs: tuple[str, ...] = ()
     applies: Callable[[Facts], bool] | None = None
     unless: str = ""
+    packages: dict[str, tuple[str, ...]] = {}
     doc: str
     hurts: str = ""
     not_switched: str = ""

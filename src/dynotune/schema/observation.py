@@ -7,10 +7,12 @@ from typing import Literal
 import msgspec
 
 from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.memory import RankMemory
 from dynotune.schema.run import EnvironmentChange
 from dynotune.schema.trace_summary import Place, TraceSummary
 
 Why = Literal["garbage", "allocation", "compilation", "epoch", "loader", "work"]
+SamplePartKind = Literal["read", "decode", "transform", "collate", "move", "pin", "wait", "own"]
 PeriodicKind = Literal["validation", "checkpoint", "epoch", "other"]
 
 FRESH_CACHES = "compile.fresh_caches"
@@ -32,6 +34,25 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True):
     channels_last: bool | None = None
 
 
+class SamplePart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the time in which samples are made, at one line of the user's own.
+
+    Args:
+        part: "read": opening and reading; "move": to the process that draws; "wait": for a lock, or
+            asleep; "own": the program's own code.
+        what: a library, a format, or a transform's class.
+        num: times that it was seen; `wall_s`: the time that these stand for.
+        function, text: the line, "" where none of the user's own is on the stack.
+    """
+
+    part: SamplePartKind
+    what: str = ""
+    num: int
+    wall_s: float
+    function: str = ""
+    text: str = ""
+
+
 class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
     """What making a loader's batches took within the window, wherever they were made: in workers or in the process.
 
@@ -41,13 +62,15 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
         cpu_s: mean processor time of one.
         busy_share: of the workers' time, in which they made batches; None without workers.
         pin_s: mean time in which one was copied to page-locked memory; None where nothing was pinned.
-        lines: at which workers were seen while they made batches; [] without workers, and where nobody looked.
         num_objects: Python objects that the data set holds in lists and dicts, estimated.
         num_threads: of torch in each worker; None without workers.
         num_distinct: values among the first 4,096 of one plane of the batch's largest floating-point tensor.
-        splits_by_worker: an IterableDataset asks which worker it is in.
         private_growth_bytes: of memory that the workers share with nobody, over `private_over_s`, their first second
             left out; None where it was not told.
+        parts: where the time of a sample goes, the largest first; [] where nobody looked.
+        read_bytes, storage_bytes: that the makers read for a batch, and of it from storage and not from the page cache;
+            None where the kernel does not say.
+        decoded: some of the files that were decoded.
     """
 
     num_batches: int
@@ -61,13 +84,31 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
     decoders: list[str] = []
     items: Place = Place()
     collate: Place = Place()
-    lines: list[Line] = []
     num_distinct: int | None = None
     num_objects: int | None = None
     num_threads: int | None = None
-    splits_by_worker: bool | None = None
     private_growth_bytes: int | None = None
     private_over_s: float | None = None
+    parts: list[SamplePart] = []
+    read_bytes: float | None = None
+    storage_bytes: float | None = None
+    decoded: list[str] = []
+
+
+class Padding(msgspec.Struct, frozen=True, kw_only=True):
+    """Padding of some of a loader's batches.
+
+    Args:
+        by: what tells it: the name of a mask, or in words.
+        share: of the places in a batch; `longest_share`: were each batch as long as its longest row; `sorted_share`:
+            were rows of like length together besides.
+    """
+
+    by: str
+    num_batches: int
+    share: float
+    longest_share: float
+    sorted_share: float
 
 
 class Loader(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +121,8 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
         num_begun: how often it was iterated so far; `num_drawn`: batches so far.
         batch: tensors of one batch as it came out of the loader; None where none was looked at.
         batch_is_pinnable: false where its class has no `pin_memory` and is no container that torch knows.
+        splits_by_worker: its IterableDataset, or its `worker_init_fn`, asks which worker it is in; None for others.
+        padding: None where nothing tells how long the rows of its batches are.
         place: where it was first iterated.
     """
 
@@ -104,6 +147,8 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     num_drawn: int | None = None
     batch: list[Tensor] | None = None
     batch_is_pinnable: bool | None = None
+    splits_by_worker: bool | None = None
+    padding: Padding | None = None
     place: Place = Place()
     loading: Loading | Unknown = Unknown("making its batches was not timed")
 
@@ -283,7 +328,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 class Thread(msgspec.Struct, frozen=True, kw_only=True):
     """A thread that was looked at within the window.
 
-    `cpu_s`: processor time that it took meanwhile; None where the kernel does not say.
+    `cpu_s`: processor time that it took meanwhile; None where the kernel does not say. `parts`: where the time of the
+    samples goes that it makes; of the thread of the steps, what it does for a loader.
     """
 
     name: str = ""
@@ -291,6 +337,7 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True):
     num: int
     cpu_s: float | None
     lines: list[Line] = []
+    parts: list[SamplePart] = []
 
 
 class PeriodicWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -439,6 +486,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         facts: of machine, container, interpreter and environment; `window.*` of the samples beside the plain window.
         attribution: Unknown without a plain window's timing or without a trace.
+        memory: of each rank on each of its devices.
     """
 
     schema: str = "dynotune.observation/2"
@@ -447,4 +495,5 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     processes: list[ProcessState] | Unknown = Unknown("no command was run")
     trace: TraceSummary | Unknown = Unknown("no command was run")
     attribution: Attribution | Unknown = Unknown("no command was run")
+    memory: list[RankMemory] | Unknown = Unknown("it was not recorded")
     notes: list[str] = []

@@ -19,6 +19,15 @@ Caches = Literal["warm", "cold"]
 EndedBy = Literal["command", "window", "timeout", "user"]
 
 
+class PretendedGpu(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU that the program is to find, without memory and without work behind it."""
+
+    name: str
+    total_bytes: int
+    compute_capability: tuple[int, int]
+    num_multiprocessors: int
+
+
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How a command is run: the one description, which requests hold, documents store and `--resume` reads.
 
@@ -36,6 +45,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         nice: niceness that the command runs at, 0 to 19, where 19 gives way to everything else.
         timeout_s: most time for one run, seconds; None for a limit from what earlier runs took.
         lock: wait for another dynotune that measures on the same cores or GPU.
+        pretend: the GPU that the program finds in place of those of the machine.
     """
 
     command: list[str]
@@ -57,6 +67,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     run_to_end: bool = False
     timeout_s: float | None = None
     lock: bool = True
+    pretend: PretendedGpu | None = None
 
     @property
     def recorded(self) -> RunSpec:
@@ -77,6 +88,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         observe: look at the state of the process, and write it with its window (event `state`).
         sync_steps: wait for the device at the end of each step, for the time of single ones.
         startup: note what the start is made of (events `span`).
+        pretend: as `RunSpec.pretend`.
+        watched: when a record is full, go on in further files, of which the newest are kept; and say by which signal
+            the threads' stacks are written.
         secret_hints, secret_patterns: what the record leaves out, as `schema.redaction` has it.
     """
 
@@ -91,6 +105,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     observe: bool = False
     sync_steps: bool = False
     startup: bool = False
+    pretend: PretendedGpu | None = None
+    watched: bool = False
     secret_hints: tuple[str, ...] = redaction.HINTS
     secret_patterns: tuple[str, ...] = redaction.PATTERNS
 
@@ -189,6 +205,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
         time_to_first_step_s: from the launch to the end of its first step.
         peak_rss_bytes: as the kernel counted it when the process last wrote.
         peak_device_bytes: allocator peak over all devices; None without CUDA.
+        out_of_memory: what held the device's memory when an allocation failed, and ended it; "" without that.
         errors: mistakes of the agent's own; the program never saw them.
     """
 
@@ -210,6 +227,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     peak_device_bytes: int | None = None
     readback: list[Readback] = []
     environment_changes: list[EnvironmentChange] = []
+    out_of_memory: str = ""
     errors: list[str] = []
 
     @property

@@ -91,7 +91,13 @@ class CheckResults(_At, frozen=True, kw_only=True, tag="check-results"):
     nudge: float = 0.0
 
 
-Task = TimeWindow | RecordTrace | IsolateLoader | SwitchArms | CheckResults
+class RecordMemory(_At, frozen=True, kw_only=True, tag="record-memory"):
+    """Record what the caching allocator does within `num_steps` steps, and whose each block is."""
+
+    num_steps: int
+
+
+Task = TimeWindow | RecordTrace | IsolateLoader | SwitchArms | CheckResults | RecordMemory
 
 
 class TaskFile(msgspec.Struct, frozen=True, kw_only=True):

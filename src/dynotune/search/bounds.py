@@ -22,6 +22,7 @@ _ONLY_LOADING = (
     "loader.persistent_workers",
     "loader.in_order",
     "loader.multiprocessing_context",
+    "decode.backend",
 )
 """They change when batches are ready, and nothing that is done with them."""
 _OF_MAKING = ("collate-heavy", "decode-bound")

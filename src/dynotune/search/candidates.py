@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
@@ -152,7 +153,7 @@ def candidates(
         return _candidate(setting, why, bounded, machine, asked, objective, makers)
 
     offered, refused = _of_findings(diagnosis, machine, asked, objective)
-    several = [one for knob_id in asked.extra_knobs for one in values.some(knob_id, machine.present, machine.num_cores)]
+    several = [one for knob_id in asked.extra_knobs for one in _fit(knob_id, machine.present, machine)]
     for setting in [*asked.settings, *(one for one in several if not machine.refused(one))]:
         if asked.leaves_out(setting):
             # A value that its knob's name alone brought; a finding may have named it before.
@@ -203,8 +204,9 @@ def refuse_unfit(asked: Asked, machine: Machine) -> list[str]:
         if reason := machine.refused(setting):
             raise UsageError(f"{setting} cannot be tried: {reason}", hint="Leave it out.")
     for knob_id in asked.extra_knobs:
-        for setting in values.some(knob_id, {}, machine.num_cores):
-            knobs.check_applies(setting, machine.facts)
+        several = values.some(knob_id, {}, machine.num_cores)
+        if several and not _fit(knob_id, {}, machine):
+            knobs.check_applies(several[0], machine.facts)
     return [text for setting in asked.settings if (text := knobs.caution(setting, machine.facts))]
 
 
@@ -215,6 +217,8 @@ def _of_findings(
     refused: dict[Setting, NotOffered] = {}
     for finding in diagnosis.findings:
         named = values.around(finding.candidates, machine.present, machine.num_cores)
+        if finding.id == "decode-bound":
+            named += _fit("decode.backend", {}, machine)
         for setting in [*named, *values.beside_workers(named, machine.present)]:
             reason = _why_not(setting, finding.kind, machine, asked, objective)
             if not reason:
@@ -223,6 +227,16 @@ def _of_findings(
                 before = refused.get(setting)
                 refused[setting] = NotOffered(setting, reason, [*(before.why if before else []), finding.id])
     return offered, refused
+
+
+def _fit(knob_id: str, present: Present, machine: Machine) -> list[Setting]:
+    """Values of a knob that can be applied here."""
+    fit = []
+    for setting in values.some(knob_id, present, machine.num_cores):
+        with contextlib.suppress(DynotuneError):
+            knobs.check_applies(setting, machine.facts)
+            fit.append(setting)
+    return fit
 
 
 def _why_not(setting: Setting, kind: Kind, machine: Machine, asked: Asked, objective: Objective) -> str:

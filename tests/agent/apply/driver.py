@@ -13,10 +13,14 @@ def main(job):
     package.__path__ = [job["agent"]]
     sys.modules["_dynotune_agent"] = package
     from _dynotune_agent.apply.settings import Settings
+    from _dynotune_agent.core.hooks import AfterImport
 
     events = []
     settings = Settings(job["settings"], events.append)
     settings.before_torch()
+    hooks = AfterImport(raised)
+    hooks.install()
+    settings.on_imports(hooks)
     if job["torch"]:
         import torch
 
@@ -30,11 +34,12 @@ def main(job):
     Path(job["outcome"]).write_text(json.dumps(outcome))
 
 
+def raised(where, error):
+    raise AssertionError(where) from error
+
+
 def watch_roots(torch, settings):
     from _dynotune_agent.steps.outermost_modules import OutermostModules
-
-    def raised(where, error):
-        raise AssertionError(where) from error
 
     around = settings.around_root if settings.wants_around else None
     OutermostModules(torch, settings.on_root, settings.root_ran, lambda *_: None, around, raised).watch_all()

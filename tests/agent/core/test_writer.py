@@ -1,6 +1,7 @@
 """What the agent writes: one mapped file a process, begun late, never in the program's way."""
 
 import json
+import math
 import os
 import struct
 import sys
@@ -14,6 +15,7 @@ from dynotune.agent.core import writer as writers
 from dynotune.agent.core.writer import Writer
 from dynotune.launch.records.record import Reader
 from dynotune.schema.run import Plan
+from dynotune.watch.follower import Follower
 
 
 @pytest.fixture
@@ -85,6 +87,27 @@ def test_a_record_that_is_full_stands_as_it_is(tmp_path, written, monkeypatch):
     steps = written().steps
     assert 1000 < len(steps) < 5000
     assert [step.num_samples for step in steps] == list(range(len(steps)))
+
+
+def test_a_full_record_of_a_watched_run_goes_on_in_further_files_of_which_the_newest_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(writers, "_LAST_BYTES", writers._FIRST_BYTES)
+    writer = writers.Writer(str(tmp_path), {"watched": True})
+    rank = Follower(tmp_path)
+    writer.event(event="cycle", begin_s=0.5, step="step")
+    for number in range(1, 10_001):
+        writer.step(number / 2, 0.1, 4, 0)
+        if number % 1000 == 0:
+            rank.update(math.inf)
+    rank.close()
+    steps = rank.store.of("step", "0").ever
+    assert steps.num == 10_000
+    assert (steps.total, steps.most) == (pytest.approx(4999.5), 0.5)
+    assert len(list(tmp_path.glob("process-*.more"))) == 2
+    late = Follower(tmp_path)
+    late.update(math.inf)
+    late.close()
+    assert 0 < late.store.of("step", "0").ever.num < 10_000
+    assert late.store.of("step", "0").ever.most == 0.5
 
 
 def test_a_forked_child_begins_a_record_of_its_own(tmp_path):

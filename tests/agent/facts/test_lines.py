@@ -226,9 +226,9 @@ def test_it_can_look_at_some_threads_alone(monkeypatch):
     made.begin()
     for _ in range(50):
         parses()
-    assert made.so_far(5) == []
+    assert made.parts() == []
     among.add(threading.get_ident())
-    while not made.so_far(5):
+    while not made.parts():
         parses()
     among.clear()
     made.facts()

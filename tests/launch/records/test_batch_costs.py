@@ -22,7 +22,7 @@ def fetching(at_s: float, num: int, **fields: Any) -> dict[str, Any]:
         "drawn_by": 1, "worker": 0, "num_workers": 2, "at_s": at_s, "begin_s": 10.0, "num": num, "fetch_s": 0.02 * num,
         "collate_s": 0.005 * num, "decode_s": 0.0, "cpu_s": 0.01 * num, "longest_s": 0.03, "decoders": [],
         "private_bytes": None, "dataset": "__main__.Data", "collate": "train.stack", "num_items": 100,
-        "items_at": "train.py(3): __getitem__", "collate_at": "", "num_objects": 7, "splits_by_worker": None,
+        "items_at": "train.py(3): __getitem__", "collate_at": "", "num_objects": 7,
     }  # fmt: skip
     return usual | fields
 
@@ -108,3 +108,22 @@ def test_pinning_is_of_the_process_that_draws():
 def test_a_damaged_event_is_an_error():
     with pytest.raises(RecordError, match="not as dynotune's agent writes it"):
         loading(record(2, {"drawn_by": 1}))
+
+
+def test_parts_of_all_workers_are_taken_together_without_their_warm_up():
+    def rows(num_read, **more):
+        named = {"read": num_read, **more}
+        return [{"part": part, "num": num, "wall_s": num * 0.01} for part, num in named.items()]
+
+    one = [fetching(10.5, 25, parts=rows(90)), fetching(12.0, 100, parts=rows(100, own=40))]
+    brief = [fetching(10.6, 30, worker=1, parts=rows(10))]
+    parts = loading(record(2, *one, fetching(14.0, 200, parts=rows(500))), record(3, *brief), window=(10.0, 13.5)).parts
+    assert [(part.part, part.num) for part in parts] == [("own", 40), ("read", 20)]
+    assert parts[1].wall_s == pytest.approx(0.2)
+
+
+def test_bytes_that_makers_read_are_told_for_a_batch_where_the_kernel_does():
+    counts = [fetching(at, num, read_bytes=1000 * num, storage_bytes=250 * num) for at, num in ((10.5, 25), (13.0, 75))]
+    told = loading(record(2, *counts))
+    assert (told.read_bytes, told.storage_bytes) == (1000, 250)
+    assert loading(record(2, *counts), record(3, *WORKER)).read_bytes is None

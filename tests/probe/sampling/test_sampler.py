@@ -209,6 +209,16 @@ def test_a_file_is_continued_and_not_begun_again(tmp_path, root):
     SamplesFile(file).close()
 
 
+def test_a_watcher_keeps_the_newest_two_samples(root):
+    recorded(root)
+    times = iter(range(10))
+    clock = lambda: float(next(times))  # noqa: E731
+    with Sampler({0}, [], lambda: [10], 3600, root=root.path, clock=clock, watched=True) as sampler:
+        sampler.sample()
+        sampler.sample()
+        assert [sample.time_s for sample in sampler.samples] == [1.0, 2.0]
+
+
 def test_a_busy_process_is_foreign_to_one_that_does_not_know_it_and_its_own_to_one_that_does():
     """The same seconds, counted twice: the two differ by what the process used, however noisy the machine."""
     cpus = host.usable_cpus()

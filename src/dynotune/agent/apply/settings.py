@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 
+from .batches import BatchesSite
 from .compile import CompileSite
+from .decode import DecodeSite
 from .distributed import DistributedSite
 from .environment import AllocatorSite, EnvironmentSite, PreloadSite
 from .globals import GlobalSite
@@ -22,13 +24,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..core.hooks import Event, Log
+    from ..core.hooks import AfterImport, Event, Log
     from .site import Answer, Args, Around, Kwargs, Planned, Site
 
-_MODULE_SITES: dict[str, type[Site]] = {
+_ACTION_SITES: dict[str, type[Site]] = {
     "autocast": AutocastSite,
+    "batches": BatchesSite,
     "channels_last": ChannelsLastSite,
     "compile": CompileSite,
+    "decode": DecodeSite,
 }
 _CONSTRUCTOR_SITES: dict[str, type[Site]] = {
     "torch.utils.data.DataLoader": LoaderSite,
@@ -83,6 +87,10 @@ class Settings:
     def before_torch(self) -> None:
         """At interpreter start: from here on kept environment variables stay what they are."""
         self._each("before_torch")
+
+    def on_imports(self, hooks: AfterImport) -> None:
+        """At interpreter start: libraries that the program imports later are covered then."""
+        self._each("on_imports", hooks)
 
     def after_torch(self, torch: Any) -> None:
         """`import torch` has just finished: global settings are made, constructors and methods covered."""
@@ -168,8 +176,8 @@ class Settings:
 
 def _site_for(site: dict[str, Any]) -> type[Site] | None:
     kind = site.get("type", "")
-    if kind == "module":
-        return _MODULE_SITES.get(site.get("action", ""))
+    if kind in ("module", "library"):
+        return _ACTION_SITES.get(site.get("action", ""))
     if kind == "constructor":
         return next((s for target, s in _CONSTRUCTOR_SITES.items() if target in site.get("targets", ())), None)
     return _SITES.get(kind)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Any, TypeVar
 
-    from ..core.hooks import Event
+    from ..core.hooks import AfterImport, Event
 
     Planned = dict[str, Any]
     Answer = dict[str, Any]
@@ -43,6 +43,9 @@ class Site:
 
     def before_torch(self) -> None:
         """At interpreter start, before the program's first line."""
+
+    def on_imports(self, hooks: AfterImport) -> None:
+        """At interpreter start: what is to be done when libraries have been imported."""
 
     def after_torch(self, torch: Any) -> None:
         """`import torch` has just finished; nothing has used it yet."""

@@ -48,6 +48,31 @@ def memory(torch: Any) -> dict[str, int]:
     return peaks
 
 
+def owned(torch: Any, roots: list[Any], optimizers: list[Any]) -> dict[str, list[Any]]:
+    """Tensors of modules and optimizers, by what they are for."""
+    weights = [weight for root in roots for weight in root.parameters()]
+    weights += [weight for one in optimizers for group in one.param_groups for weight in group["params"]]
+    weights = list({id(weight): weight for weight in weights}.values())
+    states = [state for one in optimizers for state in list(one.state.values()) if isinstance(state, dict)]
+    return {
+        "weights": weights,
+        "gradients": [weight.grad for weight in weights if weight.grad is not None],
+        "optimizer": [held for state in states for held in list(state.values()) if isinstance(held, torch.Tensor)],
+        "buffers": [buffer for root in roots for buffer in root.buffers()],
+    }
+
+
+def out_of_memory(torch: Any, roots: list[Any], optimizers: list[Any]) -> dict[str, Any] | None:
+    """The failed allocation that ends this process, and bytes on devices by use; None where something else ends it."""
+    error = getattr(sys, "last_value", None)
+    kind = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
+    if not isinstance(error, kind):
+        return None
+    held = owned(torch, roots, optimizers).items()
+    sizes = {use: sum(t.numel() * t.element_size() for t in found if t.device.type == "cuda") for use, found in held}
+    return {"message": str(error), "held": sizes}
+
+
 class EnvironmentWatch:
     """Records changes of watched variables: name, value, and the place in the program that made them.
 

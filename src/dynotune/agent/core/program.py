@@ -27,6 +27,7 @@ class Program:
         replays_graphs: a captured CUDA graph was launched.
         compiles_itself, replays_itself: whether it compiled, or replayed graphs, before any arm was switched on; None
             before that was asked.
+        pretended: notes what is allocated on a pretended device; None without one.
         loader_router: of a task that draws from other loaders in the program's place; None before there was one.
         loader_begun_s: when an iterator of each loader was made last, CLOCK_MONOTONIC.
     """
@@ -40,6 +41,7 @@ class Program:
         self.profiler: Any = None
         self.state: Any = None
         self.loader_router: Any = None
+        self.pretended: Any = None
         self.num_compilations = 0
         self.compiles_itself: bool | None = None
         self.replays_itself = False

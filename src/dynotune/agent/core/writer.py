@@ -50,6 +50,7 @@ class Writer:
     def __init__(self, folder: str, plan: dict[str, Any] | None = None) -> None:
         self._folder = folder
         self._hints: list[str] = (plan or {}).get("secret_hints", [])
+        self._rolls = bool((plan or {}).get("watched"))
         self._patterns: list[str] = (plan or {}).get("secret_patterns", [])
         self.reset_after_fork()
 
@@ -60,6 +61,8 @@ class Writer:
         self._writing = False
         self._map: memoryview | None = None
         self._path = ""
+        self._rolled: list[str] = []
+        self._num_rolled = 0
         self._size = 0
         self._position = 0
         self._dead = False
@@ -128,9 +131,9 @@ class Writer:
             return None
         return memory
 
-    def _begin(self) -> memoryview:
-        for attempt in range(1000):
-            path = os.path.join(self._folder, "process-%d-%d.rec" % (os.getpid(), attempt))
+    def _begin(self, ending: str = "rec", first: int = 0) -> memoryview:
+        for attempt in range(first, first + 1000):
+            path = os.path.join(self._folder, "process-%d-%d.%s" % (os.getpid(), attempt, ending))
             try:
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
                 break
@@ -146,9 +149,22 @@ class Writer:
 
     def _grow(self, size: int) -> memoryview:
         if size >= _LAST_BYTES:
-            raise OSError("the record is full")
+            if not self._rolls:
+                raise OSError("the record is full")
+            return self._roll()
         memory = map_file(os.open(self._path, os.O_RDWR | os.O_CLOEXEC), size * 2)
         self._map, self._size = memory, len(memory)
+        return memory
+
+    def _roll(self) -> memoryview:
+        """Go on in a file of another ending, which whoever watches reads; the newest two of these are kept."""
+        memory = self._begin("more", self._num_rolled)
+        self._num_rolled += 1
+        self._rolled.append(self._path)
+        if len(self._rolled) > 2:
+            oldest = self._rolled.pop(0)
+            os.truncate(oldest, 0)  # it is mapped still, and would keep its blocks
+            os.unlink(oldest)
         return memory
 
 

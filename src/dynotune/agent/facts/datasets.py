@@ -6,7 +6,6 @@ import functools
 import os
 
 from ..core.tensors import length_of, name_of
-from ..core.worker_sharding import shards_by_worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ def facts_of(torch: Any, dataset: Any, collate: Any) -> dict[str, Any]:
         "items_at": _place(getattr(type(inner), "__getitem__", None) or getattr(type(inner), "__iter__", None)),
         "collate_at": _place(collate),
         "num_objects": _num_objects(dataset),
-        "splits_by_worker": shards_by_worker(dataset) if is_iterable else None,
     }
 
 

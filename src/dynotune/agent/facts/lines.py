@@ -18,6 +18,7 @@ import sys
 import time
 
 from ..core.source_location import WHOSE_AGENT, WHOSE_INSTALLED, WHOSE_TORCH, WHOSE_USER, function, whose
+from .sample_parts import SampleParts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     Frame = tuple[int, int]  # the identity of code, and a line of it
-    Taken = tuple[CodeType, int, dict[str, Any]]  # code, a line of it, and its module's globals
+    Taken = tuple[CodeType, int, dict[str, Any], int]  # code, a line of it, its module's globals, the instruction
     Key = tuple[int, int, int, int, str]  # the first, third and fourth are identities of code, 0 for none
 
 INTERVAL_S = 0.012
@@ -96,7 +97,7 @@ class Moments:
 class Lines:
     """Looks from `begin` until `facts`. The thread that calls `begin` is the one that makes the steps.
 
-    `among`: looks at the threads in it alone, which are few and change; None for all.
+    `among`: looks at the threads in it alone, which are few and change, for parts of samples; None for all.
     """
 
     def __init__(self, among: Container[int] | None = None) -> None:
@@ -111,11 +112,12 @@ class Lines:
         self._switch_s: float | None = None  # the program's own interval, where it was lowered
         self._step: Callable[[], int] | None = None
         self._moments = Moments()
+        self._parts: dict[int, SampleParts] = {}  # by thread; of all that are looked at `among` others together
 
     def begin(self, step: Callable[[], int] | None = None) -> None:
         """`step` tells in which step the thread is; None where there are none."""
         self._step, self._moments = step, Moments()
-        self._seen, self._of_steps = {}, _thread.get_ident()
+        self._seen, self._parts, self._of_steps = {}, {}, _thread.get_ident()
         self._ran_ns = {ident: ran_ns for ident, (_, ran_ns) in _threads().items()}
         self._clock = time.pthread_getcpuclockid(self._of_steps)
         self._cpu_ns = time.clock_gettime_ns(self._clock)
@@ -148,6 +150,7 @@ class Lines:
                     "num": seen.num,
                     "cpu_s": seen.cpu_ns * 1e-9 if of_steps else ran_s,
                     "lines": lines[:MOST_LINES],
+                    "parts": self.parts(ident),
                 }
             )
         found = [thread for thread in found if thread["of_steps"]] + [
@@ -160,10 +163,9 @@ class Lines:
         """Tell where the thread that makes the steps was in each of them; None where nobody looked."""
         return self._moments.facts(lambda identity: self._known[identity][1]) if self._step is not None else None
 
-    def so_far(self, most: int) -> list[dict[str, Any]]:
-        """The lines of all threads, as `facts` has them; looking goes on."""
-        lines = [line for ident, seen in list(self._seen.items()) for line in self._lines(ident, seen)]
-        return _most_first(lines)[:most]
+    def parts(self, ident: int = 0) -> list[dict[str, Any]]:
+        """Tell where the time of samples went so far in a thread, or by default in all of those `among` others."""
+        return self._parts[ident].facts() if ident in self._parts else []
 
     def _lines(self, ident: int, seen: Seen) -> list[dict[str, Any]]:
         lines = [self._line(key, counts, ident) for key, counts in list(seen.at.items()) if key[0]]
@@ -185,15 +187,17 @@ class Lines:
     def _look(self, turn: int, pid: int, own_s: float | None) -> None:
         me = _thread.get_ident()
         _be_woken_at_once()
+        looked_ns = time.perf_counter_ns()
         try:
             while self._turn == turn and os.getpid() == pid:
                 _wait_for_lock(own_s, True)
                 time.sleep(INTERVAL_S)
                 taken, ran_ns = self._take(me)
+                before_ns, looked_ns = looked_ns, time.perf_counter_ns()
                 _wait_for_lock(own_s, False)
                 for ident, stack in taken if self._turn == turn and os.getpid() == pid else ():
                     if ident in self._seen or len(self._seen) < 4 * MOST_THREADS:
-                        self._see(ident, stack, ran_ns)
+                        self._see(ident, stack, ran_ns, looked_ns - before_ns)
         except Exception:  # the thread of the steps has ended, or the interpreter ends: what was seen by then is told
             return
 
@@ -207,22 +211,31 @@ class Lines:
             frame: FrameType | None = innermost
             stack: list[Taken] = []
             while frame is not None and len(stack) < MOST_FRAMES:
-                stack.append((frame.f_code, frame.f_lineno or 0, frame.f_globals))
+                stack.append((frame.f_code, frame.f_lineno or 0, frame.f_globals, frame.f_lasti))
                 frame = frame.f_back
             if stack and ident != me and (self._among is None or ident in self._among):
                 taken.append((ident, stack))
         return taken, time.clock_gettime_ns(self._clock)
 
-    def _see(self, ident: int, taken: list[Taken], ran_ns: int) -> None:
+    def _see(self, ident: int, taken: list[Taken], ran_ns: int, wall_ns: int) -> None:
+        if self._among is not None:
+            self._add_part(0, taken, wall_ns)
+            return
         seen = self._seen.setdefault(ident, Seen())
         if ident != self._of_steps:
             seen.add(self._key(taken, None), 0)
+            self._add_part(ident, taken, wall_ns)
             return
         cpu_ns, self._cpu_ns = ran_ns - self._cpu_ns, ran_ns
         stack: list[Frame] | None = [] if self._step is not None else None
-        seen.add(self._key(taken, stack), cpu_ns)
+        seen.add(key := self._key(taken, stack), cpu_ns)
+        if key[4] == LOADER:
+            self._add_part(ident, taken, wall_ns)
         if stack is not None and self._step is not None:
             self._moments.add(stack, self._step())
+
+    def _add_part(self, key: int, taken: list[Taken], wall_ns: int) -> None:
+        self._parts.setdefault(key, SampleParts(self._owner)).add(taken, wall_ns)
 
     def _key(self, taken: list[Taken], stack: list[Frame] | None) -> Key:
         """The innermost line of the user's own, what it calls, what runs, and what all that is inside of.
@@ -235,7 +248,7 @@ class Lines:
         own = line = callee = leaf = 0
         installed = (0, 0, 0)
         inside = ""
-        for code, at, module in taken:
+        for code, at, module, _ in taken:
             owner = self._owner(code, module)
             if stack is not None and self._known[id(code)][2]:
                 stack.append((id(code), at))

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from ..core import source_location
 from ..core.covers import covers
 from ..core.tensors import class_name, described, length_of, name_of
+from ..core.worker_sharding import shards_by_worker
+from .padding import Padding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ class _Loader:
         self.keys: set[Key] = set()
         self.num_begun = 0
         self.batch: dict[str, Any] | None = None
+        self.padding = Padding()
         self.iterator: weakref.ref[Any] | None = None
 
     def num_drawn(self) -> int | None:
@@ -73,14 +76,14 @@ class Loaders:
         found = []
         for entry in entries:
             fields = {**entry.facts, **(entry.batch or {}), "num_begun": entry.num_begun}
-            fields["num_drawn"] = entry.num_drawn()
+            fields["num_drawn"], fields["padding"] = entry.num_drawn(), entry.padding.facts()
             if fields["num_workers"] and not fields["context"]:
                 fields["context"] = context
             found.append(fields)
         return found
 
     def _cover(self) -> None:
-        """Look at the next batches, until one of each loader has been seen."""
+        """Look at the next batches, until of each loader one has been seen, and as many as tell its padding."""
         iterator = self._iterator
         self._original = original = iterator.__next__
 
@@ -99,13 +102,15 @@ class Loaders:
     def _drawn(self, iterator: Any, batch: Any) -> None:
         named = getattr(iterator, "_dynotune", None)
         entry = self._by_key.get(named[0]) if named else None
-        if entry is None or entry.batch is not None:
+        if entry is None or (entry.batch is not None and entry.padding.done):
             return
-        entry.iterator = weakref.ref(iterator)
-        # Whether torch's `pin_memory` does anything with it.
-        pinnable = isinstance(batch, (self._torch.Tensor, Mapping, Sequence)) or hasattr(batch, "pin_memory")
-        entry.batch = {"batch": described(self._torch, batch), "batch_is_pinnable": pinnable}
-        if all(other.batch is not None for other in self._met.values()):
+        if entry.batch is None:
+            entry.iterator = weakref.ref(iterator)
+            # Whether torch's `pin_memory` does anything with it.
+            pinnable = isinstance(batch, (self._torch.Tensor, Mapping, Sequence)) or hasattr(batch, "pin_memory")
+            entry.batch = {"batch": described(self._torch, batch), "batch_is_pinnable": pinnable}
+        entry.padding.look(self._torch, batch)
+        if all(other.batch is not None and other.padding.done for other in self._met.values()):
             self.look_no_more()
 
     def look_no_more(self) -> None:
@@ -139,6 +144,7 @@ def _arguments(torch: Any, loader: Any, where: str) -> dict[str, Any]:
         "drop_last": get("drop_last", None),
         "context": context.get_start_method() if hasattr(context, "get_start_method") else None,
         "is_iterable": is_iterable,
+        "splits_by_worker": shards_by_worker(dataset, get("worker_init_fn", None)) if is_iterable else None,
         "has_getitems": callable(getattr(dataset, "__getitems__", None)),
         "place": {"function": where},
     }

@@ -9,7 +9,9 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import threading
 import weakref
+from collections import ChainMap
 from multiprocessing import parent_process
 from multiprocessing.util import Finalize
 from threading import get_ident
@@ -22,7 +24,7 @@ from .lines import Lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from ..core.hooks import AfterImport, Event, Log
@@ -33,7 +35,7 @@ _MAX_WORKERS = 4
 _SHORT_LIFE_S = 0.1
 # Reading what is private walks all pages of the process: it may take so much of a core.
 _PRIVATE_SHARE = 0.01
-_MOST_LINES = 10
+_MOST_FILES = 16
 # Module, then what of it decodes; or resizes and converts, as data stored at the size that is used would not need.
 _DECODERS = {
     "PIL.ImageFile": ("ImageFile.load",),
@@ -51,7 +53,7 @@ _DECODERS = {
 }
 
 
-_TOLD = ("begin_s", "num", "fetch_s", "collate_s", "decode_s", "cpu_s", "longest_s", "private_bytes")
+_TOLD = ("begin_s", "num", "fetch_s", "collate_s", "decode_s", "cpu_s", "longest_s", "decoded", "private_bytes")
 
 
 class Counts:
@@ -62,8 +64,10 @@ class Counts:
         self.begin_s = self.said_s = perf_counter()
         self.num, self.fetch_s, self.longest_s, self.cpu_s, self.collate_s, self.decode_s = 0, 0.0, 0.0, 0.0, 0.0, 0.0
         self.decoders: set[str] = set()
+        self.decoded: list[str] = []  # some of the files
         self.private_bytes: int | None = None
         self.private_due_s = 0.0
+        self.bytes_before = _bytes_read()
 
 
 class Fetching:
@@ -74,6 +78,7 @@ class Fetching:
         self._counts: dict[tuple[int, int, int], Counts] = {}
         self._inside: dict[int, Counts] = {}  # by thread: it makes a batch
         self._lines: Lines | None = None  # of a worker
+        self._feeders: dict[int, Any] = {}  # threads that hand batches to another process
         self._decoding: set[int] = set()
         self._pinning: set[int] = set()
         self._torch: Any = None
@@ -92,13 +97,12 @@ class Fetching:
         kinds = loaders._DatasetKind
         original = kinds.create_fetcher
 
-        @functools.wraps(original)
+        @covers(kinds, "create_fetcher")
         def create_fetcher(*args: Any, **kwargs: Any) -> Any:
             fetcher = original(*args, **kwargs)
             guarded(self._log, "fetcher", self._cover_fetcher, torch, fetcher)
             return fetcher
 
-        kinds.create_fetcher = staticmethod(create_fetcher)
         self._cover_pinning(importlib.import_module("torch.utils.data._utils.pin_memory"))
 
     def _cover_fetcher(self, torch: Any, fetcher: Any) -> None:
@@ -112,7 +116,8 @@ class Fetching:
             clock = thread_time if worker is None else process_time
             counts = self._counts[key] = Counts(datasets.facts_of(torch, dataset, collate), worker, clock)
             if worker is not None:
-                self._lines = Lines(among=self._inside)
+                threads: ChainMap[int, Any] = ChainMap(self._inside, self._feeders)
+                self._lines = Lines(among=threads)
                 self._lines.begin()
                 Finalize(None, functools.partial(self._worker_ends, counts), exitpriority=100)
         fetcher.collate_fn = self._timed_collate(collate, counts)
@@ -162,22 +167,28 @@ class Fetching:
                 self._cover_decoder(owner, attribute, "%s.%s" % (module_name, name))
 
     def _cover_decoder(self, owner: Any, attribute: str, name: str) -> None:
-        def decoded(counts: Counts, begin_s: float) -> None:
+        def decoded(counts: Counts, begin_s: float, args: Sequence[Any]) -> None:
             counts.decode_s += perf_counter() - begin_s
             counts.decoders.add(name)
+            if args and len(counts.decoded) < _MOST_FILES:
+                guarded(self._log, "file decoded", note, counts, getattr(args[0], "filename", args[0]))
+
+        def note(counts: Counts, path: object) -> None:
+            if isinstance(path, (str, os.PathLike)):
+                counts.decoded.append(os.path.abspath(os.fspath(path)))
 
         self._cover_outermost(owner, attribute, self._decoding, self._inside.get, decoded)
 
     def _cover_pinning(self, module: Any) -> None:
-        def pinned(_: object, begin_s: float) -> None:
+        def pinned(_: object, begin_s: float, args: object) -> None:
             guarded(self._log, "pin", self._pinned, begin_s, perf_counter())
 
         self._cover_outermost(module, "pin_memory", self._pinning, lambda thread: True, pinned)
 
     def _cover_outermost(
-        self, owner: Any, name: str, busy: set[int], counted: Callable[[int], Any], done: Callable[[Any, float], None]
+        self, owner: Any, name: str, busy: set[int], counted: Callable[[int], Any], done: Callable[..., None]
     ) -> None:
-        """Tell `done` of each call, with what `counted` gives for its thread. Calls inside of one do not count."""
+        """Tell `done` of each outermost call: what `counted` gives for its thread, when it began, its arguments."""
         original = getattr(owner, name)
 
         @covers(owner, name)
@@ -192,7 +203,7 @@ class Fetching:
                 return original(*args, **kwargs)
             finally:
                 busy.discard(thread)
-                done(counts, begin_s)
+                done(counts, begin_s, args)
 
     # What is told
 
@@ -209,6 +220,7 @@ class Fetching:
 
     def _say(self, counts: Counts, now_s: float) -> None:
         counts.said_s = now_s
+        self._feeders.update((one.ident or 0, None) for one in threading.enumerate() if one.name == "QueueFeederThread")
         if counts.worker is not None:
             self._read_private(counts, now_s)
         parent = parent_process()
@@ -222,7 +234,8 @@ class Fetching:
                 "num_threads": None if counts.worker is None else int(self._torch.get_num_threads()),
                 **{name: getattr(counts, name) for name in _TOLD},
                 "decoders": sorted(counts.decoders),
-                "lines": [] if self._lines is None else self._lines.so_far(_MOST_LINES),
+                "parts": [] if self._lines is None else self._lines.parts(),
+                **{name: num - counts.bytes_before.get(name, 0) for name, num in _bytes_read().items()},
                 **counts.facts,
             }
         )
@@ -246,6 +259,17 @@ class Fetching:
         if end_s - self._pin_said_s >= _EVENT_S:
             self._pin_said_s = end_s
             self._event({"event": "pinning", "at_s": end_s, "num": self._pin_num, "pin_s": self._pin_s})
+
+
+def _bytes_read() -> dict[str, int]:
+    """What this process has read since it began, and of it from storage; {} where the kernel does not tell."""
+    try:
+        with open("/proc/self/io", encoding="ascii") as file:
+            words = file.read().split()
+        read, stored = (int(words[words.index(name) + 1]) for name in ("rchar:", "read_bytes:"))
+    except (OSError, ValueError, IndexError):
+        return {}
+    return {"read_bytes": max(read, stored), "storage_bytes": stored}  # mapped files are read by no call
 
 
 def _private_bytes() -> int | None:

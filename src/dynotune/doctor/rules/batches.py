@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dynotune.doctor import policy
+from dynotune.doctor.bounds import faster_device_saving
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.hot_lines import known, of_loader, place
 from dynotune.doctor.loaders import are_behind, loading_of, main_loader, more_workers, steady_wait, taken_by_workers
 from dynotune.doctor.observation_view import ObservationView
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Loader, Loading
+from dynotune.schema.observation import Loader, Loading, Padding
 from dynotune.schema.setting import Setting
 
 
@@ -127,6 +128,49 @@ def last_batch_shape(view: ObservationView) -> Judgements:
         where=loader.place,
         remedy="Drop the last batch (drop_last=True), or pad it.",
     )
+
+
+@rule(
+    title="Much of each batch is padding.",
+    sees="some batches as they came out of the loader, in host memory: a mask, or a constant tail of whole numbers "
+    "or of frames of zeros.",
+    costs="at most the padding's part of the time that the device, or without one the operators, could spare.",
+    wrong_when="the model leaves padding out by itself (variable-length attention, packed sequences), or the program "
+    "measures rows of one length on purpose. Attention over long rows may cost more than this share.",
+    candidates=[Setting("loader.batches", "by-length")],
+)
+def padding_waste(view: ObservationView) -> Judgements:
+    loader = main_loader(view)
+    padding = None if loader is None else loader.padding
+    if loader is None or padding is None or padding.share < policy.LEAST_PADDING:
+        return
+    share = faster_device_saving(view) * padding.share
+    remedy, by_length = _less_padding(loader, padding)
+    yield Judgement(
+        claim=f"{padding.share:.0%} of a batch is padding, for at most {share:.0%} of a step.",
+        share=share,
+        evidence=[
+            f"told by {padding.by} in {padding.num_batches} batches",
+            f"padded to the longest row of each batch: {padding.longest_share:.0%}",
+            f"with rows of like length together: {padding.sorted_share:.0%}",
+        ],
+        where=loader.place,
+        candidates=None if by_length and "SequentialSampler" not in loader.sampler else [],
+        remedy=remedy,
+    )
+
+
+def _less_padding(loader: Loader, padding: Padding) -> tuple[str, bool]:
+    """Return the one thing to do that saves most of it, and whether the setting does it, too."""
+    if padding.share - padding.longest_share > padding.share / 2:
+        return 'Pad each batch to its own longest row, not to a fixed length (padding="longest").', False
+    if padding.sorted_share > padding.share / 2:
+        return "Pack rows one after another, with attention that keeps them apart (dynotune.runtime.data.pack).", False
+    if loader.collate.startswith("transformers."):
+        return 'Put rows of like length together: group_by_length, or train_sampling_strategy="group_by_length".', True
+    if loader.is_iterable:
+        return "Put rows of like length together: sort some hundred by length, and shuffle the batches.", False
+    return "Put rows of like length together, by a batch sampler (dynotune.runtime.data.LengthBatchSampler).", True
 
 
 def _lost(view: ObservationView, loader: Loader) -> float:

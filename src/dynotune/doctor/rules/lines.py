@@ -25,18 +25,25 @@ def _habit(
     wrong_when: str,
     calls: str = "",
     text: str = "",
+    at: str = "",
     in_steps: PeriodicKind | None = None,
+    least: float = policy.LEAST_SHARE,
 ) -> Rule:
     """Make the rule on a usual mistake.
 
     Args:
-        calls: of the function that the line calls or that runs, `json/__init__.py(299): loads`.
+        calls: of the function that the line calls or that runs, `json/__init__.py(299): loads`; where samples are made
+            also of the part, `decode: text`.
         text: of the line itself, for what is written in C.
+        at: of the line itself, in any case.
         in_steps: what it is called where only some steps do it.
+        least: the share of a step that is worth a word.
         what: in words, of the claim: "… takes 30% of a step".
     """
 
     def is_at(line: Line) -> bool:
+        if at and not re.search(at, line.text):
+            return False
         if calls and re.search(calls, f"{line.callee}\n{line.leaf}"):
             return True
         return bool(text) and not line.callee and re.search(text, line.text) is not None
@@ -59,6 +66,8 @@ def _habit(
             seen = hot_lines.known(lambda view: hot_lines.of_thread(view, is_at), view)
             found = max(found, seen or rare, key=lambda lines: sum(part for _, part in lines))
         share = min(1.0, sum(part for _, part in found))
+        if share < least:
+            return
         yield Judgement(
             claim=f"{what} takes {share:.0%} of a step.",
             share=share,
@@ -68,6 +77,13 @@ def _habit(
         )
 
     return judge
+
+
+_OPENS = r"(h5py|h5)\.File\(|ZipFile\(|tarfile\.open\(|TarFile\(|lmdb\.open\(|\.connect\(|ParquetFile\(|read_parquet\("
+_WHOLE = (
+    r"self\.\w+(\[[\"']\w+[\"']\])?\.(copy|clone|astype|tolist|numpy)\(|(deepcopy|np\.\w+|numpy\.\w+)\(self\.\w+\s*[,)]|"
+    r"torch\.(tensor|as_tensor)\(self\.\w+\s*[,)]|\[(:|\(\)|\.\.\.)\]"
+)
 
 
 HABITS = (
@@ -86,7 +102,8 @@ HABITS = (
         what="Parsing text (JSON, CSV, XML, regular expressions)",
         remedy="Parse once, before training, and store what the model needs as arrays.",
         wrong_when="items come from a stream that nobody can parse ahead.",
-        calls=r"/(json|csv|xml|yaml|html)/|/(csv|ast|tokenize|configparser)\.py\(|/re/__init__\.py\(|/re\.py\(",
+        calls=r"^decode: (text|decompressing)|/(json|csv|xml|yaml|html)/|/(csv|ast|tokenize|configparser)\.py\(|"
+        r"/re/__init__\.py\(|/re\.py\(",
         text=r"json\.loads?\(|csv\.reader|re\.(sub|match|search|findall|split|finditer)\(|\.(findall|finditer|fullmatch)\(",
     ),
     _habit(
@@ -95,7 +112,8 @@ HABITS = (
         what="Asking a table or an archive (pandas, HDF5, Arrow) for single items",
         remedy="Take the columns out as arrays once (to_numpy()), or read a batch at a time (__getitems__).",
         wrong_when="the table does not fit in memory.",
-        calls=r"/(pandas|h5py|pyarrow|polars|zarr|tables|xarray)/",
+        at=rf"^(?!.*({_OPENS}))",
+        calls=r"^read: (table|HDF5|Arrow|parquet|database|LMDB)|/(pandas|h5py|pyarrow|polars|zarr|tables|xarray)/",
         text=r"\.i?loc\[",
     ),
     _habit(
@@ -104,9 +122,76 @@ HABITS = (
         what="Opening and reading files",
         remedy="Open a file once for each worker, or pack the items into few files and map them into memory.",
         wrong_when="each item is a file of its own and reading it is the work.",
-        calls=r"/torch/serialization\.py\(\d+\): _?(legacy_)?load|/numpy/lib/(_?npyio|_?format)|"
+        at=rf"^(?!.*({_OPENS}))",
+        calls=r"^read: (file|zip|tar|numpy file|tensor file|pickle|network)|"
+        r"/torch/serialization\.py\(\d+\): _?(legacy_)?load|/numpy/lib/(_?npyio|_?format)|"
         r"/(zipfile|tarfile|gzip|pickle|bz2|lzma)(/__init__|/_path)?\.py\(",
         text=r"\bopen\((?!.*[\"'][wax])|(np|numpy)\.load\(|torch\.load\(|pickle\.load",
+    ),
+    _habit(
+        "archive-opened-per-item",
+        title="An archive or a table is opened anew for each item.",
+        what="Opening an archive or a table (HDF5, zip, tar, LMDB, Parquet, SQLite)",
+        remedy="Keep it open: open it at the first item of each worker (if self.archive is None: self.archive = ...), "
+        "not for each item and not before workers are forked.",
+        wrong_when="each item is in an archive of its own.",
+        text=_OPENS,
+        calls=r"^(read|decode|wait): ",
+        at=_OPENS,
+    ),
+    _habit(
+        "tokenized-per-item",
+        title="Text is tokenized for each item.",
+        what="Tokenizing",
+        remedy="Tokenize once, before training, and store the ids (datasets.map with batched=True keeps them on disk).",
+        wrong_when="the text is drawn or changed at random for each item.",
+        calls=r"^decode: tokenizing",
+    ),
+    _habit(
+        "resized-per-item",
+        title="Pictures are resized for each item.",
+        what="Resizing",
+        remedy="Store the pictures at the size that the model takes, or a little larger if it crops; or resize whole "
+        "batches on the GPU.",
+        wrong_when="the size is drawn at random for each item and the pictures are hardly larger than that.",
+        calls=r"(?i)^transform: .*(resize|interpolate)",
+    ),
+    _habit(
+        "transform-heavy",
+        title="A transform takes much of the time of a sample.",
+        what="Transforming samples",
+        remedy="Do it for the whole batch on the GPU, or with a faster library; what is not random, do once and store.",
+        wrong_when="the GPU is the bottleneck once samples are ready.",
+        calls=r"(?i)^transform: (?!.*(resiz|interpolate))",
+        least=policy.MEDIUM_SHARE,
+    ),
+    _habit(
+        "array-copied-per-item",
+        title="A whole array is copied for each item.",
+        what="Copying a whole array, or reading it whole, for one item",
+        remedy="Take the item first and copy only that: self.array[index].copy(), not self.array.copy()[index].",
+        wrong_when="the array is what the item is.",
+        calls=r"^read: |^collate: ",
+        text=_WHOLE,
+        at=_WHOLE,
+    ),
+    _habit(
+        "locked-per-item",
+        title="Samples wait for a lock.",
+        what="Waiting for a lock while samples are made",
+        remedy="Let each worker have its own file, connection or generator; make samples in processes, not in threads.",
+        wrong_when="the lock guards a device that can do one thing at a time.",
+        calls=r"^wait: lock",
+        least=policy.MEDIUM_SHARE,
+    ),
+    _habit(
+        "handover-heavy",
+        title="Handing samples to the training process takes much of their time.",
+        what="Handing batches over (pickling, shared memory)",
+        remedy="Return few tensors or arrays a batch: lists, strings and objects are pickled one by one.",
+        wrong_when="batches are so large that copying them is the work: then send smaller types (uint8).",
+        calls=r"^move: ",
+        least=policy.MEDIUM_SHARE,
     ),
     _habit(
         "saved-per-step",
@@ -155,7 +240,7 @@ def program_waits(view: ObservationView) -> Judgements:
     if share < policy.LEAST_SHARE:
         return
     largest, _ = max(found, key=lambda pair: pair[1])
-    producer = _producer(view) if re.search(r"/(queue|threading)\.py\(", f"{largest.callee}{largest.leaf}") else None
+    producer = _producer(view) if hot_lines.HANDS_OVER.search(f"{largest.callee}{largest.leaf}") else None
     remedy = "Wait less: shorten the sleep or the time limit, or do the next piece of work meanwhile."
     if producer is not None:
         remedy = f"The thread that it waits for is at {producer.function}: make that faster, or use processes."

@@ -254,6 +254,28 @@ def prefetch_factor(view: ObservationView) -> Judgements:
     )
 
 
+@rule(
+    title="Each worker yields all samples of an IterableDataset.",
+    sees="the data set is iterable, the loader has several workers, and neither the data set, what it draws from nor "
+    "worker_init_fn asks which worker it is in (torch.utils.data.get_worker_info).",
+    costs="no time of a step: an epoch has each sample once for each worker, and takes as many times as long.",
+    wrong_when="the data set draws at random without end, or learns its part elsewhere, as from a variable.",
+)
+def iterable_duplicated(view: ObservationView) -> Judgements:
+    loader = loaders.main_loader(view)
+    if loader is None or loader.num_workers < 2 or loader.splits_by_worker is not False:
+        return
+    yield Judgement(
+        severity="high",
+        kind="correctness",
+        claim=f"Each of {loader.num_workers} workers yields all samples of {loader.dataset.rpartition('.')[2]}.",
+        share=Unknown("it makes epochs longer, not steps"),
+        evidence=[_in_words(loader), f"{loader.dataset} does not ask torch.utils.data.get_worker_info()"],
+        where=loader.place,
+        remedy=f"{SPLIT_FIRST}: yield every num_workers-th sample, from worker.id on.",
+    )
+
+
 # Shared by the rules
 
 
@@ -303,7 +325,25 @@ def _making(loader: Loader) -> list[str]:
         parts.append(f"{loading.decode_s * 1e3:.3g} ms in {', '.join(loading.decoders)}")
     busy = [] if loading.busy_share is None else [f"workers make batches {loading.busy_share:.0%} of their time"]
     lines = [f"a batch takes {loading.fetch_s * 1e3:.3g} ms to make: {', '.join(parts)}", *busy]
+    lines += _parts(loading)
     return [*lines, f"items are made in {loading.items.function}"] if loading.items.function else lines
+
+
+def _parts(loading: Loading) -> list[str]:
+    """Return where the time of a sample goes, and where its bytes come from."""
+    shares: dict[str, float] = {}
+    total_s = sum(part.wall_s for part in loading.parts) or 1.0
+    for part in loading.parts:
+        name = f"{part.part} ({part.what})" if part.what else part.part
+        shares[name] = shares.get(name, 0.0) + part.wall_s / total_s
+    most = [
+        f"{share:.0%} {name}" for name, share in sorted(shares.items(), key=lambda row: -row[1])[:5] if share >= 0.01
+    ]
+    found = [f"the time of a sample: {', '.join(most)}"] if most else []
+    if loading.read_bytes and loading.storage_bytes is not None:
+        share = loading.storage_bytes / loading.read_bytes
+        found.append(f"a batch reads {loading.read_bytes / 1e6:.3g} MB, {share:.0%} of it from storage")
+    return found
 
 
 def _epochs_in_words(view: ObservationView) -> list[str]:

@@ -1,4 +1,4 @@
-"""Memory: the caching allocator in the loop, fragmentation, and growth."""
+"""Memory: the caching allocator in the loop, and growth."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def alloc_retries(view: ObservationView) -> Judgements:
         ],
         where=place_of(losses),
         candidates=[
-            *_expandable(view),
+            *expandable(view),
             *(
                 [Setting("alloc.garbage_collection_threshold", 0.8)]
                 if retries and not _is_set(view, "garbage_c")
@@ -95,35 +95,6 @@ def alloc_retries(view: ObservationView) -> Judgements:
         ],
         remedy="Lower the peak: use a smaller batch or checkpointing, or keep fewer tensors alive.",
     )
-
-
-@cuda_rule(
-    title="Reserved memory is cut into pieces that nothing fits into.",
-    sees="at least a fifth of the reserved memory, and 64 MiB, lies in unused pieces of split blocks "
-    "(`inactive_split_bytes`), and as much was reserved and not allocated at the peak.",
-    costs="memory: the program runs out of it earlier than necessary.",
-    wrong_when="other steps, for instance an evaluation, use these pieces.",
-    candidates=[Setting("alloc.expandable_segments", True)],
-)
-def fragmentation(view: ObservationView) -> Judgements:
-    for one in _allocators(view):
-        wasted = min(one.inactive_split_bytes, one.peak_reserved_bytes - one.peak_allocated_bytes)
-        if not one.reserved_bytes or wasted < max(policy.SPLIT_BYTES, policy.SPLIT_SHARE * one.reserved_bytes):
-            continue
-        scarce = one.peak_reserved_bytes >= policy.FULL_SHARE * one.total_bytes or one.num_alloc_retries > 0
-        yield Judgement(
-            severity="medium" if scarce else "low",
-            kind="memory",
-            claim=f"{wasted / one.reserved_bytes:.0%} of the reserved memory is in unused pieces.",
-            evidence=[
-                f"{one.device}: {one.inactive_split_bytes / 1e9:.2f} GB inactive in split blocks",
-                f"at the peak {one.peak_reserved_bytes / 1e9:.2f} of {one.total_bytes / 1e9:.1f} GB reserved",
-                f"at the peak {one.peak_allocated_bytes / 1e9:.2f} GB allocated",
-            ],
-            candidates=_expandable(view),
-            remedy="Use few sizes: pad to multiples, and run the largest size first.",
-        )
-        return
 
 
 @cuda_rule(
@@ -242,29 +213,6 @@ def _duration(time_s: float) -> str:
     return f"{time_s / 3600:.1f} h" if time_s >= 3600 else f"{time_s / 60:.1f} min"
 
 
-@cuda_rule(
-    title="The device's memory is full.",
-    sees="at the peak, nine tenths of the device's memory were reserved, or an allocation failed.",
-    costs="a larger batch does not fit, and a little more memory use ends the program.",
-    wrong_when="the program takes all memory on purpose, as servers do for their caches.",
-)
-def oom_or_batch_capped(view: ObservationView) -> Judgements:
-    for one in _allocators(view):
-        if one.num_ooms or one.peak_reserved_bytes >= policy.FULL_SHARE * one.total_bytes:
-            yield Judgement(
-                severity="low",
-                kind="memory",
-                claim=f"{one.device} had {one.peak_reserved_bytes / one.total_bytes:.0%} of its memory reserved.",
-                share=Unknown("it bounds the batch, not the step"),
-                evidence=[
-                    f"peak {one.peak_allocated_bytes / 1e9:.2f} GB allocated of {one.total_bytes / 1e9:.1f} GB",
-                    f"allocations that failed in the window: {one.num_ooms}",
-                ],
-                remedy="Use activation checkpointing, half precision or gradient accumulation to fit a larger batch.",
-            )
-            return
-
-
 # Shared by the rules
 
 
@@ -295,7 +243,8 @@ def _wanders(levels: Sequence[int]) -> bool:
     return len(levels) >= 3 and falls > policy.LEAK_FALLS * (levels[-1] - levels[0])
 
 
-def _expandable(view: ObservationView) -> list[Setting]:
+def expandable(view: ObservationView) -> list[Setting]:
+    """Return the setting that lets segments grow, unless it is set."""
     return [] if _is_set(view, "expandable_segments") else [Setting("alloc.expandable_segments", True)]
 
 

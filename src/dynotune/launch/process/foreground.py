@@ -81,15 +81,17 @@ class TransparentRun:
         self._cwd, self._folder = cwd, folder
         self._started_s, self._launched_s, self._ended_s = 0.0, 0.0, 0.0
 
-    def run(self, env: Mapping[str, str], facts: Facts, *, step_function: str | None = None) -> Exit:
-        """Run the command to its own end.
+    def run(
+        self, env: Mapping[str, str], facts: Facts, *, step_function: str | None = None, watched: bool = False
+    ) -> Exit:
+        """Run the command to its own end. `watched`: its steps are followed while it runs, however many they are.
 
         Raises UsageError, CannotRunHere: it cannot be started, or not with these settings.
         """
         command, env = variants.variant(self._command, env, self._settings, self._cwd)
         child_env, planned = environment.build(self._settings, env, run_dir=self._folder, facts=facts)
         if self._folder is not None:
-            plan = Plan(settings=planned, step_function=step_function)
+            plan = Plan(settings=planned, step_function=step_function, watched=watched)
             document.write(self._folder / "plan.json", plan, to_agent=True)
         self._started_s, self._launched_s = time.time(), time.perf_counter()
         exit_ = run_in_foreground(command, env=child_env, cwd=self._cwd, run_dir=self._folder)

@@ -10,6 +10,7 @@ from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
     from dynotune.launch.records.batch_costs import with_loading
+    from dynotune.launch.records.oom import why_memory_ran_out
     from dynotune.launch.records.process_state import failed_parts, state_of_process
     from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, Record, Records, read_back, spent, summarise
     from dynotune.launch.records.task_page import TaskPage
@@ -26,6 +27,7 @@ __all__ = [
     "spent",
     "state_of_process",
     "summarise",
+    "why_memory_ran_out",
     "with_loading",
 ]
 
@@ -34,6 +36,7 @@ _HOMES = {
     "task_page": "TaskPage",
     "process_state": "failed_parts state_of_process",
     "batch_costs": "with_loading",
+    "oom": "why_memory_ran_out",
 }
 
 __getattr__ = lazy_face(__name__, {name: home for home, names in _HOMES.items() for name in names.split()})

@@ -11,7 +11,7 @@ from dynotune.launch.records.record import Record
 from dynotune.schema import document
 from dynotune.schema.errors import CONTRADICTIONS, RecordError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Line, Loader, Loading
+from dynotune.schema.observation import Loader, Loading, SamplePart
 from dynotune.schema.trace_summary import Place
 
 _UNSETTLED_S = 1.0
@@ -33,8 +33,9 @@ def with_loading(
         groups: dict[_Key, list[_Events]] = {}
         for events in (events for record in records for events in _by_maker(record, pid)):
             groups.setdefault(_key(events[0]), []).append(events)
-        pin_s = _pin_s(next((record for record in records if record.pid == pid), None), begin_s, end_s)
-        return [_filled(loader, loaders, groups, pin_s, begin_s, end_s) for loader in loaders]
+        own = next((record for record in records if record.pid == pid), None)
+        pin_s = _pin_s(own, begin_s, end_s)
+        return [_with_parts(_filled(loader, loaders, groups, pin_s, begin_s, end_s), own) for loader in loaders]
     except CONTRADICTIONS as error:
         raise RecordError(f"An event of {pid} or its workers is not as dynotune's agent writes it.") from error
 
@@ -83,6 +84,23 @@ def _filled(
     return msgspec.structs.replace(loader, loading=loading)
 
 
+def _with_parts(loader: Loader, own: Record | None) -> Loader:
+    """Add what pinning takes to the parts; without workers these are of the thread of the steps."""
+    loading = loader.loading
+    if isinstance(loading, Unknown):
+        return loader
+    parts = loading.parts
+    if not loader.num_workers and own is not None:
+        threads = (own.last("state") or {}).get("threads", [])
+        of_steps: Any = next((thread.get("parts", []) for thread in threads if thread["of_steps"]), [])
+        parts = document.convert(of_steps, list[SamplePart])
+    made_s = sum(part.wall_s for part in parts if not part.what.startswith("queue"))
+    if loading.pin_s and made_s:
+        parts = [*parts, SamplePart(part="pin", num=0, wall_s=loading.pin_s * made_s / loading.fetch_s)]
+    loading = msgspec.structs.replace(loading, parts=sorted(parts, key=lambda part: -part.wall_s))
+    return msgspec.structs.replace(loader, loading=loading)
+
+
 def _loading(makers: Sequence[_Events], begin_s: float, end_s: float) -> Loading | Unknown:
     grown = [_grown(events, begin_s, end_s) for events in makers]
     grown = [one for one in grown if one["num"]]
@@ -101,17 +119,18 @@ def _loading(makers: Sequence[_Events], begin_s: float, end_s: float) -> Loading
         else None,
         decoders=sorted({name for events in makers for name in events[-1]["decoders"]}),
         items=Place(facts["items_at"]),
-        lines=_lines(makers),
         collate=Place(facts["collate_at"]),
         num_distinct=next((events[-1]["num_distinct"] for events in makers if "num_distinct" in events[-1]), None),
         num_objects=facts["num_objects"],
         num_threads=facts.get("num_threads"),
-        splits_by_worker=facts["splits_by_worker"],
         # Of those that were followed; the others are alike.
         private_growth_bytes=round(sum(one[0] for one in private) / len(private) * facts["num_workers"])
         if private
         else None,
         private_over_s=max(one[1] for one in private) if private else None,
+        parts=_parts(makers, end_s),
+        decoded=facts.get("decoded", []),
+        **{name: sum(one[name] for one in grown) / num for name in _BYTES if all(name in one for one in grown)},
     )
 
 
@@ -123,24 +142,30 @@ def _grown(events: _Events, begin_s: float, end_s: float) -> dict[str, float]:
     before = [event for event in events if event["at_s"] < begin_s]
     first = before[-1] if before else None
     last = next((event for event in reversed(within) if event["at_s"] <= end_s), within[0])
-    grown = {name: last[name] - (first[name] if first else 0) for name in _COUNTS}
+    names = (*_COUNTS, *(name for name in _BYTES if last.get(name) is not None))
+    grown = {name: last[name] - (first[name] if first else 0) for name in names}
     since_s = first["at_s"] if first else last["begin_s"]
     spent = [event["longest_s"] for event in within if event["at_s"] <= last["at_s"]]
     return {**grown, "longest_s": max(spent), "over_s": max(last["at_s"] - since_s, 1e-9)}
 
 
-def _lines(makers: Sequence[_Events]) -> list[Line]:
-    """The lines of all makers together, since their begin."""
-    summed: dict[Line, int] = {}
-    for events in makers:
-        for line in document.convert(events[-1].get("lines", []), list[Line]):
-            key = msgspec.structs.replace(line, num=0, cpu_s=None)
-            summed[key] = summed.get(key, 0) + line.num
-    lines = [msgspec.structs.replace(line, num=num) for line, num in summed.items()]
-    return sorted(lines, key=lambda line: -line.num)
-
-
+_BYTES = ("read_bytes", "storage_bytes")
 _COUNTS = ("num", "fetch_s", "collate_s", "decode_s", "cpu_s")
+
+
+def _parts(makers: Sequence[_Events], end_s: float) -> list[SamplePart]:
+    """The parts of all makers together, up to `end_s`; since the first word of each, of its warm-up."""
+    summed: dict[SamplePart, list[float]] = {}
+    for first, *others in makers:
+        last = next((event for event in reversed(others) if event["at_s"] <= end_s), first)
+        for event, sign in ((last, 1),) if last is first else ((last, 1), (first, -1)):
+            for part in document.convert(event.get("parts", []), list[SamplePart]):
+                found = summed.setdefault(msgspec.structs.replace(part, num=0, wall_s=0.0), [0, 0.0])
+                found[0] += sign * part.num
+                found[1] += sign * part.wall_s
+    return [
+        msgspec.structs.replace(part, num=int(num), wall_s=wall_s) for part, (num, wall_s) in summed.items() if num > 0
+    ]
 
 
 def _private(events: _Events) -> tuple[int, float] | None:

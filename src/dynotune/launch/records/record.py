@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import msgspec
 
 from dynotune import knobs
+from dynotune.launch.records.oom import why_memory_ran_out
 from dynotune.schema import document
 from dynotune.schema.errors import CONTRADICTIONS, RecordError, may_fail
 from dynotune.schema.facts import Unknown
@@ -217,16 +218,16 @@ def _is_sound(event: dict[str, Any]) -> bool:
 
 
 class Records:
-    """Follows all records of a run folder."""
+    """Follows all records of a run folder, or what watched processes wrote once their records were full."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, pattern: str = "process-*.rec") -> None:
+        self._folder, self._pattern = folder, pattern
         self._readers: dict[Path, Reader] = {}
 
     def update(self) -> list[Record]:
         """Read what has come since, of all processes in the order they began. Raises RecordError: as Reader."""
-        for path in self._folder.glob("process-*.rec"):
-            self._readers.setdefault(path, Reader(path))
+        paths = sorted(self._folder.glob(self._pattern))
+        self._readers = {path: self._readers.get(path) or Reader(path) for path in paths}
         records = [reader.update() for reader in self._readers.values()]
         return sorted((record for record in records if record.pid), key=lambda record: record.start_s)
 
@@ -248,7 +249,8 @@ def summarise(record: Record, launched_s: float) -> Process:
 def _summary(record: Record, launched_s: float) -> Process:
     process = record.last("process") or {}
     torch = record.last("torch")
-    memory = record.last("memory") or {}
+    peaks = record.last("memory") or {}
+    failed = record.last("out_of_memory") or {}
     window = record.last("window")
     samples = [step.num_samples for step in record.steps]
     counted = [num for num in samples if num is not None]
@@ -272,10 +274,15 @@ def _summary(record: Record, launched_s: float) -> Process:
             for event in record.results.values()
             if "trace" in (event["event"], event.get("kind"))
         ],
-        peak_rss_bytes=memory.get("peak_rss_bytes"),
-        peak_device_bytes=memory.get("peak_device_bytes"),
+        peak_rss_bytes=peaks.get("peak_rss_bytes"),
+        peak_device_bytes=peaks.get("peak_device_bytes"),
         readback=[_readback(entry) for entry in (record.last("readback") or {}).get("settings", [])],
         environment_changes=[_change(event) for event in record.events.get("environment", [])],
+        out_of_memory=why_memory_ran_out(
+            [failed["message"]], batch=samples[-1] if samples else None, held=failed["held"]
+        )
+        if failed
+        else "",
         errors=[f"{event['where']}: {event['error']}" for event in record.events.get("error", [])],
     )
 

@@ -20,6 +20,9 @@ from dynotune.schema.task import TimeWindow
 
 PLAIN = Plan()
 
+# A GPU that is there would be found by torch's own code.
+PRETENDED_ENV = {"CUDA_VISIBLE_DEVICES": "", "OMP_WAIT_POLICY": "PASSIVE"}
+
 
 class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A run to be launched.
@@ -88,7 +91,7 @@ def launch_plan(
     Raises UsageError, CannotRunHere: as `launch.process.environment.build`.
     """
     command, inherited = variants.variant(run.command, run.env, settings, run.cwd)
-    env = inherited | (more_env or {})
+    env = inherited | (more_env or {}) | (PRETENDED_ENV if run.pretend is not None else {})
     kept = list(keep)
     if cache_folder is not None:
         env |= contents.environment(cache_folder)
@@ -109,7 +112,12 @@ def launch_plan(
         env=env,
         settings=list(settings),
         plan=msgspec.structs.replace(
-            plan, settings=planned, step_function=run.step_function, phase=run.phase, seed=run.seed
+            plan,
+            settings=planned,
+            step_function=run.step_function,
+            phase=run.phase,
+            seed=run.seed,
+            pretend=run.pretend,
         ),
         sandbox=run.sandbox,
         nice=run.nice,

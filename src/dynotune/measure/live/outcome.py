@@ -13,7 +13,7 @@ import msgspec
 from dynotune import probe
 from dynotune.launch import last_lines
 from dynotune.launch.process import has_room, standard_input
-from dynotune.launch.records import Record, read_back
+from dynotune.launch.records import Record, read_back, why_memory_ran_out
 from dynotune.measure.live.launch_plan import LaunchPlan
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Unknown
@@ -122,7 +122,7 @@ def refuse_failed(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> None:
                 "cannot rename a folder that was there before.",
             )
         raise CommandFailed(
-            f"The command failed in {launch.label} {_in_words(run.exit_code)}.",
+            f"The command failed in {launch.label} {_in_words(run.exit_code)}. {_of_memory(outcome, lines)}".rstrip(),
             hint=f"All that it printed is in {outcome.folder}.",
             command_exit_code=run.exit_code,
             last_lines=lines,
@@ -134,6 +134,14 @@ def refuse_failed(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> None:
         )
     if outcome.num_steps == 0:
         raise _no_step(run, outcome.all_records, limit_s, lines)
+
+
+def _of_memory(outcome: Outcome, lines: Sequence[str]) -> str:
+    """That the device's memory ran out, if that is why, and what held it; "" else."""
+    if said := next((one.out_of_memory for one in outcome.run.processes if one.out_of_memory), ""):
+        return said
+    steps = outcome.records[0].steps if outcome.records else []
+    return why_memory_ran_out(lines, batch=steps[-1].num_samples if steps else None)
 
 
 def _no_step(run: Run, records: Sequence[Record], limit_s: float, lines: tuple[str, ...]) -> CannotRunHere:

@@ -44,6 +44,7 @@ PACKAGES = (
     "pillow",
     "pillow-simd",
     "pytorch-lightning",
+    "simplejpeg",
     "tensorrt",
     "timm",
     "torchaudio",

@@ -10,6 +10,7 @@ from typing import Any
 from dynotune.probe.facts.gpu import QUESTIONS
 from dynotune.probe.sampling.pcie_meter import PcieRates
 from dynotune.probe.sources import clock_reasons
+from dynotune.probe.sources.gpm import NOT_ASKED, Gpm
 from dynotune.probe.sources.kernel_files import process_name
 from dynotune.probe.sources.nvml import NvmlUnavailable, answer, close_library, open_library
 from dynotune.probe.sources.samples import Gpu, GpuProcess
@@ -25,12 +26,16 @@ class GpuCounters:
     """Reads GPUs again and again.
 
     `indices`: NVML's, as `nvml.visible_gpus` gives them, Unknown too; without any, NVML is never loaded.
+    `gpm`: ask how full they are, too.
     """
 
-    def __init__(self, indices: Sequence[int] | Unknown, *, nvml: Any = None, root: Path = Path("/")) -> None:
+    def __init__(
+        self, indices: Sequence[int] | Unknown, *, nvml: Any = None, root: Path = Path("/"), gpm: bool = False
+    ) -> None:
         self._unresolved = indices if isinstance(indices, Unknown) else None
         self._indices = [] if isinstance(indices, Unknown) else list(indices)
         self._root = root
+        self._gpm: dict[int, Gpm] | None = {} if gpm else None
         self._library: Any = None
         self._unavailable = Unknown("NVML was not asked")
         self._since_us = dict.fromkeys(self._indices, 0)
@@ -50,6 +55,8 @@ class GpuCounters:
 
     def close(self) -> None:
         if self._library is not None:
+            for gpm in (self._gpm or {}).values():
+                gpm.close()
             close_library(self._library)
             self._library = None
 
@@ -67,13 +74,22 @@ class GpuCounters:
             if field in QUESTIONS and field not in _ASKED_OTHERWISE
         }
         asked |= {f"pcie_{field}": found for field, found in rates._asdict().items()}
+        asked["sm_active_percent"], asked["tensor_active_percent"] = self._fullness(index, handle)
         return Gpu(
             nvml_index=index,
             clock_reasons=answer(library, lambda: clock_reasons.ask(library, handle)),
             processes=self._processes(index, handle, ours),
+            memory_bytes=answer(library, lambda: int(library.nvmlDeviceGetMemoryInfo(handle).total)),
             energy_j=answer(library, lambda: library.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000),
             **asked,
         )
+
+    def _fullness(self, index: int, handle: Any) -> tuple[float | Unknown, float | Unknown]:
+        if self._gpm is None:
+            return NOT_ASKED, NOT_ASKED
+        if index not in self._gpm:
+            self._gpm[index] = Gpm(self._library, handle)
+        return self._gpm[index].read()
 
     @or_unknown()
     def _processes(self, index: int, handle: Any, ours: Collection[int]) -> list[GpuProcess]:

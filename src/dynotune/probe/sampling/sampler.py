@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -43,6 +44,7 @@ class Sampler:
         cpus: cores the arm may run on.
         gpus: NVML indices of the GPUs it sees; Unknown is carried into the judgement.
         tree_pids: process ids of its tree, parents before children if it can; called for each sample.
+        watched: keep the newest two samples alone, and ask how full the GPUs are, too.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Sampler:
         nvml: Any = None,
         clock: Callable[[], float] = time.monotonic,
         memory: bool = False,
+        watched: bool = False,
     ) -> None:
         self._cpus = frozenset(cpus)
         self._tree_pids = tree_pids
@@ -67,13 +70,13 @@ class Sampler:
         self._clock = clock
         self._memory = memory
         self._tree = counters.TreeCounter(root)
-        self._gpus = GpuCounters(gpus, nvml=nvml, root=root)
+        self._gpus = GpuCounters(gpus, nvml=nvml, root=root, gpm=watched)
         self._pcie = PcieMeter([] if isinstance(gpus, Unknown) else gpus, nvml=nvml)
         self._threads = ThreadCounter(root)
         self._memory_events = host_memory.memory_events_file(root)
         self._limits = container.cpu_limits(root)
         self._pids_comparable = container.in_initial_pid_namespace(root)
-        self._samples: list[Sample] = []
+        self._samples: deque[Sample] = deque(maxlen=2 if watched else None)
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None

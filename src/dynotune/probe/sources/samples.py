@@ -99,6 +99,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         pcie_rx_bytes_per_s: into the GPU, over 20 ms; asked, with `tx` and the link's generation and width, less often
             than the rest, and Unknown in between.
         pcie_replays, energy_j: since the driver was loaded.
+        sm_active_percent, tensor_active_percent: by GPM, since the sample before; asked for by a watcher only.
     """
 
     nvml_index: int
@@ -116,6 +117,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     pcie_generation: int | Unknown = NOT_RECORDED
     pcie_width: int | Unknown = NOT_RECORDED
     energy_j: float | Unknown = NOT_RECORDED
+    memory_bytes: int | Unknown = NOT_RECORDED
+    sm_active_percent: float | Unknown = NOT_RECORDED
+    tensor_active_percent: float | Unknown = NOT_RECORDED
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):

@@ -74,6 +74,15 @@ def page(study: Study, *, recipe: str = "") -> str:
     )
 
 
+def live() -> str:
+    """The page of `dynotune watch`: asks the server that it came from for what it shows, and nobody else.
+
+    Raises CannotRunHere: as `page`.
+    """
+    scripts, found = [_plotly(), _part("live.js")], _templates().get_template("live.html")
+    return found.render(scripts=map(Markup, scripts), style=Markup(_part("style.css")), policy=_policy(scripts))
+
+
 def write(path: Path, study: Study, *, recipe: str = "", own_name: bool = False) -> None:
     """Write the page at `path`, whole or not at all.
 

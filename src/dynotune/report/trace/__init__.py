@@ -1,4 +1,4 @@
-"""Traces, their differences and memory snapshots in the terminal."""
+"""Traces and their differences in the terminal."""
 
 from typing import TYPE_CHECKING
 
@@ -6,11 +6,10 @@ from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
     from dynotune.report.trace.difference import difference_report
-    from dynotune.report.trace.memory_snapshot import snapshot_report
     from dynotune.report.trace.summary import trace_report
 
-__all__ = ["difference_report", "snapshot_report", "trace_report"]
+__all__ = ["difference_report", "trace_report"]
 
-_HOMES = {"difference_report": "difference", "snapshot_report": "memory_snapshot", "trace_report": "summary"}
+_HOMES = {"difference_report": "difference", "trace_report": "summary"}
 
 __getattr__ = lazy_face(__name__, _HOMES)

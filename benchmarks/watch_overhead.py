@@ -1,0 +1,142 @@
+"""Measure what watching costs a step, in pairs of runs: plain, and under `dynotune watch` with page and scraper.
+
+    python benchmarks/watch_overhead.py [--device cuda] [--pairs 12] [--seconds 40] [--layers 8,32] [--json FILE]
+
+Each pair runs the same program both ways in random order; a client holds the page's event stream open and another reads
+/metrics once a second. The answer is the median ratio of the pairs with the order statistics around it that hold it in
+95% of cases, for each size of step, and the cores that the watcher used itself. With TraceML installed (`traceml` on
+the PATH) it is a third arm of each pair.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from hardware import describe
+from scipy.stats import binom
+
+PROGRAM = str(Path(__file__).parent / "programs" / "watched.py")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def command(args: argparse.Namespace, layers: int) -> list[str]:
+    words = [
+        "--seconds",
+        str(args.seconds),
+        "--device",
+        args.device,
+        "--layers",
+        str(layers),
+        "--width",
+        str(args.width),
+    ]
+    return [sys.executable, PROGRAM, *words]
+
+
+def plain(args: argparse.Namespace, layers: int) -> dict[str, float]:
+    return json.loads(subprocess.run(command(args, layers), capture_output=True, text=True, check=True).stdout)
+
+
+def traceml(args: argparse.Namespace, layers: int) -> dict[str, float]:
+    words = ["traceml", "run", *command(args, layers)[1:]]
+    lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    return json.loads(next(line for line in reversed(lines) if line.startswith("{")))
+
+
+def watched(args: argparse.Namespace, layers: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "stderr").open("w+") as errors:
+        words = [sys.executable, "-m", "dynotune", "watch", "--run-dir", folder, "--serve", "127.0.0.1:0", "--"]
+        with subprocess.Popen(
+            [*words, *command(args, layers)], stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as run:
+            while not (found := re.search(r"serving (\S+)", Path(errors.name).read_text())):
+                time.sleep(0.1)
+            cores: list[float] = []
+            since = time.monotonic()
+            for asked in (f"page.json?since={since}", "metrics"):
+                threading.Thread(target=poll, args=(found[1] + asked,), daemon=True).start()
+            threading.Thread(target=measure, args=(run.pid, cores), daemon=True).start()
+            out, _ = run.communicate()
+    return {**json.loads(out), "watcher_cores": statistics.median(cores[2:]) if len(cores) > 2 else float("nan")}
+
+
+def poll(url: str) -> None:
+    """Ask each second, as the page and Prometheus do."""
+    while True:
+        try:
+            urllib.request.urlopen(url).read()
+        except OSError:
+            return
+        time.sleep(1.0)
+
+
+def measure(pid: int, cores: list[float]) -> None:
+    """Cores that the watching process keeps busy, each two seconds."""
+    before: tuple[float, float] | None = None
+    while True:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return
+        now = time.perf_counter(), (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+        if before is not None:
+            cores.append((now[1] - before[1]) / (now[0] - before[0]))
+        before = now
+        time.sleep(2.0)
+
+
+def interval(ratios: list[float]) -> list[float]:
+    """The order statistics that hold the median in 95% of cases; all of them where there are too few."""
+    ordered, num = sorted(ratios), len(ratios)
+    low = max(0, int(binom.ppf(0.025, num, 0.5)) - 1)
+    return [ordered[low], ordered[num - 1 - low]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--pairs", type=int, default=12)
+    parser.add_argument("--seconds", type=float, default=40.0)
+    parser.add_argument("--layers", default="8,32", help="a size of step each")
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    arms = {"plain": plain, "watched": watched}
+    if shutil.which("traceml"):
+        arms["traceml"] = traceml
+    rows: list[dict[str, Any]] = []
+    for layers in map(int, args.layers.split(",")):
+        pairs = []
+        for _ in range(args.pairs):
+            order = random.sample(sorted(arms), len(arms))
+            pairs.append({name: arms[name](args, layers) for name in order})
+            print(json.dumps(pairs[-1]), flush=True)
+        row: dict[str, Any] = {"layers": layers, "step_s": statistics.median(pair["plain"]["step_s"] for pair in pairs)}
+        row["watcher_cores"] = statistics.median(pair["watched"]["watcher_cores"] for pair in pairs)
+        for name in sorted(set(arms) - {"plain"}):
+            ratios = [pair[name]["step_s"] / pair["plain"]["step_s"] for pair in pairs]
+            row[name] = {"added": statistics.median(ratios) - 1, "ci": [end - 1 for end in interval(ratios)]}
+        rows.append({**row, "pairs": pairs})
+        print(json.dumps(row), flush=True)
+    if args.json:
+        args.json.write_text(
+            json.dumps({"schema": "dynotune.benchmark/1", **describe(), "rows": rows}, indent=1) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""`loader.batches=by-length`: batches of sequences that are about as long, of what the program's sampler gives.
+
+Lengths are read once, in a forked process that ends after a few seconds: the program's random numbers and open files
+stay what they are. A loader keeps its order where this says nothing, and where it does not shuffle.
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+from array import array
+from itertools import count, islice
+
+from ..core.covers import covers
+from .site import Site, answer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from ..core.hooks import Event
+    from .site import Answer, Planned
+
+_READING_S = 5.0
+_NUM_BATCHES = 50
+"""Batches that are sorted together: enough for like lengths, and few beside an epoch."""
+
+
+class BatchesSite(Site):
+    """Gives loaders that shuffle another batch sampler, those that Transformers' Trainer makes too."""
+
+    def __init__(self, planned: list[Planned], event: Event) -> None:
+        super().__init__(planned, event)
+        self._num, self._refused = 0, ""
+
+    def after_torch(self, torch: Any) -> None:
+        data, site = torch.utils.data, self
+        original = data.DataLoader.__init__
+
+        class ByLength(data.BatchSampler):  # type: ignore[misc, name-defined]
+            lengths: Any = None
+
+            def __iter__(self) -> Iterator[list[int]]:
+                if self.lengths is None:
+                    self.lengths = site._lengths(self.dataset)
+                return sorted_batches(self, self.lengths) if self.lengths else super().__iter__()
+
+            def __reduce__(self) -> Any:
+                return data.BatchSampler, (self.sampler, self.batch_size, self.drop_last)
+
+        @covers(data.DataLoader, "__init__")
+        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
+            original(loader, *args, **kwargs)
+            plain: Any = getattr(loader, "batch_sampler", None)
+            if type(plain) is not data.BatchSampler or isinstance(loader.dataset, data.IterableDataset):
+                return
+            if plain.batch_size < 2 or isinstance(plain.sampler, data.SequentialSampler):
+                return
+            batches = ByLength(plain.sampler, plain.batch_size, plain.drop_last)
+            batches.dataset = loader.dataset
+            loader.__dict__["batch_sampler"] = batches  # past the refusal to have it changed
+
+    def _lengths(self, dataset: Any) -> array[int]:
+        """Of all samples; empty where they cannot be had, or tell nothing."""
+        try:
+            lengths = read_lengths(dataset)
+            if len(set(lengths)) < 2:
+                raise ValueError("all samples are equally long")
+        except Exception as error:
+            self._refused = str(error)
+            return array("q")
+        self._num += 1
+        return lengths
+
+    def readback(self) -> list[Answer]:
+        witness = "batch samplers of the loaders drawn from"
+        if self._num:
+            return [answer(self.setting, self.value, witness, True, self._refused)]
+        nothing = "the program drew from no DataLoader that shuffles and makes batches of several samples"
+        return [answer(self.setting, None, witness, False, self._refused or nothing)]
+
+
+def sorted_batches(batches: Any, lengths: array[int]) -> Iterator[list[int]]:
+    """Each index of the sampler once; the smaller batch at the end is of the last ones, whatever their lengths."""
+    size, indices = batches.batch_size, iter(batches.sampler)
+    rest: list[int] = []
+    for number in count():
+        window = rest + list(islice(indices, size * _NUM_BATCHES))
+        whole = len(window) // size * size
+        found, rest = sorted(window[:whole], key=lengths.__getitem__), window[whole:]
+        cut = [found[at : at + size] for at in range(0, whole, size)]
+        random.Random(number).shuffle(cut)
+        yield from cut
+        if len(window) < size * _NUM_BATCHES:
+            break
+    if rest and not batches.drop_last:
+        yield rest
+
+
+def read_lengths(dataset: Any) -> array[int]:
+    """Lengths of all samples, by a process that reads them one after the other.
+
+    Raises:
+        ValueError: they cannot be read, or not soon enough.
+    """
+    context = importlib.import_module("multiprocessing").get_context("fork")  # not before a program needs it
+    receives, sends = context.Pipe(duplex=False)
+    child = context.Process(target=_tell_lengths, args=(dataset, sends))
+    child.start()
+    sends.close()
+    try:
+        if not receives.poll(_READING_S):
+            late = "reading the lengths of its %d samples takes longer than %g s" % (len(dataset), _READING_S)
+            raise ValueError(late)
+        found = receives.recv()
+    except EOFError:
+        raise ValueError("the process that read the lengths of its samples crashed") from None
+    finally:
+        child.kill()  # no handler of the program runs in it
+        child.join()
+    if isinstance(found, str):
+        raise ValueError(found)
+    return found  # type: ignore[no-any-return]
+
+
+def _tell_lengths(dataset: Any, sends: Any) -> None:
+    try:
+        sends.send(array("q", (_length(dataset[index]) for index in range(len(dataset)))))
+    except Exception as error:
+        sends.send(str(error))
+
+
+def _length(sample: Any) -> int:
+    if hasattr(sample, "keys"):
+        sample = sample["input_ids"]
+    elif isinstance(sample, (tuple, list)) and sample and hasattr(sample[0], "__len__"):
+        sample = sample[0]
+    if isinstance(sample, str) or len(getattr(sample, "shape", (0,))) != 1:
+        raise TypeError("its samples are no sequences, nor hold input_ids")
+    return len(sample)

@@ -1,0 +1,131 @@
+"""`decode.backend`: JPEG files that the program decodes by Pillow are decoded by another library.
+
+The program gets what it would have got: Pillow's own image. A file whose meaning another library could change (not 8
+bits of grey or RGB, cut short, scaled while it is decoded) stays with Pillow, and so does one that the other library
+cannot read. Pixels of a few files are compared.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import struct
+
+from ..core.covers import covers
+from ..core.decoders import BACKENDS
+from ..core.errors import by_a_signal
+from ..core.shared_counts import SharedCounts
+from .site import Site, answer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..core.decoders import Decode
+    from ..core.hooks import AfterImport, Event
+    from .site import Answer, Planned
+
+_NUM_COMPARED = 8
+FORMAT, DEPTH, DAMAGED, SCALED, FAILED = _LEFT = (
+    "of another format", "of CMYK or another depth", "cut short or damaged", "scaled by draft()", "not decoded",
+)  # fmt: skip
+_DECODED, _COMPARED, _LARGEST, _MEAN = range(len(_LEFT), len(_LEFT) + 4)
+
+
+class NotExact(Exception):
+    """Pillow has to do it; why, is one of `_LEFT`."""
+
+
+class DecodeSite(Site):
+    """Covers `ImageFile.load`: Pillow opens lazily, and all that needs pixels calls it."""
+
+    def __init__(self, planned: list[Planned], event: Event) -> None:
+        super().__init__(planned, event)
+        self._counts = SharedCounts(_MEAN + 1)
+        self._decode: Decode | None = None
+
+    def on_imports(self, hooks: AfterImport) -> None:
+        hooks.call("PIL.ImageFile", lambda module: self._cover(module.ImageFile))
+
+    def _cover(self, owner: Any) -> None:
+        original = owner.load
+
+        @covers(owner, "load")
+        def load(image: Any, *args: Any, **kwargs: Any) -> Any:
+            if image.tile and not self.failure:  # else it is decoded already
+                try:
+                    self._load(image, original)
+                    self._counts.add(_DECODED)
+                except NotExact as reason:
+                    self._counts.add(_LEFT.index(str(reason)))
+                except Exception as error:
+                    # Pillow raises what the program expects of such a file.
+                    if by_a_signal(error):
+                        raise
+                    self._counts.add(_LEFT.index(FAILED))
+            return original(image, *args, **kwargs)
+
+    def _load(self, image: Any, original: Callable[..., Any]) -> None:
+        if type(image).__name__ != "JpegImageFile" or type(image).__module__ != "PIL.JpegImagePlugin":
+            raise NotExact(FORMAT)
+        if image.decoderconfig:
+            raise NotExact(SCALED)
+        at = image.fp.tell()
+        image.fp.seek(0)
+        data = image.fp.read()
+        image.fp.seek(at)
+        shape = shape_of(data)
+        images = importlib.import_module("PIL.Image")
+        pixels = self._backend()(data, image.mode == "L").reshape(shape)
+        if sum(self._counts.each(_COMPARED)) < _NUM_COMPARED:
+            own = images.open(io.BytesIO(data))
+            original(own)
+            self._compare(pixels, importlib.import_module("numpy").asarray(own).reshape(shape))
+        image.im = images.frombuffer(image.mode, image.size, pixels, "raw", image.mode, 0, 1).im
+        image.tile = []
+        if getattr(image, "_exclusive_fp", False) and image._close_exclusive_fp_after_loading:
+            image.fp.close()
+            image.fp = None
+
+    def _backend(self) -> Decode:
+        try:
+            module, backend = BACKENDS[self.value]
+            self._decode = self._decode or backend(importlib.import_module(module))
+            return self._decode
+        except Exception as error:
+            self.failure = "%s cannot be used: %s: %s" % (self.value, type(error).__name__, error)
+            raise
+
+    def _compare(self, pixels: Any, own: Any) -> None:
+        difference, counts = abs(pixels.astype("int16") - own.astype("int16")), self._counts
+        counts.add(_LARGEST, max(0.0, float(difference.max()) - sum(counts.each(_LARGEST))))
+        counts.add(_MEAN, float(difference.mean()))
+        counts.add(_COMPARED)
+
+    def readback(self) -> list[Answer]:
+        *left, decoded, compared, largest, mean = (sum(self._counts.each(at)) for at in range(_MEAN + 1))
+        kept = ", ".join("%d %s" % (num, reason) for num, reason in zip(left, _LEFT) if num)
+        kept = "left to Pillow: %s" % kept if kept else ""
+        witness = "JPEG files decoded in this process and those forked from it"
+        if not decoded:
+            return [answer(self.setting, None, witness, False, kept or "Pillow was asked to decode nothing")]
+        found = "%d files; in %d of them pixels differ by at most %d of 255, on average by %.3g" % (
+            decoded, compared, largest, mean / max(1, compared),
+        )  # fmt: skip
+        return [answer(self.setting, self.value, witness, True, "; ".join(filter(None, (found, kept))))]
+
+
+def shape_of(data: bytes) -> tuple[int, int, int]:
+    """Height, width and channels of a JPEG file of 8 bits, grey or in three colours; raises NotExact for others."""
+    if data[:3] != b"\xff\xd8\xff":
+        raise NotExact(FORMAT)
+    at = 2
+    while data[-2:] == b"\xff\xd9" and data[at] == 0xFF and data[at + 1] != 0xDA:  # the scan
+        if data[at + 1] in (0xC0, 0xC1, 0xC2):  # baseline, extended and progressive
+            depth, height, width, num_channels = struct.unpack_from(">BHHB", data, at + 4)
+            if depth != 8 or num_channels not in (1, 3):
+                raise NotExact(DEPTH)
+            return height, width, num_channels
+        at += 1 if data[at + 1] == 0xFF else 2 + int.from_bytes(data[at + 2 : at + 4], "big")  # padding, or a segment
+    raise NotExact(DAMAGED)

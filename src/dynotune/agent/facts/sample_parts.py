@@ -1,0 +1,245 @@
+"""Where the time of a sample goes: one look at a thread that loads becomes a part, what does it, and the user's line.
+
+The innermost frame that the table knows decides, up to the first frame of the user's own. What is written in C has no
+frame: the call that a frame is at is read from its source (Python 3.11 and later; before, from its line).
+
+A look comes late where code holds the interpreter's lock. So it stands for all the time since the look before.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import linecache
+import re
+from types import ModuleType
+
+from ..core.source_location import WHOSE_AGENT, WHOSE_INSTALLED, WHOSE_USER, function
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+    from typing import Any
+
+    Taken = tuple[CodeType, int, dict[str, Any], int]  # code, a line of it, its module's globals, last instruction
+    Place = tuple[int, int]  # the identity of code, and a line of it
+
+MOST_PARTS, MOST_TEXT = 40, 160
+READ, DECODE, TRANSFORM, COLLATE, MOVE, PIN, WAIT, OWN = (
+    "read", "decode", "transform", "collate", "move", "pin", "wait", "own"
+)  # fmt: skip
+QUEUE = "queue"
+# The part, what does it, and a pattern of `module:function`, or of `:text` for a call on an object. The first counts.
+_TABLE = r"""
+collate  -              torch\.utils\.data\._utils\.collate:
+pin      -              torch\.utils\.data\._utils\.pin_memory:|:.*\.pin_memory$
+move     queue          multiprocessing\.(queues|connection):
+move     shared_memory  torch\.multiprocessing\.|multiprocessing\.(shared_memory|resource)
+move     pickling       multiprocessing\.reduction:
+move     shared_memory  torch\.storage:.*shar|torch\.storage:_new_using_f
+wait     lock           (_?threading|_thread|queue|filelock)[.:]|multiprocessing\.(synchronize|pool|managers):
+wait     lock           subprocess:|concurrent\.futures\..*:(result|wait)|fcntl:(flock|lockf)
+wait     lock           :.*(\.acquire|([Tt]hread|[Pp]rocess|[Ww]orker)s?(\[.*\])?\.join|[Ll]ock|mutex|semaphore)$
+wait     sleep          time:sleep$
+wait     event_loop     selectors:|select:|asyncio\.
+decode   tokenizing     transformers\.(models\..*)?(tokenization|convert_slow)|(nltk|spacy|torchtext)[.:]
+decode   tokenizing     (tokenizers|sentencepiece|tiktoken)[.:]|:.*[Tt]ok(enizer|enize|s)?(\.encode\w*|\.tokenize)?$
+decode   text           pandas\.io\.(parsers|json|html|xml|excel|formats)|:.*(reader|pattern|regex)(\.\w+)?$
+decode   text           _?(json|csv|xml|yaml|html|ast|tomllib|simplejson|orjson|ujson|configparser)[.:]
+decode   text           (re|_?sre|tokenize|bs4|lxml)[.:]
+read     HDF5_opened    h5py\._hl\.files:|h5py:File
+read     HDF5           (h5py|_?h5|tables|netCDF4)[.:]
+read     LMDB_opened    lmdb:(open|Environment)
+read     LMDB           lmdb[.:]|:.*(txn|transaction|cursor)\w*(\(.*\))?\.(get|getmulti|begin|cursor|item|value)$
+read     LMDB           :.*(env|db|lmdb)\w*\.begin$
+read     tar            tarfile:|webdataset\.(tariterators|gopen|cache|shardlists)
+read     zip            zipfile(\._path)?[.:]
+decode   decompressing  (gzip|bz2|lzma|zlib|_compression|compression|zstandard|blosc2?|lz4|snappy)[.:]
+read     parquet        pyarrow\.(_?parquet|_?dataset)|fastparquet|pandas\.io\.parquet
+read     table          (pandas|polars|xarray|zarr)[.:]|:.*\.(i?loc|iat|at|iterrows|itertuples)$
+read     Arrow          (pyarrow|datasets)[.:]|:.*\.(as_py|to_pylist|to_pydict)$
+read     database       (_?sqlite3|sqlalchemy|psycopg2?|duckdb)[.:]|:.*\.(execute|executemany|fetch(one|all|many))$
+read     numpy_file     numpy\.lib\..*(npyio|format)|numpy[\w.]*:(load|loadtxt|genfromtxt|fromfile|memmap|__new__)$
+read     tensor_file    torch\.serialization:|safetensors[.:]
+read     pickle         _?pickle:(load|loads|Unpickler)|:.*npickler.*\.load$
+read     network        (_?socket|_?ssl|http|urllib3?|requests|aiohttp|httpx|httpcore|botocore|boto3|s3transfer)[.:]
+read     network        google\.|:.*\.recv(_into)?$
+transform  resize       PIL\.Image:(resize|thumbnail|reduce|transform)$|cv2[\w.]*:(resize|pyrDown|warp\w+|remap)$
+transform  resize       torchvision\..*:_?(resize|resized_crop|_upsample)|torch\.nn\.functional:interpolate
+transform  resize       skimage\.transform|scipy\.ndimage.*:zoom|:.*\.(resize|thumbnail)$
+decode   PIL            PIL\.(ImageFile|\w+ImagePlugin|\w+ImageFile|TiffTags)
+decode   PIL            PIL\.Image:(open|preinit|init|frombytes|frombuffer|_getdecoder|load|convert|tobytes|getdata)$
+decode   PIL            PIL\.Image:(_open_core|__array_interface__|fromarray|copy|_new|new|load_prepare|__init__)$
+decode   OpenCV         cv2[\w.]*:(imread|imdecode|imreadmulti|cvtColor)
+decode   -              (torchvision\.io|simplejpeg|turbojpeg|imageio|skimage\.io|torchcodec|kornia_rs|imagecodecs)[.:]
+decode   -              (tifffile|rawpy|pydicom|nibabel|decord|av|_?soundfile|audioread)[.:]
+decode   -              torchaudio[\w.]*:_?load|librosa\.core\.audio:load
+transform  -            PIL\.|(torchvision\.transforms|albumentations|albucore|kornia|imgaug|torchaudio|librosa)[.:]
+transform  -            (cv2|skimage|audiomentations|resampy|samplerate|soxr)[.:]|scipy\.(ndimage|signal)
+read     file           _?io[.:]|builtins:open|pathlib[.:]|codecs:|os:(open|p?read\w*|listdir|scandir|l?stat|walk)
+read     file           (posix|generic)path:|posix:|shutil:|(fsspec|smart_open|gcsfs|s3fs|mmap)[.:]
+read     file           :.*\.(read|readlines?|readinto|readall|read_bytes|read_text|seek|open)$
+"""
+_ENTRIES = tuple(
+    (re.compile(pattern), part, what.replace("_", " ").strip("-"))
+    for part, what, pattern in map(str.split, _TABLE.strip().splitlines())
+)
+_METHODS = ("__call__", "forward", "apply", "transform", "preprocess")
+_CONTAINERS = re.compile(r"(Compose|Sequential|Lambda|OneOf|SomeOf|RandomApply|RandomChoice|RandomOrder|Pipeline)$")
+
+
+class SampleParts:
+    """Wall time of one thread, by part, by what does it, and by the line of the user's own.
+
+    Args:
+        owner: whose a frame's code is.
+    """
+
+    def __init__(self, owner: Callable[[CodeType, dict[str, Any]], str]) -> None:
+        self._owner = owner
+        self._wall_ns: dict[tuple[str, str, Place], list[int]] = {}
+        self._frames: dict[int, tuple[Any, str]] = {}  # by identity of code: what the table says, a transform's class
+        self._calls: dict[tuple[int, int], Any] = {}  # by code and instruction: what the table says of the call
+        self._codes: dict[int, CodeType] = {}  # what is kept alive, so that no identity is taken twice
+
+    def add(self, stack: list[Taken], wall_ns: int) -> None:
+        """`stack` has the innermost frame first."""
+        part, what, place = self._classified(stack)
+        if part:
+            found = self._wall_ns.setdefault((part, what, place), [0, 0])
+            found[0] += 1
+            found[1] += wall_ns
+
+    def facts(self) -> list[dict[str, Any]]:
+        """Fields of `schema.observation.SamplePart`, the largest first."""
+        rows = sorted(self._wall_ns.items(), key=lambda row: -row[1][1])[:MOST_PARTS]
+        return [
+            {"part": part, "what": what, "num": num, "wall_s": wall_ns * 1e-9, **self._at(place)}
+            for (part, what, place), (num, wall_ns) in rows
+        ]
+
+    def _at(self, place: Place) -> dict[str, str]:
+        code = self._codes.get(place[0])
+        if code is None:
+            return {"function": "", "text": ""}
+        text = linecache.getline(code.co_filename, place[1]).strip()[:MOST_TEXT]
+        return {"function": function(code, place[1]), "text": text}
+
+    def _classified(self, stack: list[Taken]) -> tuple[str, str, Place]:
+        part = what = class_ = inner = ""
+        place, is_leaf, is_callee = (0, 0), True, False
+        for code, line, module, lasti in stack:
+            owner = self._owner(code, module)
+            if owner == WHOSE_AGENT:
+                # What the user's collate function does, and no reading or decoding or transform inside of it.
+                if code.co_name == "collate" and (part in ("", TRANSFORM) and (not class_ or is_callee)):
+                    part, what = COLLATE, class_ or inner
+                if part == COLLATE or code.co_name == "fetch":
+                    break  # what a fork was in when it began is none of its own
+                continue
+            entry, own_class = self._frame(code, module)
+            if is_leaf:
+                call = self._call(code, line, lasti, module)
+                entry, is_leaf = call or entry, False
+            if entry and not place[0] and not part:
+                part, what = entry
+            if code.co_name == "_feed" and entry == (MOVE, QUEUE):
+                # The thread that feeds a queue, where it does not wait for something to feed it with.
+                return (
+                    ("", "", place) if part == WAIT else (MOVE, QUEUE if what == QUEUE else QUEUE + ", " + what, place)
+                )
+            if owner == WHOSE_USER and not place[0]:
+                place = (id(code), line)
+                inner = code.co_name
+            is_callee = False
+            if own_class and not class_ and owner in (WHOSE_USER, WHOSE_INSTALLED):
+                named = inner if _CONTAINERS.search(own_class) and inner and inner not in _METHODS else own_class
+                class_, is_callee = named, True
+        if part in ("", TRANSFORM) and class_:
+            part, what = TRANSFORM, class_ + (" (%s)" % what if what and what not in class_.lower() else "")
+        if part:
+            return part, what, place
+        return OWN, "" if place[0] else "torch", place
+
+    def _frame(self, code: CodeType, module: dict[str, Any]) -> tuple[Any, str]:
+        found = self._frames.get(id(code))
+        if found is None:
+            self._codes[id(code)] = code
+            name = str(module.get("__name__"))
+            entry = None if self._owner(code, module) == WHOSE_USER else _entry("%s:%s" % (name, code.co_name))
+            found = self._frames[id(code)] = entry, _class_of(code, module, name)
+        return found
+
+    def _call(self, code: CodeType, line: int, lasti: int, module: dict[str, Any]) -> Any:
+        key = (id(code), lasti)
+        if key not in self._calls:
+            text = _called(code, lasti) if hasattr(code, "co_positions") else _first_call(code, line)
+            self._calls[key] = _entry(_resolved(text, module)) if text else None
+        return self._calls[key]
+
+
+def _entry(name: str) -> Any:
+    """The part and what does it; None where the table does not know it."""
+    for pattern, part, what in _ENTRIES:
+        if pattern.match(name):
+            return part, what or name.partition(":")[0].partition(".")[0]
+    return None
+
+
+def _class_of(code: CodeType, module: dict[str, Any], name: str) -> str:
+    """The class with this method, if it is one that transforms; "" else."""
+    if code.co_name not in _METHODS or name.startswith("torch."):
+        return ""
+    owner = str(getattr(code, "co_qualname", "")).rpartition(".")[0].rpartition(".")[2]
+    if not hasattr(code, "co_qualname"):
+        classes = (value for value in list(module.values()) if isinstance(value, type))
+        owner = next((one.__name__ for one in classes if _has(one, code)), "")
+    if not owner or owner == "<locals>":
+        return ""
+    return owner if name in ("__main__", "__mp_main__") else "%s.%s" % (name, owner)
+
+
+def _has(class_: type, code: CodeType) -> bool:
+    return getattr(vars(class_).get(code.co_name), "__code__", None) is code
+
+
+def _called(code: CodeType, lasti: int) -> str:
+    """What is called at this instruction, as it is written and without its arguments; else the expression."""
+    at: Any = list(code.co_positions())[max(0, lasti) // 2]
+    line, end, column, end_column = at
+    if None in at:
+        return ""
+    lines = [linecache.getline(code.co_filename, number).encode() for number in range(line, min(end, line + 20) + 1)]
+    if not lines:
+        return ""
+    lines[-1] = lines[-1][: end_column if end - line < 20 else None]
+    lines[0] = lines[0][column:]
+    text = b"".join(lines).decode(errors="replace").strip()
+    if text.startswith("with "):  # Python 3.11 tells the whole statement
+        text = re.split(r" as |:\s*$", text.partition("\n")[0][5:])[0]
+    try:
+        tree = ast.parse(text, mode="eval").body
+        return ast.unparse(tree.func if isinstance(tree, ast.Call) else tree)
+    except (SyntaxError, ValueError):
+        return text[:MOST_TEXT]
+
+
+def _first_call(code: CodeType, line: int) -> str:
+    found = re.search(r"[\w.]+(?=\()", linecache.getline(code.co_filename, line).partition("=")[2])
+    return found[0] if found else ""
+
+
+def _resolved(text: str, module: dict[str, Any]) -> str:
+    """`module:name` of what a dotted name stands for; `:text` where only the running code knows."""
+    head, *rest = text.split(".")
+    value = module.get(head, getattr(builtins, head, None))
+    for each in rest:
+        value = vars(value).get(each) if isinstance(value, (ModuleType, type)) else None
+    if value is None or isinstance(value, ModuleType):
+        return ":" + text
+    asked, name = module.get(head), getattr(value, "__name__", "")
+    named = getattr(value if name else type(value), "__module__", None)
+    if not isinstance(named, str) and isinstance(asked, ModuleType):
+        named = asked.__name__  # only this says where many a function written in C belongs
+    return "%s:%s" % (named or "builtins", name or text)

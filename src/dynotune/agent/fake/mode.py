@@ -1,0 +1,153 @@
+"""Runs operators of tensors on the pretended device without memory and without work, and all others as they are.
+
+A tensor on the device is a FakeTensor of torch: shape, type and strides without data. Python is told that it is on
+`cuda:0`; torch's C++ is told `meta:0`, which nobody else uses, and for which it needs no driver: autograd runs such a
+backward pass in the thread that asks for it. Dispatch goes by the keys of CUDA, as for autocast. A shape that depends
+on values which nobody knows is refused.
+"""
+
+from __future__ import annotations
+
+from ..core import source_location
+from . import kernels
+from .recorder import on_device
+from .values import MOST_KNOWN, Values
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .recorder import Recorder
+
+INSIDE = "meta"
+"""Type of the device that C++ is told of, with the number 0."""
+
+
+class Refused(RuntimeError):
+    """Something that cannot be known without the values that the device would compute."""
+
+
+def make(torch: Any, recorder: Recorder) -> Any:
+    """The dispatch mode, to be entered. It notes in `recorder` what is allocated."""
+    from torch._subclasses import fake_tensor
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_map_only
+
+    fake_class = fake_tensor.FakeTensor
+    fake_class.is_cuda = property(on_device)
+    cuda, inside = torch.device("cuda", 0), torch.device(INSIDE, 0)
+    ask_device, read_scalar = torch.ops.prim.device.default, torch.ops.aten._local_scalar_dense.default
+    needs_values = (
+        fake_tensor.DynamicOutputShapeException,
+        fake_tensor.DataDependentOutputException,
+        fake_tensor.UnsupportedOperatorException,
+        NotImplementedError,
+    )
+    values = Values(torch, fake_class, recorder)
+    written_by: dict[Any, list[tuple[int, str]]] = {}
+
+    def written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+        """Arguments that the operator writes."""
+        if func not in written_by:
+            named = enumerate(func._schema.arguments)
+            written_by[func] = [(at, one.name) for at, one in named if one.alias_info and one.alias_info.is_write]
+        return [args[at] if at < len(args) else kwargs.get(name) for at, name in written_by[func]]
+
+    def inner_device(func: Any, args: Any) -> Any:
+        """What C++ is told that asks for the device of a tensor on the pretended one; None where it asks nothing."""
+        if func is not ask_device or not on_device(args[0]):
+            return None
+        return torch.device("meta") if args[0].fake_mode.in_kernel_invocation else inside
+
+    def placed(kwargs: Any) -> Any:
+        """The arguments, where C++ makes a tensor beside one of the device."""
+        kwargs = kwargs or {}
+        return {**kwargs, "device": cuda} if kwargs.get("device") == inside else kwargs
+
+    class Fakes(fake_tensor.FakeTensorMode):  # type: ignore[misc]
+        avoid_device_init = True  # whatever torch.cuda says, there is none
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return inner_device(func, args) or super().__torch_dispatch__(func, types, args, placed(kwargs))
+
+    fakes = Fakes(allow_non_fake_inputs=True)
+
+    class PretendedDevice(TorchDispatchMode):  # type: ignore[misc]
+        on_host = staticmethod(values.on_host)
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if (told := inner_device(func, args)) is not None:
+                return told
+            kwargs = placed(kwargs)
+            if kwargs.get("pin_memory"):
+                kwargs = {**kwargs, "pin_memory": False}
+            given = [one for one in values.tensors((args, kwargs)) if isinstance(one, fake_class)]
+            device = kwargs.get("device")
+            here = device is not None and device.type == "cuda"
+            if not (given or here):
+                return func(*args, **kwargs)
+            if func is read_scalar:
+                return values.read(args[0])
+            targets = written(func, args, kwargs)
+            only = targets[0] if targets and func._schema.returns else None
+            if any(isinstance(one, torch.Tensor) and not isinstance(one, fake_class) for one in targets):
+                recorder.read()  # into the host's memory
+                return only
+            from_device = any(on_device(tensor) for tensor in given)
+            are_known, found = values.are_known(func, args, kwargs), None
+            try:
+                with fakes:
+                    out = func(*args, **kwargs)
+            except needs_values as error:
+                if are_known and (found := values.computed(func, args, kwargs)) is not None:
+                    out = tree_map_only(torch.Tensor, self._with_shape, found)
+                elif targets and all(item.alias_info is not None for item in func._schema.returns):
+                    out = only  # it only writes: shapes stay as they are
+                else:
+                    unknown = isinstance(error, fake_tensor.DynamicOutputShapeException)
+                    why = "gives as many elements as values on the device say" if unknown else "needs such values"
+                    place = source_location.place() or "?"
+                    raise Refused(recorder.refuse("%s %s: %s" % (func, why, place))) from None
+            else:
+                if are_known and all(tensor.numel() <= MOST_KNOWN for tensor in values.tensors(out)):
+                    found = values.computed(func, args, kwargs)
+            values.keep(func, args, targets, out, found)
+            return self._noted(func._schema.name, out, from_device) if from_device or here else out
+
+        def _with_shape(self, value: Any) -> Any:
+            with fakes:
+                return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=cuda)
+
+        def _noted(self, name: str, out: Any, from_device: bool) -> Any:
+            """Note what was allocated; give what went to the host as a real tensor."""
+            if name in kernels.MULTIPLIES:
+                recorder.multiplies()
+            elif name in kernels.CONVOLVES:
+                recorder.facts["convolves"] = True
+            for tensor in values.tensors(out):
+                if on_device(tensor):
+                    recorder.born(tensor)
+            if from_device and isinstance(out, fake_class) and out.fake_device.type == "cpu":
+                return values.on_host(out)
+            return out
+
+        def moved(self, parameter: Any, applied: Any) -> Any:
+            """The parameter, with the device and type of `applied`: still the one that optimizers have."""
+            if not (isinstance(parameter, fake_class) and isinstance(applied, fake_class)):
+                return applied if isinstance(applied, torch.nn.Parameter) else torch.nn.Parameter(applied)
+            if applied is not parameter:
+                parameter.data, parameter.fake_device = applied, applied.fake_device
+            return parameter
+
+        def parameter(self, parameter: Any) -> Any:
+            """The same parameter without data, on the host: it is moved to the device next."""
+            made = parameter.__dict__.get("_dynotune_fake")
+            if made is None:
+                with fakes, torch.no_grad():
+                    made = torch.empty_strided(parameter.shape, parameter.stride(), dtype=parameter.dtype, device="cpu")
+                made = torch.nn.Parameter(made, requires_grad=parameter.requires_grad)
+                made.__dict__.update(parameter.__dict__)
+                parameter._dynotune_fake = made
+            return made
+
+    return PretendedDevice()

@@ -1,0 +1,283 @@
+"""Records what the caching allocator does within a few steady steps, and whose each block is.
+
+The allocator keeps Python's stacks by itself. Which module was in its forward, it learns from these stacks too: while
+steps are recorded, each module is called through a function of its own whose code bears the module's path as its name.
+Nothing is timed or counted for that, it holds in every thread, and recomputed forwards are told as well. What a block
+is for (a weight, a gradient) is told by the addresses of the tensors that the program has between two steps.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import json
+import os
+import pickle
+from time import perf_counter
+from types import FunctionType
+
+from ..core.device import synchronise
+from ..core.errors import guarded
+from ..core.observe import number, owned
+from ..core.tensors import class_name, tensors_in
+from .task import Task
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from ..core.program import Program
+
+MODULE_FILE = "<dynotune module>"
+"""File of the functions that modules are called through; `trace.snapshot.history` looks for it."""
+MOST_EVENTS = 400_000
+MOST_MODULES = 20_000
+
+
+class RecordMemory(Task):
+    """`num_steps` steps."""
+
+    event = "allocations"
+    needs_torch = True
+    _first = _samples_before = _most_samples = 0
+    _last_s = 0.0
+    _is_recording = _trains = False
+
+    def __init__(self, program: Program, order: dict[str, Any]) -> None:
+        super().__init__(program, order)
+        self._tried = functools.partial(guarded, program.log, self.event)
+        self._num_steps = max(1, int(order.get("num_steps") or 1))
+        self._undo: list[Callable[[], None]] = []
+        self._devices: dict[int, dict[str, Any]] = {}
+        self._outputs: set[int] = set()
+        self._step_s: list[float] = []
+        self._facts: dict[str, Any] = {"autocast": False, "grad_enabled": None}
+        self._notes: list[str] = []
+
+    def begin(self, num_steps: int) -> int:
+        torch = self.program.torch
+        if reason := self._why_not():
+            self.give_up(reason)
+            return num_steps
+        synchronise(torch)
+        used = [index for index in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(index)]
+        self._devices.update({index: {"device": index, "marks": [], "owners": []} for index in used})
+        if self.program.num_compilations:
+            self._notes.append("modules are not told: calls of a program that compiles are left as they are")
+        else:
+            self._cover_modules()
+            self._cover_optimizers()
+        torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=MOST_EVENTS)
+        self._is_recording = True
+        self._mark("begin")
+        self._tell_owners()
+        self._first, self._samples_before = num_steps, self.program.steps.num_samples
+        self._last_s = perf_counter()
+        return num_steps + 1
+
+    def step_ended(self, num_steps: int) -> int:
+        synchronise(self.program.torch)
+        self._step_s.append(perf_counter() - self._last_s)
+        self._mark("step")
+        num_samples = self.program.steps.num_samples
+        self._most_samples = max(self._most_samples, num_samples - self._samples_before)
+        self._samples_before = num_samples
+        if len(self._step_s) >= self._num_steps:
+            self._stop()
+        self._last_s = perf_counter()
+        return num_steps + 1
+
+    def clean_up(self) -> None:
+        if self._is_recording:
+            self._is_recording = False
+            self.program.torch.cuda.memory._record_memory_history(enabled=None)
+        while self._undo:
+            self._undo.pop()()
+
+    # What stands in the way
+
+    def _why_not(self) -> str:
+        torch = self.program.torch
+        if not torch.cuda.is_initialized():
+            return "the program uses no CUDA device"
+        if not any(map(torch.cuda.memory_reserved, range(torch.cuda.device_count()))):
+            return "the program has no memory of a device from torch"
+        backend = torch.cuda.memory.get_allocator_backend()
+        if backend != "native":
+            return "the program's allocator is %s, which keeps no history; only torch's native one does" % backend
+        if torch._C._cuda_isHistoryEnabled():
+            return "the program records the allocator's history itself: give what it writes to dynotune memory FILE"
+        return ""
+
+    # Recording
+
+    def _stop(self) -> None:
+        torch = self.program.torch
+        self._tell_owners()
+        # Classes that lie about what they are are not asked.
+        self._tell("kept", [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)])
+        # The counters come first: to take the snapshot allocates nothing on the device.
+        for device in self._devices.values():
+            stats = torch.cuda.memory_stats(device["device"])
+            free, total = torch.cuda.mem_get_info(device["device"])
+            device.update(num_events=_position(stats), reserved_bytes=stats["reserved_bytes.all.current"])
+            device.update(free_bytes=int(free), total_bytes=int(total))
+        snapshot = torch.cuda.memory._snapshot()
+        torch.cuda.memory._record_memory_history(enabled=None)
+        self._is_recording = False
+        self._tell_workspaces()
+        rank = self.program.ranks().get("rank", number("RANK"))
+        stem = "memory-%s-task%d" % ("pid%d" % os.getpid() if rank is None else "rank%d" % rank, self.id)
+        optimizers = list(self.program.steps.optimizers)
+        weights = [weight for root in self.program.roots.alive() for weight in root.parameters()]
+        largest = max(weights, key=lambda weight: weight.numel(), default=None)
+        limit = getattr(torch.cuda, "get_per_process_memory_fraction", None)
+        # What the findings about memory ask besides what calls showed.
+        self._facts["fused"] = (optimizers[0].param_groups or [{}])[0].get("fused") if optimizers else None
+        self._facts["dtype"] = None if largest is None else str(largest.dtype).replace("torch.", "")
+        self._facts["memory_fraction"] = None if limit is None else limit()
+        if self.program.pretended is not None:
+            self._notes += self.program.pretended.notes
+            self._facts.update(self.program.pretended.facts)
+        fields: dict[str, Any] = {
+            "schema": "dynotune.memory_owners/1",
+            "devices": list(self._devices.values()),
+            "trains": self._trains,
+            "num_samples": self._most_samples or None,
+            "step_s": self._step_s,
+            "facts": self._facts,
+            "notes": self._notes,
+        }
+        files = {"file": stem + ".pickle", "owners": stem + ".json"}
+        for name, raw in zip(files.values(), (pickle.dumps(snapshot, protocol=4), json.dumps(fields).encode())):
+            with open(os.path.join(self.program.folder, name), "wb") as file:
+                file.write(raw)
+        self.complete({**files, "first_step": self._first, "pid": os.getpid(), "rank": rank})
+
+    def _mark(self, name: str) -> None:
+        for index, device in self._devices.items():
+            device["marks"].append([name, _position(self.program.torch.cuda.memory_stats(index))])
+
+    # Whose blocks
+
+    def _tell_owners(self) -> None:
+        found = owned(self.program.torch, self.program.roots.alive(), list(self.program.steps.optimizers))
+        self._trains = self._trains or bool(found["gradients"])
+        for role, tensors in found.items():
+            self._tell(role, tensors)
+
+    def _tell(self, role: str, tensors: Iterable[Any]) -> None:
+        at: dict[int, int] = {}
+        with self.program.torch._C.DisableTorchFunction():
+            for tensor in tensors:
+                index, address = self._address(tensor)
+                if index in self._devices and address:
+                    if index not in at:
+                        at[index] = _position(self.program.torch.cuda.memory_stats(index))
+                    self._devices[index]["owners"].append([role, address, at[index]])
+
+    def _address(self, tensor: Any) -> tuple[int, int]:
+        pretended = self.program.pretended
+        return _address(tensor) if pretended is None else pretended.address(tensor)
+
+    def _tell_workspaces(self) -> None:
+        """What cuBLAS holds for its handles, known by its release; the next product gets it again."""
+        torch = self.program.torch
+        clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+        # A captured graph may use these workspaces.
+        if clear is None or self.program.replays_graphs:
+            self._notes.append("workspaces of cuBLAS cannot be told from other memory here")
+            return
+        held = []
+        for _ in range(2):
+            segments = [(one["device"], block) for one in torch.cuda.memory_snapshot() for block in one["blocks"]]
+            held.append({(at, one["address"]) for at, one in segments if one["state"] == "active_allocated"})
+            clear()
+        gone = held[0] - held[1]
+        for device in self._devices.values():
+            found = [address for index, address in gone if index == device["device"]]
+            device["owners"] += [["workspaces", address, device["num_events"]] for address in found]
+
+    # Covers, for the recorded steps alone
+
+    def _cover_modules(self) -> None:
+        kind = self.program.torch.nn.Module
+        original = kind._call_impl
+        runners: dict[int, Callable[..., Any]] = {}
+        for root in self.program.roots.alive():
+            prefix = class_name(root).rpartition(".")[2]
+            for _, (name, module) in zip(range(MOST_MODULES), root.named_modules()):
+                runners[id(module)] = _named(_run, prefix + ("." + name if name else ""))
+            runners[id(root)] = functools.partial(self._run_root, runners[id(root)])
+
+        def _call_impl(self: Any, *args: Any, **kwargs: Any) -> Any:
+            runner = runners.get(id(self))
+            return original(self, *args, **kwargs) if runner is None else runner(original, self, args, kwargs)
+
+        kind._call_impl = cover = _named(_call_impl, "")
+
+        def uncover() -> None:
+            if kind._call_impl is cover:
+                kind._call_impl = original
+
+        self._undo.append(uncover)
+
+    def _run_root(self, runner: Any, call: Any, module: Any, args: Any, kwargs: Any) -> Any:
+        self._tried(self._before_root, args, kwargs)
+        output = runner(call, module, args, kwargs)
+        self._tried(self._after_root, output)
+        return output
+
+    def _before_root(self, args: Any, kwargs: Any) -> None:
+        torch, facts = self.program.torch, self._facts
+        self._mark("forward")
+        facts["grad_enabled"] = bool(facts["grad_enabled"] or torch.is_grad_enabled())
+        facts["autocast"] = bool(facts["autocast"] or torch.is_autocast_enabled("cuda"))
+        found = [t for t in tensors_in(torch, (args, kwargs)) if t.grad_fn is None and not t.requires_grad]
+        # What a module made is no input, though the next one (a loss) is given it.
+        self._tell("inputs", [t for t in found if self._address(t)[1] not in self._outputs])
+
+    def _after_root(self, output: Any) -> None:
+        self._mark("forward_end")
+        self._outputs.update(self._address(tensor)[1] for tensor in tensors_in(self.program.torch, output))
+
+    def _before_update(self, optimizer: Any) -> None:
+        self._trains = True
+        self._mark("update")
+        self._tell("gradients", owned(self.program.torch, [], [optimizer])["gradients"])
+
+    def _cover_optimizers(self) -> None:
+        optimizers: Any = importlib.import_module("torch.optim.optimizer")
+        # No hook after it: a step may have ended inside the loop over these, which must not change meanwhile.
+        register = optimizers.register_optimizer_step_pre_hook
+        self._undo.append(register(lambda optimizer, *_: self._tried(self._before_update, optimizer)).remove)
+
+
+def _run(call: Any, module: Any, args: Any, kwargs: Any) -> Any:
+    return call(module, *args, **kwargs)
+
+
+def _named(function: Any, name: str) -> Any:
+    """`function` under another name, as stacks show it."""
+    code = function.__code__.replace(co_filename=MODULE_FILE, co_name=name)
+    if hasattr(code, "co_qualname"):
+        code = code.replace(co_qualname=name)
+    return FunctionType(code, function.__globals__, name, function.__defaults__, function.__closure__)
+
+
+def _position(stats: dict[str, Any]) -> int:
+    """How many blocks were allocated and given back so far: as the history counts them."""
+    return int(stats["active.all.allocated"]) + int(stats["active.all.freed"])
+
+
+def _address(tensor: Any) -> tuple[int, int]:
+    """Device and first byte of the storage; (-1, 0) where there is none on a CUDA device."""
+    try:
+        local = getattr(tensor, "_local_tensor", tensor)
+        if local.device.type != "cuda":
+            return -1, 0
+        return int(local.device.index), int(local.untyped_storage().data_ptr())
+    except Exception:  # a tensor of a class of its own
+        return -1, 0

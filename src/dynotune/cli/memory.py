@@ -1,0 +1,114 @@
+"""`dynotune memory`: where a command's device memory goes, and what fits; or what a snapshot of the allocator says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dynotune.cli import answers, options
+from dynotune.cli.options import Json, check_json, num_bytes, runs_a_command
+from dynotune.schema.errors import UsageError, from_elsewhere
+from dynotune.schema.run import RunSpec
+
+if TYPE_CHECKING:
+    from dynotune.schema.memory_account import MemoryAccount
+    from dynotune.schema.setting import Setting
+
+# A snapshot that is made to harm can take fifty times its size in memory.
+MAX_SNAPSHOT_BYTES = 1 << 30
+OF_A_FILE = ("file", "max_size", "json")
+
+HELP = """Say where device memory goes, and what fits.
+
+Of a command, the allocator is recorded in two steady steps: the terms
+add up to what nvidia-smi shows for it. Two batches predict every other
+one. Without a GPU, all is predicted for the one that --gpu names. Of a
+file, a memory snapshot of torch is explained. For example:
+
+dynotune memory -- python train.py
+
+dynotune memory --values arg.batch=8,16 -- python train.py --batch {batch}
+
+dynotune memory --gpu H100-80GB -- python train.py
+
+dynotune memory snapshot.pickle
+"""
+
+
+@runs_a_command("settings", "warmup_steps")
+def memory(
+    context: typer.Context,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", readable=False, help="A snapshot of torch.")] = None,
+    values: Annotated[str | None, typer.Option(metavar="arg.NAME=A,B", help="Run each, and predict others.")] = None,
+    gpu: Annotated[str | None, typer.Option(metavar="CARD", help="On another, or none here: H100-80GB, 24GiB.")] = None,
+    predict: Annotated[str | None, typer.Option(metavar="N,M", help="Also predict these batches.")] = None,
+    max_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Largest snapshot to read: 500M, 8G.")] = None,
+    json: Json = None,
+    *,
+    run: RunSpec,
+) -> None:
+    check_json(json)
+    limit_bytes = num_bytes(max_size, "--max-size") or MAX_SNAPSHOT_BYTES
+    from dynotune.report import Progress, console, memory_report
+
+    if file is not None:
+        if context.find_root().obj:
+            raise UsageError(f"{file} and a command were both given.", hint="Give one of them.")
+        if foreign := options.given(context, but=OF_A_FILE):
+            raise UsageError(f"{foreign[0]} is about running a command, and a file was given.", hint="Leave it out.")
+        with from_elsewhere(file):
+            answers.show(memory_report, _explained(file, limit_bytes), json)
+        return
+    batches = batch_settings(values)
+    if predict is not None and not batches:
+        raise UsageError("--predict tells of other batches: that takes two.", hint="Add --values arg.batch=8,16.")
+    options.check_run(context, run, batches[:1])
+    from dynotune.diagnose import live_memory
+
+    with Progress(console(stderr=True)) as progress:
+        asked = _numbers("--predict", predict or "")
+        account, folder = live_memory(run, progress, batches=batches, card=gpu, asked=asked)
+    answers.show(memory_report, account, json)
+    answers.say(f"Recorded: {folder}")
+
+
+def batch_settings(text: str | None) -> list[Setting]:
+    """`arg.batch=8,16` as one setting a value.
+
+    Raises:
+        UsageError: fewer than two values, values that are no whole numbers, or of neither an argument nor a variable.
+    """
+    if text is None:
+        return []
+    from dynotune import knobs
+
+    knob, _, rest = text.partition("=")
+    named = _numbers("--values", rest)
+    if len(named) < 2 or not knob.strip().startswith(("arg.", "env.")):
+        raise UsageError(
+            f"--values {text} does not name two batches.", hint="For example --values arg.batch=8,16 for {batch}."
+        )
+    return [knobs.parse(f"{knob.strip()}={value}") for value in named]
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not all(word.isdecimal() and len(word) < 10 and int(word) for word in words):
+        raise UsageError(f"{option} {text} is no list of batches.", hint="Batches are whole numbers: 32,64.")
+    return list(dict.fromkeys(map(int, words)))
+
+
+def _explained(file: Path, limit_bytes: int) -> MemoryAccount:
+    from dynotune import memory
+    from dynotune.cli.trace_files import as_text, files_of, is_snapshot
+    from dynotune.schema.memory_account import MemoryAccount
+    from dynotune.trace.snapshot import load_snapshot
+
+    ((path, *rest),) = files_of([file])
+    if rest or not is_snapshot(path):
+        raise UsageError(f"{file} is no memory snapshot.", hint=f"dynotune trace {file} explains recorded traces.")
+    ranks = [memory.of_snapshot(lives) for lives in load_snapshot(path, limit_bytes=limit_bytes).values()]
+    notes = [] if ranks else ["the snapshot holds no memory and no history"]
+    return MemoryAccount(file=as_text(path), ranks=ranks, notes=notes)

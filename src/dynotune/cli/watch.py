@@ -1,0 +1,157 @@
+"""`dynotune watch`: a run as it is now, in the terminal, as a page, for Prometheus."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, get_args
+
+import typer
+
+from dynotune.cli import command_of, run
+from dynotune.cli.options import RunDir, Settings, StepFunction, seconds
+from dynotune.schema.errors import CannotRunHere, UsageError
+
+if TYPE_CHECKING:
+    from dynotune.launch import Exit
+    from dynotune.watch import Watcher
+
+LOG = "watch.log"
+HELP = """See a run while it runs: step times, what holds them up, ranks, GPUs, processes, and alerts.
+
+With a command, it runs as under `dynotune run`; what is seen goes to a page, and as lines to watch.log in the run
+folder. With the folder of a run, from another terminal, it goes to this terminal.
+
+For example:
+
+dynotune watch --serve 127.0.0.1:8000 -- python train.py
+
+dynotune watch ~/.local/state/dynotune/runs/20260101-120000-000-abcdef
+"""
+
+
+def watch(
+    context: typer.Context,
+    folder: Annotated[Path | None, typer.Argument(metavar="RUN_DIR", help="Join the run of this folder.")] = None,
+    serve: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve the page and /metrics; port 0 takes a free one.")
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(metavar="WORD", envvar="DYNOTUNE_TOKEN", help="What requests must bring; needed beyond loopback."),
+    ] = None,
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ALERT:TIME", help="Exit 1 if an alert lasts so long; ends the command. Repeat for more."),
+    ] = None,
+    settings: Settings = None,
+    recipe: run.RecipeFile = None,
+    strict: run.Strict = False,
+    step_function: StepFunction = None,
+    run_dir: RunDir = None,
+) -> None:
+    limits = dict(map(_limit, fail_on or []))
+    if (folder is None) == (context.find_root().obj is None):
+        raise UsageError(
+            "A run is watched by its command or by its folder: give one of them.",
+            hint="dynotune watch -- python train.py, or dynotune watch RUN_DIR for a run that has begun.",
+        )
+
+    def watcher(at: Path, stack: contextlib.ExitStack) -> Watcher:
+        """The watcher of that folder, with what shows it; the stack ends them."""
+        from dynotune.watch import Server, Watcher
+
+        made = Watcher(at, fail_on=limits)
+        stack.callback(made.follower.close)
+        if serve is not None:
+            server = Server(serve, made, token=token)
+            stack.callback(server.close)
+            run.say(f"serving {server.url} and {server.url.partition('?')[0]}metrics")
+        return made
+
+    if folder is None:
+        begin = functools.partial(_begin, watcher)
+        run.transparently(command_of(context), settings, recipe, strict, step_function, run_dir, watch=begin)
+    if settings or recipe:
+        raise UsageError("Settings are of a command, and this run has begun.", hint="Leave --set and --recipe out.")
+    _join(folder, watcher, stays=serve is not None)
+
+
+def _begin(watcher: Callable[..., Watcher], own: Path | None) -> Callable[[Exit], bool]:
+    """Watch the run that begins in this folder, in a thread; returns what ends that."""
+    from dynotune.watch import Lines
+
+    if own is None:
+        raise CannotRunHere("A run is watched through its folder, and there is none.", hint="Give --run-dir DIR.")
+    stack = contextlib.ExitStack()
+    log = stack.enter_context((own / LOG).open("a", encoding="utf-8", errors="backslashreplace"))
+    made = watcher(own, stack)
+    made.show.append(Lines(log))
+    run.say(f"watching: {own} (from another terminal: dynotune watch {own})")
+    thread = threading.Thread(target=_watched, args=(made,), name="dynotune-watch", daemon=True)
+    thread.start()
+
+    def ended(exit_: Exit) -> bool:
+        made.stop()
+        thread.join()
+        # The command's end is its own, whatever becomes of the watching.
+        with _said_if_it_fails(), stack:
+            made.close(exit_.status)
+        return made.failed is not None
+
+    return ended
+
+
+def _watched(watcher: Watcher) -> None:
+    """Watch; once an alert has lasted too long, end the command as by `kill`."""
+    with _said_if_it_fails():
+        watcher.run()
+        if watcher.failed is not None:
+            run.say(f"ending the command: {watcher.failed.id}: {watcher.failed.text}")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def _said_if_it_fails() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        with contextlib.suppress(OSError):
+            run.say(f"watching failed: {error!r}")
+
+
+def _join(folder: Path, watcher: Callable[..., Watcher], *, stays: bool) -> None:
+    """Watch a run that somebody else started, until it ends or Ctrl-C; a page stays until Ctrl-C."""
+    from dynotune.watch import Lines, Screen
+
+    if not (folder / "plan.json").exists():
+        raise CannotRunHere(
+            f"{folder} is not the folder of a run.",
+            hint="`dynotune run` and `dynotune watch` make one in ~/.local/state/dynotune/runs, or in --run-dir.",
+        )
+    with contextlib.ExitStack() as stack:
+        made = watcher(folder.absolute(), stack)
+        made.show.append(stack.enter_context(Screen()) if sys.stdout.isatty() else Lines(sys.stdout))
+        with contextlib.suppress(KeyboardInterrupt):
+            made.run()
+            if stays and made.failed is None:
+                signal.pause()
+    if made.failed is not None:
+        run.say(f"{made.failed.id}: {made.failed.text}")
+        raise typer.Exit(1)
+
+
+def _limit(text: str) -> tuple[str, float]:
+    from dynotune.schema.watch import AlertId
+
+    name, _, time = text.partition(":")
+    if name not in get_args(AlertId) or not time:
+        alerts = ", ".join(get_args(AlertId))
+        raise UsageError(f"--fail-on {text} is not ALERT:TIME.", hint=f"Alerts are {alerts}; e.g. stalled:5m.")
+    return name, seconds(time, f"--fail-on {name}:")

@@ -1,0 +1,134 @@
+"""What would save device memory, by the terms of a recorded step: each with the bytes predicted."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable
+
+from dynotune.doctor import policy
+from dynotune.doctor.declaration import Judgement, Judgements, Rule, rule
+from dynotune.doctor.observation_view import ObservationView
+from dynotune.doctor.rules.memory import expandable
+from dynotune.schema.facts import Unknown
+from dynotune.schema.memory import Moment, RankMemory
+from dynotune.schema.setting import Setting
+from dynotune.schema.trace_summary import Place
+
+Saved = Callable[[RankMemory, Moment], float]
+_BLOCK = re.compile(r"(.+)\.\d+(?=\.|$)")
+_WRONG = "the peak lies elsewhere once this is done: the next highest level then bounds what is saved."
+
+
+def _lists(peak: Moment) -> tuple[str, list[int]]:
+    """The list of modules (`layers.0`, `layers.1`) that holds most activations, and what each of them holds."""
+    blocks: Counter[str] = Counter()
+    for name, size in next((term.modules for term in peak.terms if term.name == "activations"), {}).items():
+        if match := _BLOCK.match(name):
+            blocks[match[0]] += size
+    lists: dict[str, list[int]] = defaultdict(list)
+    for name, size in blocks.items():
+        lists[name.rpartition(".")[0]].append(size)
+    return max(lists.items(), key=lambda item: sum(item[1]), default=("the model", [0]))
+
+
+def _fact(rank: RankMemory, name: str) -> float:
+    """Bytes that the agent or the accounting told of."""
+    value = rank.facts.get(name)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _autocast(rank: RankMemory, peak: Moment) -> float:
+    is_float32 = rank.facts.get("autocast") is False and rank.facts.get("dtype") == "float32"
+    return (peak.of("activations") - peak.of("weights")) / 2 if is_float32 else 0
+
+
+def _checkpointing(rank: RankMemory, peak: Moment) -> float:
+    sizes = _lists(peak)[1]
+    return sum(sizes) - max(sizes) if rank.trains and not rank.facts.get("recomputes") else 0
+
+
+def _saving(id: str, claim: str, sees: str, remedy: str, saved: Saved, *settings: Setting, term: str = "") -> Rule:
+    """The rule that finds what saves memory, where that is worth it, in the rank that holds most.
+
+    Args:
+        saved: bytes at the peak; 0 without the evidence.
+        settings: that do it; `term`: whose largest line is where the finding lies.
+    """
+
+    @rule(id=id, title=claim, sees=sees, costs="memory.", wrong_when=_WRONG, candidates=settings)
+    def judge(view: ObservationView) -> Judgements:
+        # Memory that was not recorded is no more than was asked for.
+        ranks = [] if isinstance(view.observation.memory, Unknown) else view.observation.memory
+        known = [(rank, rank.peak) for rank in ranks if isinstance(rank.peak, Moment)]
+        for rank, peak in sorted(known, key=lambda pair: -pair[1].total_bytes)[:1]:
+            num_bytes = saved(rank, peak)
+            share = num_bytes / max(1, peak.total_bytes)
+            if num_bytes < policy.SPLIT_BYTES or share < policy.LEAST_SHARE:
+                return
+            lines = [line for one in peak.terms if one.name == term for line in one.lines]
+            yield Judgement(
+                severity="medium" if share >= policy.SPLIT_SHARE else "low",
+                kind="memory",
+                evidence=[f"predicted: {num_bytes / 2**20:,.0f} MiB less at the peak, {share:.0%} of the process"],
+                where=Place(function=lines[0]) if lines else None,
+                candidates=expandable(view) if id == "memory-segments" else None,
+                remedy=remedy.format(modules=_lists(peak)[0]),
+            )
+
+    return judge
+
+
+RULES = (
+    _saving(
+        "memory-autocast",
+        "Activations are kept in float32.",
+        "weights in float32, forward passes outside of autocast, and the activations at the peak: half of them, "
+        "less the half-precision copies of the weights that autocast keeps.",
+        "Run the forward pass under torch.autocast in bfloat16.",
+        _autocast,
+        Setting("precision.autocast", "bf16"),
+        term="activations",
+    ),
+    _saving(
+        "memory-optimizer-copies",
+        "The peak lies in the optimizer's step, which copies its operands.",
+        "a peak within an optimizer's step, and the temporary buffers that foreach operations allocate there.",
+        "Build the optimizer with fused=True, or with foreach=False.",
+        lambda rank, peak: _fact(rank, "peak_in_update") * (not rank.facts.get("fused")) * peak.of("temporary"),
+        Setting("optimizer.fused", True),
+        term="temporary",
+    ),
+    _saving(
+        "memory-checkpointing",
+        "All modules of a list keep their activations for the backward pass.",
+        "modules of a list (`layers.0`, `layers.1`), none of which is computed again in the backward pass, and "
+        "their activations at the peak: all but those of the largest one.",
+        "Wrap the modules of {modules} in torch.utils.checkpoint: each runs its forward once more.",
+        _checkpointing,
+        term="activations",
+    ),
+    _saving(
+        "memory-old-gradients",
+        "The gradients of the step before are alive at the peak.",
+        "gradients older than the recorded steps and alive at the peak: they are set to zero and not to None.",
+        "Call zero_grad(set_to_none=True) before the forward pass.",
+        lambda rank, _: _fact(rank, "old_gradient_bytes"),
+    ),
+    _saving(
+        "memory-graph-unused",
+        "Activations are kept for a backward pass that never comes.",
+        "calls with gradients enabled, no optimizer and no gradient, and activations that outlive their call.",
+        "Call the model under torch.inference_mode().",
+        lambda rank, _: _fact(rank, "graph_bytes") if rank.facts.get("grad_enabled") and not rank.trains else 0,
+        term="activations",
+    ),
+    _saving(
+        "memory-segments",
+        "Reserved memory is free only in pieces at the peak.",
+        "memory that is reserved at the peak, and free between blocks in use.",
+        "Let segments grow: alloc.expandable_segments=true.",
+        lambda _, peak: peak.of("fragmentation"),
+        Setting("alloc.expandable_segments", True),
+    ),
+)

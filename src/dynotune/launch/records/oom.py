@@ -1,0 +1,81 @@
+"""An allocation that failed, from torch's own message: what was asked, who held what, and what was free in pieces."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from dynotune.text import words
+
+_UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_SIZE = r"(\d+(?:\.\d+)?) (bytes|KiB|MiB|GiB)"
+_ASKED = re.compile(rf"out of memory\. Tried to allocate {_SIZE}")
+USES = {"optimizer": "optimizer states"}
+_FIELDS = {
+    "total": re.compile(rf"total capacity of {_SIZE}"),
+    "free": re.compile(rf"of which {_SIZE} is free"),
+    "process": re.compile(rf"this process has {_SIZE} memory in use"),
+    "others": re.compile(rf"Process \d+ has {_SIZE} memory in use"),
+    "allocated": re.compile(rf"{_SIZE} is allocated by PyTorch"),
+    "pools": re.compile(rf"with {_SIZE} allocated in private pools"),
+    "split": re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated"),
+    "allowed": re.compile(rf"{_SIZE} allowed"),
+}
+
+
+def why_memory_ran_out(lines: Iterable[str], *, batch: int | None = None, held: Mapping[str, int] | None = None) -> str:
+    """The last failure that a program's output tells of, in sentences; "" where it tells of none.
+
+    Args:
+        batch: samples of the step that failed; None where it is not known.
+        held: bytes of live tensors by use, as far as that is known.
+    """
+    line = next((line for line in reversed(list(lines)) if _ASKED.search(line)), "")
+    if not line:
+        return ""
+    asked = _bytes_in(line, _ASKED)
+    found = {name: _bytes_in(line, pattern) for name, pattern in _FIELDS.items() if pattern.search(line)}
+    size = words.num_bytes
+    told = [f"The device's memory is full: {size(asked)} more was asked for"]
+    if {"total", "free"} <= found.keys():
+        told[0] += f", and of {size(found['total'])} only {size(found['free'])} was free"
+    if {"process", "allocated", "split"} <= found.keys():
+        found["outside"] = max(0, found["process"] - found["allocated"] - found["split"])
+    holders = {
+        "allocated": "in live tensors",
+        "pools": "of these in CUDA graphs' pools",
+        "split": "reserved but free only in pieces or pools that this could not use",
+        "outside": "by the CUDA context and libraries",
+        # Where torch does not know its own number, one of these is itself.
+        "others": "by other processes" if "process" in found else "by processes on the device",
+    }
+    parts = [f"{size(found[name])} {what}" for name, what in holders.items() if found.get(name)]
+    told += [f"Held: {', '.join(parts)}"] if parts else []
+    if by_use := [f"{size(num_bytes)} {USES.get(use, use)}" for use, num_bytes in (held or {}).items() if num_bytes]:
+        rest = found.get("allocated", 0) - sum((held or {}).values())
+        by_use += [f"{size(rest)} activations and all else"] if rest > 0 else []
+        told.append(f"Live tensors: {', '.join(by_use)}")
+    if "allowed" in found:
+        told.append(f"The program allows itself {size(found['allowed'])}")
+    if found.get("split", -1) >= asked:
+        told.append("As much lies free in pieces: alloc.expandable_segments=true may be enough")
+    if (most := _batch_at_most(asked, found, batch)) is not None:
+        told.append(f"A batch that fits has at most {most} samples")
+    return ". ".join(told) + "."
+
+
+def _batch_at_most(asked: int, found: Mapping[str, int], batch: int | None) -> int | None:
+    """An upper bound: the process needed at least what it held and asked for, and part of that is no batch's."""
+    if batch is None or not {"process", "total"} <= found.keys():
+        return None
+    limit = min(found["total"] - found.get("others", 0), found.get("allowed", 1 << 62))
+    held = found["process"] - found.get("split", 0)
+    constant = max(0, held - found.get("allocated", 0))
+    if held + asked <= limit or constant >= limit:
+        return None  # the pieces, not the amount, are why
+    return min(batch - 1, int(batch * (limit - constant) / (held + asked - constant)))
+
+
+def _bytes_in(line: str, pattern: re.Pattern[str]) -> int:
+    """All that is told in this way: there may be several other processes."""
+    return sum(int(float(number) * _UNITS[unit]) for number, unit in pattern.findall(line))

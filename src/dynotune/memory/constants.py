@@ -1,0 +1,80 @@
+"""Figures that only measurements give, with where each is from: `constants.toml` beside this file."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from dynotune.schema.errors import UsageError
+from dynotune.schema.run import PretendedGpu
+from dynotune.text import words
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)(gib|gb|g|mib|mb|m)")
+_UNITS = {"gib": 1 << 30, "gb": 10**9, "g": 1 << 30, "mib": 1 << 20, "mb": 10**6, "m": 1 << 20}
+_WIDER = 0.5
+"""How much wider an interval is that was measured on another generation or version."""
+# For a size alone: what most programs ask for is there from this generation on.
+_ANY: dict[str, Any] = {"capability": "8.0", "multiprocessors": 100}
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return tomllib.loads(files("dynotune.memory").joinpath("constants.toml").read_text("utf-8"))
+
+
+def gpu(text: str) -> PretendedGpu:
+    """The GPU that `--gpu` names: one of the table (`H100-80GB`, `NVIDIA H100 80GB`), or a size such as `24GiB`.
+
+    Raises:
+        UsageError: neither.
+    """
+    wanted = re.sub(r"[\s_-]|nvidia|geforce|tesla", "", text.casefold())
+    names = {re.sub(r"-", "", name).casefold(): name for name in _table()["gpu"]}
+    found = [name for key, name in names.items() if wanted and key.startswith(wanted)]
+    size = _SIZE.fullmatch(text.casefold().replace(" ", ""))
+    if wanted in names or len(found) == 1:
+        name = names.get(wanted) or found[0]
+        row = _table()["gpu"][name]
+    elif size is not None and float(size[1]) > 0:
+        name, row = text.strip(), {**_ANY, "gib": float(size[1]) * _UNITS[size[2]] / 2**30}
+    else:
+        raise UsageError(
+            f"--gpu {text} is no GPU that dynotune knows, and no size.",
+            hint=f"Give its memory: --gpu 24GiB. Known: {', '.join(_table()['gpu'])}.",
+        )
+    major, minor = map(int, row["capability"].split("."))
+    return PretendedGpu(
+        name=name,
+        total_bytes=int(row["gib"] * 2**30),
+        compute_capability=(major, minor),
+        num_multiprocessors=row["multiprocessors"],
+    )
+
+
+def outside(model: PretendedGpu, torch: str, *, convolves: bool) -> tuple[int, int, list[str]]:
+    """What a process has of the GPU besides torch's allocator, by the rows for this generation and version.
+
+    Args:
+        convolves: it uses cuDNN.
+
+    Returns:
+        The bytes, by how many more they may be, and notes.
+    """
+    capability = "{}.{}".format(*model.compute_capability)
+    total, spread, notes = 0, 0, []
+    for kind, name in (("context", "the CUDA context with its modules"), ("cudnn", "cuDNN"))[: 1 + convolves]:
+        row = max(_table()[kind], key=lambda row: _likeness(row, capability, torch))
+        is_known = _likeness(row, capability, torch)[0]
+        total += row["num_bytes"]
+        spread += int(row["high_bytes"] * (1 if is_known else 1 + _WIDER)) - row["num_bytes"]
+        unlike = "" if is_known else f", not measured for compute capability {capability} and torch {torch}"
+        notes.append(f"{name} is taken to hold {words.num_bytes(row['num_bytes'])}{unlike} ({row['source']})")
+    return total, spread, notes
+
+
+def _likeness(row: dict[str, Any], capability: str, torch: str) -> tuple[bool, int]:
+    fits = capability.startswith(row["capability"]) and torch.startswith(row["torch"])
+    return fits, len(row["capability"] + row["torch"])

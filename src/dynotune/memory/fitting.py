@@ -1,0 +1,115 @@
+"""What fits: other batches, by two or more that were run.
+
+What the program asks for grows with the batch in proportion: a constant and so much a sample. What the allocator adds
+(rounding, cache, fragments) does so nearly, in whole segments. The context, weights and workspaces stay as they are.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from dynotune.memory.allocator import SMALL_SEGMENT_BYTES, AllocatorSettings, OutOfMemory
+from dynotune.memory.sequence import by_batch
+from dynotune.schema.facts import Unknown
+from dynotune.schema.memory import VERDICTS, Capacity, Fit, Moment, TermName
+from dynotune.trace.snapshot import Lives
+
+MARGIN_SHARE = 0.02
+"""Of the card, left free: steps differ, and a driver's update takes some."""
+CONSTANT: tuple[TermName, ...] = ("workspaces", "weights", "optimizer")
+LEAST_GROWTH = 0.001
+"""Of the memory, between two batches: below it the argument does not change the batch on the device."""
+ONE = "one batch was run; --values arg.batch=8,16 predicts others"
+
+
+def capacity(
+    measured: Mapping[int, Moment],
+    *,
+    card: str,
+    limit_bytes: int,
+    spread_bytes: int = 0,
+    histories: Mapping[int, Lives] | None = None,
+    settings: AllocatorSettings | None = None,
+    asked: Sequence[int] = (),
+) -> Capacity | Unknown:
+    """What fits within `limit_bytes`: the batches that were run, and by two of them any other.
+
+    Args:
+        measured: peaks by batch.
+        limit_bytes: of the card, less what other processes hold.
+        spread_bytes: by which the peaks themselves are uncertain.
+        histories: allocations of each batch; where those of two runs do not match, the totals alone predict.
+        settings: of the allocator.
+        asked: further batches to predict.
+    """
+    measured = dict(sorted(measured.items()))
+    low, high = min(measured), max(measured)
+    known = {batch: peak.total_bytes for batch, peak in measured.items()}
+    growth = measured[high].requested_bytes - measured[low].requested_bytes
+    if low != high and growth <= LEAST_GROWTH * measured[low].requested_bytes:  # reserved memory comes in large pieces
+        return Unknown(f"a batch of {high} takes no more memory than one of {low}: something else sets the peak")
+    matched = None
+    if low != high and histories:
+        matched = by_batch(histories[low], histories[high], (low, high), settings or AllocatorSettings())
+    constant, varying = _model(measured, matched)
+    residual = max(abs(constant + varying(batch) - total) / total for batch, total in known.items())
+    # A model that misses what it was made from is that much less sure of the rest.
+    spread = max(spread_bytes, int(residual * limit_bytes))
+    margin = max(int(MARGIN_SHARE * limit_bytes), spread)
+    largest = 0
+    if low != high:
+        # No more than twice what fits by requested bytes alone, which are the least of what is held.
+        most = 2 * int(limit_bytes * (high - low) / growth) + 2
+        largest = bisect_right(range(1, most), limit_bytes - margin - constant, key=varying)
+
+    def fit(batch: int) -> Fit:
+        predicted = constant + varying(batch)
+        needed = known.get(batch, predicted)
+        fails = needed - spread > limit_bytes and not _fits_without_cache(matched, batch, limit_bytes - constant)
+        return Fit(
+            batch=batch,
+            num_bytes=predicted,
+            measured_bytes=known.get(batch, Unknown("it was not run")),
+            verdict=VERDICTS[fails + (needed + margin > limit_bytes)],
+        )
+
+    wanted = {*measured, *asked, *([largest, largest + 1] if largest else [])} if low != high else {low}
+    return Capacity(
+        card=card,
+        limit_bytes=limit_bytes,
+        margin_bytes=margin,
+        measured=measured,
+        residual=residual,
+        largest=largest or Unknown(ONE if low == high else "not even a batch of 1 fits"),
+        fits=[fit(batch) for batch in sorted(wanted)],
+    )
+
+
+def _model(measured: Mapping[int, Moment], matched: Callable[..., int] | None) -> tuple[int, Callable[[int], int]]:
+    """Bytes of a process that no batch changes, and those that follow from the batch.
+
+    With the allocations matched, these tell what is reserved for the recorded steps. What was reserved besides, say for
+    the warm-up, is taken to stay: as much as it was at most in the runs.
+    """
+    peaks = measured.values()
+    constant = max(peak.of("context") for peak in peaks)
+    if matched is not None:
+        besides = max(peak.reserved_bytes - matched(at) for at, peak in measured.items())
+        return constant + besides, matched
+    constant += sum(max(peak.of(name) for peak in peaks) for name in CONSTANT)
+    grown = [peak.reserved_bytes - sum(peak.of(name) for name in CONSTANT) for peak in peaks]
+    if len(grown) == 1:
+        return constant, lambda _: grown[0]
+    slope, begin = np.polyfit(list(measured), grown, 1)
+    return constant, lambda batch: -(-max(0, round(begin + slope * batch)) // SMALL_SEGMENT_BYTES) * SMALL_SEGMENT_BYTES
+
+
+def _fits_without_cache(matched: Callable[..., int] | None, batch: int, limit_bytes: int) -> bool:
+    """Whether the batch runs once the allocator gives back what it holds for later, which takes time."""
+    try:
+        return matched is not None and matched(batch, limit_bytes) <= limit_bytes
+    except OutOfMemory:
+        return False

@@ -1,0 +1,114 @@
+"""The allocations of recorded steps, run through the model of the allocator: as they were, or at any other batch.
+
+Two runs with different batches allocate and release in the same order where nothing depends on data. Each allocation is
+then a constant and so much a sample, and the segments that another batch needs follow, with their rounding and holes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from dynotune.memory.allocator import SMALL_SEGMENT_BYTES, AllocatorSettings, CachingAllocator, OutOfMemory
+from dynotune.schema.memory import DeviceOwners
+from dynotune.trace.snapshot import Life, Lives, Range
+
+MOST_EVENTS = 100_000
+"""To replay more takes seconds for each batch that is looked at."""
+Block = tuple[int, int, int]
+"""Born, died and size of one allocation; born is -1 for those that are older than the history."""
+
+
+def by_batch(
+    first: Lives, second: Lives, batches: tuple[int, int], settings: AllocatorSettings
+) -> Callable[..., int] | None:
+    """What the allocator reserves at most for any batch, by the matched blocks of two runs.
+
+    Returns:
+        A function of the batch, and of a limit that is kept by giving back the cache. It raises OutOfMemory if the
+        limit is too low. None where the runs differ in more than sizes, or cannot be replayed.
+    """
+    one, other = _ordered(first), _ordered(second)
+    same = [(life.born, life.died) for life in one] == [(life.born, life.died) for life in other]
+    if not same or first.num_events > MOST_EVENTS or settings.unmodelled:
+        return None
+    # What is older lies as it was once allocated: in the order of addresses, more or less.
+    pairs = sorted(zip(one, other, strict=True), key=lambda pair: (pair[0].born, pair[0].address))
+    is_expandable = any(segment.is_split and segment.size > SMALL_SEGMENT_BYTES for segment in first.segments)
+    settings, emptied = AllocatorSettings(settings.expandable_segments or is_expandable), _emptied(first)
+
+    def reserved_bytes(batch: int, limit_bytes: int | None = None) -> int:
+        model = CachingAllocator(settings, limit_bytes=limit_bytes)
+        share = (batch - batches[0]) / (batches[1] - batches[0])
+        sized = ((a.born, a.died, max(1, round(a.size + share * (b.size - a.size)))) for a, b in pairs)
+        _run(model, sized, first.num_events, emptied)
+        return model.peak_reserved_bytes
+
+    return reserved_bytes
+
+
+def placed(
+    device: DeviceOwners, lives: Lives, settings: AllocatorSettings, *, limit_bytes: int | None
+) -> tuple[DeviceOwners, Lives]:
+    """The same where the allocator would have put the blocks that a pretended GPU gave addresses of their own.
+
+    Args:
+        limit_bytes: that the program set itself.
+    """
+    model = CachingAllocator(settings, limit_bytes=limit_bytes)
+    blocks = [(life.born, life.died, life.size) for life in lives.lives]
+    try:
+        addresses, changes = _run(model, blocks, lives.num_events, _emptied(lives))
+    except OutOfMemory:  # what it would take is still to be told
+        return placed(device, lives, settings, limit_bytes=None)
+    moved = {life.address: address for life, address in zip(lives.lives, addresses, strict=True)}
+    owners = [(term, moved.get(address, address), position) for term, address, position in device.owners]
+
+    def reserved(address: int, size: int) -> Range:
+        return Range(address, size, is_split=settings.expandable_segments or size <= SMALL_SEGMENT_BYTES)
+
+    return msgspec.structs.replace(device, owners=owners), replace(
+        lives,
+        lives=[replace(life, address=address) for life, address in zip(lives.lives, addresses, strict=True)],
+        segments=[reserved(address, size) for address, size in model.segments()],
+        segment_events=[(event, sign, reserved(address, size)) for event, sign, address, size in changes],
+    )
+
+
+def _run(
+    model: CachingAllocator, blocks: Iterable[Block], num_events: int, emptied: Sequence[int]
+) -> tuple[list[int], list[tuple[int, int, int, int]]]:
+    """Allocate and release in order: the address of each block, and changes of what is reserved, by event."""
+    begins: dict[int, tuple[int, int]] = {}
+    ends: dict[int, int] = {}
+    addresses: list[int] = []
+    for name, (born, died, size) in enumerate(blocks):
+        ends[died] = name
+        addresses.append(model.allocate(name, size) if born < 0 else 0)
+        if born >= 0:
+            begins[born] = name, size
+    changes = []
+    given_back = set(emptied)
+    for event in range(num_events):
+        if event in given_back:
+            model.empty_cache()
+        if event in begins:
+            name, size = begins[event]
+            addresses[name] = model.allocate(name, size)
+        elif event in ends:
+            model.release(ends[event])
+        changes += [(event, *change) for change in model.changes]
+        model.changes.clear()
+    return addresses, changes
+
+
+def _emptied(lives: Lives) -> list[int]:
+    return sorted({number for number, sign, _ in lives.segment_events if sign < 0})
+
+
+def _ordered(lives: Lives) -> list[Life]:
+    """By birth; older ones by death, and those that outlive the history by size: another run has other addresses."""
+    shared = [life for life in lives.lives if not lives.is_private(life)]
+    return sorted(shared, key=lambda life: (life.born, life.died, life.size))

@@ -1,0 +1,64 @@
+"""What the driver counts for one process on one GPU, with the memory of other processes apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from dynotune.probe.facts.gpu import QUESTIONS
+from dynotune.probe.sources.nvml import NvmlUnavailable, answer, session, visible_in
+from dynotune.schema.facts import Unknown, needed, or_unknown
+
+MOST_OUTSIDE_BYTES = 3 << 30
+"""The context, modules and libraries of one process hold less beyond torch's allocator."""
+
+
+class DeviceMemory(NamedTuple):
+    """What is used on a GPU in all, and by each process that NVML lists."""
+
+    used_bytes: int
+    by_pid: Mapping[int, int]
+
+
+@or_unknown()
+def device_memory(env: Mapping[str, str], cuda_index: int, *, nvml: Any = None) -> DeviceMemory | Unknown:
+    """The memory in use on the GPU that a command under `env` numbers `cuda_index`."""
+    try:
+        with session(nvml) as library:
+            visible = needed(visible_in(library, env))
+            if cuda_index >= len(visible):
+                return Unknown(f"NVML lists no GPU {cuda_index} for this command")
+            return needed(answer(library, lambda: _memory(library, visible[cuda_index])))
+    except NvmlUnavailable as unavailable:
+        return Unknown(unavailable.reason)
+
+
+def _memory(nvml: Any, index: int) -> DeviceMemory:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    used: Any = QUESTIONS["memory_used_bytes"](nvml, handle)
+    listed = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    return DeviceMemory(int(used), {int(one.pid): int(one.usedGpuMemory) for one in listed if one.usedGpuMemory})
+
+
+def own_bytes(
+    now: DeviceMemory | Unknown, before: DeviceMemory | Unknown, pid: int, reserved_bytes: int
+) -> tuple[int | Unknown, str]:
+    """The memory of process `pid`, and by what it is told; "" where NVML counts it under this number.
+
+    In a container of its own numbers the process is the one that came since the start and holds what its allocator
+    reserved. If NVML lists none there, it holds what the device has more in use.
+    """
+    if isinstance(now, Unknown):
+        return now, ""
+    if now.by_pid.get(pid, -1) >= reserved_bytes:  # or the number is that of another process outside
+        return now.by_pid[pid], ""
+    if isinstance(before, Unknown):
+        return Unknown("NVML does not list the process: in a container it may have another number outside"), ""
+    came = [size for other, size in now.by_pid.items() if other not in before.by_pid]
+    found, how = came, "that of the process which NVML lists since its start"
+    if not now.by_pid:
+        found, how = [now.used_bytes - before.used_bytes], "what the device had more in use than before its start"
+    fitting = [size for size in found if reserved_bytes <= size <= reserved_bytes + MOST_OUTSIDE_BYTES]
+    if len(fitting) == 1:
+        return fitting[0], how
+    return Unknown("NVML does not tell the process from others on the GPU"), ""

@@ -1,0 +1,111 @@
+"""Where device memory goes and what fits: what `dynotune memory` says. Defined in docs/reference/records.md."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import msgspec
+
+from dynotune.schema.facts import Unknown
+
+# fmt: off
+TermName = Literal[
+    "weights", "gradients", "optimizer", "buffers", "inputs", "activations", "temporary", "kept", "workspaces",
+    "blocks", "graph-pools", "rounding", "cache", "fragmentation", "context", "unknown",
+]
+# fmt: on
+ORDER: tuple[TermName, ...] = get_args(TermName)
+"""As they are told. `blocks` are those of a snapshot, which does not say whose they are."""
+
+Verdict = Literal["fits", "too-close", "does-not-fit"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+
+
+class Term(msgspec.Struct, frozen=True, kw_only=True):
+    """One part of the memory of a process. `modules`, `lines`: empty where they were not recorded."""
+
+    name: TermName
+    num_bytes: int
+    modules: dict[str, int] = {}
+    lines: dict[str, int] = {}
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True, tag="moment"):
+    """The memory of a process at one moment, in terms that add up."""
+
+    process_bytes: int | Unknown
+    reserved_bytes: int
+    requested_bytes: int
+    terms: list[Term]
+
+    def of(self, name: TermName) -> int:
+        """Bytes of one term; 0 where it is not there."""
+        return sum(term.num_bytes for term in self.terms if term.name == name)
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(term.num_bytes for term in self.terms)
+
+
+class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory of one process on one device. None is what a snapshot does not tell."""
+
+    rank: int | None = None
+    pid: int | None = None
+    device: int
+    total_bytes: int | None = None
+    others_bytes: int | Unknown = Unknown("a snapshot does not tell")
+    peak: Moment | Unknown = Unknown("there is no history")
+    steady: Moment | Unknown = Unknown("there is no history")
+    trains: bool | None = None
+    num_samples: int | None = None
+    step_s: float | None = None
+    before_s: float | None = None
+    spread_bytes: int = 0
+    facts: dict[str, bool | int | float | str | None] = {}
+    notes: list[str] = []
+
+
+class DeviceOwners(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose blocks are on one device, as the agent tells it."""
+
+    device: int
+    marks: list[tuple[str, int]]
+    owners: list[tuple[TermName, int, int]]
+    num_events: int
+    reserved_bytes: int
+    free_bytes: int
+    total_bytes: int
+
+
+class Owners(msgspec.Struct, frozen=True, kw_only=True):
+    """`memory-….json` in the run folder, beside the snapshot of the same name."""
+
+    schema: str = "dynotune.memory_owners/1"
+    devices: list[DeviceOwners]
+    trains: bool
+    num_samples: int | None
+    step_s: list[float]
+    facts: dict[str, bool | int | float | str | None]
+    notes: list[str]
+
+
+class Fit(msgspec.Struct, frozen=True, kw_only=True):
+    """One batch on one card."""
+
+    batch: int
+    num_bytes: int
+    measured_bytes: int | Unknown = Unknown("it was not run")
+    verdict: Verdict
+
+
+class Capacity(msgspec.Struct, frozen=True, kw_only=True, tag="capacity"):
+    """What fits on one card. `measured`: by batch."""
+
+    card: str
+    limit_bytes: int
+    margin_bytes: int
+    measured: dict[int, Moment]
+    residual: float
+    largest: int | Unknown
+    fits: list[Fit]

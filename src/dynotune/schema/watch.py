@@ -1,0 +1,106 @@
+"""The view of `dynotune watch`: made once a second, and only shown by terminal, page and metrics.
+
+Terminal, page and metrics name and write a value by the unit that ends its field's name.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from dynotune.schema.facts import Unknown
+
+AlertId = Literal["input-bound", "throughput-drop", "memory-growth", "rank-lag", "stalled", "device-shared"]
+Cause = Literal["", "input", "device", "host", "cpu", "waiting", "stalled"]
+
+
+class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps of one rank in the last minute."""
+
+    rank: str
+    pid: int
+    num_steps: int
+    median_s: float | None = None
+    p95_s: float | None = None
+    p99_s: float | None = None
+    samples_per_s: float | None = None
+    input_share: float | None = None
+    longest_s: float | None = None
+
+
+class GpuView(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU now, by NVML."""
+
+    nvml_index: int
+    kernel_running_percent: float | Unknown
+    sm_active_percent: float | Unknown
+    tensor_active_percent: float | Unknown
+    memory_used_bytes: float | Unknown
+    memory_bytes: float | Unknown
+    power_w: float | Unknown
+    sm_clock_mhz: float | Unknown
+    temperature_c: float | Unknown
+    pcie_rx_bytes_per_s: float | Unknown
+    pcie_tx_bytes_per_s: float | Unknown
+    clock_limits: list[str] = []
+    others: list[str] = []
+
+
+class ProcessView(msgspec.Struct, frozen=True, kw_only=True):
+    """One process; rates and shares are of its last ten seconds."""
+
+    pid: int
+    role: str
+    cores: float | None
+    num_threads: int
+    rss_bytes: int
+    state: str
+    at_disk_share: float = 0.0
+    disk_bytes_per_s: float | None = None
+    read_bytes_per_s: float | None = None
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """A moment on the time axis."""
+
+    at_s: float
+    step: int
+    kind: Literal["epoch", "pause", "bottleneck"]
+    text: str
+
+
+class Alert(msgspec.Struct, frozen=True, kw_only=True):
+    """Something is wrong; `whose` is a rank, a GPU, or empty for the whole run."""
+
+    id: AlertId
+    text: str
+    whose: str = ""
+    since_step: int | None = None
+    details: list[str] = []
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """One second's view of a run. Times are on CLOCK_MONOTONIC; `clock_s` is the same moment since 1970."""
+
+    schema: str = "dynotune.view/1"
+    command: list[str]
+    at_s: float
+    clock_s: float
+    state: Literal["starting", "running", "ended"]
+    verdict: str
+    cause: Cause
+    since_step: int | None
+    exit_code: int | None
+    num_steps: int
+    steps_s: list[StepTimes]
+    samples_per_s: float | None
+    gpus: list[GpuView] | Unknown
+    processes: list[ProcessView]
+    num_processes: int
+    cores: float | None
+    num_cpus: int
+    memory_bytes: int
+    marks: list[Mark]
+    alerts: list[Alert]
+    notes: list[str]

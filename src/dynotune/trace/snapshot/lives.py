@@ -1,0 +1,230 @@
+"""Each block of a history: what it holds, where it came from, from which event to which it lives, and in which segment.
+
+Sizes in a history are as the program asked. What the allocator made of them follows from the addresses: in the pool
+of large blocks a piece of up to 1 MiB is not split off, so a gap of that size belongs to the block before it; all other
+blocks are multiples of 512 bytes (c10/cuda/CUDACachingAllocator.cpp).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from dynotune.schema.memory import TermName
+from dynotune.schema.trace_summary import Place
+from dynotune.trace.snapshot.history import ADDRESS_MASK, BLOCKS, SEGMENTS, Event, Stacks
+
+GRANULE_BYTES = 512
+UNSPLIT_BYTES = 1 << 20
+NOWHERE = Place()
+SMALL_SEGMENT_BYTES = 2 << 20
+_DISAGREE = (
+    "the history and the blocks at its end disagree: events were left out (skip_actions), "
+    "or another thread allocated while the snapshot was taken"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One block from its allocation to its release.
+
+    Args:
+        size: as the program asked.
+        born: number of its event among allocations and releases; -1 for one that is older than the history.
+        died: of its release; the number of all events where it outlives them.
+        module: path of the module in whose forward it was allocated; "" outside of one.
+    """
+
+    address: int
+    size: int
+    born: int
+    died: int
+    where: Place = NOWHERE
+    module: str = ""
+
+
+Held = Sequence[tuple[Life, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Reserved memory: a segment.
+
+    Args:
+        is_split: pieces of any multiple of 512 bytes are split off: small pool, or expandable.
+        is_private: of a pool of its own, as a CUDA graph's.
+    """
+
+    address: int
+    size: int
+    is_split: bool = False
+    is_private: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """The blocks of one device.
+
+    Args:
+        num_events: allocations and releases in the history.
+        segment_events: of segments, as (number of block events before it, sign, range).
+        failures: allocations that failed, as (number of block events before it, bytes asked for, place).
+        unknown: why the history does not tell: then these are the blocks at the snapshot; "" where it does.
+    """
+
+    device: int
+    lives: list[Life]
+    num_events: int
+    segments: list[Range]
+    segment_events: list[tuple[int, int, Range]] = field(default_factory=list)
+    failures: list[tuple[int, int, Place]] = field(default_factory=list)
+    unknown: str = ""
+    _private: list[tuple[int, int]] = field(default_factory=list)
+
+    def peak(self, first: int = 0) -> int:
+        """The number of events after which most was live, from `first` on; blocks of private pools count, too."""
+        change = np.zeros(self.num_events + 2, dtype=np.int64)
+        for life in self.lives:
+            change[life.born + 1] += life.size
+            change[min(life.died, self.num_events) + 1] -= life.size
+        return first + int(np.cumsum(change)[first:-1].argmax())
+
+    def alive(self, event: int) -> list[Life]:
+        """Blocks that are live after `event` events."""
+        return [life for life in self.lives if life.born < event <= life.died]
+
+    def is_private(self, life: Life) -> bool:
+        """Whether the block lies in a private pool."""
+        return any(start <= life.address < start + size for start, size in self._private)
+
+    def room(self, event: int) -> tuple[int, dict[TermName, int]]:
+        """Bytes of reserved memory after `event` events, and of it what was not asked for.
+
+        `rounding`: more than was asked for, in live blocks. `cache`: segments without any of these. `fragmentation`:
+        free between those of other segments. `graph-pools`: all of private pools; their blocks count nowhere else.
+        """
+        blocks = sorted((life.address, life.size) for life in self.alive(event))
+        starts = [address for address, _ in blocks]
+        room: dict[TermName, int] = {"rounding": 0, "cache": 0, "fragmentation": 0, "graph-pools": 0}
+        segments = self._segments_at(event)
+        for one in segments:
+            inside = blocks[bisect_right(starts, one.address - 1) : bisect_right(starts, one.address + one.size - 1)]
+            if one.is_private or not inside:
+                room["graph-pools" if one.is_private else "cache"] += one.size
+                continue
+            room["fragmentation"] += one.size
+            ends = [address for address, _ in inside[1:]] + [one.address + one.size]
+            for (address, size), end in zip(inside, ends, strict=True):
+                real = min(max(GRANULE_BYTES, -(-size // GRANULE_BYTES) * GRANULE_BYTES), end - address)
+                gap = end - address - real
+                real += gap if not one.is_split and gap <= UNSPLIT_BYTES else 0
+                room["rounding"] += real - size
+                room["fragmentation"] -= real
+        return sum(one.size for one in segments), room
+
+    def _segments_at(self, event: int) -> list[Range]:
+        """Segments after `event` events: those of the end, with what came later taken back."""
+        found = list(self.segments)
+        for number, sign, one in reversed(self.segment_events):
+            if number < event:
+                break
+            found = _without(found, one) if sign > 0 else [*found, one]
+        return found
+
+
+def lives_of(
+    device: int, events: Sequence[Event], held: Held, segments: list[Range], stacks: Stacks, *, is_sized: bool
+) -> Lives:
+    """Lives of all blocks; those of the snapshot alone where the history does not lead to them.
+
+    Args:
+        held: blocks at the snapshot, and how large they are there; `is_sized`: it tells what was asked for in each.
+    """
+    private = sorted((one.address, one.size) for one in segments if one.is_private)
+    unknown = _why_unknown(events, is_sized=is_sized)
+    found = _followed([] if unknown else events, held, stacks)
+    if found is None:
+        unknown, found = _DISAGREE, _followed([], held, stacks)
+    assert found is not None
+    lives, number, segment_events = found
+    failures, before = [], 0
+    for event in events:
+        before += event.action in BLOCKS
+        if event.action == "oom":
+            failures.append((min(before, number), event.size, stacks.place(event.frames)))
+    return Lives(device, lives, number, segments, segment_events, failures, unknown, private)
+
+
+def _why_unknown(events: Sequence[Event], *, is_sized: bool) -> str:
+    actions = {event.action for event in events}
+    if len(events) < 2 or not actions & {*BLOCKS, *SEGMENTS, "oom"}:
+        return 'the snapshot has no history: record with torch.cuda.memory._record_memory_history("all")'
+    if not is_sized:
+        return "the snapshot does not tell requested sizes: it is of a torch older than 2.1"
+    if not actions & BLOCKS.keys():
+        return "the history has no allocations: they were left out with skip_actions"
+    if any(event.addr is None for event in events if event.action in BLOCKS):
+        return "events have no addresses"
+    return ""
+
+
+def _followed(
+    events: Sequence[Event], held: Held, stacks: Stacks
+) -> tuple[list[Life], int, list[tuple[int, int, Range]]] | None:
+    """Lives, their number of events, and events of segments; None if the events do not lead to the blocks held."""
+    named = {(event.addr or 0) & ADDRESS_MASK for event in events if event.action in BLOCKS}
+    # A block that no event names was there all the time, so nothing was allocated in its place.
+    kept = sorted((one.address, one.address + size) for one, size in held if one.address not in named)
+    starts = [start for start, _ in kept]
+    born: dict[int, tuple[int, Event]] = {}
+    lives: list[Life] = []
+    segment_events: list[tuple[int, int, Range]] = []
+    touched: set[int] = set()
+    number = 0
+    for event in events:
+        address = (event.addr or 0) & ADDRESS_MASK
+        if (sign := SEGMENTS.get(event.action)) is not None:
+            split = event.size <= SMALL_SEGMENT_BYTES or event.action.endswith("map")
+            segment_events.append((number, sign, Range(address, event.size, is_split=split)))
+        if event.action not in BLOCKS:
+            continue
+        if event.action == "alloc":
+            before = bisect_right(starts, address)
+            covered = before > 0 and kept[before - 1][1] > address
+            if address in born or covered or bisect_left(starts, address + event.size) > before:
+                return None
+            born[address] = number, event
+        elif address in touched and address not in born:
+            return None
+        else:
+            lives.append(_life(stacks, address, event, born.pop(address, None), number))
+        touched.add(address)
+        number += 1
+    if born.keys() != touched & {one.address for one, _ in held}:
+        return None
+    lives += [_life(stacks, address, event, (at, event), number) for address, (at, event) in born.items()]
+    lives += [replace(one, died=number) for one, _ in held if one.address not in named]
+    return lives, number, segment_events
+
+
+def _life(stacks: Stacks, address: int, event: Event, begun: tuple[int, Event] | None, died: int) -> Life:
+    if begun is None:
+        return Life(address, event.size, -1, died)
+    number, first = begun
+    return Life(address, first.size, number, died, stacks.place(first.frames), stacks.module(first.frames))
+
+
+def _without(ranges: Sequence[Range], gone: Range) -> list[Range]:
+    found, end = [], gone.address + gone.size
+    for one in ranges:
+        one_end = one.address + one.size
+        if end <= one.address or one_end <= gone.address:
+            found.append(one)
+            continue
+        for start, stop in ((one.address, gone.address), (end, one_end)):
+            if start < stop:
+                found.append(Range(start, stop - start, one.is_split, one.is_private))
+    return found

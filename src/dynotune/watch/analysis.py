@@ -1,0 +1,338 @@
+"""Judge the last seconds: the cause in one sentence, since which step, and what is wrong enough for an alert.
+
+Each second's `Look` becomes a `Moment`, and a change is a moment unlike those of the past. What the alerts mean stands
+in the guide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from statistics import fmean, median
+from typing import NamedTuple
+
+from dynotune.schema.facts import Unknown
+from dynotune.schema.watch import Alert, Cause, GpuView, ProcessView
+from dynotune.text import words
+from dynotune.watch.store import Bin, Series, Store
+
+WINDOW_S, LONGEST_WINDOW_S, FEWEST_STEPS = 10.0, 60.0, 10
+MINUTE_S = 60.0
+INPUT_BOUND, DEVICE_BOUND, DEVICE_IDLE = 0.25, 0.85, 0.05
+STILL = 0.6
+"""Of a bound: what is so stays so until it is below this, for shares of ten seconds vary."""
+FEWEST_BINS, LONG_STEP_S, FEWEST_LONG = 5, 5.0, 3
+"""Seconds with steps that a pace needs; steps that are long fill fewer."""
+DROP, BELOW_ALL = 0.9, 0.97
+"""A pace is slow below this share of its usual past, if it is also below so much of the slowest that was usual."""
+PAST_S, FEWEST_PAST, MOST_MOMENTS, LOOKS = 20.0, 30, 600, 3
+"""The past ends this long before now, and is so many looks at least. What passes within three looks is no change."""
+MORE_CORES, LAG = 0.25, 0.1
+STALL_S, STALL_STEPS, BUSY_STALL_S, QUIET_CORES = 10.0, 10.0, 300.0, 0.1
+WARM_S, LEAST_GROWTH_BYTES = 30.0, 64 << 20
+GROWTH = ((15.0, 600.0), (120.0, 3600.0), (600.0, 86400.0))
+"""Seconds in which memory grew all along, and in how many more it would be full."""
+SLOWING = {"sw-power-cap", "hw-slowdown", "sw-thermal", "hw-thermal", "hw-power-brake"}
+CAUSES: dict[Cause, str] = {
+    "input": "Input-bound: the loader lets each step wait {input} of its time",
+    "device": "Device-bound: a kernel runs {device} of the time, and steps wait {input} for input",
+    "host": "Host-bound: no kernel runs {idle} of the time, and steps wait only {input} of it for input",
+    "cpu": "Compute-bound on the CPU: {cores} of {num_cpus} cores are busy, and steps wait {input} for input",
+    "waiting": "The program waits outside of its loader: {cores} of {num_cpus} cores are busy",
+}
+
+
+class Shares(NamedTuple):
+    """Shares of the steps' time: waits for input, and kernels on the GPU."""
+
+    input: float
+    device: float | None
+
+
+class Look(NamedTuple):
+    """All that is known at one moment."""
+
+    now: float
+    begun_s: float
+    store: Store
+    gpus: Sequence[GpuView]
+    rows: Sequence[ProcessView]
+    room_bytes: int | None
+    num_cpus: int
+    step: int
+
+    @property
+    def ranks(self) -> list[str]:
+        return self.store.whose("step")
+
+    def lately(self, name: str, whose: str = "", length_s: float = WINDOW_S) -> Bin:
+        return self.store.of(name, whose).over(self.now - length_s)
+
+    def mean(self, name: str) -> float | None:
+        """Over the last ten seconds, and over all that have one."""
+        found = [mean for whose in self.store.whose(name) if not math.isnan(mean := self.lately(name, whose).mean)]
+        return fmean(found) if found else None
+
+    def window_s(self, rank: str) -> float:
+        """Ten seconds, or as long as ten steps take."""
+        num = 0
+        for each in reversed(self.store.of("step", rank).bins(self.now - LONGEST_WINDOW_S)):
+            num += each.num
+            if num >= FEWEST_STEPS:
+                return max(WINDOW_S, self.now - each.begin_s)
+        return LONGEST_WINDOW_S
+
+    def shares(self, length_s: float | None = None) -> Shares | None:
+        """Shares of the steps' time lately; None without steps."""
+        step_s, wait_s = (
+            sum(self.lately(name, rank, length_s or self.window_s(rank)).total for rank in self.ranks)
+            for name in ("step", "wait")
+        )
+        if not step_s:
+            return None
+        percent = self.mean("gpu.kernel_running_percent")
+        return Shares(wait_s / step_s, None if percent is None else percent / 100)
+
+    def pace_s(self) -> float | None:
+        """Median over the last seconds of the first rank's mean step: a pause in between does not move it."""
+        found = [each.mean for each in self.steps(self.now - self.window_s(self.ranks[0]))] if self.ranks else []
+        if not found or len(found) < (FEWEST_BINS if median(found) < LONG_STEP_S else FEWEST_LONG):
+            return None
+        # The last three seconds know what has passed already.
+        return min(median(found), median(found[-3:]))
+
+    def steps(self, begin_s: float) -> list[Bin]:
+        """Steps of the first rank, second by second."""
+        return self.store.of("step", self.ranks[0]).bins(begin_s)
+
+
+class Moment(NamedTuple):
+    """Findings of one look; `is_usual` unless its pace was slow."""
+
+    at_s: float
+    step: int
+    cause: Cause
+    pace_s: float | None
+    shares: Shares | None
+    cores: float | None
+    others: float | None
+    is_usual: bool = True
+
+
+class Change(NamedTuple):
+    """The last moment of the cause before, the first of the present one, and its first step."""
+
+    before: Moment
+    first: Moment
+    step: int
+
+
+class Analysis:
+    """Judges one look after another, and keeps the moments."""
+
+    def __init__(self) -> None:
+        self.past: deque[Moment] = deque(maxlen=MOST_MOMENTS)
+
+    def judge(self, look: Look) -> tuple[Moment, list[Alert], Change | None]:
+        """Return this moment, its alerts, and the change that led to its cause."""
+        shares, pace_s = look.shares(), look.pace_s()
+        usual = [each for each in self.past if each.is_usual and each.pace_s and each.at_s <= look.now - PAST_S]
+        is_usual = pace_s is None or len(usual) < FEWEST_PAST
+        if pace_s is not None and not is_usual:
+            paces = [each.pace_s or 0.0 for each in usual]
+            is_usual = pace_s * DROP <= median(paces) or pace_s * BELOW_ALL <= max(paces)
+        stalls = list(stalled(look))
+        before = self.past[-1].cause if self.past else ""
+        cause = "stalled" if stalls else cause_of(look, shares, before) if shares else ""
+        now = Moment(look.now, look.step, cause, pace_s, shares, look.mean("cores"), look.mean("others"), is_usual)
+        found = [*stalls, *memory_growth(look), *device_shared(look)]
+        if not stalls:  # a program that stands still is not judged by its pace
+            found += [*input_bound(look), *rank_lag(look)]
+            if not (is_usual or any(each.is_usual for each in list(self.past)[-LOOKS:])):
+                found += throughput_drop(look, now, usual)
+        change = self._change(look, now)
+        self.past.append(now)
+        return now, found, change
+
+    def _change(self, look: Look, now: Moment) -> Change | None:
+        """Less than three looks of another cause are no change."""
+        first, before, num_other = now, now, 0
+        for each in reversed(self.past):
+            if each.cause == now.cause:
+                first, num_other = each, 0
+            elif each.cause:
+                num_other += 1
+                before = each if num_other == 1 else before
+                if num_other == LOOKS:
+                    return Change(before, first, _first_step(look, before, first)) if look.ranks else None
+        return None
+
+
+def _first_step(look: Look, before: Moment, first: Moment) -> int:
+    """The first second whose steps are nearer to what came after than to what was."""
+    old_s, after = before.pace_s or math.nan, [each.mean for each in look.steps(first.at_s)]
+    new_s = median(after) if after else first.pace_s or math.nan
+    bins = [each for each in look.steps(before.at_s - WINDOW_S) if each.begin_s <= first.at_s]
+    return next((each.first for each in bins if abs(each.mean - new_s) < abs(each.mean - old_s)), first.step)
+
+
+# The cause, and its reasons
+
+
+def cause_of(look: Look, shares: Shares, before: Cause = "") -> Cause:
+    device = shares.device or 0.0
+    if shares.input >= INPUT_BOUND * (STILL if before == "input" else 1.0) and device < DEVICE_BOUND:
+        return "input"
+    if device > DEVICE_IDLE:
+        return "device" if device >= DEVICE_BOUND else "host"
+    return "waiting" if (look.mean("cores") or 1.0) < 0.5 else "cpu"
+
+
+def sentence(look: Look, now: Moment) -> str:
+    """The cause in words, with its reason."""
+    if now.shares is None or now.cause not in CAUSES:
+        return ""
+    shares, cores = now.shares, words.UNKNOWN if now.cores is None else f"{now.cores:.1f}"
+    idle = None if shares.device is None else words.share(1 - shares.device)
+    values = {"input": words.share(shares.input), "device": words.share(shares.device), "idle": idle, "cores": cores}
+    text = CAUSES[now.cause].format(**values, num_cpus=look.num_cpus)
+    reason = loader_reason(look) if now.cause == "input" else _device_reason(look)
+    return f"{text} ({reason})" if reason else text
+
+
+def loader_reason(look: Look) -> str:
+    """Why the loader is late, by what its workers do; may be empty."""
+    workers = [row for row in look.rows if row.role.startswith("worker")]
+    num, others = len(workers), look.mean("others") or 0.0
+    at_disk = sum(row.at_disk_share >= 0.3 for row in workers)
+    cores = [row.cores for row in workers if row.cores is not None]
+    busy, idle = sum(each >= 0.8 for each in cores), sum(each < 0.1 for each in cores)
+    stopped = [row.pid for row in workers if row.state == "stopped"]
+    if not workers:
+        return "no worker processes: the program makes its batches itself" if look.rows else ""
+    if stopped or at_disk:
+        return f"worker {stopped[0]} is stopped" if stopped else f"{at_disk} of {num} workers are at their disk"
+    if others > look.num_cpus / 4 and not idle:
+        return f"other processes use {others:.1f} of {look.num_cpus} cores"
+    waits = f"{idle} of {num} workers sleep or wait, outside of the CPU" if idle else ""
+    return f"all {num} workers compute all the time" if busy == num else waits
+
+
+def _device_reason(look: Look) -> str:
+    shared = [f"GPU {gpu.nvml_index} is shared with {other}" for gpu in look.gpus for other in gpu.others]
+    limits = {gpu.nvml_index: sorted(SLOWING.intersection(gpu.clock_limits)) for gpu in look.gpus}
+    slowed = [f"the clock of GPU {index} is limited: {', '.join(names)}" for index, names in limits.items() if names]
+    return "; ".join([*shared, *slowed][:2])
+
+
+# Alerts
+
+
+def throughput_drop(look: Look, now: Moment, usual: Sequence[Moment]) -> Iterator[Alert]:
+    pace_s, usual_s = now.pace_s or 0.0, median(each.pace_s or 0.0 for each in usual)
+    why = [each for each in (_grown(look, now, usual, pace_s, usual_s), _device_reason(look)) if each]
+    text = f"Steps take {words.duration(pace_s)}, {1 - usual_s / pace_s:.0%} less throughput than before "
+    text += f"({words.duration(usual_s)}): {'; '.join(why) or 'nothing that is watched says why'}."
+    yield Alert(id="throughput-drop", text=text)
+
+
+def _grown(look: Look, now: Moment, usual: Sequence[Moment], pace_s: float, usual_s: float) -> str:
+    """Name what a step takes longer for than it did: the input, else the host, else who uses the cores."""
+    before = [each.shares for each in usual if each.shares]
+    if now.shares and before:
+        more_s = now.shares.input * pace_s - fmean(each.input for each in before) * usual_s
+        if more_s > (pace_s - usual_s) / 2:
+            return "the wait for input grew" + (f" ({reason})" if (reason := loader_reason(look)) else "")
+        devices = [each.device for each in before if each.device is not None]
+        if devices and now.shares.device is not None and now.shares.device < fmean(devices) - 0.05:
+            return "the GPU idles more: the host does more between its kernels"
+    for who, cores, earlier in (
+        ("other processes use", now.others, [each.others for each in usual if each.others is not None]),
+        ("the program itself uses", now.cores, [each.cores for each in usual if each.cores is not None]),
+    ):
+        if cores is not None and earlier and cores > fmean(earlier) + MORE_CORES:
+            return f"{who} {cores:.1f} of {look.num_cpus} cores, {fmean(earlier):.1f} before"
+    return ""
+
+
+def input_bound(look: Look) -> Iterator[Alert]:
+    shares = look.shares(MINUTE_S)
+    first_s = look.steps(-math.inf)[0].begin_s if look.ranks else look.now
+    if shares and look.now - first_s >= MINUTE_S and cause_of(look, shares) == "input":
+        reason, text = loader_reason(look), f"Steps waited {words.share(shares.input)} of the last minute for input"
+        yield Alert(id="input-bound", text=f"{text}: {reason}." if reason else f"{text}.")
+
+
+def rank_lag(look: Look) -> Iterator[Alert]:
+    """A rank that is behind the others, and in what."""
+    steps, wait_s = {}, {}
+    for rank in look.ranks:
+        step, wait = (look.lately(name, rank, look.window_s(rank)) for name in ("step", "wait"))
+        if step.num >= (FEWEST_STEPS if step.mean < LONG_STEP_S else FEWEST_LONG):
+            steps[rank], wait_s[rank] = step.quantile(0.5), wait.mean
+    parts = (
+        (wait_s, LAG, "it waits {} longer for input in each step"),
+        (steps, LAG + 0.02, "its steps take {} longer, and not for input: look at its forward, cores and GPU"),
+    )
+    for values, least, why in parts if len(steps) > 1 else ():
+        usual = {rank: [other for other in steps if other != rank] for rank in steps}
+        more_s = {rank: values[rank] - median(values[other] for other in others) for rank, others in usual.items()}
+        late = {rank: more for rank, more in more_s.items() if more > least * median(steps[r] for r in usual[rank])}
+        for rank, more in late.items():
+            text = f"Rank {rank} lags: {why.format(words.duration(more))}."
+            yield Alert(id="rank-lag", whose=rank, text=text)
+        if late:
+            return  # what a part explains makes the steps of those that wait uneven, too
+
+
+def memory_growth(look: Look) -> Iterator[Alert]:
+    pace_s = look.store.of("step", look.ranks[0]).ever.quantile(0.5) if look.ranks else math.nan
+    asked: list[tuple[str, str, Series, float | None]] = [("", "The run", look.store.of("rss"), look.room_bytes)]
+    for gpu in look.gpus:
+        used, all_, index = gpu.memory_used_bytes, gpu.memory_bytes, str(gpu.nvml_index)
+        room = None if isinstance(used, Unknown) or isinstance(all_, Unknown) else all_ - used
+        asked.append((index, f"GPU {index}", look.store.of("gpu.memory_used_bytes", index), room))
+    for whose, name, series, room in asked if pace_s > 0 and look.now - look.begun_s >= WARM_S else ():
+        if room is not None and (per_s := growth(series, look.now, room)) is not None:
+            text = f"{name} takes {words.num_bytes(per_s * 60)} more memory each minute: the {words.num_bytes(room)} "
+            text += f"left would be used up in {words.duration(room / per_s)}, "
+            text += f"at about step {look.step + int(room / per_s / pace_s):,}."
+            yield Alert(id="memory-growth", whose=whose, text=text)
+
+
+def growth(series: Series, now: float, room_bytes: float) -> float | None:
+    """Bytes a second, where it grew all along and would soon be full; None elsewhere."""
+    for length_s, full_s in GROWTH:
+        bins = series.bins(now - length_s)
+        if len(bins) < 6 or bins[-1].begin_s - bins[0].begin_s < 0.8 * length_s:
+            continue
+        ends = [len(bins) * at // 6 for at in range(7)]
+        lows = [min(each.mean for each in bins[begin:end]) for begin, end in pairwise(ends)]
+        grew, per_s = lows[-1] - lows[0], (lows[-1] - lows[0]) / (length_s * 5 / 6)
+        if all(a < b for a, b in pairwise(lows)) and grew >= LEAST_GROWTH_BYTES and room_bytes < full_s * per_s:
+            return per_s
+    return None
+
+
+def stalled(look: Look) -> Iterator[Alert]:
+    """No step for long, and nothing of the run is at work; or for very long."""
+    if not look.ranks:
+        return
+    ever = look.store.of("step", look.ranks[0]).ever
+    since_s = look.now - max(look.store.of("step", rank).last_s for rank in look.ranks)
+    usual_s, longest_s = ever.quantile(0.5), ever.most if ever.num > 1 else 0.0
+    cores, device = look.lately("cores", "", WINDOW_S / 2).mean, look.mean("gpu.kernel_running_percent") or 0.0
+    is_quiet = cores < QUIET_CORES and device < 100 * DEVICE_IDLE
+    if since_s > max(STALL_S if is_quiet else BUSY_STALL_S, STALL_STEPS * usual_s, 2 * longest_s):
+        does = "and no process computes" if is_quiet else "though its processes or its GPU are busy"
+        text = f"No step for {words.duration(since_s)} (usual: {words.duration(usual_s)}), {does}."
+        yield Alert(id="stalled", text=text)
+
+
+def device_shared(look: Look) -> Iterator[Alert]:
+    for gpu in look.gpus:
+        if gpu.others:
+            text = f"GPU {gpu.nvml_index} is shared: kernels of {', '.join(gpu.others[:3])}."
+            yield Alert(id="device-shared", whose=str(gpu.nvml_index), text=text)

@@ -1,0 +1,79 @@
+"""How a value is called and written in tables and metrics: by its field's name and the unit that ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dynotune.schema.facts import Unknown
+from dynotune.schema.watch import View
+from dynotune.text import words
+
+
+class Unit(NamedTuple):
+    """How it is written, and what Prometheus calls it: so many of that are one of these."""
+
+    write: Callable[[float], str]
+    metric: str
+    factor: float = 1.0
+
+
+UNITS = {
+    "_bytes_per_s": Unit(words.bandwidth, "bytes_per_second"),
+    "_per_s": Unit(words.rate, "per_second"),
+    "_s": Unit(words.duration, "seconds"),
+    "_bytes": Unit(words.num_bytes, "bytes"),
+    "_share": Unit(words.share, "ratio"),
+    "_percent": Unit("{:.0f}%".format, "ratio", 0.01),
+    "_w": Unit("{:.0f} W".format, "watts"),
+    "_mhz": Unit("{:.0f} MHz".format, "hertz", 1e6),
+    "_c": Unit("{:.0f} °C".format, "celsius"),
+}
+
+
+def unit_of(field: str) -> tuple[str, Unit | None]:
+    """The field's name without its unit, and the unit; None where it is no measure."""
+    ending = next((ending for ending in UNITS if field.endswith(ending)), None)
+    return (field, None) if ending is None else (field.removesuffix(ending), UNITS[ending])
+
+
+class Table(NamedTuple):
+    """A table to show, its cells as text."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+def tables(view: View) -> list[Table]:
+    """All of the view's that have rows; without columns of which nothing is known."""
+    gpus = [] if isinstance(view.gpus, Unknown) else view.gpus
+    parts: dict[str, Sequence[msgspec.Struct]] = {"Ranks": view.steps_s, "GPUs": gpus, "Processes": view.processes}
+    return [_table(title, rows) for title, rows in parts.items() if rows]
+
+
+def unknown(view: View) -> list[str]:
+    """Why the values are unknown that are."""
+    gpus = [msgspec.structs.asdict(gpu) for gpu in view.gpus] if isinstance(view.gpus, list) else [{"gpus": view.gpus}]
+    found = [(field, value.reason) for gpu in gpus for field, value in gpu.items() if isinstance(value, Unknown)]
+    reasons = {reason: unit_of(field)[0].replace("_", " ") for field, reason in found}
+    return [f"{name}: {reason}" for reason, name in reasons.items()]
+
+
+def _table(title: str, rows: Sequence[msgspec.Struct]) -> Table:
+    fields = rows[0].__struct_fields__
+    shown = [field for field in fields if any(getattr(row, field) not in (None, "", []) for row in rows)]
+    names = [unit_of(field)[0].removeprefix("num_").replace("_", " ") for field in shown]
+    return Table(title, names, [[_cell(field, getattr(row, field)) for field in shown] for row in rows])
+
+
+def _cell(field: str, value: Any) -> str:
+    if value is None or isinstance(value, Unknown):
+        return words.UNKNOWN
+    if unit := unit_of(field)[1]:
+        return unit.write(value)
+    if isinstance(value, list | str):
+        return words.plain(value if isinstance(value, str) else ", ".join(value))
+    return f"{value:,.1f}" if isinstance(value, float) else f"{value}"

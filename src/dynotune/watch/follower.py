@@ -1,0 +1,185 @@
+"""Follows a run folder: new steps, samples of the machine and processes, into the store."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dynotune import probe
+from dynotune.launch.process import processes
+from dynotune.launch.records import EPOCH, Record, Records
+from dynotune.schema import document
+from dynotune.schema.errors import RecordError
+from dynotune.schema.facts import Missing, Unknown, needed
+from dynotune.schema.run import Run
+from dynotune.schema.watch import GpuView, Mark
+from dynotune.text import words
+from dynotune.watch.processes import Processes
+from dynotune.watch.store import Store
+
+MOST_MARKS = 200
+PAUSE, PAUSE_S = 10.0, 0.25
+"""A step of so many times the median, and so long at least, holds something else."""
+GONE_S = 5.0
+"""A run without a living process is over after this time, if dynotune did not write down how it ended."""
+
+
+class Rank:
+    """One process that makes steps."""
+
+    def __init__(self, name: str, pid: int) -> None:
+        self.name, self.pid = name, pid
+        self.num_steps = self.num_cycles = self.num_files = 0
+        self.last_end_s: float | None = None
+        self.longest_s = 0.0
+        self.stacks_by: int | None = None
+
+
+class Follower:
+    """A run as it is now; nothing is written into its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.store, self.processes = folder, Store(), Processes()
+        self.ranks: dict[int, Rank] = {}
+        self.marks: deque[Mark] = deque(maxlen=MOST_MARKS)
+        self.gpus: list[GpuView] | Unknown = Unknown("not sampled yet")
+        self.begun_s: float | None = None
+        self.exit_code: int | None = None
+        self.is_over = False
+        self.notes: list[str] = []
+        self.command: list[str] = []
+        self._records, self._more = Records(folder), Records(folder, "process-*.more")
+        self._before: probe.Sample | None = None
+        self._alive_s = time.perf_counter()
+        # Known before the first sample: what its processes used before is none of the first second's.
+        self._known = self._records.update()
+        gpus = probe.nvml.visible_gpus(os.environ)
+        self._sampler = probe.Sampler(probe.host.usable_cpus(), gpus, self.pids, 1.0, watched=True)
+        self._sampler.start()
+
+    def close(self) -> None:
+        self._sampler.stop()
+
+    def pids(self) -> list[int]:
+        """The run's living processes, parents before children. Ids are used again, environments are not."""
+        found: dict[int, None] = {}
+        for pid in {record.pid: None for record in self._known}:
+            if pid not in found and processes.environment_holds(pid, b"DYNOTUNE_RUN=" + os.fsencode(self.folder)):
+                found |= dict.fromkeys(probe.descendants(pid))
+        return list(found)
+
+    def update(self, now: float) -> None:
+        """Read what has come. `now`: on CLOCK_MONOTONIC."""
+        self._known = self._records.update()
+        if self._known and not self.command:
+            # The first process is the command, or what a script began first.
+            self.command = list((self._known[0].last("process") or {}).get("argv") or [])
+        self.begun_s = min((record.start_s for record in self._known), default=None)
+        self.notes = [*self._sampler.errors]
+        for sample in self._sampler.samples[-1:]:
+            self._take_sample(sample)
+        for record in self._known:
+            self._rank(record)  # known before processes are called by their part in it
+        name = "rank {}" if len(self.ranks) > 1 else "program"
+        self.processes.update(self.pids(), {rank.pid: name.format(rank.name) for rank in self.ranks.values()}, now)
+        if self.processes.rows:
+            self._alive_s = now
+            self.store.add("rss", "", now, sum(row.rss_bytes for row in self.processes.rows))
+        more: list[Record] = []
+        with contextlib.suppress(RecordError):  # one is gone since it was listed
+            more = self._more.update()
+        for record in [*self._known, *more]:
+            self._take(record)
+        if not self.processes.rows and (self.folder / "run.json").exists():
+            self.exit_code, self.is_over = document.read(self.folder / "run.json", Run).exit_code, True
+        self.is_over |= bool(self._known) and now - self._alive_s > GONE_S
+
+    def _rank(self, record: Record) -> Rank | None:
+        """Whose record it is; None for a process that makes no steps, or none yet."""
+        if record.pid not in self.ranks and record.steps and record.events.get("cycle"):
+            number, taken = record.among_ranks("rank"), {rank.name for rank in self.ranks.values()}
+            name = str(len(self.ranks) if number is None or str(number) in taken else number)
+            self.ranks[record.pid] = Rank(name, record.pid)
+        return self.ranks.get(record.pid)
+
+    def _take(self, record: Record) -> None:
+        rank = self._rank(record)
+        if rank is None:
+            return
+        for cycle in record.events.get("cycle", [])[rank.num_cycles :]:
+            if rank.num_cycles == 0 or cycle.get("num_superseded"):
+                rank.num_steps, rank.last_end_s = 0, cycle.get("begin_s")
+            rank.num_cycles, rank.stacks_by = rank.num_cycles + 1, cycle.get("stacks_by")
+        number = int(record.path.stem.rpartition("-")[2])
+        if record.path.suffix == ".more" and record.steps and number >= rank.num_files:
+            if number > rank.num_files:
+                rank.last_end_s = None  # files between were gone before they were read
+            rank.num_files = number + 1
+        # They are kept in the store alone, in bounded room.
+        steps, record.steps[:] = record.steps[:], []
+        for step in steps:
+            self._take_step(rank, step)
+
+    def _take_step(self, rank: Rank, step: Any) -> None:
+        begin_s, rank.last_end_s = rank.last_end_s, step.end_s
+        rank.num_steps += 1
+        if begin_s is None:
+            return
+        took_s, number = max(0.0, step.end_s - begin_s), rank.num_steps - 1
+        is_long = took_s > max(PAUSE_S, rank.longest_s / 2)
+        ever, is_first = self.store.of("step", rank.name).ever, rank is next(iter(self.ranks.values()))
+        if is_first and step.flags & EPOCH:
+            self.marks.append(Mark(at_s=step.end_s, step=number, kind="epoch", text="a loader was begun anew"))
+        elif is_first and is_long and ever.num > 5 and took_s > PAUSE * ever.quantile(0.5):
+            text = f"{words.duration(took_s)}: a validation, a checkpoint, or something else"
+            self.marks.append(Mark(at_s=step.end_s, step=number, kind="pause", text=text))
+        rank.longest_s = max(rank.longest_s, took_s)
+        values = {"step": took_s, "wait": min(step.wait_s, took_s), "samples": step.num_samples}
+        for name, value in values.items():
+            if value is not None:
+                self.store.add(name, rank.name, step.end_s, value, number)
+
+    def _take_sample(self, sample: probe.Sample) -> None:
+        before, self._before = self._before, sample
+        if before is not None and sample.time_s <= before.time_s:
+            return
+        known = {} if isinstance(self.gpus, Unknown) else {gpu.nvml_index: gpu for gpu in self.gpus}
+        sampled = [] if isinstance(sample.gpus, Unknown) else sample.gpus
+        found = [_gpu(sample, gpu, known.get(gpu.nvml_index)) for gpu in sampled]
+        self.gpus = sample.gpus if isinstance(sample.gpus, Unknown) else found
+        for gpu in found:
+            for name, value in msgspec.structs.asdict(gpu).items():
+                if isinstance(value, int | float):
+                    self.store.add(f"gpu.{name}", str(gpu.nvml_index), sample.time_s, value)
+        if before is not None:
+            with contextlib.suppress(Missing):
+                self._take_cores(before, sample)
+
+    def _take_cores(self, before: probe.Sample, sample: probe.Sample) -> None:
+        took_s = sample.time_s - before.time_s
+        ours = (needed(sample.tree).cpu_s - needed(before.tree).cpu_s) / took_s
+        busy = (needed(sample.cores).busy_s - needed(before.cores).busy_s) / took_s
+        own = (sample.own_cpu_s - before.own_cpu_s) / took_s
+        for name, cores in {"cores": ours, "others": max(0.0, busy - ours - own)}.items():
+            self.store.add(name, "", sample.time_s, cores)
+
+
+def _gpu(sample: probe.Sample, gpu: probe.Gpu, before: GpuView | None) -> GpuView:
+    fields = {name: getattr(gpu, name) for name in GpuView.__struct_fields__ if hasattr(gpu, name)}
+    for name in ("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s"):
+        if before is not None and isinstance(fields[name], Unknown):  # asked less often than the rest
+            fields[name] = getattr(before, name)
+    known = [] if isinstance(gpu.processes, Unknown) or not sample.pids_comparable else gpu.processes
+    others = {each: each.sm_percent for each in known if not each.ours and isinstance(each.sm_percent, int)}
+    return GpuView(
+        kernel_running_percent=gpu.utilisation_percent,
+        **fields,
+        clock_limits=[] if isinstance(gpu.clock_reasons, Unknown) else probe.clock_reasons.names(gpu.clock_reasons),
+        others=[f"{each.name or '?'} ({each.pid}), {share}% of the time" for each, share in others.items() if share],
+    )

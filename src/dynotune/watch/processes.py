@@ -1,0 +1,109 @@
+"""The run's processes, second by second, and what their threads are at."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from dynotune.schema.watch import ProcessView
+
+LOOKS, ANSWER_S = 10, 0.2
+NOT_THE_USERS = ("-packages/", "/lib/python", "/dynotune/agent/", "<frozen")
+ASKED = ("cpu_times", "io_counters", "memory_info", "name", "num_threads", "ppid", "status")
+
+
+class _Process:
+    """One process and its last ten looks: (time, CPU seconds, bytes read from disks, bytes read at all, state)."""
+
+    def __init__(self, pid: int) -> None:
+        self.process = psutil.Process(pid)
+        self.looks: deque[tuple[Any, ...]] = deque(maxlen=LOOKS)
+        self.is_worker: bool | None = None
+
+    def role(self, name: str, parent: int, roles: Mapping[int, str]) -> str:
+        if self.process.pid in roles or parent not in roles:
+            return roles.get(self.process.pid, name)
+        if self.is_worker is None:
+            # Loaders fork their workers, or spawn them with a word that says so.
+            mine, its = self.process.cmdline(), psutil.Process(parent).cmdline()
+            self.is_worker = mine == its or "spawn_main" in " ".join(mine) or name.startswith("pt_data")
+        return f"worker of {roles[parent]}" if self.is_worker else name
+
+    def row(self, roles: Mapping[int, str], now: float) -> ProcessView | None:
+        found = self.process.as_dict(ASKED)
+        cpu, io, state = found["cpu_times"], found["io_counters"], found["status"]
+        if cpu is None or state == psutil.STATUS_ZOMBIE:
+            return None
+        read = (None, None) if io is None else (io.read_bytes, io.read_chars)
+        self.looks.append((now, cpu.user + cpu.system, *read, state))
+        first, last = self.looks[0], self.looks[-1]
+
+        def rate(at: int) -> float | None:
+            known = first[at] is not None and last[at] is not None and last[0] > first[0]
+            return (last[at] - first[at]) / (last[0] - first[0]) if known else None
+
+        return ProcessView(
+            pid=self.process.pid,
+            role=self.role(found["name"], found["ppid"], roles),
+            cores=rate(1),
+            num_threads=found["num_threads"],
+            rss_bytes=found["memory_info"].rss,
+            state=state,
+            at_disk_share=sum(look[-1] == psutil.STATUS_DISK_SLEEP for look in self.looks) / len(self.looks),
+            disk_bytes_per_s=rate(2),
+            read_bytes_per_s=rate(3),
+        )
+
+
+class Processes:
+    """`rows`: every process of the run, the busiest first."""
+
+    def __init__(self) -> None:
+        self.rows: list[ProcessView] = []
+        self._known: dict[int, _Process] = {}
+
+    def update(self, pids: Sequence[int], roles: Mapping[int, str], now: float) -> None:
+        """Read them all; `roles` names those that make steps."""
+        rows = []
+        for pid in pids:
+            try:
+                known = self._known.get(pid) or self._known.setdefault(pid, _Process(pid))
+                row = known.row(roles, now)
+            except psutil.Error:  # it has ended
+                continue
+            rows += [row] if row else []
+        self.rows = sorted(rows, key=lambda row: -(row.cores or 0.0))
+        self._known = {row.pid: self._known[row.pid] for row in rows}
+
+
+def stacks(pid: int, number: int, folder: Path) -> list[str]:
+    """Ask where each thread of Python is, by the signal that the process said it answers, if it still catches that.
+
+    Each is said by its innermost call and the innermost line of the user's own; the main thread comes first.
+    """
+    with contextlib.suppress(OSError, StopIteration):
+        status = Path(f"/proc/{pid}/status").read_text().splitlines()
+        caught = next(int(line.split()[1], 16) for line in status if line.startswith("SigCgt"))
+        if caught >> (number - 1) & 1:
+            path = folder / f"stacks-{pid}.txt"
+            begin = path.stat().st_size
+            os.kill(pid, number)
+            time.sleep(ANSWER_S)
+            threads = path.read_bytes()[begin:].decode(errors="replace").split("hread 0x")
+            return [_places(text) for text in reversed(threads[1:])]
+    return []
+
+
+def _places(text: str) -> str:
+    calls = re.findall(r'File "(.+)", line (\d+) in (.+)', text)
+    users = [call for call in calls if not any(part in call[0] for part in NOT_THE_USERS)]
+    shown = dict.fromkeys([*calls[:1], *users[:1]])
+    return " in ".join(f"{Path(file).name}({line}): {name}" for file, line, name in shown)

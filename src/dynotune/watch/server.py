@@ -1,0 +1,134 @@
+"""The view as a page that asks for it each second, as JSON, and for Prometheus: the standard library's server."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import math
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from dynotune.report.page import html
+from dynotune.schema import document
+from dynotune.schema.errors import CannotRunHere, UsageError, may_fail
+from dynotune.watch import columns, metrics
+from dynotune.watch.watcher import EVERY_S, Watcher
+
+PATIENCE_S, LAST_WORD_S = 20.0, 1.5 * EVERY_S
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+}
+
+
+class Server:
+    """Serves a watcher's view at `address`, HOST:PORT; port 0 takes a free one, see `url`.
+
+    It answers its own four paths, and only where the request's Host is the address that was asked for: a page from
+    elsewhere cannot read it through a name of its own. Beyond loopback every request needs the token.
+
+    Raises:
+        UsageError: no such address, or one beyond loopback without a token.
+        CannotRunHere: the port is taken, or may not be listened to.
+    """
+
+    def __init__(self, address: str, watcher: Watcher, *, token: str | None = None) -> None:
+        host, _, port = address.rpartition(":")
+        self.host = host
+        if not port.isdigit() or int(port) > 65535 or not host:
+            raise UsageError(f"--serve {address} is no address.", hint="For example --serve 127.0.0.1:8000.")
+        if not _is_loopback(self.host) and token is None:
+            raise UsageError(
+                f"{self.host} can be reached from other machines, and there is no token.",
+                hint="Give --token WORD, or serve 127.0.0.1 and reach it through ssh -L.",
+            )
+        self._token, self._watcher, self._asked_s = token, watcher, -math.inf
+        request: Any = type("_Asked", (_Request,), {"answer": staticmethod(self._answer)})
+        taken = "Another program has this port: take another one, or 0 for any that is free."
+        with may_fail(f"serve {address}", taken):
+            self._http = _Http((self.host, int(port)), request)
+        self.port = int(self._http.server_address[1])
+        self.url = f"http://{host}:{self.port}/" + (f"?token={token}" if token else "")
+        threading.Thread(target=self._http.serve_forever, name="dynotune-serve", daemon=True).start()
+
+    def close(self) -> None:
+        """End after pages that are open have had the time to ask for the last view."""
+        if time.monotonic() - self._asked_s < PATIENCE_S:
+            time.sleep(LAST_WORD_S)
+        self._http.shutdown()
+        self._http.server_close()
+
+    def _answer(self, path: str, headers: Any) -> tuple[int, str, bytes]:
+        """Status, type and body for one request."""
+        path, _, query_text = path.partition("?")
+        query = parse_qs(query_text)
+        if refused := self._refused(query, headers):
+            return 403, "text/plain", refused.encode()
+        if path == "/":
+            return 200, "text/html", html.live().encode()
+        if path in ("/view.json", "/page.json"):
+            return 200, "application/json", self._json(query.get("since", ["-inf"])[0] if "page" in path else None)
+        if path == "/metrics":
+            try:
+                return 200, "text/plain; version=0.0.4", metrics.text(self._watcher)
+            except CannotRunHere as error:
+                return 501, "text/plain", f"{error.message} {error.hint}\n".encode()
+        return 404, "text/plain", b"There are /, /view.json, /page.json and /metrics.\n"
+
+    def _json(self, since: str | None) -> bytes:
+        """The view; for a page in its tables, with what is plotted from then on."""
+        if self._watcher.view is None:
+            return b"{}"
+        found: Any = document.without_secrets(self._watcher.view)
+        if since is not None:
+            self._asked_s, series = time.monotonic(), self._watcher.series(float(since))
+            shown = {"tables": columns.tables(found), "unknown": columns.unknown(found)}
+            found = {"view": found, "series": series, **shown}
+        return document.encode(found, indent=0)
+
+    def _refused(self, query: dict[str, list[str]], headers: Any) -> str:
+        """Why the request is not answered; may be empty."""
+        if self._token is not None:
+            given = headers.get("Authorization", "").removeprefix("Bearer ") or query.get("token", [""])[0]
+            right = hmac.compare_digest(given.encode(), self._token.encode())
+            return "" if right else "The token is missing or wrong: ?token=WORD, or Authorization: Bearer WORD.\n"
+        try:
+            name = urlsplit(f"//{headers.get('Host', '')}").hostname
+        except ValueError:
+            name = None
+        known = {self.host, *(("localhost", "127.0.0.1", "::1") if _is_loopback(self.host) else ())}
+        return "" if name in known else "This host name is not the one that is served.\n"
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads, block_on_close = True, False
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Whoever asked has gone, or asked nonsense; the terminal is the command's."""
+
+
+class _Request(BaseHTTPRequestHandler):
+    timeout = PATIENCE_S
+    answer: Any
+
+    def do_GET(self) -> None:
+        status, kind, body = self.answer(self.path, self.headers)
+        self.send_response(status)
+        for name, value in {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": len(body), **HEADERS}.items():
+            self.send_header(name, str(value))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        """The terminal is the command's."""
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,106 @@
+"""Values of a run in bounded room: the seconds of the last half hour."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from itertools import takewhile
+
+MOST_BINS = 1800
+"""Seconds that are kept."""
+WIDTH = 1.04
+"""Ratio of the ends of a class of step times: a quantile is right within half of it, 2%."""
+SHORTEST_S, LONGEST_S = 1e-7, 1e6
+MOST_SERIES = 1024
+
+
+class Bin:
+    """Values of one stretch of time, added up.
+
+    Args:
+        first: number of its first step, for those that hold steps.
+        counts: how many values fell in each class of `WIDTH`, where quantiles are asked for.
+    """
+
+    __slots__ = ("begin_s", "counts", "first", "most", "num", "total")
+
+    def __init__(self, begin_s: float, *, first: int = 0, counted: bool = False) -> None:
+        self.begin_s, self.first = begin_s, first
+        self.num, self.total, self.most = 0, 0.0, -math.inf
+        self.counts: Counter[int] | None = Counter() if counted else None
+
+    def add(self, value: float) -> None:
+        self.num += 1
+        self.total += value
+        self.most = max(self.most, value)
+        if self.counts is not None:
+            self.counts[math.ceil(math.log(min(max(value, SHORTEST_S), LONGEST_S)) / math.log(WIDTH))] += 1
+
+    def merge(self, other: Bin) -> None:
+        self.num += other.num
+        self.total += other.total
+        self.most = max(self.most, other.most)
+        if self.counts is not None:
+            self.counts.update(other.counts or ())
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.num if self.num else math.nan
+
+    def quantile(self, share: float) -> float:
+        """The value that this share of them does not exceed, within 2%; NaN where there is none."""
+        left = math.ceil(share * self.num)
+        for at, num in sorted((self.counts or {}).items()):
+            left -= num
+            if left <= 0:
+                return float(min(WIDTH ** (at - 0.5), self.most))
+        return math.nan
+
+
+class Series:
+    """One value over time, in bins of a second."""
+
+    def __init__(self, *, counted: bool = False) -> None:
+        self._bins, self._counted = deque[Bin](maxlen=MOST_BINS), counted
+        self.ever = Bin(0.0, counted=counted)
+        self.last_s = -math.inf
+
+    def add(self, time_s: float, value: float, number: int = 0) -> None:
+        """Add a value; one that comes late counts for the newest bin."""
+        if not self._bins or time_s >= self._bins[-1].begin_s + 1.0:
+            self._bins.append(Bin(math.floor(time_s), first=number, counted=self._counted))
+        self._bins[-1].add(value)
+        self.ever.add(value)
+        self.last_s = max(self.last_s, time_s)
+
+    def bins(self, begin_s: float) -> list[Bin]:
+        """The bins from `begin_s` on, in order of time; the price is theirs alone."""
+        return list(takewhile(lambda each: each.begin_s >= begin_s, reversed(self._bins)))[::-1]
+
+    def over(self, begin_s: float) -> Bin:
+        """The same as one."""
+        whole = Bin(begin_s, counted=self._counted)
+        for each in self.bins(begin_s):
+            whole.merge(each)
+        return whole
+
+
+class Store:
+    """Series by what they are of (`step`, `gpu.power_w`, …) and whose (a rank, a GPU). Times: CLOCK_MONOTONIC."""
+
+    def __init__(self) -> None:
+        self.series: dict[tuple[str, str], Series] = {}
+
+    def add(self, name: str, whose: str, time_s: float, value: float, number: int = 0) -> None:
+        if (name, whose) not in self.series and len(self.series) < MOST_SERIES:
+            self.series[name, whose] = Series(counted=name == "step")
+        if series := self.series.get((name, whose)):
+            series.add(time_s, value, number)
+
+    def of(self, name: str, whose: str = "") -> Series:
+        """The series; an empty one where there is none."""
+        return self.series.get((name, whose)) or Series(counted=name == "step")
+
+    def whose(self, name: str) -> list[str]:
+        """Who has such a series, numbers in their order."""
+        return sorted((of for known, of in self.series if known == name), key=lambda of: (len(of), of))

@@ -1,0 +1,171 @@
+"""Once a second: follow, judge, and hand the view to whoever shows it."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from dynotune import probe
+from dynotune.schema.errors import CONTRADICTIONS, DynotuneError
+from dynotune.schema.facts import Unknown
+from dynotune.schema.watch import Alert, Mark, StepTimes, View
+from dynotune.text import words
+from dynotune.watch.analysis import MINUTE_S, Analysis, Change, Look, Moment, sentence
+from dynotune.watch.follower import Follower, Rank
+from dynotune.watch.processes import stacks
+
+EVERY_S, UNSTEPPED_S = 1.0, 60.0
+MOST_PROCESSES = 48
+
+
+class Watcher:
+    """Watches the run in `folder`, until it is over or `stop` is called.
+
+    `fail_on`: id of an alert to the seconds that it may last.
+    """
+
+    def __init__(self, folder: Path, *, fail_on: Mapping[str, float] | None = None) -> None:
+        self.follower, self.analysis = Follower(folder), Analysis()
+        self.show: list[Callable[[View], None]] = []
+        self.view: View | None = None
+        self.failed: Alert | None = None
+        self.lock = threading.RLock()
+        self._fail_on = dict(fail_on or {})
+        self._alerted: dict[tuple[str, str], tuple[float, Alert]] = {}
+        self._stopping = threading.Event()
+        self._num_cpus = len(probe.host.usable_cpus())
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Look each second, until the run is over, an alert has lasted too long, or `stop`."""
+        while not self._stopping.is_set():
+            self.look(time.perf_counter())
+            if self.follower.is_over or self.failed is not None:
+                break
+            self._stopping.wait(EVERY_S)
+
+    def close(self, exit_code: int) -> None:
+        """Show the end."""
+        self.follower.exit_code, self.follower.is_over = exit_code, True
+        self.look(time.perf_counter())
+
+    def look(self, now: float) -> View:
+        with self.lock:
+            try:
+                self.follower.update(now)
+            except (DynotuneError, OSError, *CONTRADICTIONS) as error:
+                self.follower.notes = [str(error)]
+            self.view = view = self._view(now)
+        for show in self.show:
+            show(view)
+        return view
+
+    def series(self, since_s: float = -math.inf) -> dict[str, dict[str, list[tuple[float, float, float]]]]:
+        """All that is stored, from then on: name, whose, and (time, mean, most) of each bin."""
+        found: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
+        with self.lock:
+            for (name, whose), series in self.follower.store.series.items():
+                bins = series.bins(since_s)
+                found.setdefault(name, {})[whose] = [(each.begin_s, each.mean, each.most) for each in bins]
+        return found
+
+    def _view(self, now: float) -> View:
+        follower, step = self.follower, max((rank.num_steps for rank in self.follower.ranks.values()), default=0)
+        rows, room = follower.processes.rows, probe.host_memory.facts().get("host.memory_available_bytes")
+        look = Look(
+            now, follower.begun_s or now, follower.store, [] if isinstance(follower.gpus, Unknown) else follower.gpus,
+            rows, room if isinstance(room, int) else None, self._num_cpus, step,
+        )  # fmt: skip
+        moment, alerts, change = self.analysis.judge(look)
+        if follower.is_over:
+            alerts, change = [], None
+        if change is not None and not any(mark.at_s == change.first.at_s for mark in follower.marks):
+            text = f"from {change.before.cause}-bound to {moment.cause}-bound"
+            follower.marks.append(Mark(at_s=change.first.at_s, step=change.step, kind="bottleneck", text=text))
+        ranks = sorted(follower.ranks.values(), key=lambda rank: (len(rank.name), rank.name))
+        steps = [_steps(look, rank) for rank in ranks]
+        rates = [each.samples_per_s for each in steps if each.samples_per_s is not None]
+        alerts = self._told(alerts, look)
+        return View(
+            command=follower.command or [follower.folder.name],
+            at_s=now,
+            clock_s=time.time() - (time.perf_counter() - now),
+            state="ended" if follower.is_over else "running" if steps else "starting",
+            verdict=self._verdict(look, moment, alerts, change),
+            cause="" if follower.is_over else moment.cause,
+            since_step=change and change.step,
+            exit_code=follower.exit_code,
+            num_steps=step,
+            steps_s=steps,
+            samples_per_s=sum(rates) if rates else None,
+            gpus=follower.gpus,
+            processes=rows[:MOST_PROCESSES],
+            num_processes=len(rows),
+            cores=moment.cores,
+            num_cpus=self._num_cpus,
+            memory_bytes=sum(row.rss_bytes for row in rows),
+            marks=list(follower.marks),
+            alerts=alerts,
+            notes=follower.notes,
+        )
+
+    def _verdict(self, look: Look, moment: Moment, alerts: list[Alert], change: Change | None) -> str:
+        follower = self.follower
+        if follower.is_over:
+            code = follower.exit_code
+            how = "" if code is None else f" with exit code {code}" if code >= 0 else f" by signal {-code}"
+            return f"The program has ended{how}, after {look.step:,} steps."
+        if not look.step:
+            hint = " If it has a loop that is not found, name its function: --step-function MODULE:FUNCTION."
+            return "No step yet." + (hint if look.now - look.begun_s > UNSTEPPED_S else "")
+        if moment.cause == "stalled":
+            return alerts[0].text
+        if moment.shares is None:
+            return "No step in the last minute."
+        text = sentence(look, moment)
+        if change is not None and change.before.shares is not None:
+            waited = words.share(change.before.shares.input)
+            text += f". Since step {change.step:,}; before, steps waited {waited} for input"
+            text += f" and took {words.duration(change.before.pace_s)}" if change.before.pace_s else ""
+        return text + "."
+
+    def _told(self, alerts: list[Alert], look: Look) -> list[Alert]:
+        """The alerts with what they began with; one that lasts too long is a failure."""
+        known, self._alerted = self._alerted, {}
+        for alert in alerts:
+            key = alert.id, alert.whose
+            if key not in known:
+                details = self._details() if alert.id == "stalled" else []
+                known[key] = look.now, msgspec.structs.replace(alert, since_step=look.step, details=details)
+            begun_s, first = known[key]
+            now = msgspec.structs.replace(first, text=alert.text)
+            self._alerted[key] = begun_s, now
+            if look.now - begun_s >= self._fail_on.get(alert.id, math.inf):
+                self.failed = now
+        return [alert for _, alert in self._alerted.values()]
+
+    def _details(self) -> list[str]:
+        """Say what each thread is at, and the state of loader workers."""
+        found = []
+        for rank in self.follower.ranks.values():
+            threads = stacks(rank.pid, rank.stacks_by, self.follower.folder) if rank.stacks_by else []
+            found += [f"rank {rank.name}, thread {number}: {places}" for number, places in enumerate(threads, 1)]
+        workers = [row for row in self.follower.processes.rows if row.role.startswith("worker")]
+        return [*found, *(f"{row.role} ({row.pid}): {row.state}" for row in workers)]
+
+
+def _steps(look: Look, rank: Rank) -> StepTimes:
+    step, wait, samples = (look.lately(name, rank.name, MINUTE_S) for name in ("step", "wait", "samples"))
+    known = {} if not step.total else {
+        "median_s": step.quantile(0.5), "p95_s": step.quantile(0.95), "p99_s": step.quantile(0.99),
+        "longest_s": step.most, "input_share": wait.total / step.total,
+        "samples_per_s": samples.total / step.total if samples.num else None,
+    }  # fmt: skip
+    return StepTimes(rank=rank.name, pid=rank.pid, num_steps=rank.num_steps, **known)

@@ -1,0 +1,63 @@
+"""Following a run folder."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import pytest
+
+from dynotune.agent.core.writer import Writer
+from dynotune.probe import Gpu, Sample
+from dynotune.probe.sources.samples import GpuProcess
+from dynotune.schema.facts import Unknown
+from dynotune.watch.follower import Follower
+
+WHY = Unknown("not asked")
+
+
+@pytest.fixture
+def follower(tmp_path):
+    made = Follower(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_process_is_called_by_its_part_in_the_first_look_that_knows_its_steps(tmp_path, monkeypatch, follower):
+    called = []
+    monkeypatch.setattr(follower.processes, "update", lambda pids, roles, *rest: called.append(roles))
+    writer = Writer(str(tmp_path), {"watched": True})
+    writer.event(event="cycle", begin_s=0.5, step="step")
+    writer.step(1.0, 0.1, 4, 0)
+    follower.update(math.inf)
+    assert called == [{os.getpid(): "program"}]
+
+
+def sample(time_s, rate=WHY, *, comparable=True):
+    processes = [
+        GpuProcess(pid=10, name="python", ours=True),
+        GpuProcess(pid=77, name="blender", ours=False, sm_percent=40),
+        GpuProcess(pid=78, name="idle", ours=False, sm_percent=0),
+        GpuProcess(pid=79, name="unknown", ours=False, sm_percent=WHY),
+    ]
+    gpu = Gpu(
+        nvml_index=3, utilisation_percent=99, memory_used_bytes=1, sm_clock_mhz=1980, power_w=650.0, clock_reasons=0,
+        processes=processes, pcie_rx_bytes_per_s=rate,
+    )  # fmt: skip
+    return Sample(
+        time_s=time_s, cores=WHY, tree=WHY, own_cpu_s=0.0, quota=None, swap=WHY, gpus=[gpu], pids_comparable=comparable
+    )
+
+
+def test_others_on_a_gpu_are_those_that_run_kernels_where_process_ids_are_comparable(follower):
+    follower._take_sample(sample(1e9))
+    assert follower.gpus[0].others == ["blender (77), 40% of the time"]
+    follower._take_sample(sample(2e9, comparable=False))
+    assert follower.gpus[0].others == []
+
+
+def test_a_rate_that_is_asked_less_often_stays_until_it_is_asked_again(follower):
+    for time_s, rate in ((1e9, 5), (2e9, WHY)):
+        follower._take_sample(sample(time_s, rate))
+        assert follower.gpus[0].pcie_rx_bytes_per_s == 5
+    assert follower.store.of("gpu.power_w", "3").ever.num == 2

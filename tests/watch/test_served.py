@@ -1,0 +1,314 @@
+"""Answers of the server: the page in a real browser, hostile requests, Prometheus."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.facts import Unknown
+from dynotune.schema.watch import GpuView
+from dynotune.watch import Server, Watcher
+from dynotune.watch.columns import tables
+from dynotune.watch.follower import Rank
+from dynotune.watch.terminal import drawn
+
+from ..cli.conftest import until
+from ..report.browser import CHROMIUM, Browser
+
+PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
+BEGUN_S = 1000.0
+
+
+@pytest.fixture
+def watcher(tmp_path: Path) -> Iterator[Watcher]:
+    """A watcher whose run is fed by hand: a minute of steps of two ranks."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    made = Watcher(folder)
+    store = made.follower.store
+    for rank in ("0", "1"):
+        made.follower.ranks[int(rank)] = Rank(rank, 0)
+        made.follower.ranks[int(rank)].num_steps = 6000
+        for at in range(6000):
+            store.add("step", rank, BEGUN_S + at / 100, 0.01, at)
+            store.add("wait", rank, BEGUN_S + at / 100, 0.004, at)
+            store.add("samples", rank, BEGUN_S + at / 100, 32, at)
+    made.look(BEGUN_S + 60)
+    yield made
+    made.follower.close()
+
+
+@pytest.fixture
+def server(watcher: Watcher) -> Iterator[Server]:
+    made = Server("127.0.0.1:0", watcher)
+    yield made
+    made.close()
+
+
+def asked(server: Server, path: str, **headers: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection.request("GET", path, headers=headers)
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    connection.close()
+    return answer.status, body
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[", "\x7f"])
+def test_a_request_for_another_host_is_refused_on_every_path(server, host):
+    for path in ("/", "/view.json", "/page.json", "/metrics"):
+        assert asked(server, path, Host=host)[0] in (400, 403)
+
+
+@pytest.mark.parametrize(
+    "path", ["/../etc/passwd", "/%2e%2e/etc/passwd", "//evil.example/", "/view.json/..", "/x" * 500]
+)
+def test_it_answers_its_own_paths_alone(server, path):
+    code, body = asked(server, path)
+    assert code == 404
+    assert "root:" not in body
+
+
+def test_it_takes_nothing_but_gets_and_outlives_nonsense(server):
+    for sent in (b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", b"\0\xff\r\n\r\n", b"GET\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as raw:
+            raw.sendall(sent)
+            assert b" 200 " not in raw.recv(1 << 16)
+    assert asked(server, "/view.json")[0] == 200
+
+
+def test_a_token_is_asked_for_where_one_was_given(watcher):
+    served = Server("0.0.0.0:0", watcher, token="word")
+    try:
+        assert asked(served, "/view.json")[0] == 403
+        assert asked(served, "/view.json?token=other")[0] == 403
+        assert asked(served, "/view.json?token=word")[0] == 200
+        assert asked(served, "/metrics", Authorization="Bearer word", Host="any.example")[0] == 200
+    finally:
+        served.close()
+
+
+@pytest.mark.parametrize("path", ["/view.json", "/page.json"])
+def test_secrets_of_the_command_are_not_told(server, watcher, path):
+    watcher.follower.command = ["python", "train.py", "--password=hunter2", "--lr=1"]
+    watcher.look(BEGUN_S + 61)
+    code, body = asked(server, path)
+    assert code == 200
+    assert "--lr=1" in body
+    assert "hunter2" not in body
+
+
+def test_a_taken_port_is_said_with_what_to_do(server, watcher):
+    with pytest.raises(CannotRunHere, match="Cannot serve") as refused:
+        Server(f"127.0.0.1:{server.port}", watcher)
+    assert "take another one" in refused.value.hint
+
+
+# The terminal, and what it shares with the page
+
+
+def full_gpu(**more: Any) -> GpuView:
+    fields = dict.fromkeys((name for name in GpuView.__struct_fields__ if name not in ("clock_limits", "others")), 1)
+    return GpuView(**{**fields, **more})
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_the_screen_fits_any_terminal_and_says_the_verdict_first(watcher, width):
+    watcher.follower.gpus = [full_gpu(sm_active_percent=Unknown("no GPM counters"), memory_used_bytes=3 << 30)]
+    console = Console(width=width, file=io.StringIO(), force_terminal=False)
+    console.print(drawn(watcher.look(BEGUN_S + 60), width))
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert any(line.startswith("Input-bound: the loader") for line in lines[:4])
+    ranks = next(at for at, line in enumerate(lines) if line.startswith("rank"))
+    assert [line.split()[0] for line in lines[ranks + 1 : ranks + 3]] == ["0", "1"]
+    assert "no GPM counters" in console.file.getvalue()
+    assert "…" not in "".join(lines[ranks : ranks + 3]), "a column is left out whole"
+
+
+def test_values_are_written_by_the_unit_of_their_name(watcher):
+    watcher.follower.gpus = [
+        full_gpu(memory_used_bytes=3 << 30, power_w=Unknown("not said"), clock_limits=["hw-thermal"])
+    ]
+    gpus = next(table for table in tables(watcher.look(BEGUN_S + 60)) if table.title == "GPUs")
+    cells = dict(zip(gpus.columns, gpus.rows[0], strict=True))
+    assert cells["memory used"] == "3.00 GiB"
+    assert cells["power"] == "unknown"
+    assert cells["kernel running"] == "1%"
+    assert cells["clock limits"] == "hw-thermal"
+    assert "others" not in cells
+
+
+# Prometheus
+
+
+def metrics(server: Server) -> str:
+    pytest.importorskip("prometheus_client")
+    code, text = asked(server, "/metrics")
+    assert code == 200
+    return text
+
+
+def test_steps_are_a_histogram_of_each_rank_with_its_sum(server):
+    lines = metrics(server).splitlines()
+    assert 'dynotune_step_seconds_count{rank="1"} 6000.0' in lines
+    (total,) = [line for line in lines if line.startswith('dynotune_step_seconds_sum{rank="0"}')]
+    assert float(total.split()[1]) == pytest.approx(60.0)
+    counts = [
+        float(line.split()[1]) for line in lines if line.startswith("dynotune_step_seconds_bucket") and '"0"' in line
+    ]
+    assert counts == sorted(counts)
+    assert counts[0] == 0
+    assert counts[-1] == 6000
+    assert 'dynotune_bottleneck{cause="input"} 1.0' in lines
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="no promtool here: apt-get install prometheus")
+def test_promtool_has_nothing_to_say_of_the_metrics(server):
+    checked = subprocess.run(
+        [PROMTOOL, "check", "metrics"], input=metrics(server), text=True, capture_output=True, timeout=60
+    )
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+
+
+@pytest.mark.skipif(PROMETHEUS is None, reason="no Prometheus here: apt-get install prometheus")
+def test_a_real_prometheus_scrapes_it_with_the_token(watcher, tmp_path):
+    pytest.importorskip("prometheus_client")
+    served = Server("127.0.0.1:0", watcher, token="word")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    job = {
+        "job_name": "dynotune",
+        "authorization": {"credentials": "word"},
+        "scrape_interval": "1s",
+        "static_configs": [{"targets": [f"127.0.0.1:{served.port}"]}],
+    }
+    (tmp_path / "prometheus.yml").write_text(json.dumps({"scrape_configs": [job]}))
+    command = [PROMETHEUS, f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data"]
+    with (tmp_path / "log").open("w") as log:
+        scraper = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=log)
+    try:
+        found = until(lambda: query(port, 'dynotune_step_seconds_count{rank="1"}'), "a scraped value")
+        assert found[0]["value"][1] == "6000"
+        assert query(port, "up")[0]["value"][1] == "1"
+        quantile = query(port, "histogram_quantile(0.5, dynotune_step_seconds_bucket)")
+        assert 0.002 <= float(quantile[0]["value"][1]) <= 0.02
+    finally:
+        scraper.terminate()
+        scraper.wait(timeout=60)
+        served.close()
+
+
+def query(port: int, what: str) -> Any:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request("GET", "/api/v1/query?query=" + what.replace(" ", "%20").replace('"', "%22"))
+        return json.loads(connection.getresponse().read())["data"]["result"]
+    except (OSError, ValueError, KeyError):
+        return None
+    finally:
+        connection.close()
+
+
+# The page
+
+VIEWS = "Number(document.documentElement.dataset.views || 0)"
+WAIT = "new Promise((done) => {{ const look = () => ({}) ? done(true) : setTimeout(look, 50); look(); }})"
+SEEN = """(() => ({
+  overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+  verdict: document.getElementById("verdict").textContent,
+  state: document.getElementById("state").textContent,
+  plots: [...document.querySelectorAll(".plot")].map((plot) => plot.querySelectorAll("path.js-line").length),
+  points: Object.values(series.step || {}).map((rows) => rows.length),
+  ranks: document.querySelector("#tables table")?.querySelectorAll("tr").length - 1,
+  paper: getComputedStyle(document.body).backgroundColor,
+  labels: [...document.querySelectorAll(".plot figcaption")].map((caption) => caption.textContent),
+}))()"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory) -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here: apt-get install chromium")
+    with Browser(tmp_path_factory.mktemp("profile")) as started:
+        yield started
+
+
+def opened(browser: Browser, url: str, width: int, *, dark: bool = False) -> dict[str, Any]:
+    browser.events.clear()
+    browser.resize(width)
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    browser.call("Emulation.setEmulatedMedia", features=[scheme])
+    browser.call("Page.navigate", url=url)
+    browser.wait_for("Page.loadEventFired")
+    browser.ask(WAIT.format(f"{VIEWS} >= 1"))
+    return browser.ask(SEEN)
+
+
+@pytest.mark.parametrize("width", [400, pytest.param(1600, marks=pytest.mark.long)])
+def test_the_page_shows_the_run_at_any_width_and_asks_nobody_else(browser, server, width):
+    light, dark = (opened(browser, server.url, width, dark=dark) for dark in (False, True))
+    for seen in (light, dark):
+        assert seen["overflow"] <= 0
+        assert seen["verdict"].startswith("Input-bound: the loader lets each step wait 40%")
+        assert seen["ranks"] == 2
+        assert len(seen["plots"]) >= 2
+        assert min(seen["plots"]) >= 1
+        assert all("Now: " in label for label in seen["labels"])
+    assert light["paper"] != dark["paper"]
+    assert browser.said("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded") == []
+    asked_for = {said["request"]["url"] for said in browser.said("Network.requestWillBeSent")}
+    assert {url for url in asked_for if not url.startswith(("data:", server.url))} == set()
+
+
+def test_a_reload_loses_nothing(browser, server):
+    before = opened(browser, server.url, 900)["points"]
+    assert opened(browser, server.url, 900)["points"] == before == [60, 60]
+
+
+def test_names_from_the_program_run_nothing(browser, server, watcher):
+    watcher.follower.command = ["<img src=x onerror=window.ran=1>", "</script><script>window.ran=1</script>"]
+    watcher.look(BEGUN_S + 60)
+    opened(browser, server.url, 900)
+    assert browser.ask("'ran' in window") is False
+    assert "onerror" in browser.ask("document.getElementById('command').textContent")
+
+
+def test_the_page_outlives_the_program_and_says_so(browser, user_watch):
+    watched = user_watch
+    opened(browser, watched.url, 900)
+    watched.until(lambda view: view["num_steps"] > 10, "steps")
+    browser.ask(WAIT.format("(view?.num_steps || 0) > 10"))
+    assert browser.ask(SEEN)["state"] == "running"
+    code, _ = watched.ends()
+    assert code == 0
+    browser.ask(WAIT.format("document.getElementById('state').dataset.state === 'ended'"))
+    seen = browser.ask(SEEN)
+    assert seen["state"] == "The program has ended"
+    assert "The program has ended with exit code 0" in seen["verdict"]
+    assert seen["ranks"] == 1
+
+
+@pytest.mark.long
+def test_a_page_whose_server_was_killed_says_that_too(browser, user_watch):
+    opened(browser, user_watch.url, 900)
+    user_watch.process.kill()
+    browser.ask(WAIT.format("document.getElementById('state').dataset.state === 'lost'"))
+    assert "No answer any more" in browser.ask(SEEN)["state"]
+
+
+@pytest.fixture
+def user_watch(watch):
+    return watch(first="compute=0.02")

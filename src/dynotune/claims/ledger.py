@@ -31,7 +31,7 @@ def all_claims() -> tuple[Claim, ...]:
     """Return all claims, in the articles' order."""
     sources, claims = _data()["sources"], []
     for id_, of in _data()["claims"].items():
-        fields = {"id": id_, **dict(zip(TEXTS, of["text"], strict=False)), **of["of"], **of.get("asked", {})}
+        fields = {"id": id_, **dict(zip(TEXTS, of["text"], strict=False)), **of["of"]}
         claims.append(document.convert(fields | {"source": sources.get(fields["source"], fields["source"])}, Claim))
     return tuple(claims)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import time
 from collections.abc import Sequence
@@ -28,6 +27,8 @@ CHECK_S, COMPARISON_S = 180.0, 90.0
 MOST_PAIRS = 8
 MARGIN = 0.03
 """A claim of a gain speaks of more than this."""
+NEEDED = {"gpu": "on_gpu()", "no gpu": "no_gpu()"}
+"""What a check begins with, and what is asked before a comparison."""
 
 
 def run(claim: Claim, spec: RunSpec, watcher: Watcher, budget_s: float | None = None) -> Evidence:
@@ -40,12 +41,14 @@ def run(claim: Claim, spec: RunSpec, watcher: Watcher, budget_s: float | None = 
     begin_s = time.monotonic()
     end_s = None if budget_s is None else begin_s + budget_s
     found: dict[str, Any] = {}
-    if reason := claim.untestable or _lacks(claim, spec):
-        found["answer"] = {"untestable": reason}
-    elif claim.compare is None:
-        found["command"] = [*spec.command, str(PROGRAMS / "check.py"), claim.check]
+    needed = [NEEDED[claim.needs]] if claim.needs in NEEDED else []
+    if claim.untestable:
+        found["answer"] = {"untestable": claim.untestable}
+    elif needed or claim.check:
+        expression = " and ".join([*needed, f"({claim.check or True})"])
+        found["command"] = [*spec.command, str(PROGRAMS / "check.py"), expression]
         found["answer"] = _answer(found["command"], spec)
-    else:
+    if claim.compare is not None and (not needed or found["answer"].get("so")):
         try:
             found |= _compared(claim.compare, spec, watcher, end_s)
         except UsageError as error:  # the settings are ours: a budget that is too small, a setting that does not apply
@@ -61,26 +64,6 @@ def program_hash(claim: Claim) -> str:
     """Return the SHA-256 of the programs and of the claim's test."""
     parts = [path.read_bytes() for path in sorted(PROGRAMS.glob("*.py"))]
     return hashlib.sha256(b"\0".join([*parts, document.encode([claim.check, claim.compare])])).hexdigest()
-
-
-def _lacks(claim: Claim, spec: RunSpec) -> str:
-    """Return what is missing here for a claim; a check that needs a package says so itself."""
-    if claim.needs == "no gpu":
-        return "there is a GPU" if _gpu(spec).get("so") else ""
-    if claim.needs == "gpu" and not _gpu(spec).get("so"):
-        return str(_gpu(spec).get("untestable") or _gpu(spec).get("error"))
-    return ""
-
-
-def _gpu(spec: RunSpec) -> dict[str, Any]:
-    """Return the answer to whether torch can use a GPU."""
-    return _asked_once(spec.command[0], spec.cwd, tuple(spec.env.items()))
-
-
-@functools.cache
-def _asked_once(python: str, cwd: Path, env: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-    spec = RunSpec(command=[python], cwd=cwd, base=cwd, env=dict(env))
-    return _answer([python, str(PROGRAMS / "check.py"), "bool(on_gpu())"], spec)
 
 
 def _answer(command: Sequence[str], spec: RunSpec) -> dict[str, Any]:

@@ -25,11 +25,6 @@ def by_name(word: str, claims: Iterable[Claim]) -> list[Claim]:
     return [claim for claim, own in names if any(plain in name for name in own)]
 
 
-def about_finding(id_: str, claims: Iterable[Claim]) -> list[Claim]:
-    """Return the claims that bear on a finding."""
-    return [claim for claim in claims if id_ in claim.bears_on]
-
-
 def seen_here(view: ObservationView, claims: Iterable[Claim], finding_ids: Collection[str] = ()) -> Iterator[Claim]:
     """Yield the claims whose traces are on this machine, with the trace.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-from dynotune.doctor.claims import about_finding, by_name
+from dynotune.doctor.claims import by_name
 from dynotune.doctor.declaration import Rule
 from dynotune.doctor.registry import all_rules
 from dynotune.schema.claims import Claim
@@ -24,7 +24,9 @@ def explain(word: str, claims: Sequence[Claim]) -> Explanation:
     rules = all_rules()
     id_ = word.strip().lower().replace("_", "-")
     if id_ in rules:
-        return Explanation(asked=word, finding=explained(rules[id_]), claims=about_finding(id_, claims))
+        return Explanation(
+            asked=word, finding=explained(rules[id_]), claims=[one for one in claims if id_ in one.bears_on]
+        )
     if found := by_name(word, claims):
         return Explanation(asked=word, claims=found)
     names = [*rules, *(name for claim in claims for name in [claim.id, *claim.about])]

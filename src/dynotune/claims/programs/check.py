@@ -84,6 +84,12 @@ def on_gpu() -> Any:
     return torch
 
 
+def no_gpu() -> bool:
+    if module("torch").cuda.is_available():
+        raise Untestable("there is a GPU")
+    return True
+
+
 def in_process(expression: str, **variables: str) -> tuple[int, str]:
     """Evaluate with other variables in a process of its own; return its exit code and what it printed last."""
     code = f"import runpy; names = runpy.run_path({__file__!r}); print(eval({expression!r}, names))"

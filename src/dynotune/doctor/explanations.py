@@ -24,9 +24,8 @@ def explain(word: str, claims: Sequence[Claim]) -> Explanation:
     rules = all_rules()
     id_ = word.strip().lower().replace("_", "-")
     if id_ in rules:
-        return Explanation(
-            asked=word, finding=explained(rules[id_]), claims=[one for one in claims if id_ in one.bears_on]
-        )
+        bearing = [claim for claim in claims if id_ in claim.bears_on]
+        return Explanation(asked=word, finding=explained(rules[id_]), claims=bearing)
     if found := by_name(word, claims):
         return Explanation(asked=word, claims=found)
     names = [*rules, *(name for claim in claims for name in [claim.id, *claim.about])]

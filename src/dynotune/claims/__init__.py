@@ -16,6 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["all_claims", "flipped", "named", "new_bundle", "read", "run", "titles", "with_evidence", "write"]
 
-_HOMES = {"bundles": "flipped new_bundle read with_evidence write", "running": "run"}
+_KEEPING = ("flipped", "new_bundle", "read", "with_evidence", "write")
 
-__getattr__ = lazy_face(__name__, {name: home for home, names in _HOMES.items() for name in names.split()})
+__getattr__ = lazy_face(__name__, {"run": "running", **dict.fromkeys(_KEEPING, "bundles")})

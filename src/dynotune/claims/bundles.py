@@ -23,8 +23,8 @@ from dynotune.schema.errors import RecordError, StatisticsError, may_fail
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import RunSpec
 
-HOST = ("host.cpu", "host.num_cores", "host.kernel", "gpu.name", "gpu.count", "gpu.driver")
-FACTS = (*HOST, "python.version", "torch.version")
+GPU = ("gpu.name", "gpu.count", "gpu.driver")
+FACTS = ("host.cpu", "host.num_cores", "host.kernel", *GPU, "python.version", "torch.version")
 LARGEST_BYTES = 16 << 20
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from dynotune.schema.claims import Claim, Evidence, Fate
 from dynotune.schema.comparison import Comparison
 from dynotune.text import words
@@ -10,8 +12,7 @@ from dynotune.text import words
 def judged(claim: Claim, evidence: Evidence) -> Evidence:
     """Return the evidence with the verdict that its raw values carry."""
     verdict, seen = _of_comparisons(claim, evidence) if evidence.fair else _of_answer(claim, evidence.answer)
-    fields = {name: getattr(evidence, name) for name in evidence.__struct_fields__}
-    return Evidence(**fields | {"verdict": verdict, "seen": seen})
+    return msgspec.structs.replace(evidence, verdict=verdict, seen=seen)
 
 
 def _of_answer(claim: Claim, answer: dict[str, object]) -> tuple[Fate, str]:

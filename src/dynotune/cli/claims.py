@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,25 +14,20 @@ from dynotune.cli.options import Budget, Json, Python, RunDir, check_json, check
 from dynotune.schema.claims import SETTLED, Bundle, Claim
 from dynotune.schema.errors import UsageError
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
 claims = typer.Typer(no_args_is_help=True, help="Advice on speed and memory: what is so, and tests of it here.")
 
 
 @claims.command("list", help="All claims, one a line. For example: dynotune claims list --filter pinned")
 def list_(
-    filter: Annotated[str, typer.Option(metavar="WORD", help="Only claims of this word, kind, row or need.")] = "",
+    filter: Annotated[str, typer.Option(metavar="WORD", help="Only claims that hold this word anywhere.")] = "",
     json: Json = None,
 ) -> None:
     from dynotune.claims import all_claims
     from dynotune.report import claims_table, console
-
-    def names(claim: Claim) -> str:
-        return "\n".join([claim.id, claim.article, claim.kind, claim.needs, claim.says, *claim.about]).lower()
+    from dynotune.schema import document
 
     check_json(json)
-    found = [claim for claim in all_claims() if filter.lower() in names(claim)]
+    found = [claim for claim in all_claims() if filter.lower() in document.encode(claim).decode().lower()]
     if json is not None:
         answers.write_json(found, json)
     if json != "-":
@@ -75,6 +70,7 @@ def run(
     json: Json = None,
 ) -> None:
     from dynotune.claims import all_claims, flipped, named, read
+    from dynotune.report import evidence_table
 
     check_json(json)
     check_output(output, "--output")
@@ -85,18 +81,12 @@ def run(
     kept = read(baseline)[0].evidence if baseline is not None else []
     chosen = all_claims() if all else named(ids or [])
     bundle = _tested(chosen, budget, python, output, options.runs_folder(run_dir))
-    answers.show(_table, bundle, json)
+    answers.show(evidence_table, bundle, json)
     changed = flipped(bundle, kept)
     for before, now in changed:
         answers.say(f"flipped: {now.id} was {before.verdict}, and is {now.verdict}: {now.seen}")
     if fail_on and changed:
         raise typer.Exit(1)
-
-
-def _table(bundle: Bundle) -> RenderableType:
-    from dynotune.report import evidence_table
-
-    return evidence_table(bundle.evidence)
 
 
 def _tested(
@@ -141,9 +131,10 @@ def verify(
     json: Json = None,
 ) -> None:
     from dynotune.claims import read
+    from dynotune.report import evidence_table
 
     check_json(json)
     found, notes = read(bundle)
     for note in notes:
         answers.say(f"not judged again: {note}")
-    answers.show(_table, found, json)
+    answers.show(evidence_table, found, json)

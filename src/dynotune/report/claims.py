@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from dynotune.report.layout import fields, table
-from dynotune.schema.claims import CHANGES, Claim, Evidence, Fate
+from dynotune.schema.claims import CHANGES, SETTLED, Bundle, Claim
 from dynotune.text import words
-
-STYLES: dict[Fate, str] = {
-    "holds": "green",
-    "holds here": "green",
-    "refuted": "bold red",
-    "no effect here": "yellow",
-    "failed": "bold magenta",
-}
 
 
 def claim_report(claim: Claim) -> RenderableType:
@@ -57,12 +49,11 @@ def claims_table(claims: Iterable[Claim]) -> RenderableType:
     return rows
 
 
-def evidence_table(evidence: Sequence[Evidence]) -> RenderableType:
+def evidence_table(bundle: Bundle) -> RenderableType:
     rows = table("Claim:whole", "Verdict:whole", "Seen:wide")
-    for one in evidence:
-        rows.add_row(
-            Text(words.plain(one.id)), Text(one.verdict, STYLES.get(one.verdict, "dim")), words.plain(one.seen)
-        )
-    counts = Counter(one.verdict for one in evidence)
+    for one in bundle.evidence:
+        verdict = Text(one.verdict, "bold" if one.verdict in SETTLED else "dim")
+        rows.add_row(Text(words.plain(one.id)), verdict, Text(words.plain(one.seen)))
+    counts = Counter(one.verdict for one in bundle.evidence)
     summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
     return Group(rows, Text(f"\n{summary}.", style="dim"))

@@ -53,6 +53,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         needs: what must be here for it to be tested.
         about: words by which it is asked for.
         bears_on: ids of findings.
+        traces: variables and settings of the kernel that show it on a machine, with their usual values.
         seen: the trace that it left on this machine; "" where it was asked for.
     """
 
@@ -67,6 +68,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     needs: Literal["", "gpu", "no gpu", "two gpus", "root", "ultralytics", "tensorrt"] = ""
     about: list[str] = []
     bears_on: list[str] = []
+    traces: dict[str, list[int | str]] = {}
     check: str = ""
     compare: TwoArms | None = None
     untestable: str = ""

@@ -70,9 +70,8 @@ def has(path: str) -> bool:
     return True
 
 
-def source_of(name: str, function: str = "") -> str:
-    found = module(name)
-    return inspect.getsource(getattr(found, function) if function else found)
+def source_of(name: str) -> str:
+    return inspect.getsource(module(name))
 
 
 def on_gpu() -> Any:
@@ -100,10 +99,9 @@ def in_process(expression: str, **variables: str) -> tuple[int, str]:
 
 @functools.cache
 def workspace_bytes(value: str, late: bool = False) -> float:
-    """Return the bytes of cuBLAS's workspace for a value of its variable: measured, or as documented without a GPU.
+    """Return the bytes of cuBLAS's workspace for its variable: measured, or as documented without a GPU.
 
-    Args:
-        late: set it once there is a CUDA context, before the first product.
+    `late`: the variable is set once there is a CUDA context, before the first product.
     """
     torch = module("torch")
     if not torch.cuda.is_available():
@@ -180,11 +178,7 @@ def jit_cache_bytes() -> int:
 
 
 def overlap(*, pinned: bool, side: bool = True) -> float:
-    """Return which share of a copy to the GPU is hidden behind products that run beside it.
-
-    Args:
-        side: copy on a stream of its own.
-    """
+    """Return which share of a copy, on a stream of its own if `side`, is hidden behind products that run beside it."""
     torch = on_gpu()
     source = torch.zeros(64 * 2**20, dtype=torch.uint8, pin_memory=pinned)
     target, a = torch.empty_like(source, device="cuda"), torch.randn(4096, 4096, device="cuda")

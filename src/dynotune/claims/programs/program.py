@@ -15,7 +15,6 @@ Each workload is one that a claim says something of: it is bound by what the cla
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 import zlib
 from collections.abc import Iterator
@@ -112,12 +111,7 @@ def inputs() -> Iterator[torch.Tensor]:
 
 
 def main() -> None:
-    if WAY in ("set", "popped"):
-        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     net = model().to("cpu" if WORKLOAD == "draw" else DEVICE)
-    if WAY == "popped":
-        next(iter(net(batch) for batch in inputs()))
-        del os.environ["CUBLAS_WORKSPACE_CONFIG"]
     parameters = list(net.parameters())
     if not parameters or WORKLOAD.startswith("small"):
         with torch.inference_mode():

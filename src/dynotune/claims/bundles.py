@@ -65,7 +65,7 @@ def read(path: Path) -> tuple[Bundle, list[str]]:
             notes.append(f"{evidence.id}: {'not in this ledger' if claim is None else 'tested by another program'}")
             continue
         follows = all(map(_follows, [*evidence.fair, *evidence.elsewhere]))
-        if not follows or judged(claim, evidence).verdict != evidence.verdict:
+        if not follows or judged(claim, evidence) != evidence:
             raise RecordError(f"{path}: the verdict of {evidence.id} is not what its values say.", hint=again)
     return bundle, notes
 
@@ -80,10 +80,16 @@ def _follows(comparison: Comparison) -> bool:
     if comparison.verdict not in ("faster", "slower") and not comparison.pairs:
         return True
     try:
-        found = judge(comparison.pairs, margin=comparison.margin, max_pairs=comparison.max_pairs, ended=True)
+        found = judge(
+            comparison.pairs,
+            margin=comparison.margin,
+            max_pairs=comparison.max_pairs,
+            num_voided=len(comparison.voided),
+            ended=True,
+        )
     except StatisticsError:
         return False
-    return comparison.verdict in (found.verdict, "undecided", None)
+    return comparison.verdict == found.verdict
 
 
 def flipped(now: Bundle, kept: Sequence[Evidence]) -> list[tuple[Evidence, Evidence]]:

@@ -16,7 +16,7 @@ from dynotune.measure.comparison import protocol
 from dynotune.measure.live import CompareRequest, Watcher
 from dynotune.schema import document
 from dynotune.schema.claims import Claim, Evidence, TwoArms
-from dynotune.schema.comparison import Comparison
+from dynotune.schema.comparison import Comparison, Pair
 from dynotune.schema.errors import CommandFailed, DynotuneError, UsageError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import RunSpec
@@ -46,8 +46,8 @@ def run(claim: Claim, spec: RunSpec, watcher: Watcher, budget_s: float | None = 
         found["answer"] = {"untestable": claim.untestable}
     elif needed or claim.check:
         expression = " and ".join([*needed, f"({claim.check or True})"])
-        found["command"] = [*spec.command, str(PROGRAMS / "check.py"), expression]
-        found["answer"] = _answer(found["command"], spec)
+        found["command"] = ["python", "check.py", expression]
+        found["answer"] = _answer([*spec.command, str(PROGRAMS / "check.py"), expression], spec)
     if claim.compare is not None and (not needed or found["answer"].get("so")):
         try:
             found |= _compared(claim.compare, spec, watcher, end_s)
@@ -96,8 +96,12 @@ def _compared(arms: TwoArms, spec: RunSpec, watcher: Watcher, end_s: float | Non
             budget_s=COMPARISON_S if end_s is None else max(1.0, min(COMPARISON_S, end_s - time.monotonic())),
             in_process="auto",
         )
-        # The bundle holds the facts once.
-        return msgspec.structs.replace(protocol.compare(request, watcher), facts={})
+        # Others read it: it holds no folder of this machine, and the bundle has the facts.
+        comparison = protocol.compare(request, watcher)
+        command = ["python", "program.py", workload, *way]
+        kept = msgspec.structs.replace(comparison.run, command=command, cwd=Path(), base=Path())
+        pairs = [Pair(pair.first, pair.baseline_s, pair.candidate_s) for pair in comparison.pairs]
+        return msgspec.structs.replace(comparison, facts={}, run=kept, pairs=pairs)
 
     fair = [on(name) for name in arms.fair]
     if fair[0].verdict == arms.expects != "same":

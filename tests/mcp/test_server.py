@@ -131,7 +131,9 @@ def test_the_protocol_is_spoken_on_standard_input_and_output(project):
             return [tool.name for tool in listed.tools], await client.call_tool("explain", {"id": "amp-absent"})
 
     names, answer = anyio.run(talk)
-    assert {"doctor", "diagnose", "compare", "tune", "explain", "knobs", "trace", "report", "job"} == set(names)
+    assert {"doctor", "diagnose", "compare", "tune", "explain", "knobs", "trace", "report", "memory", "job"} == set(
+        names
+    )
     assert answer.structured_content["state"] == "done"
 
 

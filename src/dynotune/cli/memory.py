@@ -22,10 +22,10 @@ OF_A_FILE = ("file", "max_size", "json")
 
 HELP = """Say where device memory goes, and what fits.
 
-Of a command, the allocator is recorded in two steady steps: the terms
+The allocator is recorded in two steady steps of your command; the terms
 add up to what nvidia-smi shows for it. Two batches predict every other
-one. Without a GPU, all is predicted for the one that --gpu names. Of a
-file, a memory snapshot of torch is explained. For example:
+one. Without a GPU, all is predicted for the one that --gpu names. A file
+is a memory snapshot of torch, which is explained. For example:
 
 dynotune memory -- python train.py
 
@@ -41,8 +41,12 @@ dynotune memory snapshot.pickle
 def memory(
     context: typer.Context,
     file: Annotated[Path | None, typer.Argument(metavar="FILE", readable=False, help="A snapshot of torch.")] = None,
-    values: Annotated[str | None, typer.Option(metavar="arg.NAME=A,B", help="Run each, and predict others.")] = None,
-    gpu: Annotated[str | None, typer.Option(metavar="CARD", help="On another, or none here: H100-80GB, 24GiB.")] = None,
+    values: Annotated[
+        str | None, typer.Option(metavar="arg.NAME=A,B", help="Run two batches, and predict all others.")
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="CARD", help="The GPU to fit on: H100-80GB, 24GiB. Default: the one here.")
+    ] = None,
     predict: Annotated[str | None, typer.Option(metavar="N,M", help="Also predict these batches.")] = None,
     max_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Largest snapshot to read: 500M, 8G.")] = None,
     json: Json = None,

@@ -148,6 +148,22 @@ def server(root: Path, *, allow_run: bool) -> MCPServer[Any]:
     ) -> Answer:
         return await tools.of_command(["tune", "--budget", _word(budget)], command, folder, wait_s, context)
 
+    @served.tool(description="Where the command's device memory goes, and which batch fits; also for a GPU not here.")
+    async def memory(
+        command: Command,
+        context: Context[Any],
+        folder: Folder = ".",
+        gpu: Annotated[str, Field(description="As 24GiB or H100-80GB; empty for the one here.")] = "",
+        values: Annotated[
+            str, Field(description="Two batches to run: arg.batch=8,16 with {batch} in the command.")
+        ] = "",
+        wait_s: Wait = 240.0,
+    ) -> Answer:
+        chosen = [
+            word for name, value in (("--gpu", gpu), ("--values", values)) if value for word in (name, _word(value))
+        ]
+        return await tools.of_command(["memory", *chosen], command, folder, wait_s, context)
+
     @served.tool(description="A job that was started before: its answer, or how far it is; `stop` interrupts it.")
     async def job(id: str, context: Context[Any], wait_s: Wait = 120.0, stop: bool = False) -> Answer:
         try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
 
-from dynotune.claims import all_claims, read, titles
+from dynotune.claims import all_claims, read
 from dynotune.schema.claims import Bundle, Claim, Evidence
 from dynotune.schema.facts import Unknown
 from dynotune.text import words
@@ -37,9 +39,10 @@ def page() -> str:
     """The page as it should be."""
     bundles = {path.name: read(path)[0] for path in sorted(RESULTS.glob("claims_*.json"))}
     found = {name: {one.id: one for one in bundle.evidence} for name, bundle in bundles.items()}
+    titles = tomllib.loads(files("dynotune.claims").joinpath("ledger.toml").read_text(encoding="utf-8"))["articles"]
     named = [f"[{_machine(bundle)}](../../benchmarks/results/{name})" for name, bundle in bundles.items()]
     lines = [HEAD.format(bundles=", ".join(named) or "none is kept yet")]
-    for number, title in [*titles().items(), ("", "Heard elsewhere")]:
+    for number, title in [*titles.items(), ("", "Heard elsewhere")]:
         lines.append(f"\n## {title}\n")
         for claim in all_claims():
             if claim.article.partition(".")[0] == number:
@@ -51,8 +54,8 @@ def page() -> str:
 def _section(claim: Claim, verdicts: Mapping[str, Evidence]) -> str:
     rows = [f"### {claim.id}\n", f"“{_plain(claim.says)}”\n"]
     rows.append(f"- **Kind**: {claim.kind}" + (f", row {claim.article}" if claim.article else ""))
-    told = {"So is": claim.fact, "Instead": claim.instead, "Source": claim.source}
-    rows += [f"- **{name}**: {_plain(text)}" for name, text in told.items() if text]
+    told = {"So is": _plain(claim.fact), "Instead": _plain(claim.instead), "Source": claim.source}
+    rows += [f"- **{name}**: {text}" for name, text in told.items() if text]
     rows += [
         f"- **{machine}**: *{one.verdict}*" + (f". {_plain(one.seen)}" if one.seen else "")
         for machine, one in verdicts.items()

@@ -102,6 +102,7 @@ def edited(whole, tmp_path, edit):
     [
         lambda plain: plain["evidence"][0].update(verdict="holds"),
         lambda plain: plain["evidence"][0]["answer"].update(so=True),
+        lambda plain: plain["evidence"][0].update(seen="256, claimed 256"),
         lambda plain: plain["evidence"][1].update(verdict="refuted"),
         lambda plain: plain["evidence"][1]["fair"][0].update(verdict="slower"),
         lambda plain: [pair.update(candidate_s=2.0) for pair in plain["evidence"][1]["fair"][0]["pairs"]],

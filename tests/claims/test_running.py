@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dynotune.claims import named, run, running
+from dynotune.schema import document
 from dynotune.schema.claims import Claim, TwoArms
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere
@@ -102,6 +103,7 @@ def test_a_claim_is_compared_again_only_where_it_was_so(spec, monkeypatch):
         *("program.py", "small"),
     ]
     assert "dense: faster" in evidence.seen
+    assert str(spec.base) not in document.encode(evidence).decode(), "a bundle is for others"
 
 
 def test_a_comparison_that_cannot_be_made_is_said(spec, monkeypatch):

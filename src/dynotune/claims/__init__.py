@@ -7,14 +7,14 @@
 
 from typing import TYPE_CHECKING
 
-from dynotune.claims.ledger import all_claims, named, titles
+from dynotune.claims.ledger import all_claims, named
 from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
     from dynotune.claims.bundles import flipped, new_bundle, read, with_evidence, write
     from dynotune.claims.running import run
 
-__all__ = ["all_claims", "flipped", "named", "new_bundle", "read", "run", "titles", "with_evidence", "write"]
+__all__ = ["all_claims", "flipped", "named", "new_bundle", "read", "run", "with_evidence", "write"]
 
 _KEEPING = ("flipped", "new_bundle", "read", "with_evidence", "write")
 

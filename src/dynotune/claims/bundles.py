@@ -75,21 +75,15 @@ def _digest(plain: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(kept, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _follows(comparison: Comparison) -> bool:
+def _follows(run: Comparison) -> bool:
     """Whether a comparison's verdict is what its pairs say."""
-    if comparison.verdict not in ("faster", "slower") and not comparison.pairs:
+    if run.verdict not in ("faster", "slower") and not run.pairs:
         return True
     try:
-        found = judge(
-            comparison.pairs,
-            margin=comparison.margin,
-            max_pairs=comparison.max_pairs,
-            num_voided=len(comparison.voided),
-            ended=True,
-        )
+        found = judge(run.pairs, margin=run.margin, max_pairs=run.max_pairs, num_voided=len(run.voided), ended=True)
     except StatisticsError:
         return False
-    return comparison.verdict == found.verdict
+    return found.verdict == run.verdict
 
 
 def flipped(now: Bundle, kept: Sequence[Evidence]) -> list[tuple[Evidence, Evidence]]:

@@ -7,32 +7,24 @@ import tomllib
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 from dynotune.schema import document
 from dynotune.schema.claims import Claim
 from dynotune.schema.errors import UsageError
 
+FILE = Path(__file__).with_name("ledger.toml")
 TEXTS = ("says", "fact", "instead")
-
-
-@functools.cache
-def _data() -> dict[str, Any]:
-    return tomllib.loads(Path(__file__).with_name("ledger.toml").read_text(encoding="utf-8"))
-
-
-def titles() -> dict[str, str]:
-    """Return the articles' titles by their numbers."""
-    return dict(_data()["articles"])
 
 
 @functools.cache
 def all_claims() -> tuple[Claim, ...]:
     """Return all claims, in the articles' order."""
-    sources, claims = _data()["sources"], []
-    for id_, of in _data()["claims"].items():
+    data = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    claims = []
+    for id_, of in data["claims"].items():
         fields = {"id": id_, **dict(zip(TEXTS, of["text"], strict=False)), **of["of"]}
-        claims.append(document.convert(fields | {"source": sources.get(fields["source"], fields["source"])}, Claim))
+        fields["source"] = data["sources"].get(fields["source"], fields["source"])
+        claims.append(document.convert(fields, Claim))
     return tuple(claims)
 
 

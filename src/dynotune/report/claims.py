@@ -24,7 +24,7 @@ def claim_report(claim: Claim) -> RenderableType:
         ("source", claim.source),
         ("findings", ", ".join(claim.bears_on)),
         ("test", _test(claim)),
-        ("changes with", CHANGES[claim.kind]),
+        ("changes with", CHANGES.get(claim.kind, "another machine, other versions")),
     ]
     shown = [(name, words.plain(text)) for name, text in rows if text]
     head = Text.assemble((claim.id, "bold"), f"  {claim.kind}", f"  article {claim.article}" if claim.article else "")

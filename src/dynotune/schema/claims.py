@@ -16,14 +16,10 @@ SETTLED: tuple[Fate, ...] = ("holds", "holds here", "refuted", "no effect here")
 
 CHANGES: dict[Kind, str] = {
     "speed": "another GPU, other versions, another shape of the work",
-    "memory": "another allocator, other versions",
-    "latency": "another host, other versions",
-    "start": "other versions, another build of torch for this GPU",
-    "correctness": "another model, other versions",
     "arithmetic": "nothing",
     "api": "another version of the library",
-    "configuration": "another driver, system or version",
 }
+"""What would change a verdict on a claim of this kind; of others, another machine and other versions."""
 
 
 class TwoArms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -71,7 +71,7 @@ def test_doctor_judges_every_rule_without_docstrings(stripped: User) -> None:
 @pytest.mark.parametrize("id_", ["cudnn-benchmark-off", "launch-blocking-on"])
 def test_a_finding_is_explained_the_same_without_docstrings(stripped: User, id_: str) -> None:
     document = json.loads(stripped.types("explain", id_, "--json", "-").stdout)
-    finding = explain(id_).finding
+    finding = explain(id_, ()).finding
     assert finding is not None
     assert document["finding"]["costs"] == finding.costs
     assert document["finding"]["settings"] == finding.settings

@@ -55,6 +55,6 @@ def _trace(view: ObservationView, name: str, usual: Sequence[int | str]) -> str:
             return f"the kernel is built with {name}"
         case [_, _, int(largest), *_] if usual and variable == name and largest > max(map(int, usual)):
             return f"the largest of {name} is {largest} (default up to {usual[0]})"
-        case int(value) | float(value) if usual and not isinstance(value, bool) and value not in usual:
+        case int(value) | float(value) if variable == name and not isinstance(value, bool) and value not in usual:
             return f"{name} is {value:.15g} (default {' or '.join(map(str, usual))})"
     return ""

@@ -12,10 +12,12 @@ from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
     from dynotune.claims.bundles import flipped, new_bundle, read, with_evidence, write
-    from dynotune.claims.running import run
+    from dynotune.claims.running import program_hash, run
 
-__all__ = ["all_claims", "flipped", "named", "new_bundle", "read", "run", "with_evidence", "write"]
+__all__ = ["all_claims", "flipped", "named", "new_bundle", "program_hash", "read", "run", "with_evidence", "write"]
 
 _KEEPING = ("flipped", "new_bundle", "read", "with_evidence", "write")
 
-__getattr__ = lazy_face(__name__, {"run": "running", **dict.fromkeys(_KEEPING, "bundles")})
+__getattr__ = lazy_face(
+    __name__, {**dict.fromkeys(("program_hash", "run"), "running"), **dict.fromkeys(_KEEPING, "bundles")}
+)

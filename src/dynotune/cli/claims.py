@@ -93,7 +93,7 @@ def _tested(
     chosen: Sequence[Claim], budget_s: float | None, python: str | None, output: Path | None, base: Path
 ) -> Bundle:
     """Test the claims, those that take seconds first, until the budget is spent; what is known already is kept."""
-    from dynotune.claims import new_bundle, read, with_evidence, write
+    from dynotune.claims import new_bundle, program_hash, read, with_evidence, write
     from dynotune.claims import run as run_claim
     from dynotune.cli.doctor import interpreter_asked
     from dynotune.report import Progress, console
@@ -110,8 +110,9 @@ def _tested(
         if before.facts != bundle.facts:
             raise UsageError(f"{output} is of another machine or environment.", hint="Name another file with --output.")
         bundle = before
-    known = {one.id for one in bundle.evidence if one.verdict in (*SETTLED, "not testable here")}
-    waiting = sorted((one for one in chosen if one.id not in known), key=lambda one: one.compare is not None)
+    known = {(one.id, one.program) for one in bundle.evidence if one.verdict in (*SETTLED, "not testable here")}
+    untested = [claim for claim in chosen if (claim.id, program_hash(claim)) not in known]
+    waiting = sorted(untested, key=lambda claim: claim.compare is not None)
     with Progress(console(stderr=True)) as progress:
         for number, claim in enumerate(waiting):
             left_s = None if end_s is None else end_s - time.monotonic()

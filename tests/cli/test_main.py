@@ -149,3 +149,28 @@ def test_a_missing_command_is_told_how_to_write_it(subcommand, capsys, argv):
     subcommand(takes)
     assert dynotune(*argv) == 2
     assert "dynotune probe … -- python train.py" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("diagnose python train.py --batch 3", "diagnose -- python train.py --batch 3"),
+        (
+            "tune --budget 3m torchrun --nproc-per-node 2 train.py",
+            "tune --budget 3m -- torchrun --nproc-per-node 2 train.py",
+        ),
+        ("compare precision.autocast=bf16 ./train.py", "compare precision.autocast=bf16 -- ./train.py"),
+        ("memory /usr/bin/python3.12 train.py", "memory -- /usr/bin/python3.12 train.py"),
+    ],
+)
+def test_a_command_without_its_dashes_is_told_where_they_belong(capsys, typed, meant):
+    assert dynotune(*typed.split()) == 2
+    said = capsys.readouterr().err
+    assert "after two dashes" in said
+    assert f"dynotune {meant}\n" in said
+
+
+def test_help_shows_no_type_for_a_flag(capsys):
+    for argv in (["--help"], ["diagnose", "--help"]):
+        dynotune(*argv)
+    assert "<bool>" not in capsys.readouterr().out

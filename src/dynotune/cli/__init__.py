@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -44,6 +45,8 @@ COMMANDS = {
     "demo": "Watch a comparison of settings on a real training script, on this machine.",
 }
 WITH_COMMAND = ("diagnose", "compare", "tune", "run", "watch")
+TAKE_COMMANDS = (*WITH_COMMAND, "trace", "memory", "watch", "doctor", "startup", "recipe")
+_PROGRAM = re.compile(r"(.*/)?(python[\d.]*|torchrun|accelerate|deepspeed|srun|uv|yolo)|[^=]+\.py")
 WITHOUT_NUMBERS = ("run", "watch", "recipe", "doctor", "explain", "knobs", "mcp", "--help", "--version")
 EPILOG = (
     "Exit codes: 0 done; 1 a gate said no; 2 wrong usage; 3 cannot run here; 4 your command failed; "
@@ -56,7 +59,9 @@ LONGEST_MESSAGE = 4000
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run `dynotune` with `argv` (without the program's name; those of the process by default), and exit."""
-    ours, command = _split(sys.argv[1:] if argv is None else argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    at = given.index("--") if "--" in given else len(given)
+    ours, command = given[:at], given[at + 1 :] if at < len(given) else None
     # Wherever it stands: nobody remembers which half of a command line it belongs to.
     debug = "--debug" in ours
     ours = [argument for argument in ours if argument != "--debug"]
@@ -68,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
             stream.reconfigure(errors="backslashreplace")
     try:
         try:
+            if command is None:
+                _refuse_command_without_dashes(ours)
             if not set(ours) & set(WITHOUT_NUMBERS):
                 limits.refuse_little_memory()
             _parser(ours).main(args=ours, prog_name="dynotune", obj=command)
@@ -118,12 +125,11 @@ def command_of(context: typer.Context) -> list[str]:
     return list(command)
 
 
-def _split(argv: Sequence[str]) -> tuple[list[str], list[str] | None]:
-    """What is ours, and what stands after the first `--` (None without one)."""
-    if "--" not in argv:
-        return list(argv), None
-    at = list(argv).index("--")
-    return list(argv[:at]), list(argv[at + 1 :])
+def _refuse_command_without_dashes(ours: Sequence[str]) -> None:
+    begin = next((at for at, word in enumerate(ours) if at and _PROGRAM.fullmatch(word)), None)
+    if begin is not None and ours[0] in TAKE_COMMANDS:
+        line = " ".join(["dynotune", *ours[:begin], "--", *ours[begin:]])
+        raise UsageError("The command has to stand after two dashes.", hint=line)
 
 
 def _parser(ours: Sequence[str]) -> Any:
@@ -151,7 +157,7 @@ def _without_types(command: Any) -> Any:
     """Take the type of flags out of the help of `command` and its subcommands: `<bool>` tells nothing."""
     for sub in getattr(command, "commands", {}).values():
         _without_types(sub)
-    for param in command.params:
+    for param in (*command.params, command.get_help_option(command.context_class(command))):
         if getattr(param, "is_flag", False):
             param.metavar = ""
     return command

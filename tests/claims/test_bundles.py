@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from dynotune.claims import flipped, named, new_bundle, read, with_evidence, write
 from dynotune.claims.bundles import _digest
-from dynotune.claims.running import program_hash
-from dynotune.claims.verdicts import judged
+from dynotune.claims.running import judged, program_hash
 from dynotune.schema.claims import Bundle, Evidence
 from dynotune.schema.comparison import Comparison, Pair
 from dynotune.schema.errors import RecordError

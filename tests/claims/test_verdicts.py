@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynotune.claims.verdicts import judged
+from dynotune.claims.running import judged
 from dynotune.schema.claims import SETTLED, Claim, Evidence, TwoArms
 from dynotune.schema.comparison import Comparison, FailedArm
 

@@ -1,6 +1,6 @@
 """Advice as data and small programs, and what comes of testing it on this machine.
 
-`ledger` reads the claims, `running` tests one, `verdicts` says what its evidence means, `bundles` keeps evidence.
+`ledger` reads the claims, `running` tests one and judges its evidence, `bundles` keeps evidence.
 `programs/` runs in the user's interpreter: it stands alone and is never imported. How two arms are compared is
 `measure`'s; `doctor` finds claims by word, by finding, and by their traces on a machine.
 """

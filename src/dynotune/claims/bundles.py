@@ -12,8 +12,7 @@ import msgspec
 
 import dynotune
 from dynotune.claims.ledger import all_claims
-from dynotune.claims.running import program_hash
-from dynotune.claims.verdicts import judged
+from dynotune.claims.running import judged, program_hash
 from dynotune.measure.comparison import judge
 from dynotune.measure.live import facts_of
 from dynotune.schema import atomic, document
@@ -49,8 +48,7 @@ def write(path: Path, bundle: Bundle) -> None:
 def read(path: Path) -> tuple[Bundle, list[str]]:
     """Return a bundle, and of which claims it cannot be judged again, with the reason.
 
-    Raises:
-        RecordError: it is damaged, was edited, or its verdicts are not what its values say.
+    Raises RecordError: it is damaged, was edited, or its verdicts are not what its values say.
     """
     with may_fail(f"read {path}", "", RecordError):
         raw = atomic.read(path, LARGEST_BYTES)

@@ -29,11 +29,7 @@ def all_claims() -> tuple[Claim, ...]:
 
 
 def named(ids: Sequence[str]) -> list[Claim]:
-    """Return the claims with these ids, or rows of articles.
-
-    Raises:
-        UsageError: there is none; the hint holds the nearest ids.
-    """
+    """Return the claims with these ids, or rows of articles. Raises UsageError: with the nearest ids as its hint."""
     known = {claim.article or claim.id: claim for claim in all_claims()} | {claim.id: claim for claim in all_claims()}
     for id_ in ids:
         if id_ not in known:

@@ -1,4 +1,4 @@
-"""Testing one claim: a check in the user's interpreter, or a comparison of two arms of a small program."""
+"""Testing one claim, by a check in the user's interpreter or a comparison of two arms, and judging its evidence."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 
 from dynotune import knobs, probe
-from dynotune.claims.verdicts import judged
 from dynotune.measure.comparison import protocol
 from dynotune.measure.live import CompareRequest, Watcher
 from dynotune.schema import document
-from dynotune.schema.claims import Claim, Evidence, TwoArms
+from dynotune.schema.claims import Claim, Evidence, Fate, TwoArms
 from dynotune.schema.comparison import Comparison, Pair
 from dynotune.schema.errors import CommandFailed, DynotuneError, UsageError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import RunSpec
+from dynotune.text import words
 
 PROGRAMS = Path(__file__).with_name("programs")
 CHECK_S, COMPARISON_S = 180.0, 90.0
@@ -108,3 +108,46 @@ def _compared(arms: TwoArms, spec: RunSpec, watcher: Watcher, end_s: float | Non
         fair += [on(name) for name in arms.fair]
     is_so = all(one.verdict == arms.expects for one in fair)
     return {"fair": fair, "elsewhere": [on(name) for name in arms.elsewhere] if is_so else []}
+
+
+def judged(claim: Claim, evidence: Evidence) -> Evidence:
+    """Return the evidence with the verdict that its raw values carry."""
+    verdict, seen = _of_comparisons(claim, evidence) if evidence.fair else _of_answer(claim, evidence.answer)
+    return msgspec.structs.replace(evidence, verdict=verdict, seen=seen)
+
+
+def _of_answer(claim: Claim, answer: dict[str, object]) -> tuple[Fate, str]:
+    if reason := answer.get("untestable"):
+        return "not testable here", str(reason)
+    if reason := answer.get("undecided"):
+        return "undecided", str(reason)
+    if "so" not in answer:
+        return "failed", str(answer.get("error", "the program gave no answer"))
+    holds: Fate = "holds here" if claim.read == "conditional" else "holds"
+    return holds if answer["so"] is True else "refuted", str(answer.get("seen", ""))
+
+
+def _of_comparisons(claim: Claim, evidence: Evidence) -> tuple[Fate, str]:
+    """Judge a claim on the speed of two arms.
+
+    A difference counts once two comparisons show it: one in forty that does nothing would pass a single one.
+    """
+    expects = "faster" if claim.compare is None else claim.compare.expects
+    runs = [*evidence.fair, *evidence.elsewhere]
+    seen = "; ".join(map(_shown, runs))
+    if failed := next((run.failed for run in runs if run.failed is not None), None):
+        return "failed", f"its program failed: {(failed.last_lines or ['it said nothing'])[-1]}"
+    found = {run.verdict for run in evidence.fair}
+    if len(found) > 1 or found <= {"undecided", None}:
+        return "undecided", seen
+    if found != {expects}:
+        return ("no effect here" if found == {"same"} else "refuted"), seen
+    if expects != "same" and len(evidence.fair) < 2:
+        return "undecided", f"{seen}; no second comparison was made"
+    return ("holds" if {run.verdict for run in evidence.elsewhere} <= {expects} else "holds here"), seen
+
+
+def _shown(run: Comparison) -> str:
+    workload = run.run.command[2] if len(run.run.command) > 2 else "its program"
+    ratio = words.so_far(run.speedup, run.ci)
+    return f"{workload}: {run.verdict or 'undecided'}{f', {ratio}' if ratio else ''}"

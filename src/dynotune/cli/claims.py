@@ -48,11 +48,7 @@ def show(id: Annotated[str, typer.Argument(metavar="ID", help="A claim.")], json
 
     A check takes seconds, a comparison of two arms some minutes. With
     --output the evidence is kept after each claim, and what the file has
-    already is not tested again. For example:
-
-    dynotune claims run benchmark-dynamic
-
-    dynotune claims run --all --budget 20m --output evidence.json
+    already is not tested again: dynotune claims run --all --output FILE
     """
 )
 def run(

@@ -27,8 +27,7 @@ def by_name(word: str, claims: Iterable[Claim]) -> list[Claim]:
 def seen_here(view: ObservationView, claims: Iterable[Claim], finding_ids: Collection[str] = ()) -> Iterator[Claim]:
     """Yield the claims whose traces are on this machine, with the trace.
 
-    Args:
-        finding_ids: of findings that were made. Claims that bear on one of these are left out, but for kernels.
+    Claims that bear on one of the findings that were made are left out, but for real-time kernels.
     """
     for claim in claims:
         is_covered = claim.id != "preempt-rt" and any(id_ in finding_ids for id_ in claim.bears_on)

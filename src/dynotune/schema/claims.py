@@ -94,12 +94,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True):
-    """`dynotune claims run --output`: evidence of one machine and environment.
-
-    Args:
-        facts: of machine and environment.
-        sha256: of all of it as JSON, this field left out.
-    """
+    """`dynotune claims run --output`: evidence of one machine and environment. `sha256`: of the rest, as JSON."""
 
     schema: str = "dynotune.claims/1"
     version: str

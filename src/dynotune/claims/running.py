@@ -23,7 +23,7 @@ from dynotune.text import words
 
 PROGRAMS = Path(__file__).with_name("programs")
 CHECK_S, COMPARISON_S = 180.0, 90.0
-"""The most that a check takes, and a comparison."""
+"""The most that a check takes, and a comparison without a budget."""
 MOST_PAIRS = 8
 MARGIN = 0.03
 """A claim of a gain speaks of more than this."""
@@ -36,10 +36,9 @@ def run(claim: Claim, spec: RunSpec, watcher: Watcher, budget_s: float | None = 
 
     Args:
         spec: its command is the interpreter alone.
-        budget_s: for all comparisons of the claim.
+        budget_s: for the comparisons of the claim, of which there are three at most.
     """
     begin_s = time.monotonic()
-    end_s = None if budget_s is None else begin_s + budget_s
     found: dict[str, Any] = {}
     needed = [NEEDED[claim.needs]] if claim.needs in NEEDED else []
     if claim.untestable:
@@ -50,7 +49,7 @@ def run(claim: Claim, spec: RunSpec, watcher: Watcher, budget_s: float | None = 
         found["answer"] = _answer([*spec.command, str(PROGRAMS / "check.py"), expression], spec)
     if claim.compare is not None and (not needed or found["answer"].get("so")):
         try:
-            found |= _compared(claim.compare, spec, watcher, end_s)
+            found |= _compared(claim.compare, spec, watcher, COMPARISON_S if budget_s is None else budget_s / 3)
         except UsageError as error:  # the settings are ours: a budget that is too small, a setting that does not apply
             found["answer"] = {"undecided": error.message}
         except DynotuneError as error:
@@ -80,8 +79,8 @@ def _answer(command: Sequence[str], spec: RunSpec) -> dict[str, Any]:
         return {"error": f"its answer cannot be read: {error}"}
 
 
-def _compared(arms: TwoArms, spec: RunSpec, watcher: Watcher, end_s: float | None) -> dict[str, list[Comparison]]:
-    """Compare the arms where the claim should be so; if it is, once more, and where it should not."""
+def _compared(arms: TwoArms, spec: RunSpec, watcher: Watcher, budget_s: float) -> dict[str, list[Comparison]]:
+    """Compare the arms where the claim should be so, each time within the budget; if it is, again and elsewhere."""
 
     def on(workload: str) -> Comparison:
         watcher.say(f"{' '.join(arms.settings)} on {workload}")
@@ -93,7 +92,7 @@ def _compared(arms: TwoArms, spec: RunSpec, watcher: Watcher, end_s: float | Non
             candidate=[knobs.parse(text) for text in arms.settings],
             max_pairs=MOST_PAIRS,
             margin=MARGIN,
-            budget_s=COMPARISON_S if end_s is None else max(1.0, min(COMPARISON_S, end_s - time.monotonic())),
+            budget_s=max(1.0, budget_s),
             in_process="auto",
         )
         # Others read it: it holds no folder of this machine, and the bundle has the facts.

@@ -116,7 +116,9 @@ def _tested(
                 answers.say(f"The budget is spent, and {len(waiting) - number} claims are left: --output goes on.")
                 break
             progress.running(f"{claim.id}, {number + 1} of {len(waiting)}")
-            bundle = with_evidence(bundle, run_claim(claim, spec, progress, left_s))
+            # Checks come first; comparisons share what they leave.
+            share_s = None if left_s is None else left_s / (len(waiting) - number)
+            bundle = with_evidence(bundle, run_claim(claim, spec, progress, share_s))
             if output is not None:
                 write(output, bundle)
     return bundle

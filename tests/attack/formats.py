@@ -27,7 +27,7 @@ from dynotune.diagnose.attribute import attribute
 from dynotune.diagnose.conclusions import conclude
 from dynotune.launch.caches import pack as packing
 from dynotune.launch.caches import unpack as unpacking
-from dynotune.launch.caches.places import Place
+from dynotune.launch.caches.contents import Place
 from dynotune.launch.records.batch_costs import with_loading
 from dynotune.launch.records.process_state import failed_parts, state_of_process
 from dynotune.launch.records.record import Records, read_back, spent, summarise

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 import typer
 
-from dynotune.cli import compare, diagnose, options, recipe, startup_caches, startup_time, trace, tune
+from dynotune.cli import compare, diagnose, options, recipe, startup, startup_caches, trace, tune
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
 
 COMMANDS = (
-    compare.compare, diagnose.diagnose, recipe.verify, startup_caches.warm, startup_time.time, trace.trace, tune.tune,
+    compare.compare, diagnose.diagnose, recipe.verify, startup_caches.warm, startup.time, trace.trace, tune.tune,
 )  # fmt: skip
 
 
@@ -53,9 +53,7 @@ def there(tmp_path):
     return tmp_path / "runs"
 
 
-@pytest.mark.parametrize(
-    "command", [compare.compare, startup_time.time, tune.tune], ids=lambda command: command.__name__
-)
+@pytest.mark.parametrize("command", [compare.compare, startup.time, tune.tune], ids=lambda command: command.__name__)
 @pytest.mark.parametrize("named", ["it", "./it", "absolute"])
 def test_resume_takes_a_name_or_a_path_everywhere(command, there, named, monkeypatch):
     monkeypatch.chdir(there)

@@ -44,7 +44,7 @@ def read(file: Path) -> dict[str, list[str]]:
     assert found.problems == []
     forms: dict[str, list[str]] = {"ELF": [], "PTX": []}
     for each in found.containers:
-        for code in each.codes:
+        for code in each:
             if code.form in ("machine", "ptx"):
                 forms["ELF" if code.form == "machine" else "PTX"].append(f"sm_{code.sm}{code.suffix}")
     return forms
@@ -144,4 +144,4 @@ def test_cubins_and_ptx_name_the_target_that_nvcc_was_given(tmp_path, arch):
             pytest.skip(f"this nvcc does not know {arch}")
         assert built.returncode == 0, built.stderr
         (container,) = device_code.in_file(made).containers
-        assert [code.name for code in container.codes] == [virtual]
+        assert [code.name for code in container] == [virtual]

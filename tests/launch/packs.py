@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from dynotune.launch.caches import pack as cache_pack
-from dynotune.launch.caches.places import Place
+from dynotune.launch.caches.contents import Place
 from dynotune.schema.cache_pack import Conditions, Manifest, Packed, PackedFile
 
 CONDITIONS = Conditions(

@@ -111,7 +111,7 @@ def _article(noun: str) -> str:
 def rendering(noun: str, file: Path) -> Rendering:
     """The document of one of `NOUNS`, and what makes its report."""
     from dynotune.report import comparison_table, diagnosis_report, memory_report
-    from dynotune.report.startup import startup_report
+    from dynotune.report.startup import starts
     from dynotune.report.study import study_report
     from dynotune.report.trace import difference_report, trace_report
     from dynotune.schema.comparison import Comparison
@@ -139,7 +139,7 @@ def rendering(noun: str, file: Path) -> Rendering:
         case "memory":
             return read(file, MemoryAccount), memory_report
         case "startup":
-            return read(file, Startup), startup_report
+            return read(file, Startup), starts.startup_report
         case _:
             from dynotune.cli.doctor import examination_report
 

@@ -1,15 +1,174 @@
-"""`dynotune startup`: JIT and compile caches, and the time to the first step."""
+"""`dynotune startup`: GPU code, JIT and compile caches, and the time to the first step."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
 import typer
 
-from dynotune.cli import startup_caches, startup_scan, startup_time, with_command
+from dynotune.cli import answers, options, startup_caches, with_command
+from dynotune.cli.doctor import interpreter_asked
+from dynotune.cli.options import Budget, Json, Margin, Resume, check_json, environment, runs_a_command
+from dynotune.schema.errors import CannotRunHere, UsageError
+from dynotune.schema.run import RunSpec
+
+if TYPE_CHECKING:
+    from dynotune.probe.gpu_code import code_places
 
 startup = typer.Typer(no_args_is_help=True, help="JIT and compile caches, and the time to the first step.")
 
-startup.command(help=startup_scan.HELP)(startup_scan.scan)
-startup.command(cls=with_command(), help=startup_time.HELP)(startup_time.time)
+GATES = ("partial", "jit", "cannot")
+"""From the mildest on: each holds for what is worse, too."""
+
+SCAN_HELP = """Which GPU code libraries hold, and whether a GPU runs it, compiles it first, or cannot run it.
+
+Without PATHS: of the interpreter that the command after -- would start, or of
+`python`; of another program, its own code and that of its libraries. Nothing of
+yours is run and no GPU is needed. For example:
+
+dynotune startup scan --compute-capability 12.0
+
+dynotune startup scan build/my_extension.so
+
+dynotune startup scan -- python train.py
+"""
+
+
+def scan(
+    context: typer.Context,
+    paths: Annotated[list[Path] | None, typer.Argument(metavar="PATHS", help="Files and folders.")] = None,
+    python: Annotated[str | None, typer.Option(metavar="PATH", help="An interpreter: all that it can import.")] = None,
+    compute_capability: Annotated[
+        list[str] | None,
+        typer.Option(metavar="X.Y", help="Judge for this GPU, here or not; repeat for more. This machine's, without."),
+    ] = None,
+    fail_on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(GATES),
+            callback=options.one_of(*GATES),
+            help="Exit with 1 where a library is as bad for a GPU, or worse.",
+        ),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="TIME", parser=str, callback=options.seconds_of, help="Most time for everything. Default: 60s."
+        ),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Show every library and every problem.")] = False,
+    json: Json = None,
+) -> None:
+    from dynotune.probe.gpu_code import device_code, gpu_archs
+    from dynotune.report import console
+    from dynotune.report.startup import device_code as reports
+    from dynotune.schema.device_code import Gpu
+
+    check_json(json)
+    asked = dict.fromkeys(gpu_archs.sm_of(text) for text in compute_capability or [])
+    named = [Gpu(compute_capability=f"{sm // 10}.{sm % 10}") for sm in asked]
+    gpus = named or device_code.gpus_here(environment())
+    if fail_on is not None and not isinstance(gpus, list):
+        raise CannotRunHere(
+            f"--fail-on {fail_on} needs to know a GPU: {gpus.reason}.",
+            hint="Name one: --compute-capability 9.0",
+        )
+    places = _places(paths or [], python, context.find_root().obj)
+    with console(stderr=True).status("Reading …") as status:
+        found = device_code.scan(
+            places,
+            gpus,
+            deadline_s=device_code.DEADLINE_S if timeout is None else timeout,
+            tell=lambda num: status.update(f"Reading … {num:,} files") if num % 100 == 0 else None,
+        )
+    answers.show(lambda kept: reports.device_code_report(kept, every=every), found, json)
+    bad = GATES[GATES.index(fail_on) :] if fail_on is not None else ()
+    if any(verdict.verdict in bad for library in found.libraries for verdict in library.verdicts):
+        raise typer.Exit(1)
+
+
+def _places(paths: list[Path], python: str | None, command: list[str] | None) -> code_places.Places:
+    """Raises:
+    UsageError: a path is not there, or `--python` is no interpreter.
+    CannotRunHere: only a run would tell what the command loads.
+    """
+    from dynotune.probe.gpu_code import code_places
+
+    env, cwd = environment(), Path.cwd()
+    places = code_places.Places()
+    for path in paths:
+        if not path.exists():
+            raise UsageError(f"There is no {path}.", hint="Name a file or a folder.")
+        places.add(path)
+    if python is not None or not (command or paths):
+        code_places.of_interpreter(str(interpreter_asked(python, None, env)), places, env, cwd)
+    if command:
+        found = code_places.of_command(command, places, env, cwd)
+        if not isinstance(found, str):
+            raise CannotRunHere(
+                f"It cannot be told what {command[0]} loads: {found.reason}.",
+                hint="Name the interpreter with --python, or files and folders.",
+            )
+    return places
+
+
+TIME_HELP = """Time the start of your command with caches cold, warm and off.
+
+The command is started anew for each, in blocks of random order, and ended after its
+first step. Its caches lie in folders of their own; yours are neither used nor
+changed. Says what a warm cache saves, what the start is made of, whether your own
+caches are large enough and last, and what to set. For example:
+
+dynotune startup time -- python train.py
+"""
+
+
+@runs_a_command("ready_pattern", "seed", seed=0)
+def time(
+    context: typer.Context,
+    blocks: Annotated[
+        int, typer.Option(help="Most blocks to measure: one start each with caches cold, warm and off.", min=2, max=12)
+    ] = 12,
+    margin: Margin = 0.05,
+    budget: Budget = None,
+    resume: Resume = None,
+    json: Json = None,
+    *,
+    run: RunSpec,
+) -> None:
+    from dynotune.measure.comparison import Interrupted
+    from dynotune.measure.live import StartRequest
+    from dynotune.measure.startup import starting
+    from dynotune.report import console
+    from dynotune.report.startup import starts
+
+    check_json(json)
+    folder = None
+    if resume is None:
+        options.check_run(context, run)
+    else:
+        folder = options.resumed_folder(context, resume, run.base, starting.FILE, but=("budget",))
+    run = msgspec.structs.replace(run, objective="time-to-first-step")
+    screen = console(stderr=True)
+    watcher = starts.StartProgress(screen)
+    with watcher:
+        try:
+            if folder is None:
+                request = StartRequest(run=run, max_blocks=blocks, margin=margin, budget_s=budget)
+                timed = starting.time_starts(request, watcher)
+            else:
+                timed = starting.resume(folder, run, watcher, budget_s=budget)
+        except Interrupted as stopped:
+            which = options.resume_with(stopped.folder)
+            screen.print(f"Stopped. Finished blocks are kept: dynotune startup time --resume {which}", soft_wrap=True)
+            raise
+    answers.show(starts.startup_report, timed, json)
+
+
+startup.command(help=SCAN_HELP)(scan)
+startup.command(cls=with_command(), help=TIME_HELP)(time)
 startup.command(cls=with_command(), help=startup_caches.WARM_HELP)(startup_caches.warm)
 startup.command(cls=with_command(), help=startup_caches.PACK_HELP)(startup_caches.pack)
 startup.command(cls=with_command(), help=startup_caches.UNPACK_HELP)(startup_caches.unpack)

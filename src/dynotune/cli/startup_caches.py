@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ import typer
 from dynotune.cli import answers, options
 from dynotune.cli.doctor import interpreter_asked
 from dynotune.cli.options import Json, Python, check_json, environment, num_bytes, runs_a_command
-from dynotune.schema.caches import TITLES, CacheName
+from dynotune.schema.caches import TITLES
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.run import RunSpec
 
@@ -48,7 +47,7 @@ def warm(
     from dynotune.measure.startup import WarmRequest
     from dynotune.measure.startup import warm as fill
     from dynotune.report import Progress, console
-    from dynotune.report.startup import warmed_report
+    from dynotune.report.startup import caches as reports
 
     check_json(json)
     options.check_run(context, run)
@@ -60,7 +59,7 @@ def warm(
         places.write_variables(folder, variables)
     with Progress(console(stderr=True)) as progress:
         warmed = fill(WarmRequest(run=run, max_runs=max_runs, variables=variables), progress)
-    answers.show(warmed_report, warmed, json, soft_wrap=True)
+    answers.show(reports.warmed_report, warmed, json, soft_wrap=True)
     if warmed.end == "not-warm":
         raise typer.Exit(1)
 
@@ -89,23 +88,31 @@ def pack(
     from dynotune.launch.caches import conditions as cache_conditions
     from dynotune.launch.caches import contents as places
     from dynotune.launch.caches import pack as cache_pack
-    from dynotune.report.startup import cache_lines, packed_report
+    from dynotune.report import console
+    from dynotune.report.startup import caches as reports
 
     check_json(json)
     env = environment()
-    left = _names(without)
+    unknown = next((name for name in without or [] if name not in TITLES), None)
+    if unknown is not None:
+        raise UsageError(f"There is no cache {unknown}.", hint=f"--without takes {', '.join(TITLES)}.")
     command = context.find_root().obj or []
     if caches is not None:
-        folder = _existing(caches)
+        folder = caches.expanduser().absolute()
+        if not folder.is_dir():
+            raise UsageError(
+                f"There is no folder {folder}.", hint=f"dynotune startup warm --caches {caches} -- COMMAND fills it."
+            )
         env |= {**(places.read_variables(folder) or {}), **places.variables(folder)}
     conditions = cache_conditions.here(env, interpreter_asked(python, command, env), Path.cwd())
     found = places.places(env, Path.cwd())
+    left = {name for name in TITLES if name in (without or [])}
     # Precompiled headers are never below --caches, and where they are not used another program left them.
     left |= {place.name for place in found if place.name == "headers" and (place.off or caches is not None)}
-    with _busy("Packing"):
+    with console(stderr=True).status("Packing …"):
         packed = cache_pack.pack(file, found, conditions, command=command, env=env, without=left)
-    variables = {**places.variables(Path(cache_lines.FOLDER)), **packed.manifest.variables}
-    answers.show(lambda kept: packed_report(kept, variables), packed, json, soft_wrap=True)
+    variables = {**places.variables(Path(reports.FOLDER)), **packed.manifest.variables}
+    answers.show(lambda kept: reports.packed_report(kept, variables), packed, json, soft_wrap=True)
 
 
 UNPACK_HELP = """Put packed compile caches in place, where they fit this machine.
@@ -140,12 +147,13 @@ def unpack(
     from dynotune.launch.caches import conditions as cache_conditions
     from dynotune.launch.caches import contents as places
     from dynotune.launch.caches import unpack as cache_unpack
-    from dynotune.report.startup import DANGER, unpacked_report
+    from dynotune.report import console
+    from dynotune.report.startup import caches as reports
 
     check_json(json)
     if sha256 is None and not trust:
         raise UsageError(
-            f"Nothing says that {file} is to be trusted. {DANGER}",
+            f"Nothing says that {file} is to be trusted. {reports.DANGER}",
             hint="Give the digest that pack printed with --sha256, or --trust if you made it or know who did.",
         )
     most_bytes = num_bytes(max_size, "--max-size")
@@ -159,7 +167,7 @@ def unpack(
         _refuse(differences, str(file), force)
         folder = None if caches is None else caches.expanduser().absolute()
         variables = {} if folder is None else places.environment(folder)
-        with _busy("Unpacking"):
+        with console(stderr=True).status("Unpacking …"):
             unpacked = cache_unpack.unpack(
                 stream,
                 str(file),
@@ -172,7 +180,7 @@ def unpack(
     if folder is not None:
         places.write_variables(folder, unpacked.variables)
     trusted_by = "--trust" if sha256 is None else f"--sha256 {sha256}"
-    answers.show(lambda kept: unpacked_report(kept, trusted_by=trusted_by), unpacked, json, soft_wrap=True)
+    answers.show(lambda kept: reports.unpacked_report(kept, trusted_by=trusted_by), unpacked, json, soft_wrap=True)
 
 
 def _refuse(differences: list[Difference], name: str, force: bool) -> None:
@@ -194,26 +202,3 @@ def _refuse(differences: list[Difference], name: str, force: bool) -> None:
     else:
         hint = "Fill them here with dynotune startup warm. --force takes them all the same; they are compiled anew."
     raise CannotRunHere(f"{name} was made for another machine. {reasons}.", hint=hint)
-
-
-def _existing(caches: Path) -> Path:
-    folder = caches.expanduser().absolute()
-    if not folder.is_dir():
-        raise UsageError(
-            f"There is no folder {folder}.", hint=f"dynotune startup warm --caches {caches} -- COMMAND fills it."
-        )
-    return folder
-
-
-def _names(without: list[str] | None) -> set[CacheName]:
-    for text in without or []:
-        if text not in TITLES:
-            raise UsageError(f"There is no cache {text}.", hint=f"--without takes {', '.join(TITLES)}.")
-    return {name for name in TITLES if name in (without or [])}
-
-
-def _busy(what: str) -> AbstractContextManager[object]:
-    from dynotune.report import console
-
-    screen = console(stderr=True)
-    return screen.status(f"{what} …") if screen.is_terminal else nullcontext()

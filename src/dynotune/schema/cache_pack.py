@@ -160,24 +160,23 @@ def check(manifest: Manifest, name: str) -> None:
             size, no digest, or a variable that is none of a compiler's.
     """
     if len(manifest.files) > MOST_FILES:
-        raise _bad(name, f"it lists {len(manifest.files):,} files")
-    files: set[tuple[str, str]] = set()
-    folders: set[tuple[str, str]] = set()
+        raise hostile(name, f"it lists {len(manifest.files):,} files")
+    files, folders = set[tuple[str, str]](), set[tuple[str, str]]()
     for file in manifest.files:
         _check_path(file.path, name)
         if file.size_bytes < 0 or _DIGEST.fullmatch(file.sha256) is None:
-            raise _bad(name, f"{file.path!r} has no proper size or digest")
+            raise hostile(name, f"{file.path!r} has no proper size or digest")
         key = (file.cache, file.path)
         if key in files:
-            raise _bad(name, f"{file.path!r} is listed twice")
+            raise hostile(name, f"{file.path!r} is listed twice")
         files.add(key)
         parts = file.path.split("/")
         folders.update((file.cache, "/".join(parts[:depth])) for depth in range(1, len(parts)))
     if both := files & folders:
-        raise _bad(name, f"{sorted(both)[0][1]!r} is both a file and a folder")
+        raise hostile(name, f"{sorted(both)[0][1]!r} is both a file and a folder")
     for variable, value in manifest.variables.items():
         if not is_compilers(variable) or not value.isprintable():
-            raise _bad(name, f"{variable!r} is no variable that a pack may set")
+            raise hostile(name, f"{variable!r} is no variable that a pack may set")
 
 
 def is_compilers(variable: str) -> bool:
@@ -203,11 +202,12 @@ def _check_path(path: str, name: str) -> None:
     except UnicodeEncodeError:
         problem = "is no text"
     if problem:
-        raise _bad(name, f"the path {path[:200]!r} {problem}")
+        raise hostile(name, f"the path {path[:200]!r} {problem}")
 
 
-def _bad(name: str, why: str) -> RecordError:
+def hostile(name: str, why: str) -> RecordError:
     return RecordError(
         f"{name} is not a pack that dynotune wrote: {why}. Nothing of it was used.",
-        hint="Make a new one with dynotune startup pack, and get it from where you trust.",
+        hint="Do not use it: compile caches are code that the command will run. Make a new one with dynotune startup "
+        "pack.",
     )

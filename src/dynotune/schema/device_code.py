@@ -13,8 +13,6 @@ Suffix = Literal["", "a", "f"]
 ContainerVerdict = Literal["native", "jit", "cannot", "unknown", "empty"]
 LibraryVerdict = Literal["native", "partial", "jit", "cannot", "unknown", "empty"]
 
-SCHEMA = "dynotune.device-code/1"
-
 
 class Code(msgspec.Struct, frozen=True):
     """One piece of code in a fat binary.
@@ -44,14 +42,8 @@ class Code(msgspec.Struct, frozen=True):
         return f"{stem}_{self.sm}{self.suffix}"
 
 
-class Container(msgspec.Struct, frozen=True):
-    """One fat binary: the same functions for several architectures. The driver takes one piece of it.
-
-    `offset_bytes`: where it begins in the file.
-    """
-
-    offset_bytes: int
-    codes: tuple[Code, ...]
+Container = tuple[Code, ...]
+"""One fat binary: the same functions for several architectures. The driver takes one piece of it."""
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -149,7 +141,7 @@ class DeviceCode(msgspec.Struct, frozen=True, kw_only=True):
         complete: False where the time was up before every file was read.
     """
 
-    schema: str = SCHEMA
+    schema: str = "dynotune.device-code/1"
     places: list[str]
     gpus: list[Gpu] | Unknown
     num_files: int

@@ -65,15 +65,17 @@ NAME_CACHES = "Free some space there, or name another folder with --caches."
 
 
 @contextmanager
-def may_fail(what: str, hint: str = FREE_SPACE, kind: type[DynotuneError] = CannotRunHere) -> Iterator[None]:
-    """Do `what` with the disk: "write X".
+def may_fail(
+    what: str, hint: str = FREE_SPACE, kind: type[DynotuneError] = CannotRunHere, *, left: str = ""
+) -> Iterator[None]:
+    """Do `what` with the disk: "write X". `left`: a sentence on what is there after it failed.
 
     Raises DynotuneError: of `kind`, in place of an OSError, with the kernel's reason and the hint.
     """
     try:
         yield
     except OSError as error:
-        raise kind(f"Cannot {what}: {error.strerror or error}.", hint=hint) from error
+        raise kind(f"Cannot {what}: {error.strerror or error}. {left}".rstrip(), hint=hint) from error
 
 
 CONTRADICTIONS = (ArithmeticError, AttributeError, LookupError, RecursionError, StopIteration, TypeError, ValueError)

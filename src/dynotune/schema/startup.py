@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Iterable, Sequence
 from typing import Literal, get_args
 
 import msgspec
@@ -31,7 +33,24 @@ Phase = Literal[
     "first_step",
     "other",
 ]
-PHASES: tuple[Phase, ...] = get_args(Phase)
+PHASES: dict[Phase, str] = {
+    "launcher": "launching",
+    "interpreter": "interpreter and site",
+    "agent": "dynotune's agent",
+    "imports_before_torch": "imports before torch",
+    "torch_import": "torch import",
+    "imports": "other imports",
+    "compiler_import": "torch.compile's import",
+    "cuda_start": "CUDA start",
+    "model_build": "model build",
+    "weights": "reading of weights",
+    "to_device": "model to its device",
+    "compile": "compile",
+    "first_batch": "first batch",
+    "first_step": "first step",
+    "other": "the rest",
+}
+"""In words, in the order in which they come."""
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -83,6 +102,10 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     until_steady_s: float | Unknown | None = None
     late_s: float | None = None
     at_exit: bool = False
+
+    def added_bytes(self, *names: CacheName) -> int:
+        """What it left in these caches; none where inductor was told to keep nothing, but leaves its folders."""
+        return sum(growth.size_bytes for growth in self.added if growth.name in names)
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -153,3 +176,25 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str] = []
     finished: bool = False
     facts: Facts = {}
+
+    def starts(self, arm: Arm) -> list[Start]:
+        """Those that count; without any, those of void blocks, and the pilots before there are any."""
+        blocks = self.blocks or [voided.values for voided in self.voided]
+        return [block.of(arm) for block in blocks] or [pilot for pilot in self.pilots if pilot.arm == arm]
+
+    def ratio(self, arm: Arm) -> Ratio | None:
+        return next((ratio for ratio in self.ratios if ratio.arm == arm), None)
+
+
+def phase_s(starts: Sequence[Start], phase: Phase) -> float | Unknown:
+    """How long a phase of these starts takes; Unknown where one of them does not know it."""
+    values = [start.phases.get(phase, Unknown("not recorded")) for start in starts]
+    unknown = next((value for value in values if isinstance(value, Unknown)), None)
+    if unknown is not None:
+        return unknown
+    return median(value for value in values if not isinstance(value, Unknown))
+
+
+def median(values: Iterable[float]) -> float | Unknown:
+    known = list(values)
+    return statistics.median(known) if known else Unknown("nothing was timed")

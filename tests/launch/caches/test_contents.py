@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.launch.caches import contents
-from dynotune.launch.caches.places import cuda_limit_bytes, places
+from dynotune.launch.caches.contents import cuda_limit_bytes, places
 from dynotune.schema.facts import Unknown
 
 USER = pwd.getpwuid(os.getuid()).pw_name

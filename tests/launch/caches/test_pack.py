@@ -106,7 +106,7 @@ FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
 from dynotune.launch.caches import pack as cache_pack
-from dynotune.launch.caches.places import Place
+from dynotune.launch.caches.contents import Place
 from dynotune.schema.cache_pack import Conditions
 from dynotune.schema.errors import CannotRunHere
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -128,14 +128,15 @@ def test_a_full_disk_leaves_no_half_pack_and_the_old_one_as_it_was(tmp_path):
     assert packs.files_of(tmp_path / "out") == {"a.pack": b"the old one"}
 
 
-def test_an_interrupted_pack_leaves_nothing(tmp_path):
+def test_an_interrupted_pack_leaves_nothing(tmp_path, monkeypatch):
     cache = packs.fill(tmp_path / "cache", {"a": b"1", "b": b"2"})
 
-    def interrupt(num_bytes):
+    def interrupt(**file):
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(cache_pack, "PackedFile", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        packs.pack(tmp_path / "a.pack", cache, progress=interrupt)
+        packs.pack(tmp_path / "a.pack", cache)
     assert packs.names_in(tmp_path) == ["cache"]
 
 

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dynotune.launch import sweep
-from dynotune.launch.caches import merge, unpack
+from dynotune.launch.caches import unpack
 from dynotune.schema.cache_pack import MOST_MANIFEST_BYTES
 from dynotune.schema.errors import CannotRunHere, DynotuneError, RecordError, UsageError
 
@@ -256,7 +256,7 @@ def test_where_the_file_system_has_no_hard_links_files_are_moved(tmp_path, monke
     def no_links(*_, **__):
         raise OSError(errno.EPERM, "no links here")
 
-    monkeypatch.setattr(merge.os, "link", no_links)
+    monkeypatch.setattr(unpack.os, "link", no_links)
     packs.pack(tmp_path / "p", packs.fill(tmp_path / "from", {"a": b"new", "b": b"new"}))
     there = packs.fill(tmp_path / "cache", {"a": b"old"})
     take(tmp_path / "p", there)
@@ -276,7 +276,7 @@ def test_a_link_in_the_cache_leads_nothing_out_of_it(tmp_path):
 def test_a_cache_of_another_user_is_not_written_to(tmp_path, monkeypatch):
     packs.pack(tmp_path / "p", packs.fill(tmp_path / "from", {"b": b"new"}))
     (tmp_path / "cache").mkdir()
-    monkeypatch.setattr(merge.os, "geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr(unpack.os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(CannotRunHere, match="another user"):
         take(tmp_path / "p", tmp_path / "cache")
 
@@ -302,7 +302,7 @@ from pathlib import Path
 from dynotune.launch.caches import Place, pack, unpack
 from dynotune.schema.cache_pack import Conditions
 
-def end(*args):
+def end(*args, **more):
     os.kill(os.getpid(), signal.SIGKILL)
 
 class Ending(io.BufferedReader):
@@ -311,7 +311,8 @@ class Ending(io.BufferedReader):
 
 file, place = Path(sys.argv[2]), Place("inductor", Path(sys.argv[3]))
 if sys.argv[1] == "pack":
-    pack.pack(file, [place], Conditions(), env={}, progress=end)
+    pack.PackedFile = end  # the first file is written, and not yet listed
+    pack.pack(file, [place], Conditions(), env={})
 else:
     unpack.unpack(Ending(io.FileIO(file)), "p", [place])
 """

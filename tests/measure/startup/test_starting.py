@@ -81,7 +81,7 @@ def starts(monkeypatch):
     made = Starts()
     monkeypatch.setattr(starting, "run_start", made)
     monkeypatch.setattr(starting, "facts_of", lambda request: FACTS)
-    monkeypatch.setattr(starting.code_facts, "facts", lambda request: {})
+    monkeypatch.setattr(starting.conclusions, "code_facts", lambda run: {})
     return made
 
 

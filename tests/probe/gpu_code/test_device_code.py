@@ -33,7 +33,7 @@ def verdicts(found: DeviceCode) -> dict[str, str]:
 
 
 def codes(file: Path) -> list[str]:
-    return [code.name for each in device_code.in_file(file).containers for code in each.codes]
+    return [code.name for each in device_code.in_file(file).containers for code in each]
 
 
 def test_libraries_of_a_folder_are_judged_each_by_itself(tmp_path):
@@ -86,7 +86,7 @@ def test_ptx_and_fat_binary_files(tmp_path):
     )
     assert codes(tmp_path / "a.ptx") == ["compute_90a"]
     assert codes(tmp_path / "b.fatbin") == ["sm_100f", "sm_90a"]
-    (ptx,) = device_code.in_file(tmp_path / "a.ptx").containers[0].codes
+    (ptx,) = device_code.in_file(tmp_path / "a.ptx").containers[0]
     assert ptx.ptx_version == (8, 5)
 
 
@@ -181,7 +181,7 @@ def test_a_file_and_a_folder_that_fail_to_open_are_told_and_the_rest_is_read(tmp
     def refusing(function):
         def called(path, *arguments, **options):
             if Path(path).name in ("bad.so", "closed"):
-                raise PermissionError(13, "Permission denied")
+                raise PermissionError(13, "Permission denied", str(path))
             return function(path, *arguments, **options)
 
         return called

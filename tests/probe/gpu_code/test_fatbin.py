@@ -15,7 +15,7 @@ def read(content: bytes, begin: int = 0) -> tuple[list[list[str]], list[str]]:
     """Names of the code in each container, and what was told."""
     told: list[str] = []
     found = fatbin.containers(lambda at, size: content[at : at + size], begin, len(content), told.append)
-    return [[code.name for code in each.codes] for each in found], told
+    return [[code.name for code in each] for each in found], told
 
 
 def test_entries_of_every_form_and_suffix():
@@ -34,7 +34,7 @@ def test_sizes_are_those_in_the_file_and_those_once_unpacked():
         entry(PTX, 75, payload=b"x" * 96, unpacked=94, ptx=(9, 5)), entry(MACHINE, 75, payload=b"x" * 500)
     )
     (found,) = fatbin.containers(lambda at, size: content[at : at + size], 0, len(content), pytest.fail)
-    ptx, machine = found.codes
+    ptx, machine = found
     assert (ptx.stored_bytes, ptx.code_bytes, ptx.ptx_version) == (96, 94, (9, 5))
     assert (machine.stored_bytes, machine.code_bytes, machine.ptx_version) == (504, 504, None)
 
@@ -50,7 +50,7 @@ def test_a_header_as_nvcc_wrote_it():
         "48000000000000000000000000000000"
     ) + bytes(96)
     (found,) = fatbin.containers(lambda at, size: recorded[at : at + size], 0, len(recorded), pytest.fail)
-    (code,) = found.codes
+    (code,) = found
     assert (code.name, code.stored_bytes, code.code_bytes, code.ptx_version) == ("compute_75", 96, 94, (9, 5))
 
 

@@ -21,7 +21,7 @@ CODES = st.builds(
 
 def named(*names: str) -> Container:
     found = [gpu_archs.named(name) for name in names]
-    return Container(0, tuple(Code(code.form, code.sm, code.suffix, 500, 1000, (8, 4)) for code in found if code))
+    return tuple(Code(code.form, code.sm, code.suffix, 500, 1000, (8, 4)) for code in found if code)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_what_runs_on_a_gpu_runs_on_the_next_minor_versions_unless_it_is_for_exa
 
 @given(st.lists(CODES, max_size=6), st.integers(50, 139))
 def test_a_container_is_native_or_compiled_only_by_code_of_its_own_that_runs(codes, sm):
-    verdict, code = gpu_archs.container_verdict(Container(0, tuple(codes)), sm)
+    verdict, code = gpu_archs.container_verdict(tuple(codes), sm)
     fitting = [each for each in codes if gpu_archs.runs(each, sm)]
     if verdict in ("native", "jit"):
         assert code in fitting
@@ -120,7 +120,7 @@ def test_only_the_chosen_ptx_of_containers_without_machine_code_counts_as_compil
 
 
 def test_ptx_without_a_function_is_nothing_to_compile():
-    empty = Container(0, (Code("ptx", 75, "", 60, 56),))
+    empty = (Code("ptx", 75, "", 60, 56),)
     found = gpu_archs.verdict([empty], Gpu(compute_capability="9.0"))
     assert (found.verdict, found.num_empty, found.ptx_bytes) == ("empty", 1, 0)
 
@@ -128,14 +128,14 @@ def test_ptx_without_a_function_is_nothing_to_compile():
 def test_a_kind_that_is_not_known_leaves_the_verdict_open_where_nothing_else_runs():
     strange = Code("other", 90, "", 10, 10, kind=16)
     gpu = Gpu(compute_capability="9.0")
-    assert gpu_archs.verdict([Container(0, (strange,))], gpu).verdict == "unknown"
-    assert gpu_archs.verdict([Container(0, (strange, *named("sm_80").codes))], gpu).verdict == "unknown"
-    assert gpu_archs.verdict([Container(0, (strange, *named("sm_90").codes))], gpu).verdict == "native"
+    assert gpu_archs.verdict([(strange,)], gpu).verdict == "unknown"
+    assert gpu_archs.verdict([(strange, *named("sm_80"))], gpu).verdict == "unknown"
+    assert gpu_archs.verdict([(strange, *named("sm_90"))], gpu).verdict == "native"
     assert strange.name == "kind16_90"
 
 
 def test_ptx_that_is_newer_than_the_driver_cannot_be_compiled():
-    container = Container(0, (Code("ptx", 75, "", 500, 1000, (9, 0)),))
+    container = (Code("ptx", 75, "", 500, 1000, (9, 0)),)
     old, new = (Gpu(compute_capability="9.0", cuda_driver=cuda) for cuda in ("12.8", "13.0"))
     found = gpu_archs.verdict([container], old)
     assert (found.verdict, found.num_too_new, found.ptx_bytes) == ("cannot", 1, 0)

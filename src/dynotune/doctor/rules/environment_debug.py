@@ -10,7 +10,7 @@ from dynotune.doctor.bounds import severity_of
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.rules.environment_variables import is_off, is_one_of, is_set_to
-from dynotune.doctor.startup_shared import what_it_saves
+from dynotune.doctor.rules.startup import what_it_saves
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import FRESH_CACHES, Compilation

@@ -4,6 +4,6 @@ A pack is code from elsewhere: `unpack` checks its digest, its paths and the `co
 cache makes starts faster is measured in `measure.startup`.
 """
 
-from dynotune.launch.caches.places import Place
+from dynotune.launch.caches.contents import Place
 
 __all__ = ["Place", "conditions", "contents", "pack", "unpack"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dynotune import probe
 from dynotune.schema.cache_pack import Conditions, Difference, Manifest, Severity
-from dynotune.schema.caches import TITLES, CacheName
+from dynotune.schema.caches import TITLES
 from dynotune.schema.facts import Facts, Unknown
 
 COMPILER_TIMEOUT_S = 20.0
@@ -23,7 +23,6 @@ _X86_INSTRUCTIONS = re.compile(
     r"|prefetchi|rtm|hle|ptwrite|pku|cmpccxadd|kl|widekl|tsxldtrk"
 )
 _IN_COMMAND = " in the command line that C++ kernels are keyed by"
-_GPU_CACHES: tuple[CacheName, ...] = ("cuda", "inductor", "triton", "jiterator")
 
 
 def here(env: Mapping[str, str], python: str | Unknown, cwd: Path) -> Conditions:
@@ -33,32 +32,19 @@ def here(env: Mapping[str, str], python: str | Unknown, cwd: Path) -> Conditions
     cpuinfo = ""
     with contextlib.suppress(OSError):
         cpuinfo = Path("/proc/cpuinfo").read_text(errors="replace")
-    return conditions_of(
-        facts,
+    cpu = re.search(r"^model name\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
+    version = _text(facts, "python.version")
+    return Conditions(
         gpus=_gpus(env),
         driver="" if gpu.get("gpu.count") == 0 else _text(gpu, "gpu.driver"),
-        cpuinfo=cpuinfo,
-        compiler=_compiler(env, cwd),
-    )
-
-
-def conditions_of(
-    facts: Facts, *, gpus: list[str] | None, driver: str | None, cpuinfo: str, compiler: str | None
-) -> Conditions:
-    """The conditions in facts of an interpreter (`python.*`, `torch.*`, `package.triton`) and the rest."""
-    version = _text(facts, "python.version")
-    cuda = facts.get("torch.cuda")
-    return Conditions(
-        gpus=gpus,
-        driver=driver,
-        cuda="" if cuda is None and "torch.cuda" in facts else _text(facts, "torch.cuda"),
+        cuda="" if facts.get("torch.cuda", "") is None else _text(facts, "torch.cuda"),
         torch=_text(facts, "torch.version"),
         triton="" if "package.triton" not in facts and version is not None else _text(facts, "package.triton"),
         python=".".join(version.split(".")[:2]) if version else None,
         platform=f"{platform.system()} {platform.machine()}",
-        cpu=_cpu(cpuinfo),
+        cpu=cpu[1].strip() if cpu else None,
         cpu_flags=instruction_sets(cpuinfo),
-        compiler=compiler,
+        compiler=_compiler(env, cwd),
         torch_folder=_text(facts, "torch.folder"),
         python_include=_text(facts, "python.include"),
     )
@@ -66,21 +52,25 @@ def conditions_of(
 
 def differences(manifest: Manifest, now: Conditions) -> list[Difference]:
     """What of the manifest's conditions does not hold here, the gravest first."""
-    then, caches = manifest.conditions, manifest.caches
-    cpp = "headers" in caches or any(f.cache == "inductor" and f.path.endswith(".so") for f in manifest.files)
+    then, caches = manifest.conditions, set(manifest.caches)
     # Of a graph for the GPU they check what the processor can do, no more: Triton's own launchers are plain C.
+    cpp = "headers" in caches or any(f.cache == "inductor" and f.path.endswith(".so") for f in manifest.files)
+    keyed = f"{' and '.join(TITLES[name] for name in manifest.caches) or 'nothing'}: found by it, or built for it"
+    plain = [
+        ("driver", then.driver, now.driver, "cuda" in caches, "the driver's own cache is found by its version"),
+        ("CUDA of torch", then.cuda, now.cuda, caches & {"inductor", "jiterator"}, keyed),
+        ("torch", then.torch, now.torch, caches & {"inductor", "headers", "jiterator"}, keyed),
+        ("Triton", then.triton, now.triton, caches & {"triton", "inductor"}, keyed),
+        ("Python", then.python, now.python, caches & {"triton", "inductor"}, "modules are built for it"),
+        ("platform", then.platform, now.platform, True, "machine code is of one platform"),
+        ("compiler", then.compiler, now.compiler, cpp, "it is part of their keys"),
+        ("folder of torch", then.torch_folder, now.torch_folder, cpp, "it stands" + _IN_COMMAND),
+        ("Python's headers", then.python_include, now.python_include, cpp, "they stand" + _IN_COMMAND),
+    ]
     found = [
-        _gpu(then, now, caches),
-        _plain("driver", then.driver, now.driver, "cuda" in caches, "the driver's own cache is found by its version"),
-        _plain("CUDA of torch", then.cuda, now.cuda, _any(caches, "inductor", "jiterator"), _keyed(caches)),
-        _plain("torch", then.torch, now.torch, _any(caches, "inductor", "headers", "jiterator"), _keyed(caches)),
-        _plain("Triton", then.triton, now.triton, _any(caches, "triton", "inductor"), _keyed(caches)),
-        _plain("Python", then.python, now.python, _any(caches, "triton", "inductor"), "modules are built for it"),
-        _plain("platform", then.platform, now.platform, True, "machine code is of one platform"),
+        _gpu(then, now, depends=bool(caches - {"headers"})),
+        *(_plain(what, packed, here, bool(depends), why) for what, packed, here, depends, why in plain),
         _cpu_flags(then, now, cpp),
-        _plain("compiler", then.compiler, now.compiler, cpp, "it is part of their keys"),
-        _plain("folder of torch", then.torch_folder, now.torch_folder, cpp, "it stands" + _IN_COMMAND),
-        _plain("Python's headers", then.python_include, now.python_include, cpp, "they stand" + _IN_COMMAND),
     ]
     order: tuple[Severity, ...] = ("dangerous", "useless", "unknown", "harmless")
     return sorted((each for each in found if each is not None), key=lambda each: order.index(each.severity))
@@ -101,19 +91,16 @@ def _plain(what: str, then: str | None, now: str | None, depends: bool, why: str
     if then == now and then is not None:
         return None
     severity: Severity = "harmless" if not depends else "unknown" if then is None or now is None else "useless"
-    return Difference(what=what, packed=_shown(then), here=_shown(now), severity=severity, why=why)
+    packed, here = ("unknown" if value is None else value or "none" for value in (then, now))
+    return Difference(what=what, packed=packed, here=here, severity=severity, why=why)
 
 
-def _gpu(then: Conditions, now: Conditions, caches: Collection[CacheName]) -> Difference | None:
+def _gpu(then: Conditions, now: Conditions, *, depends: bool) -> Difference | None:
+    packed, here = (None if gpus is None else ", ".join(gpus) for gpus in (then.gpus, now.gpus))
     # Every GPU here must be one of those the code was made for; that there were others does no harm.
-    known = then.gpus is not None and now.gpus is not None
-    if known and set(now.gpus or ()) <= set(then.gpus or ()) and bool(now.gpus) == bool(then.gpus):
+    if then.gpus and now.gpus and set(now.gpus) <= set(then.gpus):
         return None
-    packed, found = (None if gpus is None else ", ".join(gpus) for gpus in (then.gpus, now.gpus))
-    given = _plain("GPU", packed, found, _any(caches, *_GPU_CACHES), "code is made for one GPU, and found by its name")
-    return given or Difference(
-        what="GPU", packed=_shown(packed), here=_shown(found), severity="unknown", why="neither is known"
-    )
+    return _plain("GPU", packed, here, depends, "code is made for one GPU, and found by its name")
 
 
 def _cpu_flags(then: Conditions, now: Conditions, depends: bool) -> Difference | None:
@@ -151,18 +138,6 @@ def _vectors(flags: Collection[str]) -> str:
     return next((name for name in ("avx2", "sve2", "sve", "asimd") if name in flags), "none")
 
 
-def _keyed(caches: Collection[CacheName]) -> str:
-    return f"{' and '.join(TITLES[name] for name in caches) or 'nothing'}: found by it, or built for it"
-
-
-def _any(caches: Collection[CacheName], *names: CacheName) -> bool:
-    return any(name in caches for name in names)
-
-
-def _shown(value: str | None) -> str:
-    return "unknown" if value is None else value or "none"
-
-
 def _text(facts: Facts, name: str) -> str | None:
     value = facts.get(name)
     return value if isinstance(value, str) else None
@@ -170,27 +145,15 @@ def _text(facts: Facts, name: str) -> str | None:
 
 def _gpus(env: Mapping[str, str]) -> list[str] | None:
     indices = probe.nvml.visible_gpus(env)
-    if isinstance(indices, Unknown):
-        return None
-    names = set()
+    if isinstance(indices, Unknown) or not indices:
+        return None if isinstance(indices, Unknown) else []
     try:
-        if not indices:
-            return []
         with probe.nvml.session() as library:
-            for index in indices:
-                known = probe.nvml.identity(library, index)
-                name, capability = known["gpu.name"], known["gpu.compute_capability"]
-                if isinstance(name, Unknown) or isinstance(capability, Unknown):
-                    return None
-                names.add(f"{name} ({capability})")
+            known = [probe.nvml.identity(library, index) for index in indices]
     except probe.nvml.NvmlUnavailable:
         return None
-    return sorted(names)
-
-
-def _cpu(cpuinfo: str) -> str | None:
-    match = re.search(r"^model name\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
-    return match[1].strip() if match else None
+    named = [(_text(gpu, "gpu.name"), _text(gpu, "gpu.compute_capability")) for gpu in known]
+    return None if any(None in each for each in named) else sorted({f"{name} ({cc})" for name, cc in named})
 
 
 def _compiler(env: Mapping[str, str], cwd: Path) -> str | None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import re
 import shlex
 import shutil
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
+
+import msgspec
 
 from dynotune import knobs
-from dynotune.launch.caches.places import HEADERS, Place, cuda_limit_bytes
-from dynotune.launch.caches.places import places as places
 from dynotune.probe.facts import mounts
 from dynotune.schema import atomic
 from dynotune.schema.cache_pack import is_compilers
@@ -22,6 +23,9 @@ from dynotune.schema.caches import Cache, CacheName, Growth
 from dynotune.schema.errors import may_fail
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import UNSET, Setting
+
+CUDA_LARGEST_LIMIT_BYTES = 4 << 30
+HEADERS = "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"
 
 VARIABLES: dict[str, CacheName] = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
@@ -37,6 +41,16 @@ _PASSING_FOLDERS = re.compile(r"locks|tmp\.pid_.*|\.dynotune-.*|dt-[0-9a-f]{16}|
 _BOOKS: dict[CacheName, Collection[str]] = {"cuda": {"index"}}
 NUM_KINDS = 3
 VARIABLES_FILE = "environment.sh"
+
+
+class Place(NamedTuple):
+    """A cache's folder, which need not exist; the variable that moves it; why nothing is kept there."""
+
+    name: CacheName
+    path: Path | Unknown
+    variable: str = ""
+    is_set: bool = False
+    off: str = ""
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -117,13 +131,18 @@ def sizes(env: Mapping[str, str], cwd: Path | None = None) -> list[Cache]:
     Other processes may write meanwhile: what is gone when it is looked at does not count.
     """
     found = places(env, cwd or Path.cwd())
-    return [_measured(place, found, env) for place in found]
+    held = snapshot(found)
+    return [_measured(place, held.get(place.name, {}), env) for place in found]
 
 
 def snapshot(found: Sequence[Place]) -> Snapshot:
     """What is in these caches now, but for their indexes."""
-    there = [place for place in found if isinstance(place.path, Path)]
-    return {place.name: {path: status.st_size for path, status in _compiled(place, found)} for place in there}
+    held: Snapshot = {}
+    for place in found:
+        if isinstance(place.path, Path):
+            files, books = entries(place.path, inner(place, found)), _BOOKS.get(place.name, ())
+            held[place.name] = {path: status.st_size for path, status in files if path not in books}
+    return held
 
 
 def growth(before: Snapshot, after: Snapshot) -> list[Growth]:
@@ -137,8 +156,10 @@ def growth(before: Snapshot, after: Snapshot) -> list[Growth]:
         new = {path: size - then.get(path, 0) for path, size in now.items() if size > then.get(path, -1)}
         num_removed = sum(path not in now for path in then)
         if new or num_removed:
-            sizes = {"num_files": len(new), "size_bytes": sum(new.values()), "num_removed": num_removed}
-            changes.append(Growth(name=name, kinds=_kinds(new), **sizes))
+            size = sum(new.values())
+            changes.append(
+                Growth(name=name, num_files=len(new), size_bytes=size, num_removed=num_removed, kinds=_kinds(new))
+            )
     return changes
 
 
@@ -151,15 +172,8 @@ def _kinds(files: Mapping[str, int]) -> list[str]:
 
 def inner(place: Place, found: Sequence[Place]) -> list[Path]:
     """Folders of other caches below that of `place`, which are no part of it."""
-    return [
-        other.path
-        for other in found
-        if other is not place
-        and isinstance(other.path, Path)
-        and isinstance(place.path, Path)
-        and other.path != place.path
-        and other.path.is_relative_to(place.path)
-    ]
+    paths = [other.path for other in found if isinstance(other.path, Path) and other.path != place.path]
+    return [path for path in paths if isinstance(place.path, Path) and path.is_relative_to(place.path)]
 
 
 def entries(folder: Path, without: Collection[Path] = ()) -> Iterator[tuple[str, os.stat_result]]:
@@ -176,49 +190,134 @@ def entries(folder: Path, without: Collection[Path] = ()) -> Iterator[tuple[str,
                 yield path.relative_to(folder).as_posix(), status
 
 
-def _compiled(place: Place, found: Sequence[Place]) -> Iterator[tuple[str, os.stat_result]]:
-    assert isinstance(place.path, Path)
-    books = _BOOKS.get(place.name, ())
-    return ((path, status) for path, status in entries(place.path, inner(place, found)) if path not in books)
-
-
 def counts(name: str) -> bool:
     """Whether a file of that name is part of a cache: no lock, nothing that passes."""
     return _PASSING.fullmatch(name) is None
 
 
-def _measured(place: Place, found: Sequence[Place], env: Mapping[str, str]) -> Cache:
+def _measured(place: Place, files: Mapping[str, int], env: Mapping[str, str]) -> Cache:
     limit = cuda_limit_bytes(env) if place.name == "cuda" else None
-    if isinstance(place.path, Unknown):
-        unknown: dict[str, Any] = dict.fromkeys(("path", "size_bytes", "num_files", "writable", "lasts"), place.path)
-        return Cache(name=place.name, variable=place.variable, off=place.off, limit_bytes=limit, **unknown)
-    lies = mounts.storage(place.path)
-    size, num = _size(place, found)
-    there = mounts.nearest(place.path)
-    writable = there.is_dir() and os.access(there, os.W_OK | os.X_OK) and not lies.read_only
-    off = place.off
-    if not off and lies.noexec and place.name == "inductor":
-        # As Docker mounts a tmpfs, unless it is told otherwise.
-        off = f"it is mounted noexec ({lies.why}): compiled libraries cannot be loaded from it"
-    return Cache(
+    known = Cache(
         name=place.name,
         path=str(place.path),
         variable=place.variable,
         is_set=place.is_set,
-        off=off,
-        size_bytes=size,
-        num_files=num,
-        writable=writable,
+        off=place.off,
+        limit_bytes=limit,
+    )
+    if isinstance(place.path, Unknown):
+        unknown = dict.fromkeys(("path", "size_bytes", "num_files", "writable", "lasts"), place.path)
+        return msgspec.structs.replace(known, **unknown)
+    lies, there = mounts.storage(place.path), mounts.nearest(place.path)
+    if not place.off and lies.noexec and place.name == "inductor":
+        # As Docker mounts a tmpfs, unless it is told otherwise.
+        off = f"it is mounted noexec ({lies.why}): compiled libraries cannot be loaded from it"
+        known = msgspec.structs.replace(known, off=off)
+    hidden = place.path.is_dir() and not os.access(place.path, os.R_OK | os.X_OK)
+    unreadable = Unknown(f"{place.path} cannot be read")
+    return msgspec.structs.replace(
+        known,
+        size_bytes=unreadable if hidden else sum(files.values()),
+        num_files=unreadable if hidden else len(files),
+        writable=there.is_dir() and os.access(there, os.W_OK | os.X_OK) and not lies.read_only,
         lasts=lies.lasts,
         storage=lies.why,
-        limit_bytes=limit,
     )
 
 
-def _size(place: Place, found: Sequence[Place]) -> tuple[int | Unknown, int | Unknown]:
-    assert isinstance(place.path, Path)
-    if place.path.is_dir() and not os.access(place.path, os.R_OK | os.X_OK):
-        unknown = Unknown(f"{place.path} cannot be read")
-        return unknown, unknown
-    sizes = [status.st_size for _, status in _compiled(place, found)]
-    return sum(sizes), len(sizes)
+# Where each cache is for a command, from its environment alone
+
+
+def places(env: Mapping[str, str], cwd: Path) -> list[Place]:
+    """The caches of a command under `env`, started in `cwd` by this user.
+
+    cuDNN's plans are not among them: torch keeps them in memory only.
+
+    Sources: https://docs.nvidia.com/cuda/cuda-programming-guide (CUDA_CACHE_*); torch/_inductor/runtime/
+    cache_dir_utils.py and codecache.py; triton/runtime/cache.py; aten/src/ATen/native/cuda/jit_utils.cpp.
+    """
+    return [_cuda(env, cwd), *_inductor(env, cwd), _triton(env, cwd), _jiterator(env, cwd)]
+
+
+def cuda_limit_bytes(env: Mapping[str, str]) -> int | Unknown:
+    """The most that the driver keeps; a larger CUDA_CACHE_MAXSIZE counts as 4 GiB."""
+    text = env.get("CUDA_CACHE_MAXSIZE", "").strip()
+    if not text:
+        return Unknown("CUDA_CACHE_MAXSIZE is not set; the driver's own limit is 1 GiB, 256 MiB of older ones")
+    if not text.isascii() or not text.isdecimal():
+        return Unknown(f"CUDA_CACHE_MAXSIZE={text} is no number of bytes")
+    return min(int(text), CUDA_LARGEST_LIMIT_BYTES)
+
+
+def _cuda(env: Mapping[str, str], cwd: Path) -> Place:
+    # The driver asks for HOME, and knows no other way.
+    home = env.get("HOME")
+    given = env.get("CUDA_CACHE_PATH") or (f"{home}/.nv/ComputeCache" if home else None)
+    off = _off(env, "CUDA_CACHE_DISABLE") or ("there is no HOME to keep it in" if given is None else "")
+    path = Unknown("HOME is not set") if given is None else _absolute(given, cwd)
+    return Place("cuda", path, "CUDA_CACHE_PATH", bool(env.get("CUDA_CACHE_PATH")), off)
+
+
+def _inductor(env: Mapping[str, str], cwd: Path) -> list[Place]:
+    default = _temporary_folder(env, cwd) / ("torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", _user(env)))
+    given = env.get("TORCHINDUCTOR_CACHE_DIR")
+    off = _off(env, "TORCHINDUCTOR_FORCE_DISABLE_CACHES")
+    if not off and env.get("TORCHINDUCTOR_FX_GRAPH_CACHE", "1") != "1":
+        off = "TORCHINDUCTOR_FX_GRAPH_CACHE is off: graphs are compiled anew at each start"
+    # They stand in the default folder whatever TORCHINDUCTOR_CACHE_DIR says.
+    headers_off = f"{HEADERS}=0" if env.get(HEADERS, "1") != "1" else ""
+    path = default if given is None else _absolute(given, cwd)
+    return [
+        Place("inductor", path, "TORCHINDUCTOR_CACHE_DIR", given is not None, off),
+        Place("headers", default / "precompiled_headers", off=headers_off),
+    ]
+
+
+def _triton(env: Mapping[str, str], cwd: Path) -> Place:
+    given = env.get("TRITON_CACHE_DIR", "").strip()
+    home = env.get("TRITON_HOME") or env.get("HOME", _of_user("pw_dir"))
+    where = given or (None if home is None else f"{home or '.'}/.triton/cache")
+    path = Unknown("there is no home folder") if where is None else _absolute(where, cwd)
+    return Place("triton", path, "TRITON_CACHE_DIR", bool(given), _off(env, "TRITON_ALWAYS_COMPILE"))
+
+
+def _jiterator(env: Mapping[str, str], cwd: Path) -> Place:
+    off = "USE_PYTORCH_KERNEL_CACHE=0" if env.get("USE_PYTORCH_KERNEL_CACHE") == "0" else ""
+    name = "PYTORCH_KERNEL_CACHE_PATH"
+    if name in env:
+        path = _absolute(env[name], cwd)
+        # torch makes the folder below a home, but not the one that it is given.
+        return Place("jiterator", path, name, True, off or ("" if path.is_dir() else f"{path} is not there"))
+    base = env.get("XDG_CACHE_HOME", f"{env['HOME']}/.cache" if "HOME" in env else None)
+    if base is None:
+        return Place("jiterator", Unknown("HOME is not set"), name, False, off or "there is no HOME to keep it in")
+    return Place("jiterator", _absolute(base, cwd) / "torch" / "kernels", name, False, off)
+
+
+def _off(env: Mapping[str, str], name: str) -> str:
+    return f"{name} is set" if env.get(name, "").strip().lower() not in ("", "0", "false", "off", "no") else ""
+
+
+def _absolute(path: str, cwd: Path) -> Path:
+    return Path(os.path.normpath(cwd.absolute() / path))
+
+
+def _user(env: Mapping[str, str]) -> str:
+    """As getpass.getuser, and as torch where that fails."""
+    named = next((env[name] for name in ("LOGNAME", "USER", "LNAME", "USERNAME") if env.get(name)), None)
+    return named or _of_user("pw_name") or f"uid_{os.getuid()}"
+
+
+def _of_user(field: str) -> str | None:
+    try:
+        found: str = getattr(pwd.getpwuid(os.getuid()), field)
+    except KeyError:
+        return None
+    return found
+
+
+def _temporary_folder(env: Mapping[str, str], cwd: Path) -> Path:
+    """As tempfile.gettempdir: the first that can be written."""
+    named = [_absolute(env[name], cwd) for name in ("TMPDIR", "TEMP", "TMP") if env.get(name)]
+    folders = [*named, Path("/tmp"), Path("/var/tmp"), Path("/usr/tmp")]
+    return next((folder for folder in folders if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)), cwd)

@@ -14,13 +14,13 @@ import shutil
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 from dynotune import __version__
 from dynotune.launch.caches import contents
-from dynotune.launch.caches.places import Place
+from dynotune.launch.caches.contents import Place
 from dynotune.launch.process import temporary_folder
 from dynotune.schema import document
 from dynotune.schema.cache_pack import (
@@ -35,7 +35,7 @@ from dynotune.schema.cache_pack import (
     path_problem,
 )
 from dynotune.schema.caches import TITLES, CacheName
-from dynotune.schema.errors import CannotRunHere, UsageError
+from dynotune.schema.errors import UsageError, may_fail
 
 # Machine code shrinks little more for more effort, and gzip is what takes the time.
 COMPRESSION = 3
@@ -52,7 +52,6 @@ def pack(
     command: Sequence[str] = (),
     env: Mapping[str, str],
     without: Collection[CacheName] = (),
-    progress: Callable[[int], None] = lambda num_bytes: None,
 ) -> Packed:
     """Write the files of the caches, and what they depend on, to `target`: whole or not at all.
 
@@ -67,38 +66,34 @@ def pack(
         CannotRunHere: the disk is full, or `target` cannot be written; nothing of it is left.
     """
     _refuse_target(target, places)
-    if target.is_dir():
-        raise UsageError(f"{target} is a folder.", hint="Name the file to write: dynotune startup pack caches.pack")
     kept = [place for place in places if place.name not in without and isinstance(place.path, Path)]
     left_out: list[LeftOut] = []
-    try:
-        with temporary_folder(target.absolute().parent) as folder:
-            body, whole = folder / "body", folder / "whole"
-            whole.touch(0o600)
-            with body.open("wb") as file:
-                files = _write_files(file, kept, places, left_out, progress, folder=folder)
-            if not files:
-                raise _nothing(kept, left_out)
-            manifest = Manifest(
-                created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                dynotune=__version__,
-                command=list(command),
-                conditions=conditions,
-                folders={place.name: str(place.path) for place in kept if any(f.cache == place.name for f in files)},
-                variables={
-                    name: value for name, value in sorted(env.items()) if is_compilers(name) and value.isprintable()
-                },
-                files=files,
-            )
-            digest = _join(manifest, body, whole)
-            size_bytes = whole.stat().st_size
-            whole.replace(target)
-    except OSError as error:
-        raise CannotRunHere(
-            f"Cannot write {target}: {error.strerror or error}. Nothing of it is left.",
-            hint=f"Free some space there, or name a file elsewhere; {TITLES['headers']} can stay out: "
-            "--without headers.",
-        ) from error
+    hint = f"Free some space there, or name a file elsewhere; {TITLES['headers']} can stay out: --without headers."
+    with (
+        may_fail(f"write {target}", hint, left="Nothing of it is left."),
+        temporary_folder(target.absolute().parent) as folder,
+    ):
+        body, whole = folder / "body", folder / "whole"
+        whole.touch(0o600)
+        with body.open("wb") as file:
+            files = _write_files(file, kept, places, left_out, folder=folder)
+        if not files:
+            raise _nothing(kept, left_out)
+        packed_from = {file.cache for file in files}
+        manifest = Manifest(
+            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            dynotune=__version__,
+            command=list(command),
+            conditions=conditions,
+            folders={place.name: str(place.path) for place in kept if place.name in packed_from},
+            variables={
+                name: value for name, value in sorted(env.items()) if is_compilers(name) and value.isprintable()
+            },
+            files=files,
+        )
+        digest = _join(manifest, body, whole)
+        size_bytes = whole.stat().st_size
+        whole.replace(target)
     return Packed(
         file=str(target),
         size_bytes=size_bytes,
@@ -115,17 +110,10 @@ def member_name(number: int) -> str:
 
 
 def _write_files(
-    file: IO[bytes],
-    kept: Sequence[Place],
-    places: Sequence[Place],
-    left_out: list[LeftOut],
-    progress: Callable[[int], None],
-    *,
-    folder: Path,
+    file: IO[bytes], kept: Sequence[Place], places: Sequence[Place], left_out: list[LeftOut], *, folder: Path
 ) -> list[PackedFile]:
     """Every file of the caches, as tar members in one gzip member; what they were."""
     files: list[PackedFile] = []
-    num_bytes = 0
     with _compressed(file) as stream, tarfile.open(fileobj=stream, mode="w|", format=tarfile.USTAR_FORMAT) as archive:
         for place in kept:
             assert isinstance(place.path, Path)
@@ -141,8 +129,6 @@ def _write_files(
                     size_bytes, digest = found
                     archive.addfile(_member(member_name(len(files)), size_bytes), spool)
                 files.append(PackedFile(cache=place.name, path=path, size_bytes=size_bytes, sha256=digest))
-                num_bytes += size_bytes
-                progress(num_bytes)
     return files
 
 
@@ -163,14 +149,14 @@ def _copy(path: Path, spool: IO[bytes]) -> tuple[int, str] | str:
             found = _copied(file, spool)
         if not isinstance(found, str):
             spool.seek(0)
-            return found
+            break
     return found
 
 
 def _copied(file: IO[bytes], spool: IO[bytes]) -> tuple[int, str] | str:
     spool.seek(0)
     spool.truncate()
-    digest, size_bytes = hashlib.sha256(), 0
+    digest = hashlib.sha256()
     before = os.fstat(file.fileno())
     while True:
         try:
@@ -181,10 +167,8 @@ def _copied(file: IO[bytes], spool: IO[bytes]) -> tuple[int, str] | str:
             break
         digest.update(chunk)
         spool.write(chunk)
-        size_bytes += len(chunk)
-    after = os.fstat(file.fileno())
-    still = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
-    if not still or size_bytes != after.st_size:
+    after, size_bytes = os.fstat(file.fileno()), spool.tell()
+    if (before.st_size, before.st_mtime_ns, size_bytes) != (after.st_size, after.st_mtime_ns, after.st_size):
         return "another process was writing it"
     return size_bytes, digest.hexdigest()
 
@@ -220,6 +204,8 @@ def _member(name: str, size_bytes: int) -> tarfile.TarInfo:
 def _refuse_target(target: Path, places: Sequence[Place]) -> None:
     if not target.absolute().parent.is_dir():
         raise UsageError(f"There is no folder {target.absolute().parent}.", hint="Name a file in a folder that exists.")
+    if target.is_dir():
+        raise UsageError(f"{target} is a folder.", hint="Name the file to write: dynotune startup pack caches.pack")
     for place in places:
         if isinstance(place.path, Path) and target.resolve().is_relative_to(place.path.resolve()):
             raise UsageError(
@@ -239,11 +225,9 @@ def _nothing(kept: Sequence[Place], left_out: Sequence[LeftOut]) -> UsageError:
 
 def _notes(manifest: Manifest) -> list[str]:
     headers_bytes = sum(file.size_bytes for file in manifest.files if file.cache == "headers")
-    notes = []
-    if headers_bytes > LARGE_HEADERS_BYTES:
-        notes.append(
-            f"{TITLES['headers']} take {headers_bytes >> 20} MiB of it before compression; a start only looks whether "
-            "they are there. --without headers leaves them out: each is then compiled once more, in some ten seconds. "
-            "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS=0, set for warm and for every start, does without them."
-        )
-    return notes
+    note = (
+        f"{TITLES['headers']} take {headers_bytes >> 20} MiB of it before compression; a start only looks whether "
+        "they are there. --without headers leaves them out: each is then compiled once more, in some ten seconds. "
+        "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS=0, set for warm and for every start, does without them."
+    )
+    return [note] if headers_bytes > LARGE_HEADERS_BYTES else []

@@ -1,7 +1,7 @@
 """Starts of the command, timed with caches cold, warm and off.
 
-`starting` times blocks of starts and resumes them, `start_run` is one start, `phases` splits it, `code_facts`
-and `conclusions` gather what the rules on starts ask for, and ask them. `warming` fills the caches once.
+`starting` times blocks of starts and resumes them, `start_run` is one start, `phases` splits it, `conclusions`
+gathers what the rules on starts ask for, and asks them. `warming` fills the caches once.
 
 Where caches lie and what they hold is known in `launch.caches`.
 """

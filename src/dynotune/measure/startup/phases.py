@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterable
 
@@ -85,30 +86,21 @@ def imports(record: Record) -> list[tuple[str, float]]:
 
 def compiled(record: Record) -> Compiled | None:
     """What torch.compile counted; None where it compiled nothing, or does not count."""
-    last = record.last("compiled")
-    counts = (last or {}).get("counts")
-    if last is None or not isinstance(counts, dict):
+    last = record.last("compiled") or {}
+    counts, threads = last.get("counts"), last.get("compile_threads")
+    if not isinstance(counts, dict):
         return None
-    threads = last.get("compile_threads")
-    return Compiled(
-        num_found=_count(counts, "fxgraph_cache_hit"),
-        num_missed=_count(counts, "fxgraph_cache_miss") + _count(counts, "fxgraph_cache_bypass"),
-        num_threads=threads if isinstance(threads, int) else None,
-    )
-
-
-def _count(counts: dict[str, object], name: str) -> int:
-    found = counts.get(name, 0)
-    return found if isinstance(found, int) else 0
+    kinds = ("fxgraph_cache_hit", "fxgraph_cache_miss", "fxgraph_cache_bypass")
+    found, missed, bypassed = (n if isinstance(n := counts.get(kind), int) else 0 for kind in kinds)
+    num_threads = threads if isinstance(threads, int) else None
+    return Compiled(num_found=found, num_missed=missed + bypassed, num_threads=num_threads)
 
 
 def _recorded(record: Record) -> list[Span]:
     found = []
     for event in record.events.get("span", []):
-        try:
+        with contextlib.suppress(ValueError, KeyError):  # a damaged event says nothing; those around it stand
             found.append(document.convert({key: event[key] for key in Span.__struct_fields__}, Span))
-        except (ValueError, KeyError):
-            continue  # a damaged event says nothing; those around it stand
     return found
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ import msgspec
 
 from dynotune.launch import last_lines
 from dynotune.launch.caches import contents as caches
-from dynotune.launch.process import Lease
+from dynotune.launch.process import temporary_folder
 from dynotune.launch.records import COMPILED, Record
 from dynotune.measure.comparison import objective
 from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
@@ -22,10 +23,10 @@ from dynotune.measure.live.pilot import steady_steps
 from dynotune.measure.live.ready import pattern
 from dynotune.measure.startup import phases
 from dynotune.schema.caches import CacheName, Growth
-from dynotune.schema.errors import CannotRunHere, CommandFailed
+from dynotune.schema.errors import CannotRunHere, CommandFailed, may_fail
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import Plan, Purpose, RunSpec
-from dynotune.schema.startup import Arm, Start
+from dynotune.schema.startup import ARMS, Arm, Start
 
 OFF = {"CUDA_CACHE_DISABLE": "1", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "USE_PYTORCH_KERNEL_CACHE": "0"}
 """Nothing is read from a cache or kept in one. inductor then compiles Triton's kernels anew too, in a fresh folder each
@@ -33,6 +34,9 @@ time; those that a program gives Triton itself are cold because the arm's folder
 not set: inductor's processes hand their kernels over through Triton's cache, and everything would be compiled twice.
 Source: torch/_inductor/compile_fx.py (with_fresh_cache_if_config), CUDA programming guide, cuda_environment_variables
 of torch."""
+
+
+NOT_RECORDED = "no Python of this command recorded them"
 
 
 class Places(NamedTuple):
@@ -56,28 +60,18 @@ class Places(NamedTuple):
         caches.clear(self.temporary)
 
 
-class AllPlaces(AbstractContextManager["AllPlaces"]):
-    """Of all arms. A context manager: temporary folders are gone when it is left; the warm caches stay."""
-
-    def __init__(self, folder: Path, env: dict[str, str]) -> None:
-        self._folder, self._lease = folder, Lease()
-        wanted = env.get("TMPDIR")
-        base = wanted if wanted and Path(wanted).is_dir() else None
-        try:
-            self._temporary = self._lease.make_scratch(Path(base or tempfile.gettempdir()))
-        except OSError as error:
-            raise CannotRunHere(
-                f"Cannot make a temporary folder: {error.strerror}.", hint="Free some space there, or set TMPDIR."
-            ) from error
-
-    def __exit__(self, *exception: object) -> None:
-        shutil.rmtree(self._temporary, ignore_errors=True)
-        self._lease.give_back()
+@contextlib.contextmanager
+def all_places(folder: Path, env: Mapping[str, str]) -> Iterator[dict[Arm, Places]]:
+    """Of all arms. Temporary folders are gone when it is left; the warm caches stay."""
+    wanted = env.get("TMPDIR", "")
+    base = Path(wanted if wanted and Path(wanted).is_dir() else tempfile.gettempdir())
+    with contextlib.ExitStack() as stack:
+        with may_fail("make a temporary folder", "Free some space there, or set TMPDIR."):
+            temporary = stack.enter_context(temporary_folder(base))
+        places = {arm: Places(folder / "caches" / arm, temporary / arm[0]) for arm in ARMS}
         for arm in ("cold", "off"):
-            shutil.rmtree(self._folder / "caches" / arm, ignore_errors=True)
-
-    def of(self, arm: Arm) -> Places:
-        return Places(self._folder / "caches" / arm, self._temporary / arm[0])
+            stack.callback(shutil.rmtree, places[arm].caches, ignore_errors=True)
+        yield places
 
 
 def run_start(
@@ -144,49 +138,43 @@ def _refuse_unready(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> Non
         return
     if run.ready_s is not None:
         return
-    lines = last_lines(outcome.folder, NUM_LAST_LINES)
+    lines, matched = last_lines(outcome.folder, NUM_LAST_LINES), repr(launch.ready_pattern)
     if run.ended_by == "command":
-        ending = "" if run.exit_code == 0 else f" with exit code {run.exit_code}"
+        ending = f" with exit code {run.exit_code}" if run.exit_code else ""
         raise CommandFailed(
-            f"The command ended{ending} in {launch.label} before a line matched {launch.ready_pattern!r}.",
+            f"The command ended{ending} in {launch.label} before a line matched {matched}.",
             hint=f"All that it printed is in {outcome.folder}.",
             command_exit_code=run.exit_code or 0,
             last_lines=lines,
         )
     if lines and pattern(launch.ready_pattern).search(lines[-1]):
         raise CannotRunHere(
-            f"{launch.ready_pattern!r} was printed, but its line was not ended in {limit_s:.0f} s: {lines[-1]}",
+            f"{matched} was printed, but its line was not ended in {limit_s:.0f} s: {lines[-1]}",
             hint="A line counts when it is whole: print its end too; or wait for the line before it.",
         )
     seen = f" It printed last: {lines[-1]}" if lines else " It printed nothing: output to a file may be held back."
     raise CannotRunHere(
-        f"No line matched {launch.ready_pattern!r} in {limit_s:.0f} s.{seen}",
+        f"No line matched {matched} in {limit_s:.0f} s.{seen}",
         hint="Give more with --timeout; or let it print the line at once (python -u, stdbuf -oL).",
     )
 
 
 def _start(arm: Arm, outcome: Outcome, added: list[Growth], held: dict[CacheName, int], *, watched_on: bool) -> Start:
-    value_s = objective.value(outcome, "time-to-first-step", "step")
-    start = Start(
+    value_s, record = objective.value(outcome, "time-to-first-step", "step"), _main(outcome)
+    end_s = outcome.launched_s + value_s
+    until_steady_s, late_s = _until_steady(record) if record and watched_on and record.steps else (None, None)
+    return Start(
         arm=arm,
         run=outcome.run.id,
         value_s=value_s,
-        phases=phases.unknown("no Python of this command recorded them"),
+        phases=phases.phases(record, outcome.launched_s, end_s) if record else phases.unknown(NOT_RECORDED),
         added=added,
         held=held,
-        at_exit=outcome.ready_at_exit,
-    )
-    record = _main(outcome)
-    if record is None:
-        return start
-    until_steady_s, late_s = _until_steady(record) if watched_on and record.steps else (None, None)
-    return msgspec.structs.replace(
-        start,
-        phases=phases.phases(record, outcome.launched_s, outcome.launched_s + value_s),
-        imports=phases.imports(record),
-        compiled=phases.compiled(record),
+        imports=phases.imports(record) if record else [],
+        compiled=phases.compiled(record) if record else None,
         until_steady_s=until_steady_s,
         late_s=late_s,
+        at_exit=outcome.ready_at_exit,
     )
 
 

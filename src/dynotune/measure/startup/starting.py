@@ -25,8 +25,8 @@ from dynotune.measure.live.machine import facts_of, machine_lock, refuse_another
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.pilot import FirstStep, Steadiness, limit_s
 from dynotune.measure.live.request import StartRequest, Watcher
-from dynotune.measure.startup import code_facts, conclusions
-from dynotune.measure.startup.start_run import AllPlaces, run_start
+from dynotune.measure.startup import conclusions
+from dynotune.measure.startup.start_run import Places, all_places, run_start
 from dynotune.schema import document
 from dynotune.schema.comparison import TELLING_PAIRS, ArmName, Pair
 from dynotune.schema.errors import CommandFailed, UsageError
@@ -62,9 +62,8 @@ def pairs_of(blocks: Sequence[Block], arm: Arm) -> list[Pair]:
     """Pairs of this arm, as baseline, and the warm one, as candidate."""
     found = []
     for block in blocks:
-        there = [start.arm for start in block.starts]
-        first: ArmName = "baseline" if there.index(arm) < there.index("warm") else "candidate"
         base, warm = block.of(arm), block.of("warm")
+        first: ArmName = "baseline" if block.starts.index(base) < block.starts.index(warm) else "candidate"
         found.append(Pair(first, base.value_s, warm.value_s, base.run, warm.run))
     return found
 
@@ -113,7 +112,7 @@ def time_starts(request: StartRequest, watcher: StartWatcher) -> Startup:
         margin=request.margin,
         max_blocks=request.max_blocks,
         own=own,
-        facts={**facts, **probe.environment.facts(run.env), **code_facts.facts(run)},
+        facts={**facts, **probe.environment.facts(run.env), **conclusions.code_facts(run)},
     )
     origin.mark(folder, startup)
     document.write(folder / FILE, startup)
@@ -136,7 +135,7 @@ def resume(folder: Path, now: RunSpec, watcher: StartWatcher, *, budget_s: float
 
 def _sit(request: StartRequest, folder: Path, watcher: StartWatcher) -> Startup:
     try:
-        with machine_lock(request.run, watcher), AllPlaces(folder, request.run.env) as places:
+        with machine_lock(request.run, watcher), all_places(folder, request.run.env) as places:
             return _Attempt(request, folder, document.read(folder / FILE, Startup), watcher, places).run()
     except KeyboardInterrupt as stopped:
         raise Interrupted(folder) from stopped
@@ -144,7 +143,7 @@ def _sit(request: StartRequest, folder: Path, watcher: StartWatcher) -> Startup:
 
 class _Attempt:
     def __init__(
-        self, request: StartRequest, folder: Path, startup: Startup, watcher: StartWatcher, places: AllPlaces
+        self, request: StartRequest, folder: Path, startup: Startup, watcher: StartWatcher, places: dict[Arm, Places]
     ) -> None:
         self._request, self._folder, self._startup = request, folder, startup
         self._watcher, self._places = watcher, places
@@ -169,14 +168,12 @@ class _Attempt:
         """A cold start fills the warm caches; then warm ones, until one adds nothing; then one without caches."""
         limit = limit_s(self._request.run, None)
         cautions.say_where(self._request.run, self._folder / "pilot", self._watcher)
-        cold, outcome = self._pilot("cold", "pilot-cold", limit, Steadiness(self._request.run), clear=True)
-        pilots = [cold]
+        cold, outcome = self._pilot("cold", "pilot-cold", limit, Steadiness(self._request.run))
         for fill in range(1, MOST_FILLS + 1):
-            warm, _ = self._pilot("warm", f"pilot-warm-{fill}", limit, Steadiness(self._request.run), clear=False)
+            warm, _ = self._pilot("warm", f"pilot-warm-{fill}", limit, Steadiness(self._request.run))
             if not any(growth.num_files for growth in warm.added):
                 break
-        pilots.append(warm)
-        pilots.append(self._pilot("off", "pilot-off", limit, self._enough["cold"], clear=True)[0])
+        pilots = [cold, warm, self._pilot("off", "pilot-off", limit, self._enough["cold"])[0]]
         if self._startup.block_s is not None:
             return  # resumed: what was decided holds
         block_s = sum(pilot.value_s for pilot in pilots)
@@ -193,22 +190,20 @@ class _Attempt:
             "clear."
         )
 
-    def _pilot(self, arm: Arm, name: str, limit: float, enough: Enough, *, clear: bool) -> tuple[Start, Outcome]:
+    def _pilot(self, arm: Arm, name: str, limit: float, enough: Enough) -> tuple[Start, Outcome]:
         self._watcher.running(f"pilot: caches {arm}")
-        of: Arm = "off" if arm == "off" else "warm"
-        outcome, start = self._start(arm, of, name, limit, enough, clear=clear, purpose="pilot")
+        outcome, start = self._start(arm, name, limit, enough, "pilot")
         self._enough[arm] = FirstStep(outcome) if outcome.records else lambda records: False
         return start, outcome
 
     def _start(
-        self, arm: Arm, of: Arm, name: str, limit: float, enough: Enough, *, clear: bool, purpose: Purpose = "measured"
+        self, arm: Arm, name: str, limit: float, enough: Enough, purpose: Purpose = "measured"
     ) -> tuple[Outcome, Start]:
-        """`of`: whose caches it uses."""
         return run_start(
             self._request.run,
             arm,
-            places=self._places.of(of),
-            clear=clear,
+            places=self._places["warm" if purpose == "pilot" and arm == "cold" else arm],
+            clear=arm != "warm",
             folder=fresh_folder(self._folder / name),
             purpose=purpose,
             facts=self._startup.facts,
@@ -252,8 +247,7 @@ class _Attempt:
         starts, outcomes = [], []
         for arm in order:
             self._watcher.running(f"block {number} of at most {self._startup.max_blocks}: caches {arm}")
-            name, enough = f"{number:03d}-{arm}", self._enough[arm]
-            outcome, start = self._start(arm, arm, name, limit, enough, clear=arm != "warm")
+            outcome, start = self._start(arm, f"{number:03d}-{arm}", limit, self._enough[arm])
             starts.append(start)
             outcomes.append(outcome.without_steps)
         block = Block(starts)
@@ -263,9 +257,9 @@ class _Attempt:
             voided = VoidBlock(number, "; ".join(dict.fromkeys(reasons)), block)
             self._update(voided=[*self._startup.voided, voided])
             self._watcher.voided_block(voided)
-            return
-        self._update(blocks=[*self._startup.blocks, block])
-        self._watcher.started(block, number=len(self._startup.blocks), max_blocks=self._startup.max_blocks)
+        else:
+            self._update(blocks=[*self._startup.blocks, block])
+            self._watcher.started(block, number=len(self._startup.blocks), max_blocks=self._startup.max_blocks)
 
     def _judged(self, *, ended: bool = False) -> dict[Arm, SequentialResult]:
         return {
@@ -286,7 +280,7 @@ class _Attempt:
     def _conclude(self) -> None:
         ratios = [ratio(self._startup.blocks, arm, found) for arm, found in self._judged(ended=True).items()]
         warnings = list(dict.fromkeys([*self._startup.warnings, *self._warnings]))
-        self._update(ratios=ratios, warnings=warnings, warm_caches=str(self._places.of("warm").caches))
+        self._update(ratios=ratios, warnings=warnings, warm_caches=str(self._places["warm"].caches))
         self._update(**conclusions.conclusions(self._startup), finished=True)
 
     def _update(self, **changes: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -55,7 +55,8 @@ def warm(request: WarmRequest, watcher: Watcher) -> Warmed:
         CannotRunHere: it took longer than its limit.
         UsageError: `ready_pattern` is no regular expression.
     """
-    wanted = None if request.run.ready_pattern is None else pattern(request.run.ready_pattern)
+    if request.run.ready_pattern is not None:
+        pattern(request.run.ready_pattern)
     found = contents.places(request.run.env, request.run.cwd)
     folder = new_run_folder(request.run.base)
     runs: list[WarmRun] = []
@@ -65,10 +66,9 @@ def warm(request: WarmRequest, watcher: Watcher) -> Warmed:
         before = contents.snapshot(found)
         # Precompiled headers are left by any program, and say nothing of this one.
         empty = not any(files for name, files in before.items() if name != "headers")
-        while len(runs) < request.max_runs:
-            watcher.running(f"the command, run {len(runs) + 1}")
-            run_folder = fresh_folder(folder / f"run-{len(runs) + 1}")
-            outcome, first_s = _run(request, found, run_folder, wanted, len(runs) + 1)
+        for number in range(1, request.max_runs + 1):
+            watcher.running(f"the command, run {number}")
+            outcome, first_s = _run(request, found, fresh_folder(folder / f"run-{number}"), number)
             after = contents.snapshot(found)
             run = WarmRun(
                 added=contents.growth(before, after),
@@ -79,7 +79,7 @@ def warm(request: WarmRequest, watcher: Watcher) -> Warmed:
             )
             runs.append(run)
             first = "" if first_s is None else f", first step after {first_s:.1f} s"
-            watcher.say(f"Run {len(runs)} added {f'{run.num_added} files' if run.num_added else 'nothing'}{first}.")
+            watcher.say(f"Run {number} added {f'{run.num_added} files' if run.num_added else 'nothing'}{first}.")
             before = after
             if not run.num_added:
                 break
@@ -96,12 +96,11 @@ def warm(request: WarmRequest, watcher: Watcher) -> Warmed:
     )
 
 
-def _run(
-    request: WarmRequest, found: Sequence[Place], folder: Path, wanted: re.Pattern[str] | None, number: int
-) -> tuple[Outcome, float | None]:
+def _run(request: WarmRequest, found: Sequence[Place], folder: Path, number: int) -> tuple[Outcome, float | None]:
     """One run, and how long it took to be ready: to its first step, or where a line of output says so."""
+    run = request.run
     plan = launch_plan(
-        request.run,
+        run,
         [],
         folder=folder,
         label=f"run {number}",
@@ -110,43 +109,44 @@ def _run(
         keep=[place.path for place in found if isinstance(place.path, Path) and place.path.is_dir()],
         plan=Plan(note_events=True),
     )
-    ready = None if wanted is None else ReadyOn(wanted, folder)
-    limit_s = request.run.timeout_s or PILOT_LIMIT_S
-    outcome = run_once(plan, folder=folder, limit_s=limit_s, enough=_enough(request, ready))
+    ready = None if run.ready_pattern is None else ReadyOn(pattern(run.ready_pattern), folder)
+    steady = Steadiness(run)
+
+    def enough(records: list[Record]) -> bool:
+        # A line is looked for in a run that goes on too: that is when it is seen.
+        is_there = steady(records) if ready is None else ready()
+        return is_there and not run.run_to_end
+
+    limit_s = run.timeout_s or PILOT_LIMIT_S
+    outcome = run_once(plan, folder=folder, limit_s=limit_s, enough=enough)
     # The line may have been its last word.
     is_ready = ready is not None and ready(ended=True)
-    _refuse(outcome, plan, limit_s, request, is_ready=is_ready)
+    _refuse(outcome, plan, limit_s, run, is_ready=is_ready)
     if ready is not None and ready.ready_s is not None:
         return outcome, ready.ready_s - outcome.launched_s
     firsts = [record.steps[0].end_s - outcome.launched_s for record in outcome.records if record.steps]
     return outcome, max(firsts, default=None)
 
 
-def _enough(request: WarmRequest, ready: ReadyOn | None) -> Callable[[list[Record]], bool]:
-    if ready is not None:
-        # It is looked for in a run that goes on too: that is when it is seen.
-        return lambda records: ready() and not request.run.run_to_end
-    if request.run.run_to_end:
-        return lambda records: False
-    return Steadiness(request.run)
-
-
-def _refuse(outcome: Outcome, launch: LaunchPlan, limit_s: float, request: WarmRequest, *, is_ready: bool) -> None:
-    run = outcome.run
+def _refuse(outcome: Outcome, launch: LaunchPlan, limit_s: float, spec: RunSpec, *, is_ready: bool) -> None:
+    run, wanted = outcome.run, spec.ready_pattern
+    printed = f"All that it printed is in {outcome.folder}"
     if run.ended_by == "window" or (run.ended_by == "command" and run.exit_code == 0):
-        if request.run.ready_pattern is not None and not is_ready:
+        if wanted is not None and not is_ready:
             raise CannotRunHere(
-                f"The command ended without printing a line that matches {request.run.ready_pattern}.",
-                hint=f"All that it printed is in {outcome.folder}; --run-to-end waits for its end alone.",
+                f"The command ended without printing a line that matches {wanted}.",
+                hint=f"{printed}; --run-to-end waits for its end alone.",
             )
         return
-    if run.ended_by == "timeout" and (request.run.run_to_end or request.run.ready_pattern is not None):
-        waited = "to end" if request.run.run_to_end else f"to print a line that matches {request.run.ready_pattern}"
-        if is_ready and not request.run.run_to_end:
-            waited = f"beyond what matches {request.run.ready_pattern}: it did not end the line"
+    if run.ended_by == "timeout" and (spec.run_to_end or wanted is not None):
+        waited = (
+            f"beyond what matches {wanted}: it did not end the line"
+            if is_ready
+            else f"to print a line that matches {wanted}"
+        )
         raise CannotRunHere(
-            f"{launch.label.capitalize()} did not get {waited} in {limit_s:.0f} s.",
-            hint=f"All that it printed is in {outcome.folder}. Give more time with --timeout.",
+            f"{launch.label.capitalize()} did not get {'to end' if spec.run_to_end else waited} in {limit_s:.0f} s.",
+            hint=f"{printed}. Give more time with --timeout.",
         )
     if run.ended_by == "timeout" and outcome.num_steps:
         # It never becomes steady, which is no concern here: what it compiles it has compiled by now, or never will.
@@ -173,14 +173,13 @@ def _why(runs: Sequence[WarmRun], states: Sequence[Cache]) -> list[str]:
     lines = []
     by_name = {state.name: state for state in states}
     for growth in runs[-1].added:
-        title = TITLES[growth.name]
-        if not growth.num_files:
-            continue
-        kinds = f" ({', '.join(growth.kinds)})" if growth.kinds else ""
-        line = f"{title}: the last of {len(runs)} runs still added {growth.num_files} files{kinds}"
-        if growth.num_removed:
-            line += f" and {growth.num_removed} were dropped"
-        lines.append(f"{line}: {_reason(growth, by_name[growth.name])}")
+        if growth.num_files:
+            kinds = f" ({', '.join(growth.kinds)})" if growth.kinds else ""
+            dropped = f" and {growth.num_removed} were dropped" if growth.num_removed else ""
+            lines.append(
+                f"{TITLES[growth.name]}: the last of {len(runs)} runs still added {growth.num_files} files{kinds}"
+                f"{dropped}: {_reason(growth, by_name[growth.name])}"
+            )
     return lines
 
 
@@ -201,14 +200,14 @@ def _reason(growth: Growth, state: Cache) -> str:
 def _notes(states: Sequence[Cache], outcome: Outcome) -> list[str]:
     notes = []
     for state in states:
-        title = TITLES[state.name]
+        title, again = TITLES[state.name], "What it would hold is compiled at every start."
         if state.off:
             # That headers are not made is how it is meant; a cache without a home is seldom one of this program's.
             if state.name != "headers" and "HOME" not in state.off:
-                notes.append(f"{title} keeps nothing: {state.off}. What it would hold is compiled at every start.")
+                notes.append(f"{title} keeps nothing: {state.off}. {again}")
             continue
         if state.writable is False:
-            notes.append(f"{title} cannot be written: {state.path}. What it would hold is compiled at every start.")
+            notes.append(f"{title} cannot be written: {state.path}. {again}")
         if state.lasts is not True and isinstance(state.num_files, int) and state.num_files:
             notes.append(f"{title} may not last: {state.storage}.")
     inside = [path for path in outcome.run.changed_files if re.search(r"fxgraph/|/triton/|ComputeCache|\.cubin$", path)]

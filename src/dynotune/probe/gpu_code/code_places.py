@@ -59,13 +59,21 @@ class Places:
         for path in sorted(self.asked):
             if _is_new(path, seen, problems):
                 yield path
-        waiting = [*reversed(self._folders)]
-        while waiting and not late.is_set():
-            folder = waiting.pop()
-            if _is_new(folder, seen, problems):
-                below, files = _listed(folder, problems)
-                waiting += reversed(below)
-                yield from (file for file in files if _is_new(file, seen, problems, regular=True))
+
+        def unreadable(error: OSError) -> None:
+            problems.append(Problem(str(error.filename), f"the folder cannot be read: {error.strerror}"))
+
+        for top in self._folders:
+            if not _is_new(top, seen, problems):
+                continue
+            for at, folders, names in os.walk(top, onerror=unreadable, followlinks=True):
+                if late.is_set():
+                    return
+                folders[:] = sorted(name for name in folders if _is_new(Path(at, name), seen, problems))
+                likely = sorted(name for name in names if "." not in name or CARRIERS.fullmatch(name))
+                for path in (Path(at, name) for name in likely):
+                    if ("." in path.name or _is_program(path)) and _is_new(path, seen, problems, regular=True):
+                        yield path
 
 
 def _is_new(path: Path, seen: set[tuple[int, int]], problems: list[Problem], *, regular: bool = False) -> bool:
@@ -83,34 +91,13 @@ def _is_new(path: Path, seen: set[tuple[int, int]], problems: list[Problem], *, 
     return True
 
 
-def _listed(folder: Path, problems: list[Problem]) -> tuple[list[Path], list[Path]]:
-    """Folders and files below it that may hold GPU code, by name."""
-    folders, files = [], []
+def _is_program(path: Path) -> bool:
     try:
-        with os.scandir(folder) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name):
-                is_folder, is_program = _nature(entry)
-                if is_folder:
-                    folders.append(Path(entry.path))
-                elif is_program or CARRIERS.fullmatch(entry.name):
-                    files.append(Path(entry.path))
-    except OSError as error:
-        problems.append(Problem(str(folder), f"the folder cannot be read: {error.strerror}"))
-    return folders, files
-
-
-def _nature(entry: os.DirEntry[str]) -> tuple[bool, bool]:
-    """A folder; a file that can be started and whose name has no ending."""
-    try:
-        if entry.is_dir():
-            return True, False
-        if "." in entry.name:
-            return False, False
-        mode = entry.stat().st_mode
+        mode = path.stat().st_mode
     except OSError:
         # A link in a circle, or to where nobody may look.
-        return False, False
-    return False, stat.S_ISREG(mode) and bool(mode & stat.S_IXUSR)
+        return False
+    return stat.S_ISREG(mode) and bool(mode & stat.S_IXUSR)
 
 
 def of_interpreter(python: str, places: Places, env: Mapping[str, str], cwd: Path) -> None:

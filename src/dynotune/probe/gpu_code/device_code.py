@@ -11,7 +11,7 @@ import os
 import re
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
@@ -31,7 +31,6 @@ from dynotune.schema.device_code import (
     Form,
     Gpu,
     Library,
-    LibraryVerdict,
     Problem,
     Summary,
     Verdict,
@@ -91,11 +90,11 @@ def in_file(path: Path, *, asked: bool = True) -> FileCode:
 
 def _in_elf(elf: elf_code.Elf, descriptor: int, found: FileCode) -> None:
     if elf.is_cubin:
-        found.containers.append(Container(0, (elf.cubin(),)))
+        found.containers.append((elf.cubin(),))
         return
-    for section in elf.sections():
-        where = found.link_input if section.link_input else found.containers
-        where.extend(fatbin.containers(_reader(descriptor), section.begin, section.end, found.tell))
+    for name, begin, end in elf.sections():
+        where = found.link_input if name == elf_code.LINK_INPUT else found.containers
+        where.extend(fatbin.containers(_reader(descriptor), begin, end, found.tell))
 
 
 def _reader(descriptor: int) -> fatbin.Read:
@@ -111,7 +110,7 @@ def _in_ptx(head: bytes, size: int, found: FileCode) -> None:
     if code is not None:
         language = None if version is None else (int(version[1]), int(version[2]))
         code = msgspec.structs.replace(code, stored_bytes=size, code_bytes=size, ptx_version=language, kind=1)
-        found.containers.append(Container(0, (code,)))
+        found.containers.append((code,))
 
 
 def scan(
@@ -203,8 +202,8 @@ def _library(file: Path, found: FileCode, gpus: Sequence[Gpu]) -> Library:
     return Library(
         path=str(file),
         num_containers=len(found.containers),
-        architectures=architectures(chain.from_iterable(each.codes for each in found.containers)),
-        link_input=architectures(chain.from_iterable(each.codes for each in found.link_input)),
+        architectures=architectures(chain.from_iterable(found.containers)),
+        link_input=architectures(chain.from_iterable(found.link_input)),
         verdicts=[gpu_archs.verdict(found.containers, gpu) for gpu in gpus],
     )
 
@@ -216,26 +215,17 @@ def architectures(codes: Iterable[Code]) -> list[Architecture]:
         together.setdefault((FORMS.index(code.form), code.sm, code.suffix, code.name), []).append(code)
     return [
         Architecture(
-            name=key[-1],
-            form=alike[0].form,
+            name=name,
+            form=FORMS[form],
             num=len(alike),
             stored_bytes=sum(code.stored_bytes for code in alike),
             code_bytes=sum(code.code_bytes for code in alike),
         )
-        for key, alike in sorted(together.items())
+        for (form, _, _, name), alike in sorted(together.items())
     ]
 
 
 def _summary(gpu: Gpu, verdicts: Sequence[Verdict]) -> Summary:
-    def num(verdict: LibraryVerdict) -> int:
-        return sum(each.verdict == verdict for each in verdicts)
-
-    return Summary(
-        gpu=gpu,
-        num_native=num("native"),
-        num_partial=num("partial"),
-        num_jit=num("jit"),
-        num_cannot=num("cannot"),
-        num_unknown=num("unknown"),
-        ptx_bytes=sum(each.ptx_bytes for each in verdicts),
-    )
+    num = Counter(f"num_{each.verdict}" for each in verdicts)
+    counted = {name: num[name] for name in Summary.__struct_fields__ if name.startswith("num_")}
+    return Summary(gpu=gpu, ptx_bytes=sum(each.ptx_bytes for each in verdicts), **counted)

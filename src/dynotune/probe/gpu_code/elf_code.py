@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import errno
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import IO, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import msgspec
 
-from dynotune.schema.device_code import Code, Suffix
+from dynotune.schema.device_code import Code
+
+if TYPE_CHECKING:
+    from elftools.elf.elffile import ELFFile
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 MAGIC = b"\x7fELF"
 LOADED, LINK_INPUT = ".nv_fatbin", "__nv_relfatbin"
@@ -32,14 +37,6 @@ class Unreadable(Exception):
     """The file is no whole ELF file; the message says how."""
 
 
-class Section(msgspec.Struct, frozen=True):
-    """A section of fat binaries. `link_input`: of `__nv_relfatbin`."""
-
-    link_input: bool
-    begin: int
-    end: int
-
-
 class Needed(msgspec.Struct, frozen=True):
     """What the dynamic linker is told.
 
@@ -51,39 +48,55 @@ class Needed(msgspec.Struct, frozen=True):
     runpath: list[str]
 
 
+def _safely(question: Callable[P, T]) -> Callable[P, T]:
+    """Asks a library that trusts files to be well-formed, which these need not be."""
+
+    @functools.wraps(question)
+    def asked(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return question(*args, **kwargs)
+        except Unreadable:
+            raise
+        except Exception as error:
+            # To seek to a place that no file has is refused by the kernel; any other refusal is the disk's own.
+            if isinstance(error, OSError) and error.errno != errno.EINVAL:
+                raise
+            text = ""
+            with suppress(Exception):
+                text = " ".join(str(error).split())[:200]
+            raise Unreadable(f"it is no whole ELF file: {text or type(error).__name__}") from error
+
+    return asked
+
+
 class Elf:
-    """One ELF file. Raises Unreadable: it cannot be read."""
+    """One ELF file. Every question raises Unreadable where the file is damaged."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        from elftools.elf.elffile import ELFFile
-
         self._file = file
-        self._elf = _safely(lambda: ELFFile(file))
+        self._elf = self._open()
         self.is_cubin = self._elf.header["e_machine"] in ("EM_CUDA", EM_CUDA)
 
-    def sections(self) -> list[Section]:
-        """Sections of fat binaries. Raises Unreadable: the table of sections is damaged."""
-        return _safely(lambda: [*self._fat_sections()])
+    @_safely
+    def _open(self) -> ELFFile:
+        from elftools.elf.elffile import ELFFile
 
-    def cubin(self) -> Code:
-        """The code of a cubin. Raises Unreadable: it is damaged."""
-        return _safely(self._cubin)
+        return ELFFile(self._file)
 
-    def needed(self) -> Needed:
-        """The libraries it is linked to. Raises Unreadable: it is damaged."""
-        return _safely(self._needed)
-
-    def _fat_sections(self) -> Iterator[Section]:
-        names = self._names()
+    @_safely
+    def sections(self) -> list[tuple[str, int, int]]:
+        """The sections of fat binaries: `LOADED` or `LINK_INPUT`, and the offsets where each begins and ends."""
+        names, found = self._names(), []
         if LOADED.encode() not in names and LINK_INPUT.encode() not in names:
-            return
+            return []
         for section in self._some_sections():
             if section.name not in (LOADED, LINK_INPUT) or section.header["sh_type"] == "SHT_NOBITS":
                 continue
             begin, size = section.header["sh_offset"], section.header["sh_size"]
             if begin + size > self._elf.stream_len:
                 raise Unreadable(f"it is cut short: its section {section.name} ends at byte {begin + size}")
-            yield Section(section.name == LINK_INPUT, begin, begin + size)
+            found.append((section.name, begin, begin + size))
+        return found
 
     def _names(self) -> bytes:
         """The names of all sections, read at once: most files have none of ours."""
@@ -102,7 +115,8 @@ class Elf:
             raise Unreadable(f"it is damaged: it names {num} sections")
         return (self._elf.get_section(at) for at in range(num))
 
-    def _cubin(self) -> Code:
+    @_safely
+    def cubin(self) -> Code:
         header = self._elf.header
         flags = int(header["e_flags"])
         if int(header["e_ident"]["EI_ABIVERSION"]) >= ABI_OF_CUDA_13:
@@ -110,8 +124,7 @@ class Elf:
         else:
             sm, specific = flags & 0xFF, bool(flags & SPECIFIC_OF_CUDA_12)
         # `f` leaves no mark, and needs none: such machine code runs where plain one does.
-        suffix: Suffix = "a" if specific else ""
-        return Code("machine", sm, suffix, self._elf.stream_len, self._elf.stream_len, kind=2)
+        return Code("machine", sm, "a" if specific else "", self._elf.stream_len, self._elf.stream_len, kind=2)
 
     def _is_architecture_specific(self) -> bool:
         for section in self._some_sections():
@@ -120,7 +133,9 @@ class Elf:
                 return _attribute(self._file.read(section.header["sh_size"]), ARCHITECTURE_SPECIFIC) == 1
         return False
 
-    def _needed(self) -> Needed:
+    @_safely
+    def needed(self) -> Needed:
+        """The libraries it is linked to."""
         names: list[str] = []
         folders: dict[str, list[str]] = {"DT_RPATH": [], "DT_RUNPATH": []}
         for segment in self._elf.iter_segments("PT_DYNAMIC"):
@@ -147,19 +162,3 @@ def _attribute(content: bytes, wanted: int) -> int | None:
             return None
         at += 4
     return None
-
-
-def _safely(question: Callable[[], T]) -> T:
-    """Asks a library that trusts files to be well-formed, which these need not be."""
-    try:
-        return question()
-    except Unreadable:
-        raise
-    except Exception as error:
-        # To seek to a place that no file has is refused by the kernel; any other refusal is the disk's own.
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:
-            raise
-        text = ""
-        with suppress(Exception):
-            text = " ".join(str(error).split())[:200]
-        raise Unreadable(f"it is no whole ELF file: {text or type(error).__name__}") from error

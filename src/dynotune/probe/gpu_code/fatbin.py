@@ -71,7 +71,7 @@ def containers(read: Read, begin: int, end: int, problem: Tell) -> Iterator[Cont
         else:
             codes, after = _entries(read, body, after, problem, is_cut=is_cut)
             if codes:
-                yield Container(at, tuple(codes))
+                yield tuple(codes)
             num_entries += len(codes)
         num_entries += 1
         if num_entries > MOST_ENTRIES:

@@ -13,6 +13,7 @@ https://docs.nvidia.com/cuda/cuda-compiler-driver-nvcc/#gpu-feature-list, torch.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 
 from dynotune.schema.device_code import Code, Container, ContainerVerdict, Gpu, LibraryVerdict, Suffix, Verdict
@@ -86,17 +87,16 @@ def container_verdict(container: Container, sm: int) -> tuple[ContainerVerdict, 
 
     The driver takes machine code where some runs, else the newest PTX that it may compile.
     """
-    fitting = [code for code in container.codes if runs(code, sm)]
+    fitting = [code for code in container if runs(code, sm)]
     machine = [code for code in fitting if code.form == "machine"]
     if machine:
         return "native", max(machine, key=_precedence)
     if fitting:
         chosen = max(fitting, key=_precedence)
         return ("empty" if chosen.code_bytes <= LARGEST_EMPTY_PTX_BYTES else "jit"), chosen
-    if not any(code.form in ("machine", "ptx") for code in container.codes):
-        return ("unknown" if any(code.form == "other" for code in container.codes) else "empty"), None
+    forms = {code.form for code in container}
     # A kind that is not known here may be one that this GPU runs.
-    return ("unknown" if any(code.form == "other" for code in container.codes) else "cannot"), None
+    return "unknown" if "other" in forms else "cannot" if forms & {"machine", "ptx"} else "empty", None
 
 
 def _precedence(code: Code) -> tuple[int, str]:
@@ -107,31 +107,26 @@ def verdict(containers: Iterable[Container], gpu: Gpu) -> Verdict:
     """What a GPU does with the containers of one library."""
     sm = sm_of(gpu.compute_capability)
     newest = None if gpu.cuda_driver is None else newest_ptx(gpu.cuda_driver)
-    num: dict[ContainerVerdict, int] = dict.fromkeys(("native", "jit", "cannot", "unknown", "empty"), 0)
-    ptx_bytes = num_too_new = 0
+    num = Counter[str]()
+    ptx_bytes = 0
     for container in containers:
         found, code = container_verdict(container, sm)
         if found == "jit" and code is not None:
             if newest is not None and code.ptx_version is not None and code.ptx_version > newest:
                 found = "cannot"
-                num_too_new += 1
+                num["too_new"] += 1
             else:
                 ptx_bytes += code.code_bytes
         num[found] += 1
     return Verdict(
         compute_capability=gpu.compute_capability,
         verdict=_of_library(num),
-        num_native=num["native"],
-        num_jit=num["jit"],
-        num_cannot=num["cannot"],
-        num_unknown=num["unknown"],
-        num_empty=num["empty"],
-        num_too_new=num_too_new,
         ptx_bytes=ptx_bytes,
+        **{f"num_{name}": count for name, count in num.items()},
     )
 
 
-def _of_library(num: dict[ContainerVerdict, int]) -> LibraryVerdict:
+def _of_library(num: Counter[str]) -> LibraryVerdict:
     """NVIDIA's libraries keep kernels for one GPU in containers of their own, beside those for others: what cannot
     run there is never called there, and does not make a library useless. So it is said apart."""
     if num["jit"]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from dynotune.report.export import container, docker_variables, kubernetes_quoted
 from dynotune.report.layout import fields, table
-from dynotune.report.startup import cache_lines
 from dynotune.schema.cache_pack import Difference, LeftOut, Packed, Unpacked
 from dynotune.schema.caches import TITLES, Cache, Warmed
 from dynotune.schema.facts import Unknown
+from dynotune.schema.toml_text import quoted
 from dynotune.text import words
 
 DANGER = "Compile caches are code: libraries, machine code and pickles that the command runs as its own."
@@ -27,19 +30,18 @@ NOTHING = (
 )
 SEVERITY_STYLES = {"dangerous": "bold red", "useless": "red", "unknown": "yellow", "harmless": "dim"}
 MOST_LEFT_OUT = 5
+FOLDER, VOLUME = "/opt/compile-caches", "compile-caches"
 
 
 def warmed_report(warmed: Warmed) -> RenderableType:
     """A row a run, the caches after them, and what to set."""
     name, style, text = HEADLINES[warmed.end]
     parts: list[RenderableType] = [Text.assemble((name, style), text), Padding(_runs(warmed), (1, 0))]
-    parts += [Text(f"· {line}", style="yellow") for line in warmed.why]
+    parts += _notes(warmed.why)
     if warmed.end == "nothing":
         parts.append(Text(NOTHING))
     parts.append(Padding(caches_table(warmed.caches), (1, 0)))
-    parts += [Text(f"· {note}", style="yellow") for note in map(words.plain, warmed.notes)]
-    if warmed.variables:
-        parts += _lines("Set these for every start:", cache_lines.shell(warmed.variables))
+    parts += _notes(warmed.notes) + _to_set(warmed.variables)
     if warmed.end == "warm":
         parts += _lines("To take them elsewhere:", [_pack_line(warmed)])
     return Group(*parts)
@@ -49,12 +51,12 @@ def caches_table(caches: Sequence[Cache]) -> RenderableType:
     """Where each cache is, its size, and whether it lasts."""
     rows = table("cache:text", "size:text", "files:text", "lasts:text", "folder:dim", style="bold")
     for cache in caches:
-        lasts = "?" if isinstance(cache.lasts, Unknown) else "yes" if cache.lasts else "no"
         if cache.off:
             rows.add_row(TITLES[cache.name], "–", "–", "–", words.plain(f"not used: {cache.off}"))
             continue
         size = words.UNKNOWN if isinstance(cache.size_bytes, Unknown) else words.num_bytes(cache.size_bytes)
         num = words.UNKNOWN if isinstance(cache.num_files, Unknown) else f"{cache.num_files:,}"
+        lasts = "?" if isinstance(cache.lasts, Unknown) else "yes" if cache.lasts else "no"
         where = cache.path.reason if isinstance(cache.path, Unknown) else cache.path
         shown = where if cache.writable is not False else f"{where}; not writable"
         rows.add_row(TITLES[cache.name], size, num, lasts, words.plain(shown))
@@ -65,26 +67,23 @@ def packed_report(packed: Packed, variables: dict[str, str]) -> RenderableType:
     """What is in the pack, what it was made for, and the lines that take it elsewhere.
 
     Args:
-        variables: of caches below `cache_lines.FOLDER`, for those lines.
+        variables: of caches below `FOLDER`, for those lines.
     """
-    manifest = packed.manifest
-    parts: list[RenderableType] = [
-        Text.assemble(
-            ("Packed: ", "bold green"),
-            f"{words.plain(packed.file)}, {words.num_bytes(packed.size_bytes)}, "
-            f"{len(manifest.files):,} files of {words.num_bytes(manifest.total_bytes)}",
-        ),
+    files = f"{len(packed.manifest.files):,} files of {words.num_bytes(packed.manifest.total_bytes)}"
+    what = f"{words.plain(packed.file)}, {words.num_bytes(packed.size_bytes)}, {files}"
+    taken_by = f"--sha256 {packed.sha256}"
+    fill = f"dynotune startup unpack caches.pack {taken_by} --caches {FOLDER}"
+    return Group(
+        Text.assemble(("Packed: ", "bold green"), what),
         Padding(_contents(packed), (1, 0)),
         Text.assemble(("sha256 ", "dim"), packed.sha256),
         *_left_out(packed.left_out),
-        *(Text(f"· {note}", style="yellow") for note in packed.notes),
+        *_notes(packed.notes),
         Text(DANGER, style="yellow"),
-    ]
-    parts += _lines("Elsewhere:", [f"dynotune startup unpack {words.plain(packed.file)} --sha256 {packed.sha256}"])
-    parts += _lines("In a Dockerfile:", cache_lines.docker_unpack(packed, variables))
-    fill = f"dynotune startup unpack caches.pack --sha256 {packed.sha256} --caches {cache_lines.FOLDER}"
-    parts += _lines("On a Kubernetes volume:", cache_lines.kubernetes([cache_lines.FOLDER], variables, fill))
-    return Group(*parts)
+        *_lines("Elsewhere:", [f"dynotune startup unpack {words.plain(packed.file)} {taken_by}"]),
+        *_lines("In a Dockerfile:", docker_unpack(packed, variables)),
+        *_lines("On a Kubernetes volume:", kubernetes([FOLDER], variables, fill)),
+    )
 
 
 def unpacked_report(unpacked: Unpacked, *, trusted_by: str) -> RenderableType:
@@ -95,22 +94,30 @@ def unpacked_report(unpacked: Unpacked, *, trusted_by: str) -> RenderableType:
     """
     kept = f", {unpacked.num_kept:,} were there already" if unpacked.num_kept else ""
     what = f"{unpacked.num_new:,} files of {words.num_bytes(unpacked.new_bytes)}{kept}."
-    parts: list[RenderableType] = [Text.assemble(("Unpacked: ", "bold green"), what)]
     folders = table(":", ":dim")
     for cache, folder in unpacked.folders.items():
         folders.add_row(TITLES[cache], Text(words.plain(folder)))
-    parts.append(Padding(folders, (1, 0)))
-    parts += differences_lines(unpacked.differences)
-    parts += _left_out(unpacked.left_out)
-    parts += [Text(f"· {words.plain(note)}", style="yellow") for note in unpacked.notes]
-    if unpacked.variables:
-        parts += _lines("Set these for every start:", cache_lines.shell(unpacked.variables))
-    parts += _lines("In a Dockerfile:", cache_lines.docker_copy(unpacked))
     below = f" --caches {words.command([unpacked.below])}" if unpacked.below else ""
     fill = f"dynotune startup unpack {words.command([unpacked.file])} {trusted_by}{below}"
-    mounts = cache_lines.mounts(unpacked)
-    parts += _lines("On a Kubernetes volume:", cache_lines.kubernetes(mounts, unpacked.variables, fill))
-    return Group(*parts)
+    return Group(
+        Text.assemble(("Unpacked: ", "bold green"), what),
+        Padding(folders, (1, 0)),
+        *differences_lines(unpacked.differences),
+        *_left_out(unpacked.left_out),
+        *_notes(unpacked.notes),
+        *_to_set(unpacked.variables),
+        *_lines("In a Dockerfile:", docker_copy(unpacked)),
+        *_lines("On a Kubernetes volume:", kubernetes(mounts(unpacked), unpacked.variables, fill)),
+    )
+
+
+def _notes(notes: Iterable[str]) -> list[RenderableType]:
+    return [Text(f"· {words.plain(note)}", style="yellow") for note in notes]
+
+
+def _to_set(variables: Mapping[str, str]) -> list[RenderableType]:
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    return _lines("Set these for every start:", lines) if lines else []
 
 
 def differences_lines(differences: Iterable[Difference]) -> list[Text]:
@@ -145,7 +152,7 @@ def _runs(warmed: Warmed) -> RenderableType:
 
 
 def _contents(packed: Packed) -> RenderableType:
-    rows: list[tuple[str, str | Text]] = []
+    rows: list[tuple[str, str]] = []
     for cache in packed.manifest.caches:
         mine = [file.size_bytes for file in packed.manifest.files if file.cache == cache]
         rows.append((TITLES[cache], f"{len(mine):,} files, {words.num_bytes(sum(mine))}"))
@@ -160,8 +167,8 @@ def _contents(packed: Packed) -> RenderableType:
         "processor": known.cpu,
         "compiler": known.compiler,
     }
-    told = ((label, words.UNKNOWN if value is None else words.plain(value) or "none") for label, value in held.items())
-    return fields([*rows, *told])
+    rows += ((label, words.UNKNOWN if value is None else words.plain(value) or "none") for label, value in held.items())
+    return fields(rows)
 
 
 def _left_out(left_out: Sequence[LeftOut]) -> list[Text]:
@@ -183,3 +190,64 @@ def _pack_line(warmed: Warmed) -> str:
     below = warmed.variables.get("TORCHINDUCTOR_CACHE_DIR", "")
     caches = f" --caches {words.command([below.rpartition('/')[0]])}" if below else ""
     return f"dynotune startup pack caches.pack{caches} -- {words.plain(words.command(warmed.command))}"
+
+
+# Lines that give caches to an image, a volume or a shell
+
+
+def docker_unpack(packed: Packed, variables: Mapping[str, str]) -> list[str]:
+    """Lines that unpack a pack while an image is built. `variables`: of the caches below `FOLDER`."""
+    name, gpus = PurePosixPath(packed.file).name, packed.manifest.conditions.gpus
+    target = words.plain(", ".join(gpus)) if gpus else "machines without a GPU"
+    lines = [f"# Where dynotune is installed in the image, as the user that the command runs as. It is for {target}."]
+    if gpus:
+        lines.append("# --force: where images are built there is no GPU to compare with.")
+    force = " --force" if gpus else ""
+    return [
+        *lines,
+        f"RUN --mount=type=bind,source={shlex.quote(name)},target=/tmp/caches.pack \\",
+        f"    dynotune startup unpack /tmp/caches.pack --sha256 {packed.sha256} --caches {FOLDER}{force}",
+        *docker_variables(variables),
+    ]
+
+
+def docker_copy(unpacked: Unpacked) -> list[str]:
+    """Lines that copy what was unpacked into an image, to where it is now: Triton's caches hold absolute paths."""
+    return [
+        "# From a build context that holds these folders; to the same place, which Triton's caches hold.",
+        # The form of COPY that takes any name.
+        *(f"COPY [{quoted(each.lstrip('/') + '/')}, {quoted(each + '/')}]" for each in mounts(unpacked)),
+        *docker_variables(unpacked.variables),
+    ]
+
+
+def kubernetes(folders: Sequence[str], variables: Mapping[str, str], fill: str) -> list[str]:
+    """YAML to be merged into a pod's template: a volume that keeps the caches, mounted where they are.
+
+    Args:
+        folders: to be mounted, each a part of one volume.
+        fill: the command that fills it, once.
+    """
+    lines = [
+        "# Merge it into the pod's template. Not an emptyDir: that ends with the pod.",
+        f"# Filled once, in a pod that has it mounted: {fill}",
+        *container(variables),
+        "      volumeMounts:",
+    ]
+    for folder in folders:
+        lines += [f"        - name: {VOLUME}", f"          mountPath: {kubernetes_quoted(folder)}"]
+        if len(folders) > 1:
+            lines.append(f"          subPath: {kubernetes_quoted(PurePosixPath(folder).name)}")
+    lines += ["  volumes:", f"    - name: {VOLUME}", "      persistentVolumeClaim:"]
+    lines.append(f"        claimName: {VOLUME}  # yours")
+    return lines
+
+
+def mounts(unpacked: Unpacked) -> list[str]:
+    """The folders that hold all caches: those of `--caches DIR` are one."""
+    folders = [PurePosixPath(folder) for folder in unpacked.folders.values()]
+    if unpacked.below:
+        below = PurePosixPath(unpacked.below)
+        return [str(below), *(str(each) for each in folders if not each.is_relative_to(below))]
+    outer = [each for each in folders if not any(each != other and each.is_relative_to(other) for other in folders)]
+    return [str(each) for each in dict.fromkeys(outer)]

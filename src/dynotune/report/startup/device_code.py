@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from itertools import groupby
 from pathlib import PurePath
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from dynotune.report.layout import fields, spaced
-from dynotune.schema.device_code import DeviceCode, Library, Summary, Verdict
+from dynotune.report.layout import fields, spaced, table
+from dynotune.schema.device_code import Architecture, DeviceCode, Library, Summary, Verdict
 from dynotune.schema.facts import Unknown
 from dynotune.text import words
 
 MOST_LIBRARIES, MOST_PROBLEMS = 25, 8
-WORST_FIRST = ("cannot", "jit", "unknown", "partial", "native", "empty")
 STYLES = {"cannot": "red", "jit": "yellow", "unknown": "yellow", "partial": "", "native": "green", "empty": "dim"}
+"""Of verdicts, the worst first."""
 OF_OTHERS = "in part"
 
 PARTIAL = (
@@ -56,20 +56,19 @@ def device_code_report(found: DeviceCode, *, every: bool = False) -> RenderableT
 
 def _head(found: DeviceCode) -> RenderableType:
     num = len(found.libraries)
-    stored = sum(each.stored_bytes for library in found.libraries for each in library.architectures)
     places = ", ".join(words.plain(place, longest=200) for place in found.places) or "nothing"
-    what = f"{words.count(found.num_files)} files in {words.duration(found.duration_s)}; " + (
-        f"{words.count(num)} {'library' if num == 1 else 'libraries'} with GPU code, {words.num_bytes(stored)} of it"
-        if num
-        else "no GPU code"
-    )
-    rows = [("scanned", Text(places)), ("", Text(what if found.complete else f"{what}; not complete"))]
+    held = "no GPU code"
+    if num:
+        stored = words.num_bytes(sum(_stored_bytes(library.architectures) for library in found.libraries))
+        libraries = f"{words.count(num)} {'library' if num == 1 else 'libraries'}"
+        held = f"{libraries} with GPU code, {stored} of it"
+    what = f"{words.count(found.num_files)} files in {words.duration(found.duration_s)}; {held}"
+    rows: list[tuple[str, str | Text]] = [("scanned", places), ("", what + "; not complete" * (not found.complete))]
     if isinstance(found.gpus, Unknown):
-        rows.append(("GPU", Text(f"unknown: {found.gpus.reason}. --compute-capability X.Y judges for one.")))
-    table = fields(rows)
-    for summary in found.summaries if found.libraries else []:
-        table.add_row(f"for {summary.gpu.compute_capability}", _summary(summary))
-    return table
+        rows.append(("GPU", f"unknown: {found.gpus.reason}. --compute-capability X.Y judges for one."))
+    if num:
+        rows += ((f"for {summary.gpu.compute_capability}", _summary(summary)) for summary in found.summaries)
+    return fields(rows)
 
 
 def _summary(summary: Summary) -> Text:
@@ -81,34 +80,30 @@ def _summary(summary: Summary) -> Text:
         (summary.num_partial, f"native {OF_OTHERS}", ""),
         (summary.num_native, "native", STYLES["native"]),
     ]
-    text = Text()
-    for num, what, style in said:
-        if num:
-            text.append(", " if text else "").append(f"{num} {what}", style=style)
+    text = Text(", ").join(Text(f"{num} {what}", style) for num, what, style in said if num)
     text = text or Text("there is no function to run")
     return text.append(f" ({words.plain(summary.gpu.name)})", style="dim") if summary.gpu.name else text
 
 
 def _libraries(found: DeviceCode, *, every: bool) -> RenderableType:
     gpus = [] if isinstance(found.gpus, Unknown) else found.gpus
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("Library", overflow="fold", ratio=3)
-    table.add_column("GPU code", overflow="fold", ratio=4)
-    for gpu in gpus:
-        table.add_column(f"for {gpu.compute_capability}", overflow="fold", ratio=3)
+    judged = (f"for {gpu.compute_capability}:text" for gpu in gpus)
+    rows = table("Library:text", "GPU code:text", *judged, style="bold")
     ordered = sorted(found.libraries, key=_badness)
     shown = ordered if every else ordered[:MOST_LIBRARIES]
     root = _common_folder(found)
     for library in shown:
         name = words.plain(os.path.relpath(library.path, root) if root else library.path, longest=200)
-        table.add_row(Text(name), _code(library), *map(_verdict, library.verdicts))
-    left = len(ordered) - len(shown)
-    more = [Text(f"and {left} more; --all shows them.", style="dim")] if left else []
-    return Group(table, *more)
+        rows.add_row(Text(name), _code(library), *map(_verdict, library.verdicts))
+    return Group(rows, *_more(len(ordered) - len(shown)))
+
+
+def _more(left: int) -> list[Text]:
+    return [Text(f"and {left} more; --all shows them.", style="dim")] if left else []
 
 
 def _badness(library: Library) -> tuple[int, int, str]:
-    worst = min((WORST_FIRST.index(verdict.verdict) for verdict in library.verdicts), default=0)
+    worst = min(([*STYLES].index(verdict.verdict) for verdict in library.verdicts), default=0)
     return worst, -sum(verdict.ptx_bytes for verdict in library.verdicts), library.path
 
 
@@ -121,34 +116,38 @@ def _common_folder(found: DeviceCode) -> str:
         return ""
 
 
+def _stored_bytes(architectures: Iterable[Architecture]) -> int:
+    return sum(each.stored_bytes for each in architectures)
+
+
 def _code(library: Library) -> Text:
-    text = Text()
+    parts = []
     for form, title in (("machine", "sm"), ("ptx", "PTX"), ("lto", "LTO"), ("other", "kinds not known")):
-        alike = [each for each in library.architectures if each.form == form]
+        alike = [each.name for each in library.architectures if each.form == form]
         if alike:
-            names = " ".join(each.name if form == "other" else each.name.partition("_")[2] for each in alike)
-            text.append("; " if text else "").append(f"{title} ", style="dim").append(names)
+            names = " ".join(name if form == "other" else name.partition("_")[2] for name in alike)
+            parts.append(Text.assemble((f"{title} ", "dim"), names))
     if library.link_input:
-        size = sum(each.stored_bytes for each in library.link_input)
-        text.append("; " if text else "").append(f"{words.num_bytes(size)} for the linker, never loaded", style="dim")
+        size = words.num_bytes(_stored_bytes(library.link_input))
+        parts.append(Text(f"{size} for the linker, never loaded", "dim"))
+    text = Text("; ").join(parts)
     if library.architectures:
-        size = sum(each.stored_bytes for each in library.architectures)
-        text.append(f" ({words.num_bytes(size)})", style="dim")
+        text.append(f" ({words.num_bytes(_stored_bytes(library.architectures))})", style="dim")
     return text
 
 
 def _verdict(verdict: Verdict) -> Text:
     num = verdict.num_native + verdict.num_jit + verdict.num_cannot + verdict.num_unknown
 
-    def of(part: int) -> str:
-        return "" if num == 1 else f"{words.count(part)} of {words.count(num)}"
+    def among(what: str, part: int, sign: str = ": ") -> str:
+        return what if num == 1 else f"{what}{sign}{words.count(part)} of {words.count(num)}"
 
     said = {
         "native": "native",
-        "partial": f"native {OF_OTHERS}: {of(verdict.num_native)}",
-        "jit": ", ".join(filter(None, [f"compiled: {words.num_bytes(verdict.ptx_bytes)} of PTX", of(verdict.num_jit)])),
+        "partial": among(f"native {OF_OTHERS}", verdict.num_native),
+        "jit": among(f"compiled: {words.num_bytes(verdict.ptx_bytes)} of PTX", verdict.num_jit, ", "),
         "cannot": "cannot run",
-        "unknown": ": ".join(filter(None, ["not known", of(verdict.num_unknown)])),
+        "unknown": among("not known", verdict.num_unknown),
         "empty": "no function",
     }[verdict.verdict]
     text = Text(said, style=STYLES[verdict.verdict])
@@ -178,7 +177,4 @@ def _problems(found: DeviceCode, *, every: bool) -> RenderableType:
     for path, group in groupby(shown, key=lambda problem: problem.path):
         lines += [Text(words.plain(path, longest=300))]
         lines += [Text(f"  {words.plain(problem.what, longest=400)}", style="dim") for problem in group]
-    left = len(found.problems) - len(shown)
-    if left:
-        lines.append(Text(f"and {left} more; --all shows them.", style="dim"))
-    return Group(*lines)
+    return Group(*lines, *_more(len(found.problems) - len(shown)))

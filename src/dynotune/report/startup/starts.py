@@ -12,28 +12,11 @@ from rich.text import Text
 from dynotune.report.findings import finding_lines
 from dynotune.report.layout import table
 from dynotune.report.terminal import VERDICT_STYLES, Progress
-from dynotune.schema.caches import TITLES, Cache, CacheName
+from dynotune.schema.caches import TITLES, Cache
 from dynotune.schema.facts import Unknown
-from dynotune.schema.startup import ARMS, PHASES, Arm, Block, Phase, Ratio, Start, Startup, VoidBlock
+from dynotune.schema.startup import ARMS, PHASES, Arm, Block, Ratio, Start, Startup, VoidBlock, median, phase_s
 from dynotune.text import words
 
-LABELS: dict[Phase, str] = {
-    "launcher": "launching",
-    "interpreter": "interpreter and site",
-    "agent": "dynotune's agent",
-    "imports_before_torch": "imports before torch",
-    "torch_import": "torch import",
-    "imports": "other imports",
-    "compiler_import": "torch.compile's import",
-    "cuda_start": "CUDA start",
-    "model_build": "model build",
-    "weights": "reading of weights",
-    "to_device": "model to its device",
-    "compile": "compile",
-    "first_batch": "first batch",
-    "first_step": "first step",
-    "other": "the rest",
-}
 TIME_TITLES: dict[Arm, str] = {"cold": "caches cold", "warm": "warm", "off": "off"}
 
 
@@ -77,15 +60,13 @@ def _headline(startup: Startup) -> RenderableType:
 
 def _ratio(ratio: Ratio) -> Text:
     what = {"cold": "cold over warm", "off": "off over warm", "warm": "warm"}[ratio.arm]
-    verdict = {"faster": "warm is faster", "slower": "warm is slower", None: "no verdict"}.get(
-        ratio.verdict, str(ratio.verdict)
-    )
+    verdict = ratio.verdict or "no verdict"
     measured = ratio.ratio is not None
     return Text.assemble(
         (f"{what:<14} ", "dim"),
         (f"{words.times(ratio.ratio)} " if measured else "", "bold"),
         f"({words.interval(ratio.ci)}) " if measured else "",
-        (verdict, VERDICT_STYLES[ratio.verdict]),
+        (f"warm is {verdict}" if verdict in ("faster", "slower") else verdict, VERDICT_STYLES[ratio.verdict]),
         f", {ratio.num_blocks} blocks",
         (f"  {ratio.reason}" if ratio.reason else "", "dim"),
     )
@@ -93,19 +74,19 @@ def _ratio(ratio: Ratio) -> Text:
 
 def _phases(startup: Startup) -> RenderableType:
     rows = table(":", *(f"{TIME_TITLES[arm]}:right" for arm in ARMS), style="bold", gap=3)
-    columns = [_of_arm(startup, arm) for arm in ARMS]
+    columns = [startup.starts(arm) for arm in ARMS]
     title = "to the line" if startup.run.ready_pattern else "to the first step"
     medians = [statistics.median(start.value_s for start in each) if each else None for each in columns]
     rows.add_row(title, *map(words.duration, medians), style="bold")
     unknown: dict[str, list[str]] = {}
     for phase in PHASES:
-        values = [_phase(each, phase) for each in columns]
+        values = [phase_s(each, phase) if each else 0.0 for each in columns]
         reasons = [value.reason for value in values if isinstance(value, Unknown)]
         if reasons:
-            unknown.setdefault(reasons[0], []).append(LABELS[phase])
-        elif any(value for value in values):
-            shown = [words.UNKNOWN if isinstance(v, Unknown) else words.duration(v) if v else "–" for v in values]
-            rows.add_row(f"  {LABELS[phase]}", *shown)
+            unknown.setdefault(reasons[0], []).append(PHASES[phase])
+        elif any(values):
+            shown = [_time(value) if value else "–" for value in values]
+            rows.add_row(f"  {PHASES[phase]}", *shown)
     steady = [_until_steady(startup, arm) for arm in ARMS]
     if any(steady):
         rows.add_row("then until steady", *(text or "–" for text in steady), style="dim")
@@ -116,15 +97,8 @@ def _phases(startup: Startup) -> RenderableType:
     return Group(rows, *notes, *_imports(columns[1]))
 
 
-def _phase(starts: Sequence[Start], phase: Phase) -> float | Unknown | None:
-    values = []
-    for start in starts:
-        value = start.phases.get(phase)
-        if isinstance(value, Unknown):
-            return value
-        if value is not None:
-            values.append(value)
-    return statistics.median(values) if values else None
+def _time(took_s: float | Unknown) -> str:
+    return words.UNKNOWN if isinstance(took_s, Unknown) else words.duration(took_s)
 
 
 def _imports(warm: Sequence[Start]) -> list[Text]:
@@ -135,20 +109,20 @@ def _imports(warm: Sequence[Start]) -> list[Text]:
 
 
 def _until_steady(startup: Startup, arm: Arm) -> str:
-    for pilot in startup.pilots:
-        if pilot.arm == arm and pilot.until_steady_s is not None:
-            return words.UNKNOWN if isinstance(pilot.until_steady_s, Unknown) else words.duration(pilot.until_steady_s)
-    return ""
+    found = (pilot.until_steady_s for pilot in startup.pilots if pilot.arm == arm)
+    took_s = next((value for value in found if value is not None), None)
+    return "" if took_s is None else _time(took_s)
 
 
 def _caches(startup: Startup) -> RenderableType | None:
     """What starts left in the caches, which lie in folders of their own; and the command's own, now."""
-    cold, warm = _of_arm(startup, "cold"), _of_arm(startup, "warm")
+    cold, warm = startup.starts("cold"), startup.starts("warm")
     sizes_of = (f"{header}:right" for header in ("cold adds", "warm adds", "warm holds", "your own", "lasts"))
     rows = table("cache:", *sizes_of, style="bold", gap=3)
     for cache in startup.own:
         held = max((start.held.get(cache.name, 0) for start in warm), default=0)
-        sizes = [_added(cold, cache.name), _added(warm, cache.name), held, cache.size_bytes]
+        left = [median(start.added_bytes(cache.name) for start in each) if each else 0 for each in (cold, warm)]
+        sizes = [*left, held, cache.size_bytes]
         if any(sizes):
             rows.add_row(TITLES[cache.name], *map(_size, sizes), _lasts(cache))
     return rows if rows.row_count else None
@@ -163,22 +137,11 @@ def _size(size: float | Unknown) -> str:
 def _lasts(cache: Cache) -> str:
     if cache.off:
         return "off"
-    if cache.writable is not True:
-        return "not writable" if cache.writable is False else words.UNKNOWN
-    if isinstance(cache.lasts, Unknown):
+    if cache.writable is False:
+        return "not writable"
+    if cache.writable is not True or isinstance(cache.lasts, Unknown):
         return words.UNKNOWN
     return "yes" if cache.lasts else "no"
-
-
-def _added(starts: Sequence[Start], name: CacheName) -> float:
-    sizes = [sum(growth.size_bytes for growth in start.added if growth.name == name) for start in starts]
-    return statistics.median(sizes) if sizes else 0.0
-
-
-def _of_arm(startup: Startup, arm: Arm) -> list[Start]:
-    """Those that count; without any, those of void blocks, which is said beside it, or the pilots."""
-    blocks = startup.blocks or [voided.values for voided in startup.voided]
-    return [block.of(arm) for block in blocks] or [pilot for pilot in startup.pilots if pilot.arm == arm]
 
 
 def _notes(startup: Startup) -> RenderableType:

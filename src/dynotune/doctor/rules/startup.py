@@ -1,25 +1,123 @@
-"""The start of a CUDA program: kernels that the driver compiles, its cache, and the loading of kernels."""
+"""The start of a program: what torch.compile and the driver compile, where they keep it, and the loading of kernels."""
 
 from __future__ import annotations
 
+import math
 import re
+from dataclasses import replace
 
 from dynotune.doctor import machine, policy
 from dynotune.doctor.bounds import at_least
-from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
+from dynotune.doctor.declaration import Judgement, Judgements, machine_rule, rule
 from dynotune.doctor.observation_view import Missing, ObservationView, needs
-from dynotune.doctor.startup_shared import (
-    compiles_unseen,
-    left_by_driver,
-    severity_of_driver,
-    what_it_saves,
-    without_machine_code,
-)
+from dynotune.doctor.rules.compile import compiled
 from dynotune.schema.diagnosis import Severity
+from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 from dynotune.text import words
 
+THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
+USUAL_THREADS = 32
+"""torch's own maximum."""
+BEFORE_STEPS = Unknown("it costs time before the first step")
 FORCED_JIT = ("CUDA_FORCE_PTX_JIT", "CUDA_FORCE_JIT")
+
+
+@rule(
+    title="Each start in a new container compiles anew.",
+    sees="in timed starts, what torch.compile leaves in its cache, and a cache folder that is not writable or does not "
+    "last. In a watched program, a long time to the first step, in a container whose removal deletes the cache folder.",
+    costs="the compilation time, at each start of a new container.",
+    wrong_when="the folder is on a volume that lasts.",
+)
+def compile_cold_cache(view: ObservationView) -> Judgements:
+    left = view.number_or_none("start.compiler_added_bytes")
+    if left and not view.fact_or_none("cache.inductor.off"):
+        remedy = (
+            "Set TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR to folders on a volume that lasts, or pack the "
+            "caches: dynotune startup pack."
+        )
+        for lost in _lost(view, "inductor", "torch.compile", "its results", severity_of_start(view), remedy):
+            yield replace(lost, share=BEFORE_STEPS)
+    if left is not None:
+        return
+    compilation = compiled(view)
+    if compilation is None or not compilation.num_graphs or view.fact_or_none("host.container") is None:
+        return
+    started_s = view.timing.time_to_first_step_s
+    if started_s is None or started_s < policy.LONG_START_S:
+        return
+    folder = view.variable("TORCHINDUCTOR_CACHE_DIR")
+    if folder is not None and not folder.startswith("/tmp"):
+        return
+    yield Judgement(
+        severity="low",
+        kind="start",
+        claim="torch.compile keeps its results in a folder of the container, which is lost with it.",
+        share=BEFORE_STEPS,
+        evidence=[
+            f"{started_s:.0f} s to the first step, {compilation.num_graphs} graphs",
+            f"TORCHINDUCTOR_CACHE_DIR: {folder or 'not set: a folder in /tmp'}",
+            view.mentions("host.container"),
+        ],
+        remedy="Set TORCHINDUCTOR_CACHE_DIR (and TRITON_CACHE_DIR) to a folder on a volume that lasts.",
+    )
+
+
+def _lost(view: ObservationView, cache: str, who: str, what: str, severity: Severity, remedy: str) -> Judgements:
+    """The finding for a cache whose folder cannot be written, or does not last."""
+    writable = view.truth(f"cache.{cache}.writable")
+    if writable and view.truth(f"cache.{cache}.lasts"):
+        return
+    lost, unwritable = "in a folder that does not last.", "its cache folder is not writable."
+    yield Judgement(
+        severity=severity,
+        kind="start",
+        claim=f"{who} keeps {what} {lost}" if writable else f"{who} cannot keep {what}: {unwritable}",
+        evidence=[view.mentions(f"cache.{cache}.path"), view.mentions(f"cache.{cache}.storage"), *what_it_saves(view)],
+        remedy=remedy,
+    )
+
+
+@machine_rule(
+    title="torch.compile uses more processes than there are cores, or one process on many cores.",
+    sees="in timed starts, how many processes inductor compiles in, if compilation takes a fifth of a cold start or "
+    "more; otherwise only TORCHINDUCTOR_COMPILE_THREADS. torch's default counts cores, and no quota and no ranks.",
+    costs="more processes than cores take turns; one alone compiles kernels one by one. Only the first steps are "
+    "slower.",
+    wrong_when="compilation must leave cores to other work, or memory is short.",
+    candidates=[f"env.{THREADS}"],
+)
+def compile_threads(view: ObservationView) -> Judgements:
+    threads = view.number_or_none("start.compile_threads") or machine.whole_number(view.variable(THREADS))
+    if threads is None or threads < 1:
+        return
+    if view.number_or_none("start.compile_cold_s") is not None and not _compiles_for_long(view):
+        return
+    cores = view.number("host.num_cores")
+    ranks = machine.whole_number(view.variable("LOCAL_WORLD_SIZE")) or 1
+    fair = max(1, int(cores // ranks))
+    too_many, too_few = threads > 2 * fair, threads == 1 and fair > 2 and view.variable(THREADS) is not None
+    if not (too_many or too_few):
+        return
+    each = f" for each of {ranks} ranks" if ranks > 1 else ""
+    yield Judgement(
+        severity="low",
+        kind="start",
+        claim=f"torch.compile compiles in {threads:g} processes{each}, on {cores:g} cores."
+        if too_many
+        else f"torch.compile compiles in one process, on {cores:g} cores.",
+        variables=[THREADS],
+        evidence=[view.mentions("host.num_cores"), *what_it_saves(view)],
+        candidates=machine.unset(THREADS)
+        if fair == min(cores, USUAL_THREADS) and view.variable(THREADS) is not None
+        else [Setting(f"env.{THREADS}", str(min(fair, USUAL_THREADS)))],
+        remedy=f"Set {THREADS} to the cores of a rank, and compare the time to the first step with cold caches.",
+    )
+
+
+def _compiles_for_long(view: ObservationView) -> bool:
+    return view.number("start.compile_cold_s") >= policy.COMPILING_PART * view.number("start.cold_s")
 
 
 @machine_rule(
@@ -39,14 +137,12 @@ def ptx_jit_active(view: ObservationView) -> Judgements:
             severity="medium",
             kind="start",
             claim=f"{forced[0]} makes the driver compile every kernel, although torch has machine code.",
-            evidence=view.variable_evidence(*forced),
-            where=view.place_of_variable(forced[0]),
-            candidates=machine.unset(*forced),
+            variables=forced,
             remedy="Unset it.",
         )
         return
     natively = view.fact_or_none("torch.runs_natively")
-    if natively is not False and (left_by_driver(view) or (natively is None and compiles_unseen(view))):
+    if natively is not False and _compiles_ptx(view):
         yield _compiled_at_start(view)
         return
     if natively is None and view.number_or_none("start.cuda_added_bytes") is not None:
@@ -160,18 +256,9 @@ def jit_cache_not_persistent(view: ObservationView) -> Judgements:
     if machine.no_gpu(view) or machine.is_on(view.variable("CUDA_CACHE_DISABLE")) or _compiles_ptx(view) is False:
         return
     needs(_compiles_ptx(view) is not None, "torch.runs_natively", "whether the driver compiles anything is not known")
-    writable = view.truth("cache.cuda.writable")
-    if writable and view.truth("cache.cuda.lasts"):
-        return
-    yield Judgement(
-        severity=at_least(severity_of_driver(view), "medium") if left_by_driver(view) else "medium",
-        kind="start",
-        claim="The driver keeps its compiled kernels in a folder that does not last."
-        if writable
-        else "The driver cannot keep its compiled kernels: its cache folder is not writable.",
-        evidence=[view.mentions("cache.cuda.path"), view.mentions("cache.cuda.storage"), *what_it_saves(view)],
-        remedy="Set CUDA_CACHE_PATH to a folder on a volume that lasts, or pack the cache: dynotune startup pack.",
-    )
+    severity = at_least(severity_of_driver(view), "medium") if left_by_driver(view) else "medium"
+    remedy = "Set CUDA_CACHE_PATH to a folder on a volume that lasts, or pack the cache: dynotune startup pack."
+    yield from _lost(view, "cuda", "The driver", "its compiled kernels", severity, remedy)
 
 
 @machine_rule(
@@ -220,3 +307,50 @@ def lazy_first_call_jitter(view: ObservationView) -> Judgements:
         remedy="In a service, run every shape once before the first request. CUDA_MODULE_LOADING=EAGER loads all "
         "kernels at the start, which takes more time and memory.",
     )
+
+
+def severity_of_start(view: ObservationView, most_s: float = math.inf) -> Severity:
+    """Return the severity by what a warm cache saves of a timed start, at most `most_s`."""
+    saved_s = view.number_or_none("start.saved_s")
+    if saved_s is None:
+        return "medium"
+    saved_s = min(saved_s, most_s)
+    return "high" if saved_s >= policy.MUCH_OF_START_S else "medium" if saved_s >= policy.SOME_OF_START_S else "low"
+
+
+def severity_of_driver(view: ObservationView) -> Severity:
+    """Return `severity_of_start`, with the saving limited to what the driver's compilation can have taken."""
+    return severity_of_start(view, (left_by_driver(view) or math.inf) / policy.LEAST_JIT_BYTES_PER_S)
+
+
+def left_by_driver(view: ObservationView) -> float:
+    """Return the bytes that a cold start leaves in the driver's cache; 0 if none was timed, or they are cuDNN's own."""
+    left = view.number_or_none("start.cuda_added_bytes") or 0.0
+    return 0.0 if view.fact_or_none("torch.runs_natively") is True and left <= policy.FEW_JIT_BYTES else left
+
+
+def compiles_unseen(view: ObservationView) -> bool:
+    """Tell whether the driver must compile libraries, and its cache keeps too little to show it."""
+    limit = machine.whole_number(view.variable("CUDA_CACHE_MAXSIZE"))
+    small = limit is not None and limit < policy.SURELY_KEPT_BYTES and not view.number_or_none("start.cuda_kept_bytes")
+    return bool(view.number_or_none("code.num_compiled")) and (
+        small or machine.is_on(view.variable("CUDA_CACHE_DISABLE"))
+    )
+
+
+def without_machine_code(view: ObservationView) -> list[str]:
+    """Return evidence of libraries that have only PTX for this GPU, as a whole or in part."""
+    num, size = view.number_or_none("code.num_compiled"), view.number_or_none("code.ptx_bytes")
+    if not num or size is None:
+        return []
+    named = view.fact_or_none("code.compiled")
+    which = f" ({', '.join(map(str, named))}{', …' if num > len(named) else ''})" if isinstance(named, list) else ""
+    return [f"{num:.0f} of its libraries hold {words.num_bytes(size)} of PTX without machine code for this GPU{which}"]
+
+
+def what_it_saves(view: ObservationView) -> list[str]:
+    """Return evidence of the times of cold and warm starts, if starts were timed."""
+    cold_s, warm_s = view.number_or_none("start.cold_s"), view.number_or_none("start.warm_s")
+    if cold_s is None or warm_s is None:
+        return []
+    return [f"{words.duration(cold_s)} to the first step with the caches cold, {words.duration(warm_s)} with them warm"]

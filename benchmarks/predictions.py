@@ -41,9 +41,10 @@ from dynotune.diagnose.conclusions import conclude
 from dynotune.measure.live.switching import switch_arms
 from dynotune.report.terminal import Progress
 from dynotune.schema import document
+from dynotune.schema.attribution import Predicted
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Observation, Predicted
+from dynotune.schema.observation import Observation
 from dynotune.schema.run import RunSpec
 from dynotune.search.bench import arm
 from dynotune.trace.readers import reading
@@ -79,9 +80,9 @@ def predicted(case: Case, folder: Path) -> dict[str, Predicted]:
     return {name: one for name, one in every.items() if not knobs.why_not_switched(knobs.parse(name))}
 
 
-def measured(case: Case, settings: Sequence[str], gpu: int | None, limit_s: float) -> dict[str, Row]:
+def measured(case: Case, settings: Sequence[str], gpu: str | None, limit_s: float) -> dict[str, Row]:
     """The speed-up of each setting, or why there is none."""
-    env = {**os.environ, **dict(case.env)} | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu)})
+    env = {**os.environ, **dict(case.env)} | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
     with tempfile.TemporaryDirectory() as base:
         run = RunSpec(
             command=list(case.command), cwd=case.cwd or Path(base), env=env, base=Path(base, "runs"), lock=False
@@ -162,9 +163,11 @@ def main() -> None:
     wanted = wanted if given.draw is None else drawn(wanted, given.draw)
     cpus = sorted(os.sched_getaffinity(0))
     size = max(1, len(cpus) // given.lanes)
-    free = queue.SimpleQueue[tuple[list[int], int | None]]()
+    free = queue.SimpleQueue[tuple[list[int], str | None]]()
+    # Of those that were left to it: another benchmark may have the others.
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(given.gpus)))).split(",")
     for lane in range(given.lanes):
-        free.put((cpus[lane * size : (lane + 1) * size], lane % given.gpus if given.gpus > 1 else None))
+        free.put((cpus[lane * size : (lane + 1) * size], gpus[lane % given.gpus] if given.gpus > 1 else None))
 
     def try_one(case: Case) -> None:
         known = kept.read(out).get("settings", {})

@@ -212,6 +212,7 @@ def test_a_command_that_a_signal_ends_says_which(user):
     assert "by signal 11" in done.stdout
 
 
+@pytest.mark.long
 def test_a_command_that_hangs_ends_at_its_time_limit(user):
     done = user.trains("import time, torch\nprint('waiting for data', flush=True)\ntime.sleep(1e6)", "--timeout", "6s")
     said(done, 3, "in 6 s", "waiting for data", "--step-function")
@@ -227,6 +228,7 @@ def test_a_command_without_steps_is_told_how_to_name_one(user):
     said(user.trains("import torch\ntorch.ones(3).sum()"), 3, "made no step", "--step-function", "dynotune.step()")
 
 
+@pytest.mark.long
 def test_a_command_with_fewer_steps_than_the_window_is_told_how_many(user):
     program = CALLS + "for _ in range(15):\n    step()\n"
     said(user.trains(program), 3, "makes 15 steps", "next: ")

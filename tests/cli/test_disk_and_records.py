@@ -226,6 +226,7 @@ import glob, os
 """
 
 
+@pytest.mark.long
 def test_a_record_that_the_program_truncates_is_read_up_to_there(user):
     program = CALLS + "for _ in range(9):\n    step()\n" + DAMAGES + "os.truncate(record, 4096)\nos._exit(0)"
     done = user.trains(program)
@@ -233,6 +234,7 @@ def test_a_record_that_the_program_truncates_is_read_up_to_there(user):
     assert "error: " in done.stderr
 
 
+@pytest.mark.long
 def test_a_record_that_the_program_overwrites_is_refused(user):
     program = CALLS + "for _ in range(9):\n    step()\n" + DAMAGES
     program += "with open(record, 'r+b') as file:\n    file.write(b'GARBAGE!')\n    file.flush()\nos._exit(0)"

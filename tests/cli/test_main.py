@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import types
+from typing import Annotated
 
 import pytest
 import typer
@@ -168,6 +169,19 @@ def test_a_command_without_its_dashes_is_told_where_they_belong(capsys, typed, m
     said = capsys.readouterr().err
     assert "after two dashes" in said
     assert f"dynotune {meant}\n" in said
+
+
+@pytest.mark.parametrize("words", [("--python", "/usr/bin/python3"), ("--python=/usr/bin/python3",)])
+def test_the_value_of_an_option_is_no_command(subcommand, words, monkeypatch):
+    monkeypatch.setattr(cli, "TAKE_COMMANDS", ("probe",))
+    seen = []
+
+    def probe(python: Annotated[str, typer.Option("--python")] = "") -> None:
+        seen.append(python)
+
+    subcommand(probe)
+    assert dynotune("probe", *words) == 0
+    assert seen == ["/usr/bin/python3"]
 
 
 def test_help_shows_no_type_for_a_flag(capsys):

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from dynotune.diagnose.attribute import PART_OF, attribute
 from dynotune.diagnose.live_diagnosis import attributed
 from dynotune.diagnose.parts import Parts, plain_parts
+from dynotune.schema.attribution import Attribution
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Attribution, ProcessState, Timing
+from dynotune.schema.observation import ProcessState, Timing
 from dynotune.schema.trace_summary import (
     Cause,
     Copies,

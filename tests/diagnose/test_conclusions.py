@@ -4,9 +4,10 @@ import msgspec
 import pytest
 
 from dynotune.diagnose.conclusions import _with_predictions, bottleneck, conclude, leading_finding, verdict
+from dynotune.schema.attribution import Predicted
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Observation, Predicted
+from dynotune.schema.observation import Observation
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 

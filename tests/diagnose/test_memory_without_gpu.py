@@ -173,6 +173,27 @@ raise SystemExit("as on CUDA")
 """
 
 
+ODD_CALLS = """
+import io, torch
+device = torch.device("cuda")
+for ask in ("memory_allocated", "max_memory_allocated", "mem_get_info", "memory_stats"):
+    getattr(torch.cuda, ask)(device=device)
+torch.cuda.set_per_process_memory_fraction(fraction=0.9)
+assert torch.tensor(data=[1.0], device=device).is_cuda and torch.zeros(2).cuda(0, True).is_cuda
+written = io.BytesIO()
+torch.save(torch.ones(2), written)
+written.seek(0)
+torch.load(written, "cuda")
+adjacency = torch.eye(8).to_sparse()
+net = torch.nn.Linear(64, 64).to(device)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(60):
+    optimizer.zero_grad()
+    net(torch.rand(32, 64, device=device)).square().mean().backward()
+    optimizer.step()
+"""
+
+
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """`run(program, *words, **asked)`: the answer for a pretended H100."""
@@ -217,6 +238,10 @@ def test_a_plain_loop_has_its_terms_to_the_byte_and_two_batches_tell_what_fits(r
     # Of a sample at least: hidden values in half precision before and after the gate, and the mask of dropout.
     assert 5 * 4096 <= (large - small) / 4096 <= 12 * 4096
     assert found.margin_bytes > 0.02 * found.limit_bytes
+
+
+def test_calls_in_any_spelling_and_tensors_without_storage_are_as_on_a_gpu(run):
+    assert peak(run(ODD_CALLS)).of("weights") == 4 * (64 * 64 + 64)
 
 
 def test_a_shape_that_depends_on_values_is_refused_with_its_place(run):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from dynotune.doctor import ObservationView, examine
+from dynotune.schema.attribution import LostTime
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Facts
-from dynotune.schema.observation import LostTime, Model, ModelCall, Observation, Optimizer
+from dynotune.schema.observation import Model, ModelCall, Observation, Optimizer
 from dynotune.schema.trace_summary import Calls, DeviceTime, KernelClass, Kernels, Operator, Place, TraceSummary
 
 from .observations import attribution, loss, observed, timing

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from dynotune.schema.attribution import Attribution, LostTime, Shares
 from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.observation import Attribution, LostTime, Observation, ProcessState, Shares, Timing
+from dynotune.schema.observation import Observation, ProcessState, Timing
 from dynotune.schema.trace_summary import TraceSummary
 
 NOT_ASKED = Unknown("the test does not say")

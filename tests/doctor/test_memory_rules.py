@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from dynotune.schema.attribution import LostTime
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Allocator, LostTime, ModelCall, Observation, SlowStep
+from dynotune.schema.observation import Allocator, ModelCall, Observation, SlowStep
 from dynotune.schema.trace_summary import Place
 
 from .observations import attribution, loss, observed, timing
@@ -22,7 +23,7 @@ def allocator(**fields: Any) -> Allocator:
     """80 GB, of which 10 are reserved and 9 were allocated."""
     usual: dict[str, Any] = {
         "device": "cuda:0", "total_bytes": 80 * GB, "allocated_bytes": 5 * GB, "allocated_growth_bytes": 0,
-        "reserved_bytes": 10 * GB, "inactive_split_bytes": GB, "peak_allocated_bytes": 9 * GB,
+        "reserved_bytes": 10 * GB, "peak_allocated_bytes": 9 * GB,
         "peak_reserved_bytes": 10 * GB, "num_alloc_retries": 0, "num_ooms": 0, "num_device_allocations": 0,
         "num_device_frees": 0,
     }  # fmt: skip

@@ -18,14 +18,14 @@ PLACE = "/home/me/train.py(31): main"
 USUAL = {"weights": 2, "gradients": 2, "optimizer": 4, "activations": 8, "temporary": 1, "context": 1}
 
 
-def rank(sizes: dict[str, float] | None = None, modules: dict[str, float] | None = None, **fields: Any) -> RankMemory:
+def rank(sizes: dict[str, float] | None = None, blocks: dict[str, float] | None = None, **fields: Any) -> RankMemory:
     """A training that lacks nothing; sizes in GiB."""
-    told = {name: int(size * GIB) for name, size in (modules or {}).items()}
+    told = {name: int(size * GIB) for name, size in (blocks or {}).items()}
     terms = [
         Term(
             name=name,  # type: ignore[arg-type]
             num_bytes=int(size * GIB),
-            modules=told if name == "activations" else {},
+            blocks=told if name == "activations" else {},
             lines={PLACE: int(size * GIB)},
         )
         for name, size in (USUAL | (sizes or {})).items()
@@ -55,7 +55,7 @@ def test_a_training_that_lacks_nothing_has_no_finding() -> None:
     [
         ("memory-autocast", {"facts": {"autocast": False}}, 3),
         ("memory-optimizer-copies", {"facts": {"fused": None, "peak_in_update": True}}, 1),
-        ("memory-checkpointing", {"modules": {"Net.layers.0.mlp": 3, "Net.layers.1.mlp": 3, "Net.head": 1}}, 3),
+        ("memory-checkpointing", {"blocks": {"Net.layers.0": 3, "Net.layers.1": 3}}, 3),
         ("memory-old-gradients", {"facts": {"old_gradient_bytes": 2 * GIB}}, 2),
         ("memory-graph-unused", {"trains": False, "facts": {"graph_bytes": 5 * GIB}}, 5),
         ("memory-segments", {"sizes": {"fragmentation": 2}}, 2),
@@ -74,8 +74,8 @@ def test_each_saving_is_predicted_in_bytes(id: str, changes: dict[str, Any], sav
     [
         {"facts": {"autocast": False, "dtype": "bfloat16"}},
         {"facts": {"fused": None, "peak_in_update": False}},
-        {"modules": {"Net.layers.0": 3, "Net.layers.1": 3}, "facts": {"recomputes": True}},
-        {"modules": {"Net.layers.0": 3, "Net.head": 3}},
+        {"blocks": {"Net.layers.0": 3, "Net.layers.1": 3}, "facts": {"recomputes": True}},
+        {"blocks": {"Net.layers.0": 3}},
         {"trains": False, "facts": {"grad_enabled": False, "graph_bytes": 5 * GIB}},
     ],
 )

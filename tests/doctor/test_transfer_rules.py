@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from dynotune.doctor import ObservationView, examine
+from dynotune.schema.attribution import LostTime
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Line, LostTime, ModelCall, Observation, Tensor, Thread
+from dynotune.schema.observation import Line, ModelCall, Observation, Tensor, Thread
 from dynotune.schema.trace_summary import Called, Copies, DeviceTime, Operator, Place, TraceSummary
 
 from .observations import NOT_ASKED, attribution, loss, observed, timing

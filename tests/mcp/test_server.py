@@ -72,8 +72,6 @@ def test_what_runs_nothing_answers_at_once_and_within_its_bound(project):
 
 
 def test_a_diagnosis_is_a_job_that_outlives_the_question_and_the_server(project):
-    (first,) = ask(project, ("diagnose", {"command": [sys.executable, "train.py"], "wait_s": 0}))
-    assert "outside" in said(first), "an interpreter outside of the root is no command of the project's"
     command = {"command": ["python", "train.py"], "wait_s": 0}
     (started,) = ask(project, ("diagnose", command))
     told = started.structured_content
@@ -114,6 +112,32 @@ def test_what_lies_outside_or_is_no_value_is_refused(project, tool, arguments, r
     (answer,) = ask(project, (tool, arguments))
     assert answer.is_error
     assert reason in said(answer)
+
+
+def test_code_of_the_project_is_not_run_by_what_runs_nothing(project):
+    (project / "dynotune").mkdir()
+    for name in ("dynotune/__init__.py", "dynotune/__main__.py", "signal.py"):
+        (project / name).write_text("open('ran', 'w')\nraise SystemExit(0)\n")
+    (answer,) = ask(project, ("explain", {"id": "amp-absent"}), allow_run=False)
+    assert "float32" in answer.structured_content["report"]
+    assert not (project / "ran").exists()
+
+
+def test_the_interpreter_of_the_projects_environment_may_be_named(project):
+    (project / ".venv" / "bin").mkdir(parents=True)
+    (project / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    (outside,) = ask(project, ("diagnose", {"command": [sys.executable, "train.py"], "wait_s": 0}))
+    assert "outside" in said(outside)
+    (started,) = ask(project, ("diagnose", {"command": [".venv/bin/python", "train.py"], "wait_s": 0}))
+    assert not started.is_error
+    (stopped,) = ask(project, ("job", {"id": started.structured_content["job"], "stop": True, "wait_s": 60}))
+    assert stopped.structured_content["state"] != "running"
+
+
+def test_a_job_of_another_root_is_not_known(project, tmp_path):
+    (done,) = ask(project, ("explain", {"id": "amp-absent"}))
+    (answer,) = ask(tmp_path, ("job", {"id": done.structured_content["job"]}))
+    assert answer.is_error and "of this root" in said(answer)
 
 
 def test_a_server_that_may_start_nothing_starts_nothing(project):

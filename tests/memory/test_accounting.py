@@ -1,6 +1,7 @@
 """Terms of a history that is made by hand: who owns a block, and what the moment of its allocation says of others."""
 
 from dynotune import memory
+from dynotune.memory.accounting import _of_lists
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import DeviceOwners, Moment, Owners
 from dynotune.schema.trace_summary import Place
@@ -108,3 +109,11 @@ def test_terms_always_add_up():
     for moment in (found.peak, found.steady):
         assert moment.total_bytes == moment.process_bytes == moment.reserved_bytes + 50 * MIB
         assert moment.of("unknown") == 0
+
+
+def test_each_module_of_a_list_holds_what_is_below_it_however_many_there_are():
+    below = {f"blocks.{block}.{part}": 64 for block in range(32) for part in ("attn.qkv", "mlp.0", "mlp.2")}
+    held = _of_lists(below)
+    assert {held[f"blocks.{block}"] for block in range(32)} == {192}
+    assert held["blocks.3.mlp.2"] == 64
+    assert _of_lists({"conv.weight2": 5}) == {}

@@ -11,11 +11,12 @@ from typing import Any
 
 import msgspec
 
+from dynotune.schema.attribution import Shares
 from dynotune.schema.comparison import ArmSummary, Comparison, Pair
 from dynotune.schema.diagnosis import Diagnosis, Finding, NotKnown
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Effect
-from dynotune.schema.observation import Shares, Timing
+from dynotune.schema.observation import Timing
 from dynotune.schema.recipe import SCHEMA, Header, Recipe
 from dynotune.schema.run import Readback
 from dynotune.schema.setting import Setting

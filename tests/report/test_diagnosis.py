@@ -14,9 +14,10 @@ from rich.console import Console
 
 from dynotune.report.bars import OF_A_STEP, Bar
 from dynotune.report.diagnosis import diagnosis_report
+from dynotune.schema.attribution import Shares
 from dynotune.schema.diagnosis import Diagnosis, Finding, Forecast, NotKnown, Roofline, UpperBound
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Shares, SlowStep, Timing
+from dynotune.schema.observation import SlowStep, Timing
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune import knobs
+from dynotune.schema.attribution import Shares
 from dynotune.schema.diagnosis import Diagnosis, Finding, UpperBound
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Loader, Model, Observation, Optimizer, ProcessState, Shares
+from dynotune.schema.observation import Loader, Model, Observation, Optimizer, ProcessState
 from dynotune.schema.setting import UNSET, Setting
 from dynotune.search import asked, values
 from dynotune.search.bounds import worth_trying

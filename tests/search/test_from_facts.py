@@ -8,18 +8,10 @@ from msgspec.structs import replace
 
 from dynotune.doctor import policy
 from dynotune.report.page.records import not_offered
+from dynotune.schema.attribution import Attribution, LostTime, Shares
 from dynotune.schema.diagnosis import Diagnosis, Finding
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import (
-    Attribution,
-    Compilation,
-    LostTime,
-    Model,
-    Observation,
-    ProcessState,
-    Shares,
-    Timing,
-)
+from dynotune.schema.observation import Compilation, Model, Observation, ProcessState, Timing
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import DeviceTime, Kernels, TraceSummary
 from dynotune.search import asked

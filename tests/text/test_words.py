@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dynotune.schema.observation import Predicted
+from dynotune.schema.attribution import Predicted
 from dynotune.text import words
 
 RATIOS = st.floats(min_value=0, exclude_min=True, allow_infinity=True)

@@ -93,9 +93,10 @@ def test_a_share_that_varies_about_its_bound_is_no_change():
     assert run.moment.cause == "cpu"
 
 
-def test_an_hour_of_a_clean_run_has_no_alert():
+@pytest.mark.parametrize("num_epochs", [3, pytest.param(12, marks=pytest.mark.long)])
+def test_an_hour_of_a_clean_run_has_no_alert(num_epochs):
     run = Simulated()
-    for epoch in range(12):
+    for epoch in range(num_epochs):
         run.runs(280, noise=0.3, device=80 + epoch % 3, rss=GIB + (epoch % 2) * (100 << 20))
         run.stands(15, cores=4.0, device=60)  # a validation
         run.runs(5, step_s=0.03, wait=0.5, device=40)  # workers start

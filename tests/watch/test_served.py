@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.watch import GpuView
 from dynotune.watch import Server, Watcher
@@ -86,6 +86,12 @@ def test_it_takes_nothing_but_gets_and_outlives_nonsense(server):
             raw.sendall(sent)
             assert b" 200 " not in raw.recv(1 << 16)
     assert asked(server, "/view.json")[0] == 200
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "127.0.0.1:0"])
+def test_an_empty_token_is_none_and_is_refused(watcher, address):
+    with pytest.raises(UsageError, match="--token is empty"):
+        Server(address, watcher, token="")
 
 
 def test_a_token_is_asked_for_where_one_was_given(watcher):
@@ -286,6 +292,7 @@ def test_names_from_the_program_run_nothing(browser, server, watcher):
     assert "onerror" in browser.ask("document.getElementById('command').textContent")
 
 
+@pytest.mark.long
 def test_the_page_outlives_the_program_and_says_so(browser, user_watch):
     watched = user_watch
     opened(browser, watched.url, 900)

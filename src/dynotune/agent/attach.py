@@ -12,6 +12,7 @@ from time import perf_counter
 
 from .apply.settings import Settings
 from .core import dynamo_skip, observe
+from .core.annotations import Any, Around, Key
 from .core.covers import covers, on_compilations
 from .core.device import device_allocations, is_capturing, synchronise
 from .core.errors import ErrorLog, guarded
@@ -26,11 +27,7 @@ from .tasks.queue import TaskQueue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-    from .facts.models import Around
     from .facts.state import State
-    from .steps.identities import Key
     from .tasks.startup_spans import StartupSpans
 
 ALLOCATIONS_EVERY_S = 0.002

@@ -111,22 +111,20 @@ def _give_up_output() -> None:
 
 
 def command_of(context: typer.Context) -> list[str]:
-    """The user's command: what stood after `--`.
-
-    Raises:
-        UsageError: there was none.
-    """
+    """The user's command: what stood after `--`. Raises UsageError: there was none."""
     command = context.find_root().obj
     if not command:
         raise UsageError(
-            "There is no command to run.",
-            hint=f"Put it after two dashes: {context.command_path} … -- python train.py",
+            "There is no command to run.", hint=f"Put it after two dashes: {context.command_path} … -- python train.py"
         )
     return list(command)
 
 
 def _refuse_command_without_dashes(ours: Sequence[str]) -> None:
-    begin = next((at for at, word in enumerate(ours) if at and _PROGRAM.fullmatch(word)), None)
+    words = (
+        (at, word) for at, word in enumerate(ours) if at and ours[at - 1] != "--python" and not word.startswith("-")
+    )
+    begin = next((at for at, word in words if _PROGRAM.fullmatch(word)), None)
     if begin is not None and ours[0] in TAKE_COMMANDS:
         line = " ".join(["dynotune", *ours[:begin], "--", *ours[begin:]])
         raise UsageError("The command has to stand after two dashes.", hint=line)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from dynotune.cli.options import SEVERITIES
-from dynotune.schema.errors import UsageError
+from dynotune.schema.errors import UsageError, may_fail
 
 if TYPE_CHECKING:
     import msgspec
@@ -37,8 +37,7 @@ def show(report: Callable[[D], Any], document: D, json: str | None, *, soft_wrap
 def write_json(document: object, target: str) -> None:
     """Write `document` to the file `target`, or to standard output when that is `-`.
 
-    Raises:
-        UsageError: the file cannot be written.
+    Raises UsageError: the file cannot be written.
     """
     from dynotune.schema.document import encode
 
@@ -48,10 +47,8 @@ def write_json(document: object, target: str) -> None:
         return
     from dynotune.schema import atomic
 
-    try:
+    with may_fail(f"write {target}", "Name another file with --json.", UsageError):
         atomic.write(Path(target), raw)
-    except OSError as error:
-        raise UsageError(f"Cannot write {target}: {error.strerror}.", hint="Name another file with --json.") from error
 
 
 def exit_if_severe(findings: Iterable[Finding], fail_on: str | None) -> None:

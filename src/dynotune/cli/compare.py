@@ -14,7 +14,7 @@ from dynotune.schema.errors import CommandFailed, UsageError
 from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
-    from dynotune.measure.live import CompareRequest, Watcher
+    from dynotune.measure.live import CompareRequest
     from dynotune.schema.comparison import Comparison
     from dynotune.schema.comparison import InProcess as How
 
@@ -94,16 +94,14 @@ def compare(
 def measure(request: CompareRequest, *, resume: Path | None = None) -> Comparison:
     """Make the comparison, or continue the one in the folder `resume`, with its progress on stderr.
 
-    Raises:
-        DynotuneError: as `measure.protocol.compare`; protocol.Interrupted after saying how to go on.
+    Raises DynotuneError: as `measure.protocol.compare`; protocol.Interrupted after saying how to go on.
     """
     from dynotune.measure.comparison import protocol
     from dynotune.report import Progress, console
     from dynotune.text import words
 
     screen = console(stderr=True)
-    with Progress(screen) as progress:
-        watcher: Watcher = progress
+    with Progress(screen) as watcher:
         try:
             if resume is None:
                 return protocol.compare(request, watcher)
@@ -121,8 +119,7 @@ def measure(request: CompareRequest, *, resume: Path | None = None) -> Compariso
 def show(comparison: Comparison, json: str | None) -> None:
     """Print the comparison, as JSON too where asked.
 
-    Raises:
-        CommandFailed: an arm's command failed; that was the answer.
+    Raises CommandFailed: an arm's command failed; that was the answer.
     """
     from dynotune.report import comparison_table
 

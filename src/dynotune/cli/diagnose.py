@@ -83,8 +83,7 @@ def _watch(run: RunSpec, *, isolate_loader: bool, roofline: bool) -> tuple[Obser
     from dynotune.diagnose import LiveDiagnosis, forecast_loader
     from dynotune.report import Progress, console
 
-    with Progress(console(stderr=True)) as progress:
-        watcher: Watcher = progress
+    with Progress(console(stderr=True)) as watcher:
         beside: dict[str, Any] = {}
 
         def observe(run: RunSpec) -> tuple[Observation, Path]:

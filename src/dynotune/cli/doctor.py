@@ -92,23 +92,13 @@ def _facts(python: str | None, command: list[str] | None) -> Facts:
 
     env = environment()
     asked = interpreter_asked(python, command, env)
-    gather = getattr(probe, "machine", None)
-    if gather is not None:
-        found: Facts = gather(env, python=asked, cwd=Path.cwd(), deadline_s=DEADLINE_S)
-        return found
-    return {
-        **probe.host.facts(),
-        **probe.nvml.facts(env),
-        **probe.environment.facts(env),
-        **probe.torch_build.ask(asked, Path.cwd(), env, timeout_s=DEADLINE_S),
-    }
+    return probe.machine(env, python=asked, cwd=Path.cwd(), deadline_s=DEADLINE_S)
 
 
 def interpreter_asked(python: str | None, command: list[str] | None, env: Mapping[str, str]) -> str | Unknown:
     """`--python`, that of the command, or the one that the shell would start.
 
-    Raises:
-        UsageError: `--python` names no program.
+    Raises UsageError: `--python` names no program.
     """
     from dynotune import probe
 

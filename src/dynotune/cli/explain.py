@@ -28,11 +28,7 @@ def explain(
 
 
 def show(word: str, json: str | None) -> None:
-    """Print what is known of `word`, or write it as JSON.
-
-    Raises:
-        UsageError: nothing is known of it.
-    """
+    """Print what is known of `word`, or write it as JSON. Raises UsageError: nothing is known of it."""
     from dynotune import doctor
     from dynotune.claims import all_claims
 

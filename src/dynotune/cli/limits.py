@@ -35,8 +35,7 @@ def one_thread_for_numbers() -> None:
 def refuse_little_memory() -> None:
     """Refuse an address space in which numpy's library would spin or abort while it is loaded.
 
-    Raises:
-        CannotRunHere: `ulimit -v` allows too little.
+    Raises CannotRunHere: `ulimit -v` allows too little.
     """
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:

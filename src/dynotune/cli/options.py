@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -26,12 +26,9 @@ from dynotune.schema.run import Caches, Objective, Phase, RunSpec
 from dynotune.schema.task import PageCache
 
 if TYPE_CHECKING:
-    import msgspec
-
     from dynotune.schema.setting import Setting
 
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
-D = TypeVar("D", bound="msgspec.Struct")
 RUN_PANEL = "How the command is run"
 _STEPS: dict[str, Any] = {"metavar": "N", "min": 1, "max": 10**12}
 _WARM_OR_COLD: dict[str, Any] = {"metavar": "warm|cold", "among": ("warm", "cold")}
@@ -42,8 +39,7 @@ _UNITS_S = {"s": 1, "min": 60, "m": 60, "h": 3600}
 def seconds(text: str, option: str) -> float:
     """Convert `90s`, `15m`, `15min` or `1.5h` to seconds.
 
-    Raises:
-        UsageError: the text is not a length of time, or has no unit.
+    Raises UsageError: the text is not a length of time, or has no unit.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h)?", text.strip())
     if match is None or float(match[1]) == 0:
@@ -99,8 +95,7 @@ Resume = Annotated[
     str | None, typer.Option(metavar="NAME|DIR", help="Continue what was interrupted; give no command with it.")
 ]
 Python = Annotated[
-    str | None,
-    typer.Option(metavar="PATH", help="The interpreter to ask; that of the command, or `python`, without."),
+    str | None, typer.Option(metavar="PATH", help="The interpreter to ask; that of the command, or `python`, without.")
 ]
 SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low")
 FailOnSeverity = Annotated[
@@ -218,8 +213,7 @@ def run_of(
 ) -> RunSpec:
     """The run of the command after `--`, here and with this environment.
 
-    Raises:
-        UsageError: a setting does not exist, or two of one knob were given.
+    Raises UsageError: a setting does not exist, or two of one knob were given.
     """
     run = RunSpec(
         command=list(context.find_root().obj or []),
@@ -236,8 +230,7 @@ def run_of(
 def typed_settings(texts: Sequence[str] | None) -> list[Setting]:
     """Settings as they stand on the command line, one for each knob.
 
-    Raises:
-        UsageError: no such setting, or two of one knob.
+    Raises UsageError: no such setting, or two of one knob.
     """
     if not texts:
         return []
@@ -275,8 +268,7 @@ def resumed_folder(context: typer.Context, resume: str, base: Path, file: str, *
         file: that tells such folders from others, `comparison.json`.
         but: parameters that may stand beside `--resume`; everything else is as it was begun.
 
-    Raises:
-        UsageError: there is none, or something else was given.
+    Raises UsageError: there is none, or something else was given.
     """
     what = file.removesuffix(".json")
     places = (Path(resume).expanduser().absolute(), base / resume)
@@ -323,11 +315,7 @@ def resume_with(folder: Path) -> str:
 
 
 def num_bytes(text: str | None, option: str) -> int | None:
-    """`500M`, `2G` or `1.5GiB` (powers of 1024) or `2GB` (of 1000) in bytes.
-
-    Raises:
-        UsageError: none of these.
-    """
+    """`500M`, `2G` or `1.5GiB` (powers of 1024) or `2GB` (of 1000) in bytes. Raises UsageError: none of these."""
     if text is None:
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", text.strip().lower())
@@ -365,11 +353,7 @@ def check_json(target: str | None) -> None:
 def check_output(target: str | Path | None, option: str) -> None:
     """Refuse now a file that could not be written after hours of measuring.
 
-    Args:
-        option: that names the file.
-
-    Raises:
-        UsageError: no file can be written there.
+    `option`: that names the file. Raises UsageError: no file can be written there.
     """
     from dynotune.schema import atomic
 
@@ -403,11 +387,9 @@ def check_runs_folder(base: Path) -> None:
 def check_command(command: Sequence[str], env: Mapping[str, str], settings: Iterable[Setting] = ()) -> None:
     """Refuse a command that is not there before anything waits for another dynotune, or is measured.
 
-    Args:
-        settings: of any arm. If one changes PATH, or the run folder holds the command, the run itself will tell.
+    `settings`: of any arm. If one changes PATH, or the run folder holds the command, the run itself will tell.
 
-    Raises:
-        UsageError: as `find_executable`.
+    Raises UsageError: as `find_executable`.
     """
     from dynotune.launch.process import find_executable
 
@@ -419,8 +401,7 @@ def check_command(command: Sequence[str], env: Mapping[str, str], settings: Iter
 def check_run(context: typer.Context, run: RunSpec, candidate: Iterable[Setting] = ()) -> None:
     """Refuse a run that cannot begin, before anything waits for another dynotune or is measured.
 
-    Args:
-        candidate: settings of an arm besides the run's own.
+    `candidate`: settings of an arm besides the run's own.
 
     Raises:
         UsageError: there is no command, or it is not found.

@@ -25,7 +25,7 @@ from dynotune.cli.options import (
     typed_settings,
 )
 from dynotune.schema import redaction
-from dynotune.schema.errors import UsageError
+from dynotune.schema.errors import UsageError, may_fail
 from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
@@ -207,12 +207,8 @@ def export(
         return
     from dynotune.schema import atomic
 
-    try:
+    with may_fail(f"write {output}", "Name another file with --output.", UsageError):
         atomic.write(Path(output), text.encode())
-    except OSError as error:
-        raise UsageError(
-            f"Cannot write {output}: {error.strerror}.", hint="Name another file with --output."
-        ) from error
 
 
 def _exported(found: Recipe, checked: Checked, file: Path, format: str, shm_size: str | None) -> str:

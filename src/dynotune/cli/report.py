@@ -11,6 +11,7 @@ import typer
 
 from dynotune.cli.answers import say, show
 from dynotune.cli.options import Json, check_json
+from dynotune.cli.trace_files import unreadable
 from dynotune.schema import atomic
 from dynotune.schema.document import Head, parse, read
 from dynotune.schema.errors import UsageError, from_elsewhere
@@ -72,10 +73,7 @@ def _file_of(path: Path) -> Path:
             return path
         found = next((path / name for name in IN_A_FOLDER if (path / name).is_file()), None)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UsageError(
-            f"{path} cannot be read: {reason}.", hint="Check the name, and that you may read it."
-        ) from error
+        raise unreadable(str(path), error) from error
     if found is None:
         raise UsageError(
             f"The folder {path} holds nothing that has a report.", hint=f"Looked for {', '.join(IN_A_FOLDER)}."
@@ -86,8 +84,7 @@ def _file_of(path: Path) -> Path:
 def noun_of(file: Path) -> str:
     """Return which of `NOUNS` the file is: `study` for `dynotune.study/2`.
 
-    Raises:
-        UsageError: it cannot be read, or has no report.
+    Raises UsageError: it cannot be read, or has no report.
     """
     try:
         schema = parse(atomic.read(file), Head).schema

@@ -173,8 +173,7 @@ def _end_as(exit_: Exit) -> NoReturn:
 def _settings(texts: list[str], recipe: Recipe | None, path: Path | None, *, strict: bool) -> list[Setting]:
     """The recipe's settings that may be applied, and those of the command line, which win; the others are said.
 
-    Raises:
-        CannotRunHere: there are others, and `strict`.
+    Raises CannotRunHere: there are others, and `strict`.
     """
     given = typed_settings(texts)
     if recipe is None:
@@ -194,11 +193,7 @@ def _settings(texts: list[str], recipe: Recipe | None, path: Path | None, *, str
 
 
 def _check_proved(recipe: Recipe, path: Path, facts: Facts, command: list[str], *, strict: bool) -> None:
-    """Say on stderr in what this is not as the recipe was proved.
-
-    Raises:
-        CannotRunHere: it is not, and `strict`.
-    """
+    """Say on stderr in what this is not as the recipe was proved. Raises CannotRunHere: it is not, and `strict`."""
     from dynotune.recipes import checking
 
     said = [str(differs) for differs in checking.differences(recipe, facts, command, strict=strict)]

@@ -72,8 +72,7 @@ def scan(
     gpus = named or device_code.gpus_here(environment())
     if fail_on is not None and not isinstance(gpus, list):
         raise CannotRunHere(
-            f"--fail-on {fail_on} needs to know a GPU: {gpus.reason}.",
-            hint="Name one: --compute-capability 9.0",
+            f"--fail-on {fail_on} needs to know a GPU: {gpus.reason}.", hint="Name one: --compute-capability 9.0"
         )
     places = _places(paths or [], python, context.find_root().obj)
     with console(stderr=True).status("Reading …") as status:

@@ -186,8 +186,7 @@ def unpack(
 def _refuse(differences: list[Difference], name: str, force: bool) -> None:
     """Refuse what would crash here; and, unless forced, what would be of no use.
 
-    Raises:
-        CannotRunHere: with every reason.
+    Raises CannotRunHere: with every reason.
     """
     dangerous = [each for each in differences if each.severity == "dangerous"]
     others = [each for each in differences if each.severity in ("useless", "unknown")]

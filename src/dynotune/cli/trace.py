@@ -21,7 +21,7 @@ from dynotune.schema.run import RunSpec
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from dynotune.measure.live import RecordRequest, Watcher
+    from dynotune.measure.live import RecordRequest
     from dynotune.trace import Timeline
 
 Answer = tuple[msgspec.Struct, Callable[[Any], "RenderableType"]]
@@ -50,8 +50,7 @@ dynotune trace --stacks -- python train.py
 def trace(
     context: typer.Context,
     files: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="FILE", help="Recorded traces, or a folder of them.", readable=False),
+        list[Path] | None, typer.Argument(metavar="FILE", help="Recorded traces, or a folder of them.", readable=False)
     ] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Take two files as before and after.")] = False,
     ranks: Annotated[bool, typer.Option("--ranks", help="Take the files as the ranks of one job.")] = False,
@@ -122,8 +121,7 @@ def _explained(files: Sequence[Path], asked: Question, limit_bytes: int | None, 
     arguments = files_of(files)
     if snapshots := [path for paths in arguments for path in paths if is_snapshot(path)]:
         raise UsageError(
-            f"{snapshots[0]} is a snapshot of memory, not a trace.",
-            hint=f"dynotune memory {snapshots[0]} explains it.",
+            f"{snapshots[0]} is a snapshot of memory, not a trace.", hint=f"dynotune memory {snapshots[0]} explains it."
         )
     return _answer(_read(arguments, limit_bytes), asked, top)
 
@@ -133,8 +131,7 @@ def _recorded(request: RecordRequest, limit_bytes: int | None, top: int) -> Answ
     from dynotune.measure.live import record
     from dynotune.report import Progress, console
 
-    with Progress(console(stderr=True)) as progress:
-        watcher: Watcher = progress
+    with Progress(console(stderr=True)) as watcher:
         recording = record(request, watcher)
     several = len(recording.traces) > 1
     answers.say(f"Recorded into {recording.folder}" if several else f"Recorded: {recording.traces[0]}")
@@ -142,11 +139,7 @@ def _recorded(request: RecordRequest, limit_bytes: int | None, top: int) -> Answ
 
 
 def _answer(arguments: Sequence[Sequence[Timeline]], asked: Question, top: int, *, notes: Sequence[str] = ()) -> Answer:
-    """What one trace says, or how two differ.
-
-    Args:
-        notes: what to be wary of, known before it was read.
-    """
+    """What one trace says, or how two differ. `notes`: what to be wary of, known before it was read."""
     from dynotune.trace import summarise
 
     arrangement = arrange(arguments, asked)

@@ -39,8 +39,7 @@ class Arrangement:
 def files_of(arguments: Sequence[Path]) -> list[list[Path]]:
     """The files that each argument stands for: itself, or the traces of a folder by name.
 
-    Raises:
-        UsageError: it is missing, or a folder without a trace; a file is named twice.
+    Raises UsageError: it is missing, or a folder without a trace; a file is named twice.
     """
     found = [_files_of(argument) for argument in arguments]
     seen: dict[Path, Path] = {}
@@ -54,11 +53,9 @@ def files_of(arguments: Sequence[Path]) -> list[list[Path]]:
 def arrange(arguments: Sequence[Sequence[Timeline]], asked: Question) -> Arrangement:
     """One trace of several ranks, or two to compare.
 
-    Args:
-        arguments: the processes found in the files of each argument.
+    `arguments`: the processes found in the files of each argument.
 
-    Raises:
-        UsageError: they are neither, or not what was asked for.
+    Raises UsageError: they are neither, or not what was asked for.
     """
     every = [timeline for timelines in arguments for timeline in timelines]
     if asked == "compare":
@@ -90,16 +87,12 @@ def as_text(path: Path) -> str:
 
 
 def is_snapshot(path: Path) -> bool:
-    """Whether it is a pickle; what is in it, its reader says.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
+    """Whether it is a pickle; what is in it, its reader says. Raises UsageError: it cannot be read."""
     try:
         with path.open("rb") as file:
             return path.suffix in SNAPSHOTS or file.read(1) == PICKLED
     except OSError as error:
-        raise _unreadable(str(path), error) from error
+        raise unreadable(str(path), error) from error
 
 
 def _files_of(argument: Path) -> list[Path]:
@@ -108,7 +101,7 @@ def _files_of(argument: Path) -> list[Path]:
     except FileNotFoundError:
         raise UsageError(f"There is no file {argument}.", hint="Name a trace, or a folder of traces.") from None
     except (OSError, ValueError) as error:
-        raise _unreadable(str(argument), error) from error
+        raise unreadable(str(argument), error) from error
     if not stat.S_ISDIR(mode):
         # Pipes and devices can be read once, or never end; traces are looked at before they are read.
         if not stat.S_ISREG(mode):
@@ -120,7 +113,7 @@ def _files_of(argument: Path) -> list[Path]:
     try:
         inside = sorted(argument.iterdir(), key=_in_natural_order)
     except OSError as error:
-        raise _unreadable(f"The folder {argument}", error) from error
+        raise unreadable(f"The folder {argument}", error) from error
     found = [path for path in inside if path.is_file() and path.name.endswith(TRACES) and _looks_like_a_trace(path)]
     if not found:
         raise UsageError(
@@ -130,7 +123,7 @@ def _files_of(argument: Path) -> list[Path]:
     return found
 
 
-def _unreadable(what: str, error: OSError | ValueError) -> UsageError:
+def unreadable(what: str, error: OSError | ValueError) -> UsageError:
     reason = getattr(error, "strerror", None) or error
     return UsageError(f"{what} cannot be read: {reason}.", hint="Check the name, and that you may read it.")
 

@@ -12,7 +12,7 @@ import typer
 from dynotune.cli import answers, options
 from dynotune.cli.options import Budget, Json, Margin, Resume, one_of, runs_a_command
 from dynotune.schema import toml_text
-from dynotune.schema.errors import UsageError
+from dynotune.schema.errors import UsageError, may_fail
 from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
@@ -133,8 +133,7 @@ def _base_recipe(file: Path, typed: list[Setting]) -> tuple[BaseRecipe, list[Set
 def studied(request: TuneRequest, budget_s: float) -> tuple[Path, Study]:
     """Make the study with its progress on stderr.
 
-    Raises:
-        DynotuneError: as `search.tune.tune`; Interrupted after saying how to go on.
+    Raises DynotuneError: as `search.tune.tune`; Interrupted after saying how to go on.
     """
     from dynotune.search import tune as studies
 
@@ -191,12 +190,8 @@ def _hand_over(folder: Path, study: Study, *, output: Path | None, report: Path 
 def _copy(source: Path, target: Path, option: str) -> None:
     from dynotune.schema import atomic
 
-    try:
+    with may_fail(f"write {target}", f"It is in {source}. Name another file with {option}.", UsageError):
         atomic.write(target, source.read_bytes())
-    except OSError as error:
-        raise UsageError(
-            f"Cannot write {target}: {error.strerror}.", hint=f"It is in {source}. Name another file with {option}."
-        ) from error
 
 
 def show(study: Study, json: str | None, *, recipe: Path) -> None:

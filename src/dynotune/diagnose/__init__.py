@@ -15,16 +15,15 @@ from dynotune.lazy_face import lazy_face
 if TYPE_CHECKING:
     from dynotune.diagnose.conclusions import conclude
     from dynotune.diagnose.forecast import forecast_loader
-    from dynotune.diagnose.live_diagnosis import OBSERVATION_FILE, LiveDiagnosis, gather, replayed
+    from dynotune.diagnose.live_diagnosis import LiveDiagnosis, gather, replayed
     from dynotune.diagnose.memory_runs import live_memory
 
-__all__ = ["OBSERVATION_FILE", "LiveDiagnosis", "conclude", "forecast_loader", "gather", "live_memory", "replayed"]
+__all__ = ["LiveDiagnosis", "conclude", "forecast_loader", "gather", "live_memory", "replayed"]
 
 __getattr__ = lazy_face(
     __name__,
     {
         "LiveDiagnosis": "live_diagnosis",
-        "OBSERVATION_FILE": "live_diagnosis",
         "conclude": "conclusions",
         "forecast_loader": "forecast",
         "gather": "live_diagnosis",

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import msgspec
-
 from dynotune.diagnose.parts import Parts, parts_of, plain_parts, without_first_gap
+from dynotune.schema.attribution import Attribution, LostTime, Shares
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Attribution, LostTime, Shares, Timing
+from dynotune.schema.observation import Timing
 from dynotune.schema.trace_summary import Cause, Copies, DeviceTime, HostTime, TraceSummary
+from dynotune.text import words
 
 NOTED_SHORTER = 0.05
 """A plain step that differs from all that was recorded by more than this is worth a note."""
@@ -62,6 +62,9 @@ class _Recorded:
     device: DeviceTime | None
     host: HostTime | None
 
+    def is_of(self, rank: int | None) -> bool:
+        return self.device is None or self.device.rank == rank
+
 
 def attribute(
     timing: Timing,
@@ -92,16 +95,35 @@ def attribute(
         return Unknown("the plain window's step has no length")
     slowed = slowed or recorded.step_s / timing.step_s
     if recorded.device is not None:
-        found = _with_device(timing, trace, recorded, recorded.device, slowed, garbage_s)
-        fits = min(1.0, recorded.step_s / timing.step_s)
-        return msgspec.structs.replace(
-            found, counterfactual_savings={cause: share * fits for cause, share in (without or {}).items()}
-        )
-    if uses_device:
+        seen, plain = _on_device(timing, recorded, recorded.device, garbage_s)
+    elif uses_device:
         return Unknown("the profiler recorded no device work, though the program uses a device")
-    if recorded.host is None:
+    elif recorded.host is None:
         return Unknown("the trace does not say what the host did")
-    return _without_device(timing, trace, recorded, recorded.host, slowed, garbage_s)
+    else:
+        seen, plain = _on_host(timing, recorded, recorded.host, garbage_s)
+    to_host, between = _exposed_shares([row for row in trace.copies if recorded.is_of(row.rank)])
+    behind_copy = _behind_copies(trace, seen, recorded)
+    parts = {
+        "input": plain.loader,
+        "transfer": plain.copy * to_host + plain.sync * behind_copy,
+        "host": plain.host + plain.late + plain.garbage + plain.sync * (1 - behind_copy),
+        # The two may sum to a rounding error more than 1.
+        "device": plain.compute + plain.copy * max(0.0, 1 - to_host - between),
+        "communication": plain.communication + plain.copy * between,
+        "other": plain.queued + plain.other + plain.unseen,
+    }
+    fits = min(1.0, recorded.step_s / timing.step_s)
+    total = sum(parts.values())  # the step but for rounding
+    losses = [_loss(cause, seen, plain, trace, recorded, timing.step_s) for cause in trace.causes]
+    return Attribution(
+        shares=Shares(**{name: part / total for name, part in parts.items()}),
+        lost_time=sorted((loss for loss in losses if loss.share > 0), key=lambda loss: (-loss.share, loss.id)),
+        busy_share=None if recorded.device is None else min(1.0, plain.busy / timing.step_s),
+        slowed=slowed,
+        notes=_notes(timing, seen, plain, slowed, has_device=recorded.device is not None),
+        counterfactual_savings={cause: share * fits for cause, share in (without or {}).items()},
+    )
 
 
 def _recorded(trace: TraceSummary, num_steps: int | None) -> _Recorded | Unknown:
@@ -112,51 +134,18 @@ def _recorded(trace: TraceSummary, num_steps: int | None) -> _Recorded | Unknown
         return Unknown("the steps in the trace are not known")
     # As the trace's own shares: where the window is longest, the busiest.
     device = max(trace.devices, key=lambda row: (row.window_s, row.busy_s), default=None)
-    rank = None if device is None else device.rank
-    hosts = [row for row in trace.hosts if device is None or row.rank == rank]
+    hosts = [row for row in trace.hosts if device is None or row.rank == device.rank]
     host = max(hosts, key=lambda row: row.window_s, default=None)
     window_s = trace.window_s if device is None else device.window_s
     return _Recorded(window_s / num, num, device, host)
 
 
-def _with_device(
-    timing: Timing,
-    trace: TraceSummary,
-    recorded: _Recorded,
-    device: DeviceTime,
-    slowed: float,
-    garbage_s: float,
-) -> Attribution:
+def _on_device(timing: Timing, recorded: _Recorded, device: DeviceTime, garbage_s: float) -> tuple[Parts, Parts]:
+    """The recorded step, and the plain one."""
     seen = parts_of(device, recorded.num_steps)
     usual = without_first_gap(seen, device, recorded.num_steps)
     wait_s = _idle_in_loader(timing, usual.loader, recorded)
-    plain = plain_parts(usual, timing.step_s, wait_s, most_wait_s=timing.wait_s or 0.0, garbage_s=garbage_s)
-    step_s = timing.step_s
-    copies = [row for row in trace.copies if row.rank == device.rank]
-    to_host, between = _exposed_shares(copies)
-    behind_copy = _behind_copies(trace, seen, recorded)
-    shares = _normalised(
-        input=plain.loader,
-        transfer=plain.copy * to_host + plain.sync * behind_copy,
-        host=plain.host + plain.late + plain.garbage + plain.sync * (1 - behind_copy),
-        # The two may sum to a rounding error more than 1.
-        device=plain.compute + plain.copy * max(0.0, 1 - to_host - between),
-        communication=plain.communication + plain.copy * between,
-        other=plain.queued + plain.other + plain.unseen,
-    )
-    losses = [
-        _of_another_rank(cause, trace, recorded, step_s)
-        if cause.id == IMBALANCE
-        else _loss(cause, seen, plain, recorded, step_s)
-        for cause in trace.causes
-    ]
-    return Attribution(
-        shares=shares,
-        lost_time=_largest_first(losses),
-        busy_share=min(1.0, plain.busy / step_s),
-        slowed=slowed,
-        notes=_notes(timing, seen, plain, slowed),
-    )
+    return seen, plain_parts(usual, timing.step_s, wait_s, most_wait_s=timing.wait_s or 0.0, garbage_s=garbage_s)
 
 
 def _idle_in_loader(timing: Timing, recorded_idle_s: float, recorded: _Recorded) -> float:
@@ -172,9 +161,7 @@ def _idle_in_loader(timing: Timing, recorded_idle_s: float, recorded: _Recorded)
     return max(0.0, timing.wait_s - worked_s)
 
 
-def _without_device(
-    timing: Timing, trace: TraceSummary, recorded: _Recorded, host: HostTime, slowed: float, garbage_s: float
-) -> Attribution:
+def _on_host(timing: Timing, recorded: _Recorded, host: HostTime, garbage_s: float) -> tuple[Parts, Parts]:
     """A program on the CPU: operators and collectives keep their seconds, Python gets the rest, as far as recorded."""
     step_s, num = timing.step_s, recorded.num_steps
     waited = timing.wait_s is not None and not host.loader_in_background
@@ -198,20 +185,7 @@ def _without_device(
         garbage=collecting_s,
         unseen=rest_s - python_s - collecting_s,
     )
-    shares = _normalised(
-        input=loader_s,
-        transfer=0.0,
-        host=python_s + collecting_s,
-        device=device_s,
-        communication=communication_s,
-        other=plain.unseen,
-    )
-    losses = [
-        _lost(cause, cause.share) if cause.id in AS_RECORDED else _loss(cause, seen, plain, recorded, step_s)
-        for cause in trace.causes
-    ]
-    notes = [_slower(slowed)] if slowed > 1 + NOTED_SLOWER else _unseen(timing, plain)
-    return Attribution(shares=shares, lost_time=_largest_first(losses), slowed=slowed, notes=notes)
+    return seen, plain
 
 
 def _exposed_shares(copies: list[Copies]) -> tuple[float, float]:
@@ -232,33 +206,31 @@ def _behind_copies(trace: TraceSummary, seen: Parts, recorded: _Recorded) -> flo
     return min(1.0, lost_s / seen.sync)
 
 
-def _loss(cause: Cause, seen: Parts, plain: Parts, recorded: _Recorded, step_s: float) -> LostTime:
-    """The cause, scaled as the part of the step that it lies in, and at most that part."""
-    lost_s = cause.share * recorded.step_s
-    work_s = min(lost_s, lost_s * cause.work_s / cause.lost_s) if cause.lost_s else 0.0
-    part = PART_OF.get(cause.id, "compute")
-    before_s, after_s = _part(seen, part), _part(plain, part)
-    idle_s = min(after_s, (lost_s - work_s) * after_s / before_s) if before_s else 0.0
-    if part == "compute":
-        idle_s, work_s = 0.0, lost_s
-    fits = plain.compute / seen.compute if seen.compute else 0.0
-    worked_s = min(plain.compute + plain.copy, work_s * fits) if work_s else 0.0
-    return _lost(cause, (idle_s + worked_s) / step_s)
+def _loss(cause: Cause, seen: Parts, plain: Parts, trace: TraceSummary, recorded: _Recorded, step_s: float) -> LostTime:
+    """The cause at its share of a plain step, which is at most all of it.
 
-
-def _lost(cause: Cause, share: float) -> LostTime:
-    """The cause, at this share of a step, which is at most all of it."""
+    It is scaled as the part of the step that it lies in, and at most that part.
+    """
+    if recorded.device is None and cause.id in AS_RECORDED:
+        share = cause.share
+    elif cause.id == IMBALANCE:
+        # What ranks wait for the slowest. The shares are of that one, which waits least: so of the exposed
+        # communication of the others, which take the same step.
+        exposed_s = max((row.exposed_s for row in trace.communication), default=0.0)
+        share = min(cause.lost_s, exposed_s) / recorded.num_steps / max(step_s, recorded.step_s)
+    else:
+        lost_s = cause.share * recorded.step_s
+        work_s = min(lost_s, lost_s * cause.work_s / cause.lost_s) if cause.lost_s else 0.0
+        part = PART_OF.get(cause.id, "compute")
+        before_s, after_s = _part(seen, part), _part(plain, part)
+        idle_s = min(after_s, (lost_s - work_s) * after_s / before_s) if before_s else 0.0
+        if part == "compute":
+            idle_s, work_s = 0.0, lost_s
+        fits = plain.compute / seen.compute if seen.compute else 0.0
+        worked_s = min(plain.compute + plain.copy, work_s * fits) if work_s else 0.0
+        share = (idle_s + worked_s) / step_s
     evidence = list(cause.evidence)
     return LostTime(id=cause.id, share=min(1.0, share), claim=cause.claim, where=cause.where, evidence=evidence)
-
-
-def _of_another_rank(cause: Cause, trace: TraceSummary, recorded: _Recorded, step_s: float) -> LostTime:
-    """What ranks wait for the slowest. The shares are of that one, which waits least: so of the exposed communication
-    of the others, which take the same step.
-    """
-    exposed_s = max((row.exposed_s for row in trace.communication), default=0.0)
-    lost_s = min(cause.lost_s, exposed_s) / recorded.num_steps
-    return _lost(cause, lost_s / max(step_s, recorded.step_s))
 
 
 def _part(parts: Parts, name: str) -> float:
@@ -267,42 +239,22 @@ def _part(parts: Parts, name: str) -> float:
     return seconds
 
 
-def _largest_first(losses: list[LostTime]) -> list[LostTime]:
-    return sorted((loss for loss in losses if loss.share > 0), key=lambda loss: (-loss.share, loss.id))
-
-
-def _normalised(**parts: float) -> Shares:
-    """Parts of a step as shares of their sum, which is the step but for rounding."""
-    total = sum(parts.values())
-    return Shares(**{name: part / total for name, part in parts.items()})
-
-
-def _notes(timing: Timing, seen: Parts, plain: Parts, slowed: float) -> list[str]:
-    found = []
-    if seen.busy > timing.step_s * (1 + NOTED_SHORTER):
-        found.append(
-            f"A plain step takes {_ms(timing.step_s)}, less than the {_ms(seen.busy)} that the device worked for a "
-            "recorded one: the recorded steps are not like the others, or clocks changed. Shares are in proportion."
-        )
-    elif slowed > 1 + NOTED_SLOWER:
-        found.append(_slower(slowed))
-    return found + _unseen(timing, plain)
-
-
-def _unseen(timing: Timing, plain: Parts) -> list[str]:
-    if plain.unseen <= NOTED_SHORTER * timing.step_s:
-        return []
-    spread = f"{_ms(timing.median_step_s)} in the middle, {_ms(timing.longest_step_s)} at most"
-    note = (
-        f"{_ms(plain.unseen)} of a plain step are not in the recorded ones: other steps had more to do, or are slow "
+def _notes(timing: Timing, seen: Parts, plain: Parts, slowed: float, *, has_device: bool) -> list[str]:
+    step, busy, unseen = map(words.duration, (timing.step_s, seen.busy, plain.unseen))
+    spread = f"{words.duration(timing.median_step_s)} in the middle, {words.duration(timing.longest_step_s)} at most"
+    shorter = (
+        f"A plain step takes {step}, less than the {busy} that the device worked for a recorded one: the recorded "
+        "steps are not like the others, or clocks changed. Shares are in proportion."
+    )
+    slower = f"A recorded step took {slowed:.2f} times as long as a plain one: what the host spent is reckoned back."
+    longer = (
+        f"{unseen} of a plain step are not in the recorded ones: other steps had more to do, or are slow "
         f"now and then ({spread}). What they waited for is not known."
     )
-    return [note]
-
-
-def _slower(slowed: float) -> str:
-    return f"A recorded step took {slowed:.2f} times as long as a plain one: what the host spent is reckoned back."
-
-
-def _ms(duration_s: float) -> str:
-    return f"{1000 * duration_s:.3g} ms"
+    found = [slower] * (slowed > 1 + NOTED_SLOWER)
+    if has_device and seen.busy > timing.step_s * (1 + NOTED_SHORTER):
+        found = [shorter]
+    # Without a device, a recorder that slowed everything explains what is not in the steps.
+    if plain.unseen > NOTED_SHORTER * timing.step_s and (has_device or not found):
+        found.append(longer)
+    return found

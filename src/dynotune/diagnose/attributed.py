@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from dynotune.diagnose.attribute import attribute
+from dynotune.schema.attribution import Attribution
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Attribution, ProcessState
+from dynotune.schema.observation import ProcessState
 from dynotune.schema.trace_summary import TraceSummary
 from dynotune.trace import Timeline, summarise
 from dynotune.trace.what_if import predictions, retimed, savings

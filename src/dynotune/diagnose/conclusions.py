@@ -9,11 +9,13 @@ import msgspec
 
 from dynotune.diagnose.attribute import IMBALANCE, PART_OF
 from dynotune.doctor import ObservationView, all_rules, examine
+from dynotune.schema.attribution import Attribution, Predicted
 from dynotune.schema.diagnosis import Bottleneck, Diagnosis, Finding, Forecast, Roofline, UpperBound
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Attribution, Observation, Predicted, Timing
+from dynotune.schema.observation import Observation, Timing
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
+from dynotune.text import words
 
 DISTURBED = 0.25
 """Part of the cores: with as much taken by others, a step takes longer, and elsewhere."""
@@ -59,16 +61,19 @@ def conclude(
 ) -> Diagnosis:
     """Ask all rules, and say what holds the command up."""
     findings, unknown = examine(ObservationView(observation))
-    timing, attribution = timing_of(observation), observation.attribution
+    attribution, processes = observation.attribution, observation.processes
+    known = [] if isinstance(processes, Unknown) else processes
+    none = processes if isinstance(processes, Unknown) else Unknown("no process of the command made steps")
+    timing = known[0].timing if known else none
+    loaders = [loader for process in known for loader in process.loaders]
     found: Bottleneck = "none" if isinstance(attribution, Unknown) else bottleneck(attribution)
     if not isinstance(attribution, Unknown):
-        processes = [] if isinstance(observation.processes, Unknown) else observation.processes
-        workers = max((loader.num_workers for one in processes for loader in one.loaders), default=0)
+        workers = max((loader.num_workers for loader in loaders), default=0)
         findings = [_with_predictions(finding, attribution.predicted, workers) for finding in findings]
     return Diagnosis(
         command=observation.command,
         verdict=_disturbance(observation)
-        + verdict(timing, attribution, found, findings, of_loader=_of_loader(observation)),
+        + verdict(timing, attribution, found, findings, of_loader=loaders[0].place if loaders else NOWHERE),
         bottleneck=found,
         shares=attribution if isinstance(attribution, Unknown) else attribution.shares,
         findings=findings,
@@ -103,14 +108,6 @@ def _disturbance(observation: Observation) -> str:
     if not isinstance(taken, int | float) or not isinstance(cores, int | float) or taken < DISTURBED * cores:
         return ""
     return f"Disturbed, as others used {taken / cores:.0%} of the cores. "
-
-
-def timing_of(observation: Observation) -> Timing | Unknown:
-    """Of the first rank's plain window."""
-    processes = observation.processes
-    if isinstance(processes, Unknown):
-        return processes
-    return processes[0].timing if processes else Unknown("no process of the command made steps")
 
 
 def bottleneck(attribution: Attribution) -> Bottleneck:
@@ -158,9 +155,9 @@ def verdict(
     """
     if isinstance(timing, Unknown):
         return f"No step was timed: {timing.reason}."
-    takes = f"A step takes {_duration(timing.step_s)}"
+    takes = f"A step takes {words.duration(timing.step_s)}"
     if isinstance(attribution, Unknown):
-        waits = "" if timing.wait_s is None else f" and waits {_duration(timing.wait_s)} of it for the data loader"
+        waits = "" if timing.wait_s is None else f" and waits {words.duration(timing.wait_s)} of it for the data loader"
         return f"{takes}{waits}; where the rest goes is not known: {attribution.reason}."
     leading = leading_finding(found, findings)
     told = "" if leading is None or leading.id in GENERAL else f": {_as_clause(leading.claim)}"
@@ -218,25 +215,19 @@ def _where(attribution: Attribution, found: Bottleneck) -> Place:
     return NOWHERE
 
 
-def _of_loader(observation: Observation) -> Place:
-    """Where the first loader is drawn from."""
-    processes = [] if isinstance(observation.processes, Unknown) else observation.processes
-    return next((loader.place for process in processes for loader in process.loaders), NOWHERE)
-
-
 def _said(attribution: Attribution, found: Bottleneck) -> str:
     has_device = attribution.busy_share is not None
     if found == "device" or found == "none":
         if not has_device:
-            works = f"{_percent(attribution.shares.device)} of it operators run on the CPU"
+            works = f"{words.share(attribution.shares.device)} of it operators run on the CPU"
         else:
-            works = f"the device works for {_percent(attribution.busy_share or 0.0)} of it"
+            works = f"the device works for {words.share(attribution.busy_share or 0.0)} of it"
         if found == "device":
             return works
         if attribution.shares.other >= LEAST_AVOIDABLE:
-            return f"{works}, and what {_percent(attribution.shares.other)} of it goes to is not known"
+            return f"{works}, and what {words.share(attribution.shares.other)} of it goes to is not known"
         return f"{works}, and nothing that could be avoided takes a tenth of it"
-    share = _percent(avoidable(attribution)[found])
+    share = words.share(avoidable(attribution)[found])
     return f"{share} of it {(_ON_DEVICE if has_device else _ON_HOST)[found]}"
 
 
@@ -278,14 +269,3 @@ def _as_clause(claim: str) -> str:
     text = claim.strip().removesuffix(".")
     first = text.split(" ", 1)[0]
     return text[:1].lower() + text[1:] if first[1:].islower() or first in ("A", "") else text
-
-
-def _percent(share: float) -> str:
-    return f"{share:.0%}"
-
-
-def _duration(duration_s: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if duration_s >= size:
-            return f"{duration_s / size:.3g} {unit}"
-    return f"{duration_s * 1e6:.3g} µs"

@@ -58,7 +58,7 @@ def forecasts(
 
 @dataclass(frozen=True)
 class _Steps:
-    """What batches of now take, a step without its loader, and both."""
+    """Hold what batches of now take, a step without its loader, and both."""
 
     workers: int
     loader_s: float
@@ -71,7 +71,7 @@ class _Steps:
     def with_loader(
         self, change: str, loader_s: float, least_s: float, note: str, setting: str, workers: int | None = None
     ) -> Forecast:
-        """What a step takes beyond loader and model stays; the bound leaves it out."""
+        """Return what a step takes beyond loader and model stays; the bound leaves it out."""
         num = self.workers if workers is None else workers
         now_s = self._together(self.loader_s, self.workers)
         step_s = self._together(loader_s, num) + max(0.0, self.both_s - now_s)

@@ -12,17 +12,18 @@ import msgspec
 from dynotune import probe
 from dynotune.diagnose.attributed import attributed
 from dynotune.diagnose.memory_runs import recorded_memory
-from dynotune.diagnose.observe import PlainRun, PlainWindow, exact_window
+from dynotune.diagnose.observe import PlainWindow, exact_window
 from dynotune.diagnose.profiled import profiled
 from dynotune.diagnose.roofline import find_roofline
 from dynotune.diagnose.upper_bounds import find_upper_bounds
 from dynotune.measure.live import TaskRunner, Watcher, checked_facts, machine_lock
 from dynotune.schema import document
+from dynotune.schema.attribution import Attribution
 from dynotune.schema.diagnosis import Roofline, UpperBound
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.memory import RankMemory
-from dynotune.schema.observation import FRESH_CACHES, Attribution, Observation, ProcessState
+from dynotune.schema.observation import FRESH_CACHES, Observation, ProcessState
 from dynotune.schema.run import RunSpec
 
 OBSERVATION_FILE = "observation.json"
@@ -81,13 +82,15 @@ class LiveDiagnosis:
         except CommandFailed as error:
             raise _without_torch(facts, error) or error from error
         self._processes = plain.processes
+        begin_s, end_s = plain.begin_s, plain.end_s
+        watched = probe.over(plain.samples, begin_s, end_s) if begin_s < end_s else {}
         watcher.running("a few recorded steps")
         recorded = profiled(self.runner, run, watcher)
         trace = recorded if isinstance(recorded, Unknown) else recorded.summary
         memory = self._memory(plain.processes)
         observation = Observation(
             command=run.command,
-            facts={**facts, **_watched(plain), **_fresh_caches(plain.processes)},
+            facts={**facts, **watched, **_fresh_caches(plain.processes)},
             processes=plain.processes,
             trace=trace,
             attribution=attributed(plain.processes, trace, [] if isinstance(recorded, Unknown) else recorded.timelines),
@@ -101,7 +104,7 @@ class LiveDiagnosis:
         return observation, path
 
     def _memory(self, processes: Sequence[ProcessState]) -> list[RankMemory] | Unknown:
-        """What the program holds on its devices, if it goes on for long enough."""
+        """Return what the program holds on its devices, if it goes on for long enough."""
         if not self.runner.goes_on or not any(process.allocators for process in processes):
             return Unknown("the program has no device memory, or had ended")
         try:
@@ -160,13 +163,6 @@ def _without_torch(facts: Facts, error: CommandFailed) -> CannotRunHere | None:
         f"The command failed as it has no torch: {version.reason}.",
         hint="Install torch there, or name another interpreter in the command. dynotune doctor needs none.",
     )
-
-
-def _watched(plain: PlainRun) -> Facts:
-    """What the samples beside the plain window say: `window.*`."""
-    if not plain.begin_s < plain.end_s:
-        return plain.facts
-    return {**probe.over(plain.samples, plain.begin_s, plain.end_s), **plain.facts}
 
 
 def _fresh_caches(processes: Sequence[ProcessState]) -> Facts:

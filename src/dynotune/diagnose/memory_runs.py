@@ -1,4 +1,4 @@
-"""Where a command's device memory goes and what fits: live runs with the allocator recorded, at one or more batches.
+"""Tell where device memory goes and what fits: live runs with the allocator recorded, at one or more batches.
 
 Without a GPU the runs are on one that is pretended, and what they would hold there takes the place of what they held.
 """
@@ -38,15 +38,15 @@ from dynotune.trace.snapshot import Lives, load_snapshot
 NUM_STEPS = 2
 NUM_BEFORE = 30
 BESIDE_LIMIT_S = 60.0
-"""Of a diagnosis, whose subject is time."""
+"""For a diagnosis, whose subject is time."""
 MAX_SNAPSHOT_BYTES = 1 << 30
 PRETENDED_WARMUP_STEPS = 1
 """It makes the optimizer's states."""
 KERNELS_SPREAD = 0.03
-"""Of activations and temporary buffers: what kernels take for themselves is known in part only."""
+"""Part of activations and temporary buffers: what kernels take for themselves is known in part only."""
 NOT_ASKED = Unknown("it was not asked before the start")
 Recorded = tuple[RankMemory, Lives | None]
-"""What one rank held on one device, and the blocks that this is told by."""
+"""Memory of one rank on one device, and the blocks that this is told by."""
 
 
 def live_memory(
@@ -153,7 +153,7 @@ def _ranks(
     used_before: Mapping[int, probe.DeviceMemory | Unknown],
     steps: Mapping[int, Sequence[float]],
 ) -> list[Recorded]:
-    """Of one process, each device. The process wrote the files, so only what lies in the folder is read."""
+    """Return what one process held on each device. It wrote the files, so only what lies in the folder is read."""
     owners = document.read(folder / Path(str(event["owners"])).name, Owners)
     snapshot = load_snapshot(folder / Path(str(event["file"])).name, limit_bytes=MAX_SNAPSHOT_BYTES)
     pid, first = int(event["pid"]), int(event["first_step"])
@@ -184,7 +184,7 @@ def _ranks(
 
 
 def _pretended(device: DeviceOwners, owners: Owners, lives: Lives, run: RunSpec, gpu: PretendedGpu) -> RankMemory:
-    """What the process would hold on the GPU, with the allocator's blocks where they would lie."""
+    """Return what the process would hold on the GPU, with the allocator's blocks where they would lie."""
     facts, settings = owners.facts, _allocator(run)
     if settings.unmodelled:
         raise CannotRunHere(f"{settings.unmodelled} of the allocator's settings is not modelled.")
@@ -204,7 +204,7 @@ def _allocator(run: RunSpec) -> memory.AllocatorSettings:
 
 
 def _limit_bytes(rank: RankMemory, card: PretendedGpu | None) -> int:
-    """What the command can have of the device, or of another card, less what others hold or it leaves itself."""
+    """Return what the command can have of the device, or of another card, less what others hold or it leaves itself."""
     others = 0 if isinstance(rank.others_bytes, Unknown) else rank.others_bytes
     total = (rank.total_bytes or 0) if card is None else card.total_bytes
     free = total - others if card is None else total
@@ -223,7 +223,7 @@ def _num_gpus(run: RunSpec) -> int:
 
 
 def _recorded(run: RunSpec, watcher: Watcher, *settings: Setting) -> tuple[list[Recorded], Path, list[str]]:
-    """What each rank held in one run; its folder, and notes."""
+    """Return what each rank held in one run; its folder, and notes."""
     watcher.running(" ".join(["the command", *map(str, settings), "until its steps are steady"]))
     facts = facts_of(run) if run.settings else {}
     run = msgspec.structs.replace(run, settings=[*run.settings, *settings])
@@ -238,7 +238,7 @@ def _recorded(run: RunSpec, watcher: Watcher, *settings: Setting) -> tuple[list[
 def _capacity(
     recorded: Sequence[Sequence[Recorded]], batches: Sequence[int], *, card: str | None, **known: Any
 ) -> Capacity | Unknown:
-    """What fits, by each run's rank that holds most."""
+    """Return what fits, by each run's rank that holds most."""
     if len(recorded) < 2 and card is None:
         return Unknown("one batch was run; --values arg.batch=8,16 predicts others")
     measured: dict[int, Moment] = {}

@@ -12,7 +12,6 @@ from dynotune.diagnose.window import restlessness, window_from_now, window_withi
 from dynotune.launch.records import Record, failed_parts, state_of_process, with_loading
 from dynotune.measure.live import TaskRunner, cautions, refuse_failed, refuse_rejected
 from dynotune.schema.errors import CannotRunHere
-from dynotune.schema.facts import Facts
 from dynotune.schema.observation import ProcessState
 from dynotune.schema.run import Run, RunSpec
 from dynotune.schema.task import TimeWindow
@@ -25,20 +24,16 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True):
         folder: the run's.
         processes: those that make steps, in the order of ranks.
         samples: of the machine beside it; `begin_s`, `end_s`: the window, of all ranks, on the same clock.
-        outside: what others did within the window; None where the samples do not tell.
-        facts: `window.*`, of the samples within the window.
         notes: what to be wary of.
     """
 
     folder: Path
     run: Run
     processes: list[ProcessState]
-    samples: list[probe.Sample] = []
+    samples: list[probe.Sample]
     begin_s: float
     end_s: float
-    outside: probe.Interference | None = None
-    facts: Facts = {}
-    notes: list[str] = []
+    notes: list[str]
 
 
 def exact_window(run: RunSpec) -> list[TimeWindow]:
@@ -75,11 +70,6 @@ class PlainWindow:
         return self._asked
 
     @property
-    def record(self) -> Record:
-        """Of the process whose steps count; of the first rank."""
-        return self.outcome.records[0]
-
-    @property
     def _timed(self) -> list[Record]:
         records = [record for record in self.outcome.records if record.last("window") is not None]
         return sorted(records, key=lambda record: record.among_ranks("rank") or 0)
@@ -107,7 +97,6 @@ class PlainWindow:
             samples=self._runner.live.samples,
             begin_s=begin_s,
             end_s=end_s,
-            outside=outcome.outside,
             notes=self._notes(),
         )
 
@@ -127,7 +116,7 @@ class PlainWindow:
         outcome, asked = self.outcome, self._asked
         found = []
         if not self._runner.steady:
-            found.append(restlessness(self.record, min(window.first_step for window in outcome.windows)))
+            found.append(restlessness(outcome.records[0], min(window.first_step for window in outcome.windows)))
         if asked is not None and any(window.first_step != asked.at_step for window in outcome.windows):
             found.append("The window began later than it should have: ranks may have timed different steps.")
         if outcome.run.ended_by == "timeout":

@@ -11,6 +11,7 @@ from dynotune.measure.live import pilot, placement
 from dynotune.schema.errors import TooFewSteps
 from dynotune.schema.run import RunSpec
 from dynotune.schema.task import TimeWindow
+from dynotune.text import words
 
 # Long enough for what comes every few steps to show in its proportion; a hundred steps are the fewest of which one can
 # be called the slowest hundredth; and nobody waits half a minute for a diagnosis of slow steps.
@@ -95,9 +96,5 @@ def restlessness(record: Record, step: int) -> str:
     low, high = min(recent), max(recent)
     return (
         f"The steps had not become steady when they were timed: the last {len(recent)} before took "
-        f"{_ms(low)} to {_ms(high)}" + (f"; {', '.join(seen)}." if seen else ".")
+        f"{words.duration(low)} to {words.duration(high)}" + (f"; {', '.join(seen)}." if seen else ".")
     )
-
-
-def _ms(duration_s: float) -> str:
-    return f"{1000 * duration_s:.3g} ms"

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable
 
 from dynotune.doctor import policy
 from dynotune.doctor.machine import version
-from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.observation_view import Missing, ObservationView, or_else
+from dynotune.schema.attribution import LostTime
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import LostTime, Model
+from dynotune.schema.observation import Model
 from dynotune.schema.trace_summary import Copies, Operator, Place
 
 _PRODUCTS = "mm addmm bmm baddbmm addmv mv dot convolution mkldnn_convolution linear cudnn_convolution"
@@ -18,9 +19,6 @@ PRODUCTS = frozenset(f"aten::{name}" for name in (*_PRODUCTS.split(), "convoluti
 """Operators that multiply matrices or convolve."""
 _LOWERS_CLOCK = re.compile(r"power|thermal|slowdown")
 _SEVERITIES: tuple[Severity, ...] = ("low", "medium", "high")
-
-
-# The device
 
 
 def faster_device_saving(view: ObservationView) -> float:
@@ -76,8 +74,7 @@ def bound_of_compiling(view: ObservationView) -> float:
     Compiling shortens the host's work, too, so the device's work counts even if the host sets the pace now. It does not
     count if the loader sets the pace.
 
-    Raises:
-        Missing: the saving of fusing, or the number of recorded steps, is not known.
+    Raises Missing: the saving of fusing, or the number of recorded steps, is not known.
     """
     attribution, trace, step_s = view.attribution, view.trace, view.timing.step_s
     fusable_s, shares = view.kernels.fusable_s, attribution.shares
@@ -98,24 +95,9 @@ def is_at(where: Place, *words: str) -> bool:
     return any(word in where.operator.lower() for word in words)
 
 
-# Operators on the host
-
-
 def operators(view: ObservationView, matches: Callable[[str], object]) -> list[Operator]:
     """Return the recorded operators whose name `matches`, of the two hundred that took most time."""
     return [row for row in view.trace.operators if matches(row.name)]
-
-
-def operators_per_step(view: ObservationView, matches: Callable[[str], object]) -> float:
-    """Return how many of these operators a step calls.
-
-    Raises:
-        Missing: the recorded steps were not counted.
-    """
-    num_steps = view.trace.num_steps
-    if not num_steps:
-        raise Missing("steps in the trace", "they are neither marked nor found")
-    return sum(row.num for row in operators(view, matches)) / num_steps
 
 
 def operator_share(view: ObservationView, matches: Callable[[str], object]) -> float:
@@ -219,9 +201,6 @@ def goes_backward(view: ObservationView) -> bool:
     return view.is_training or any(row.name.startswith("autograd::engine") for row in view.trace.operators)
 
 
-# Facts of the program
-
-
 def capability(view: ObservationView) -> tuple[int, int]:
     """Return the compute capability of the device in use, (9, 0)."""
     value = view.fact_or_none("live.compute_capability") or view.text("gpu.compute_capability")
@@ -232,10 +211,8 @@ def bytes_per_s(view: ObservationView) -> float:
     """Return the least bandwidth of the memory that the program works in: the device's, else the host's."""
     if not view.uses_cuda:
         return policy.HOST_BYTES_PER_S
-    try:
-        return policy.DEVICE_BYTES_PER_S.get(capability(view), policy.SLOWEST_DEVICE_BYTES_PER_S)
-    except Missing:
-        return policy.SLOWEST_DEVICE_BYTES_PER_S
+    known = or_else(lambda: capability(view), (0, 0))
+    return policy.DEVICE_BYTES_PER_S.get(known, policy.SLOWEST_DEVICE_BYTES_PER_S)
 
 
 def main_model(view: ObservationView) -> Model | None:

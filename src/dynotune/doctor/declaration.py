@@ -11,9 +11,10 @@ from dynotune.doctor import policy
 from dynotune.doctor.bounds import place_of
 from dynotune.doctor.machine import NOT_MEASURED, severity_on_gpu, unset
 from dynotune.doctor.observation_view import ObservationView, evidence_of
+from dynotune.schema.attribution import LostTime
 from dynotune.schema.diagnosis import Finding, Kind, Severity
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import LostTime, Model
+from dynotune.schema.observation import Model
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
@@ -73,7 +74,7 @@ class Rule:
     Args:
         scope: `machine` needs facts alone; `program` needs a command that was watched.
         sees, costs, wrong_when: prose for readers: what the rule looks at, what the finding costs, when it is wrong.
-        settings: candidates of a finding that names no others. `knobs`: of candidates whose value a finding computes.
+        offers: candidates of a finding that names no others, and knobs alone of those whose value a finding computes.
         explains: ids of more general findings of which this one is the reason.
         on_cuda: the rule finds nothing in a program that uses no CUDA device.
     """
@@ -84,8 +85,7 @@ class Rule:
     sees: str
     costs: str
     wrong_when: str
-    settings: tuple[Setting, ...]
-    knobs: tuple[str, ...]
+    offers: tuple[Setting | str, ...]
     explains: tuple[str, ...]
     on_cuda: bool
     judge: Judge
@@ -98,18 +98,14 @@ class Rule:
     @property
     def candidates(self) -> tuple[str, ...]:
         """Settings that the rule may offer: `knob=value`, or `knob` alone if the rule computes the value."""
-        return (*map(str, self.settings), *self.knobs)
+        return tuple(map(str, self.offers))
 
     def declares(self, setting: Setting) -> bool:
         """Tell whether `setting` is among the declared candidates."""
-        return setting.knob in self.knobs or setting in self.settings
+        return setting.knob in self.offers or setting in self.offers
 
     def __call__(self, view: ObservationView) -> Iterator[Finding]:
-        """Judge.
-
-        Raises:
-            Missing: a fact that the rule needs is not known.
-        """
+        """Judge. Raises Missing: a fact that the rule needs is not known."""
         if not self.on_cuda or view.uses_cuda:
             yield from filter(None, (self._finding(view, each) for each in self.judge(view)))
 
@@ -131,7 +127,8 @@ class Rule:
                 view.place_of_variable(*judged.variables) if judged.variables else place_of(judged.losses, judged.model)
             )
         if candidates is None:
-            candidates = unset(*judged.variables) if judged.variables else self.settings
+            own = [each for each in self.offers if isinstance(each, Setting)]
+            candidates = unset(*judged.variables) if judged.variables else own
         return Finding(
             id=self.id,
             severity=severity,
@@ -164,22 +161,8 @@ def rule(
         candidates: settings, and knobs alone whose values the rule computes.
         id: of a rule made from a row of a table; otherwise it is the function's name, with dashes.
     """
-    offered = tuple(candidates)
-    settings = tuple(each for each in offered if isinstance(each, Setting))
-    knobs = tuple(each for each in offered if isinstance(each, str))
-    return lambda judge: Rule(
-        id or judge.__name__.replace("_", "-"),
-        scope,
-        title,
-        sees,
-        costs,
-        wrong_when,
-        settings,
-        knobs,
-        tuple(explains),
-        on_cuda,
-        judge,
-    )
+    told = (title, sees, costs, wrong_when, tuple(candidates), tuple(explains), on_cuda)
+    return lambda judge: Rule(id or judge.__name__.replace("_", "-"), scope, *told, judge)
 
 
 machine_rule = functools.partial(rule, scope="machine")

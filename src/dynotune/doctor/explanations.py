@@ -18,8 +18,7 @@ MOST_NEAR = 3
 def explain(word: str, claims: Sequence[Claim]) -> Explanation:
     """Explain a finding by its id, with the claims that bear on it; or claims by what people call them.
 
-    Raises:
-        UsageError: no finding and no claim has this name; the hint holds the nearest names.
+    Raises UsageError: no finding and no claim has this name; the hint holds the nearest names.
     """
     rules = all_rules()
     id_ = word.strip().lower().replace("_", "-")

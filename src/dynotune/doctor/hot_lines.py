@@ -35,11 +35,7 @@ _READS = re.compile(
 
 
 def steps_thread(view: ObservationView) -> Thread:
-    """Return the thread that makes the steps.
-
-    Raises:
-        Missing: nobody looked, or too briefly.
-    """
+    """Return the thread that makes the steps. Raises Missing: nobody looked, or too briefly."""
     found = next((thread for thread in view.process.threads if thread.of_steps), None)
     if found is None or found.num < FEWEST:
         raise Missing("lines of the program", "its threads were not looked at often enough")

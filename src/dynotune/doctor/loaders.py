@@ -6,7 +6,7 @@ import math
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
-from dynotune.doctor.observation_view import Missing, ObservationView, required
+from dynotune.doctor.observation_view import ObservationView, or_else, required
 from dynotune.doctor.phases import sampling
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading
@@ -22,11 +22,7 @@ def main_loader(view: ObservationView) -> Loader | None:
 
 
 def loading_of(loader: Loader) -> Loading:
-    """Return the cost of the loader's batches.
-
-    Raises:
-        Missing: the making of batches was not timed.
-    """
+    """Return the cost of the loader's batches. Raises Missing: the making of batches was not timed."""
     return required(loader.loading, "what making batches takes")
 
 
@@ -37,10 +33,7 @@ def steady_wait(view: ObservationView, loader: Loader | None) -> float:
         return wait
     if (not loader.num_workers or loader.persistent_workers) and not sampling(view):
         return wait
-    try:
-        return max(0.0, wait - epoch_starts(view))
-    except Missing:
-        return wait
+    return or_else(lambda: max(0.0, wait - epoch_starts(view)), wait)
 
 
 def starts_workers_each_epoch(view: ObservationView, loader: Loader) -> bool:

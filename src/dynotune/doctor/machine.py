@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from dynotune.doctor import policy
 from dynotune.doctor.observation_view import Missing, ObservationView, or_else
+from dynotune.schema.attribution import Shares
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Shares
 from dynotune.schema.setting import UNSET, Setting
 
 NOT_MEASURED = Unknown("the machine alone does not tell what a step loses; dynotune diagnose measures it")
@@ -36,9 +36,6 @@ class Load:
     when: str
 
 
-# GPUs
-
-
 def no_gpu(view: ObservationView) -> bool:
     """Tell whether there certainly is none."""
     return view.fact_or_none("gpu.count") == 0
@@ -47,8 +44,7 @@ def no_gpu(view: ObservationView) -> bool:
 def gpus(view: ObservationView) -> list[str]:
     """Return the prefixes of the facts of visible GPUs: `gpu`, `gpu1`, …; empty if there is none.
 
-    Raises:
-        Missing: their number is not known.
+    Raises Missing: their number is not known.
     """
     count = int(min(view.number("gpu.count"), MOST_GPUS))
     return ["gpu" if at == 0 else f"gpu{at}" for at in range(count)]
@@ -83,8 +79,7 @@ def is_watched(view: ObservationView) -> bool:
 def load(view: ObservationView, gpu: str, *, least_percent: float = policy.BUSY_PERCENT) -> Load:
     """Return the load of a GPU: under the watched command, else of now if the GPU is busy.
 
-    Raises:
-        Missing: it is idle, or that is not known. Clocks and link of an idle GPU say nothing.
+    Raises Missing: it is idle, or that is not known. Clocks and link of an idle GPU say nothing.
     """
     if is_watched(view):
         window = window_of(gpu)
@@ -117,14 +112,10 @@ def _reason(text: str) -> tuple[str, float]:
 def at_work(view: ObservationView, gpu: str, name: str) -> float:
     """Return a number that is meaningful only under load: of the watched command, else of now if the GPU is busy.
 
-    Raises:
-        Missing: as `load`.
+    Raises Missing: as `load`.
     """
     load(view, gpu)
     return view.number(f"{window_of(gpu) if is_watched(view) else gpu}.{name}")
-
-
-# Cost
 
 
 def shares(view: ObservationView) -> Shares | None:
@@ -159,9 +150,6 @@ def cores_in_use(view: ObservationView) -> float | None:
     return None if own is None else own + max(0.0, by_others or 0.0)
 
 
-# Variables
-
-
 def is_on(value: str | None) -> bool:
     """Tell whether a switch is set to anything but off."""
     return value is not None and value.strip().lower() not in OFF
@@ -173,11 +161,7 @@ def unset(*names: str) -> list[Setting]:
 
 
 def version(text: str) -> tuple[int, int]:
-    """Return major and minor version: `2.11.0+cu130` is (2, 11).
-
-    Raises:
-        Missing: it is no version.
-    """
+    """Return major and minor version: `2.11.0+cu130` is (2, 11). Raises Missing: it is no version."""
     parts = text.split("+")[0].split(".")
     try:
         return int(parts[0]), int(parts[1])

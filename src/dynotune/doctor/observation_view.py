@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from dynotune.schema.attribution import Attribution, LostTime
 from dynotune.schema.facts import Unknown, Value
 from dynotune.schema.observation import (
     Allocator,
-    Attribution,
     Compilation,
     Loader,
-    LostTime,
     Model,
     Observation,
     Optimizer,
@@ -36,11 +35,7 @@ class Missing(Exception):
 
 
 def required(value: T | Unknown, name: str) -> T:
-    """Return the value.
-
-    Raises:
-        Missing: it is unknown.
-    """
+    """Return the value. Raises Missing: it is unknown."""
     if isinstance(value, Unknown):
         raise Missing(name, value.reason)
     return value
@@ -119,11 +114,8 @@ class ObservationView:
 
     def mentions(self, name: str) -> str:
         """Return a line of evidence: the fact in words, or that it is unknown. No rule decides by it."""
-        facts = self.observation.facts
-        processes = self.observation.processes
-        if name.startswith("live.") and not isinstance(processes, Unknown) and processes:
-            facts = processes[0].live
-        value = facts.get(name, NOT_ASKED)
+        live = self._known_processes()[:1] if name.startswith("live.") else []
+        value = (live[0].live if live else self.observation.facts).get(name, NOT_ASKED)
         return f"{name} unknown: {value.reason}" if isinstance(value, Unknown) else f"{name}: {value}"
 
     def _changes(self, name: str) -> list[EnvironmentChange]:
@@ -262,11 +254,7 @@ def _in_words(name: str, value: Value) -> str:
 
 
 def needs(condition: bool, name: str, reason: str) -> None:
-    """Check what a rule needs.
-
-    Raises:
-        Missing: `condition` does not hold.
-    """
+    """Check what a rule needs. Raises Missing: `condition` does not hold."""
     if not condition:
         raise Missing(name, reason)
 

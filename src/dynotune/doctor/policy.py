@@ -89,7 +89,7 @@ SEEN_TOO_SELDOM = 2.5
 OF_A_SYMPTOM = 0.25
 """Part of a more general finding's share from which on a finding that explains it stands before it."""
 LEAST_PADDING = 0.1
-"""Of a batch."""
+"""Part of a batch."""
 LARGE_PART = 0.3
 """Part of the time in which a batch is made. A smaller part does not decide how long loading takes."""
 WORKERS_BUSY = 0.85
@@ -107,7 +107,7 @@ FORK_S = 0.02
 MANY_OBJECTS = 100_000
 """Python objects of a data set, some 10 MB. Copies of fewer objects in each worker do not matter."""
 OBJECT_BYTES = 256
-"""Of a Python object of a data set, with what it shares its page with: a path has about a hundred."""
+"""Size of a Python object of a data set, with what it shares its page with: a path has about a hundred."""
 COPIED_BYTES = 16 << 20
 """Growth of all workers' own memory in the window. Batches alone change it by some megabytes."""
 COPIED_MUCH_BYTES = 256 << 20

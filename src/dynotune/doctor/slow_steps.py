@@ -48,11 +48,17 @@ class SlowSteps:
         )
 
 
+def usual_step_s(view: ObservationView) -> float:
+    """Return what a usual step takes. Raises Missing: the steps have no length."""
+    usual_s = view.timing.typical_step_s or view.timing.median_step_s
+    needs(usual_s > 0, "what a usual step takes", "the steps have no length")
+    return usual_s
+
+
 def slow_steps(view: ObservationView, why: Why) -> SlowSteps | None:
     """Return the slow steps of this cause; None if there are none."""
     timing = view.timing
-    usual_s = timing.typical_step_s or timing.median_step_s
-    needs(usual_s > 0, "what a usual step takes", "the steps have no length")
+    usual_s = usual_step_s(view)
     steps = [
         step
         for step in timing.slow

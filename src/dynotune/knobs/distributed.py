@@ -2,73 +2,51 @@
 
 from __future__ import annotations
 
-from dynotune.schema.knob import Constructor, Knob
+from typing import Any, Literal
+
+from dynotune.schema.knob import Constructor, Effect, Knob
+
+Kind = Literal["bool", "int", "float", "str"]
 
 _DDP = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
 
 
-def _argument(name: str) -> Constructor:
-    return Constructor(("torch.nn.parallel.DistributedDataParallel",), name)
+def _argument(name: str, kind: Kind, default: str, effect: Effect, doc: str, hurts: str, **more: Any) -> Knob:
+    site = Constructor(("torch.nn.parallel.DistributedDataParallel",), name)
+    told: dict[str, Any] = {"source": _DDP, **more}
+    return Knob(
+        id=f"ddp.{name}", site=site, type=kind, default=default, when="construct", effect=effect, doc=doc,
+        hurts=hurts, **told,
+    )  # fmt: skip
 
 
 KNOBS = (
-    Knob(
-        id="ddp.bucket_cap_mb",
-        site=_argument("bucket_cap_mb"),
-        type="float",
-        minimum=1.0,
-        maximum=4096.0,
-        default="25 MiB, and 1 MiB for the first bucket",
-        when="construct",
-        effect="numerics",
-        doc="The size of the buckets in which gradients are exchanged: small ones begin earlier beside the backward "
-        "pass, large ones use the link better.",
-        hurts="With more than two ranks sums may be made in another order.",
-        source=_DDP,
+    _argument(
+        "bucket_cap_mb", "float", "25 MiB, and 1 MiB for the first bucket", "numerics",
+        "The size of the buckets in which gradients are exchanged: small ones begin earlier beside the backward pass, "
+        "large ones use the link better.",
+        "With more than two ranks sums may be made in another order.",
+        minimum=1.0, maximum=4096.0,
     ),
-    Knob(
-        id="ddp.gradient_as_bucket_view",
-        site=_argument("gradient_as_bucket_view"),
-        type="bool",
-        default="false: each gradient is copied into its bucket and back",
-        when="construct",
-        effect="exact",
-        doc="Gradients are views of the buckets, which spares a copy of all of them and its memory.",
-        hurts="A program that detaches gradients in place fails.",
-        source=_DDP,
+    _argument(
+        "gradient_as_bucket_view", "bool", "false: each gradient is copied into its bucket and back", "exact",
+        "Gradients are views of the buckets, which spares a copy of all of them and its memory.",
+        "A program that detaches gradients in place fails.",
     ),
-    Knob(
-        id="ddp.static_graph",
-        site=_argument("static_graph"),
-        type="bool",
-        default="false",
-        when="construct",
-        effect="semantics",
-        doc="Promises that each step uses the same parameters in the same order; unused ones are looked for once.",
-        hurts="A step that takes another path breaks the promise, and its gradients are not exchanged right.",
-        source=_DDP,
+    _argument(
+        "static_graph", "bool", "false", "semantics",
+        "Promises that each step uses the same parameters in the same order; unused ones are looked for once.",
+        "A step that takes another path breaks the promise, and its gradients are not exchanged right.",
     ),
-    Knob(
-        id="ddp.find_unused_parameters",
-        site=_argument("find_unused_parameters"),
-        type="bool",
-        default="false",
-        when="construct",
-        effect="exact",
-        doc="Looks through the graph of each step for parameters that take no part in it.",
-        hurts="Off, a program that leaves parameters out ends with an error at its second step.",
-        source=_DDP,
+    _argument(
+        "find_unused_parameters", "bool", "false", "exact",
+        "Looks through the graph of each step for parameters that take no part in it.",
+        "Off, a program that leaves parameters out ends with an error at its second step.",
     ),
-    Knob(
-        id="ddp.comm_hook",
-        site=_argument("comm_hook"),
-        type="str",
-        values=("none", "bf16", "fp16"),
-        default="none: gradients are exchanged in their own type",
-        when="construct",
-        effect="numerics",
-        doc="Exchanges gradients in half the bytes, by torch's own compression hooks.",
-        hurts="Gradients are rounded; float16 overflows beyond 65,504. bf16 needs NCCL. A hook of the program's stays.",
-        source="https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html",
+    _argument(
+        "comm_hook", "str", "none: gradients are exchanged in their own type", "numerics",
+        "Exchanges gradients in half the bytes, by torch's own compression hooks.",
+        "Gradients are rounded; float16 overflows beyond 65,504. bf16 needs NCCL. A hook of the program's stays.",
+        values=("none", "bf16", "fp16"), source="https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html",
     ),
-)
+)  # fmt: skip

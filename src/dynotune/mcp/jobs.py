@@ -30,7 +30,7 @@ LONGEST_REPORT = 6000
 """Characters, some 1,500 tokens; the whole is in the folder."""
 LONGEST_LINE, LAST_LINES = 200, 4
 WITHOUT_REPORT = ("explain", "knobs")
-"""What these print is all they know; with `--json` they print nothing."""
+"""They print all they know; with `--json` they print nothing."""
 _VERDICT = ("verdict", "speedup", "ci", "unit", "reason")
 
 
@@ -106,18 +106,20 @@ def base() -> Path:
     return private.state_folder() / "mcp"
 
 
-def start(subcommand: Sequence[str], folder: Path, command: Sequence[str] = ()) -> Job:
-    """Start `dynotune SUBCOMMAND -- COMMAND` in `folder`.
+def start(subcommand: Sequence[str], root: Path, folder: Path, command: Sequence[str] = ()) -> Job:
+    """Start `dynotune SUBCOMMAND -- COMMAND` in `folder`, for a server of `root`.
 
     Raises:
         UsageError: the job's folder cannot be made, or no process started.
     """
     job = Job(base() / f"{subcommand[0]}-{secrets.token_hex(4)}")
     written = [] if subcommand[0] in WITHOUT_REPORT else ["--json", str(job.folder / "answer.json")]
-    ours = [sys.executable, "-m", "dynotune", *subcommand, *written]
+    # -P: what lies in the folder is no module of ours.
+    ours = [sys.executable, "-P", "-m", "dynotune", *subcommand, *written]
     env = {**os.environ, "NO_COLOR": "1", "COLUMNS": "80"}
     try:
         job.folder.mkdir(parents=True, mode=0o700)
+        (job.folder / "root").write_bytes(os.fsencode(root))
         with (job.folder / "report.txt").open("wb") as report, (job.folder / "progress.txt").open("wb") as progress:
             process = subprocess.Popen(
                 [*ours, *(["--", *command] if command else [])],
@@ -136,15 +138,15 @@ def _note_end(process: subprocess.Popen[bytes], folder: Path) -> None:
         (folder / "exit_code").write_text(str(code))
 
 
-def find(id: str) -> Job:
-    """Return the job of this id, of an earlier server, too.
+def find(id: str, root: Path) -> Job:
+    """Return the job of this id that a server of this root started, an earlier one, too.
 
     Raises:
         UsageError: there is none.
     """
-    known = sorted(path.name for path in base().iterdir()) if base().is_dir() else []
-    if id not in known:
-        raise UsageError(f"There is no job {words.plain(id, longest=60)}.", hint=f"Known: {', '.join(known[-8:])}")
+    known = {path.parent.name: path for path in base().glob("*/root")}
+    if id not in known or known[id].read_bytes() != os.fsencode(root):
+        raise UsageError(f"There is no job {words.plain(id, longest=60)} of this root.", hint="Start it anew.")
     return Job(base() / id)
 
 

@@ -7,6 +7,7 @@ but the server's root and those below.
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -41,38 +42,38 @@ Answer = dict[str, Any]
 
 
 class _Tools:
-    """What the tools share: where they may work, and what they may start."""
+    """Hold what the tools share: where they may work, and what they may start."""
 
     def __init__(self, root: Path, *, allow_run: bool) -> None:
-        self._root, self._allow_run = root.resolve(), allow_run
+        self.root, self.allow_run = root.resolve(), allow_run
 
     async def at_once(self, *subcommand: str) -> Answer:
         """Run a subcommand that starts nothing of the user's."""
-        return await self._done(partial(jobs.start, subcommand, self._root), 120.0, None)
+        return await self._done(partial(jobs.start, subcommand, self.root, self.root), 120.0, None)
 
     async def of_command(
         self, subcommand: list[str], command: list[str], folder: str, wait_s: float, context: Context[Any]
     ) -> Answer:
         """Run a subcommand with a command of the user's, for so long; then it goes on as a job."""
-        if not self._allow_run:
+        if not self.allow_run:
             raise ToolError("This server starts no commands. Start it with `dynotune mcp --allow-run --root FOLDER`.")
         place = self.inside(folder)
         if not command:
             raise ToolError("There is no command to run. Give it as a list, ['python', 'train.py'].")
         if "/" in command[0]:
-            self.inside(str(place / command[0]), of="The command")
+            self.inside(str(place / command[0]), of="The command", followed=False)
         elif shutil.which(command[0]) is None:
             raise ToolError(f"There is no program {command[0]!r} on PATH.")
         for word in command[1:]:
             if word.endswith((".py", ".sh")):
-                self.inside(str(place / word), of="The script")
-        return await self._done(partial(jobs.start, subcommand, place, command), wait_s, context)
+                self.inside(str(place / word), of="The script", followed=False)
+        return await self._done(partial(jobs.start, subcommand, self.root, place, command), wait_s, context)
 
-    def inside(self, path: str, *, of: str = "The path") -> Path:
-        """Return a path below the root, absolute."""
-        found = (self._root / path).resolve()
-        if not found.is_relative_to(self._root):
-            raise ToolError(f"{of} {path!r} is outside of {self._root}. Start the server with another --root.")
+    def inside(self, path: str, *, of: str = "The path", followed: bool = True) -> Path:
+        """Return a path below the root, absolute; links are followed, but for programs: an environment has them."""
+        found = (self.root / path).resolve() if followed else Path(os.path.normpath(self.root / path))
+        if not found.is_relative_to(self.root):
+            raise ToolError(f"{of} {path!r} is outside of {self.root}. Start the server with another --root.")
         return found
 
     async def _done(self, start: Callable[[], jobs.Job], wait_s: float, context: Context[Any] | None) -> Answer:
@@ -167,9 +168,11 @@ def server(root: Path, *, allow_run: bool) -> MCPServer[Any]:
     @served.tool(description="A job that was started before: its answer, or how far it is; `stop` interrupts it.")
     async def job(id: str, context: Context[Any], wait_s: Wait = 120.0, stop: bool = False) -> Answer:
         try:
-            found = jobs.find(id)
+            found = jobs.find(id, tools.root)
         except UsageError as error:
             raise ToolError(f"{error.message} {error.hint}") from error
+        if stop and not tools.allow_run:
+            raise ToolError("This server starts no commands, and stops none.")
         if stop:
             found.stop()
         return await waited(found, wait_s, context)

@@ -7,9 +7,11 @@ is the context with loaded modules, and with what libraries allocate by themselv
 
 from __future__ import annotations
 
+import re
 import statistics
 from bisect import bisect_right
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +20,8 @@ from dynotune.schema.memory import ORDER, DeviceOwners, Moment, Owners, RankMemo
 from dynotune.text import words
 from dynotune.trace.snapshot import Life, Lives
 
-NUM_PARTS = 12
+NUM_PARTS, MOST_BLOCKS = 12, 512
+_IN_A_LIST = re.compile(r"\.\d+(?=\.|$)")
 # Who is asked first where two tensors share a block: a batch that a module also keeps.
 PRIORITY: tuple[TermName, ...] = ("weights", "gradients", "optimizer", "buffers", "inputs", "workspaces", "kept")
 Blocks = list[tuple[Life, TermName]]
@@ -27,7 +30,7 @@ Blocks = list[tuple[Life, TermName]]
 def account(
     device: DeviceOwners, owners: Owners, lives: Lives | None, *, process_bytes: int | Unknown, **known: Any
 ) -> RankMemory:
-    """What one process held on one device.
+    """Return what one process held on one device.
 
     Args:
         process_bytes: what the driver counts for the process at the time of the snapshot.
@@ -59,7 +62,7 @@ def account(
 
 
 def of_snapshot(lives: Lives) -> RankMemory:
-    """What a snapshot tells of one device: blocks by line, at the peak of its history and at its end."""
+    """Return what a snapshot tells of one device: blocks by line, at the peak of its history and at its end."""
     size, notes = words.num_bytes, []
     for event, asked, where in lives.failures[-3:]:
         _, room = lives.room(event)
@@ -84,7 +87,7 @@ def _moments(lives: Lives, blocks: Blocks, begin: int, outside: int | Unknown) -
 
 @dataclass(frozen=True, slots=True)
 class _Marks:
-    """What the agent marked, in order, and after how many events of the history."""
+    """Hold what the agent marked, in order, and after how many events of the history."""
 
     at: list[int]
     names: list[str]
@@ -139,6 +142,15 @@ def _unowned(life: Life, marks: _Marks, trains: bool) -> TermName:
     return "inputs" if not life.module and phase == "inputs" else "activations"
 
 
+def _of_lists(modules: Mapping[str, int]) -> dict[str, int]:
+    """Return what the modules of lists hold, each with all below it."""
+    held: Counter[str] = Counter()
+    for name, size in modules.items():
+        for match in _IN_A_LIST.finditer(name):
+            held[name[: match.end()]] += size
+    return dict(held.most_common(MOST_BLOCKS))
+
+
 def _moment(lives: Lives, blocks: Blocks, event: int, outside: int | Unknown) -> Moment:
     reserved, room = lives.room(event)
     sizes: Counter[TermName] = Counter()
@@ -166,6 +178,7 @@ def _moment(lives: Lives, blocks: Blocks, event: int, outside: int | Unknown) ->
                 name=name,
                 num_bytes=sizes[name],
                 modules=dict(modules[name].most_common(NUM_PARTS)),
+                blocks=_of_lists(modules[name]) if name == "activations" else {},
                 lines=dict(lines[name].most_common(NUM_PARTS)),
             )
             for name in ORDER
@@ -175,7 +188,7 @@ def _moment(lives: Lives, blocks: Blocks, event: int, outside: int | Unknown) ->
 
 
 def _facts(lives: Lives, blocks: Blocks, marks: _Marks) -> dict[str, bool | int]:
-    """What the findings ask besides what the agent told."""
+    """Return what the findings ask besides what the agent told."""
     event = lives.peak(marks.begin)
     alive = [(life, term) for life, term in blocks if life.born < event <= life.died]
     in_forward = [life for life, term in alive if term == "activations" and marks.phase(life.born) == "forward"]

@@ -58,7 +58,7 @@ class _Ranges:
         return self._sizes.get(address, 0)
 
     def begin(self, end: int) -> int:
-        """Where the range begins that ends there; `end` without one."""
+        """Return where the range begins that ends there; `end` without one."""
         return end if end in self._edges else self._begins.get(end, end)
 
     def add(self, address: int, size: int) -> int:

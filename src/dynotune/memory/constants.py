@@ -12,7 +12,7 @@ from dynotune.schema.errors import UsageError
 from dynotune.schema.run import PretendedGpu
 from dynotune.text import words
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)(gib|gb|g|mib|mb|m)")
+_SIZE = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(gib|gb|g|mib|mb|m)")
 _UNITS = {"gib": 1 << 30, "gb": 10**9, "g": 1 << 30, "mib": 1 << 20, "mb": 10**6, "m": 1 << 20}
 _WIDER = 0.5
 """How much wider an interval is that was measured on another generation or version."""
@@ -55,7 +55,7 @@ def gpu(text: str) -> PretendedGpu:
 
 
 def outside(model: PretendedGpu, torch: str, *, convolves: bool) -> tuple[int, int, list[str]]:
-    """What a process has of the GPU besides torch's allocator, by the rows for this generation and version.
+    """Return what a process has of the GPU besides torch's allocator, by the rows for this generation and version.
 
     Args:
         convolves: it uses cuDNN.

@@ -1,4 +1,4 @@
-"""What fits: other batches, by two or more that were run.
+"""Tell what fits: other batches, by two or more that were run.
 
 What the program asks for grows with the batch in proportion: a constant and so much a sample. What the allocator adds
 (rounding, cache, fragments) does so nearly, in whole segments. The context, weights and workspaces stay as they are.
@@ -18,10 +18,10 @@ from dynotune.schema.memory import VERDICTS, Capacity, Fit, Moment, TermName
 from dynotune.trace.snapshot import Lives
 
 MARGIN_SHARE = 0.02
-"""Of the card, left free: steps differ, and a driver's update takes some."""
+"""Part of the card, left free: steps differ, and a driver's update takes some."""
 CONSTANT: tuple[TermName, ...] = ("workspaces", "weights", "optimizer")
 LEAST_GROWTH = 0.001
-"""Of the memory, between two batches: below it the argument does not change the batch on the device."""
+"""Part of the memory, between two batches: below it the argument does not change the batch on the device."""
 ONE = "one batch was run; --values arg.batch=8,16 predicts others"
 
 
@@ -35,7 +35,7 @@ def capacity(
     settings: AllocatorSettings | None = None,
     asked: Sequence[int] = (),
 ) -> Capacity | Unknown:
-    """What fits within `limit_bytes`: the batches that were run, and by two of them any other.
+    """Return what fits within `limit_bytes`: the batches that were run, and by two of them any other.
 
     Args:
         measured: peaks by batch.

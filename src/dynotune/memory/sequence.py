@@ -24,7 +24,7 @@ Block = tuple[int, int, int]
 def by_batch(
     first: Lives, second: Lives, batches: tuple[int, int], settings: AllocatorSettings
 ) -> Callable[..., int] | None:
-    """What the allocator reserves at most for any batch, by the matched blocks of two runs.
+    """Return what the allocator reserves at most for any batch, by the matched blocks of two runs.
 
     Returns:
         A function of the batch, and of a limit that is kept by giving back the cache. It raises OutOfMemory if the

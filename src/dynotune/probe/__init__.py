@@ -15,7 +15,7 @@ context. `samples.jsonl` is the one file written, where the caller says.
 from dynotune.probe.facts import compatibility, environment, gpu, host, host_memory, torch_build
 from dynotune.probe.facts.machine import machine
 from dynotune.probe.sampling.energy import Energy, energy
-from dynotune.probe.sampling.interference import Interference, foreign, judge
+from dynotune.probe.sampling.interference import Interference, judge
 from dynotune.probe.sampling.neighbours import Neighbours, neighbours
 from dynotune.probe.sampling.process_memory import DeviceMemory, device_memory, own_bytes
 from dynotune.probe.sampling.sampler import Sampler
@@ -39,7 +39,6 @@ __all__ = [
     "device_memory",
     "energy",
     "environment",
-    "foreign",
     "gpu",
     "host",
     "host_memory",

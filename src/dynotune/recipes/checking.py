@@ -15,7 +15,7 @@ from dynotune.schema import redaction
 from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Scalar
-from dynotune.schema.recipe import Recipe, proof_of
+from dynotune.schema.recipe import LABELS, Recipe, proof_of
 from dynotune.schema.setting import Setting
 from dynotune.text import words
 
@@ -32,16 +32,8 @@ FACTS = {
 }
 """Names in a recipe, and those of the facts that they hold."""
 
-MATTERS = {
-    "gpu_count": "number of GPUs",
-    "gpu": "GPU",
-    "driver": "driver",
-    "torch": "torch",
-    "cuda": "CUDA of torch",
-    "cpu": "processor",
-    "num_cores": "number of usable cores",
-}
-"""Where one of these differs, a proof says nothing: the machine of a comparison, and the driver. The name in words."""
+MATTERS = [name for name in LABELS if name != "python"]
+"""Where one of these differs, a proof says nothing: the machine of a comparison, and the driver."""
 
 # `data/coco.yaml` and `/mnt/imagenet` are places; `1/2` and `facebook/opt-1.3b` are not.
 _PLACE = re.compile(r"(/|\.{1,2}/|~).*|.*/[^/]*\.[A-Za-z]\w{0,5}", re.DOTALL)
@@ -181,12 +173,12 @@ def _machine_differs(recipe: Recipe, facts: Facts, name: str) -> Differs | None:
     proved, here = recipe.facts.get(name), facts.get(FACTS[name])
     if proved is None:
         # A build of torch without CUDA has none to tell.
-        return None if name == "cuda" else Differs(MATTERS[name], "", "")
+        return None if name == "cuda" else Differs(LABELS[name], "", "")
     if isinstance(here, Unknown):
-        return Differs(MATTERS[name], str(proved), f"unknown ({here.reason})")
+        return Differs(LABELS[name], str(proved), f"unknown ({here.reason})")
     if here is None:
-        return Differs(MATTERS[name], str(proved), "")
-    return None if str(proved) == str(here) else Differs(MATTERS[name], str(proved), str(here))
+        return Differs(LABELS[name], str(proved), "")
+    return None if str(proved) == str(here) else Differs(LABELS[name], str(proved), str(here))
 
 
 def command_differs(recipe: Recipe, command: Sequence[str]) -> Differs | None:

@@ -114,12 +114,10 @@ def _code(setting: Setting, knob: Knob, device: str) -> str:
             return f"{path} = {value!r}"
         case Call(setter, _):
             return f"{setter}({value!r})"
-        case Constructor(targets, argument):
+        case Constructor(targets, argument) | Method(targets, argument):
             first, *others = (target.rpartition(".")[2] for target in targets)
-            return f"{first}(..., {argument}={value!r})" + (f"  # or {', '.join(others)}" if others else "")
-        case Method(targets, argument):
-            first, *others = (target.rpartition(".")[2] for target in targets)
-            return f".{first}(..., {argument}={value!r})" + (f"  # or {', '.join(others)}" if others else "")
+            dot = "." if isinstance(knob.site, Method) else ""
+            return f"{dot}{first}(..., {argument}={value!r})" + (f"  # or {', '.join(others)}" if others else "")
         case Module():
             return _ROOT_MODULE[knob.id][value].format(device=device)
     return ""

@@ -143,11 +143,9 @@ def _ablated(study: Study, setting: Setting) -> tuple[float, tuple[float, float]
         # Of a round that did not let it stay, nothing is a proof.
         if estimate.phase != "prune" or estimate.ci is None or (estimate.p is not None and estimate.p > PART_ERROR):
             continue
-        low, high = estimate.ci
-        if without(estimate.arm, str(setting), study.candidates) == estimate.against:
-            too = [one.setting.knob for one in needing if without(estimate.arm, one.id, ()) is not None]
-            return estimate.speedup, (low, high), estimate.num_blocks, too
-        if without(estimate.against, str(setting), study.candidates) == estimate.arm:
-            too = [one.setting.knob for one in needing if without(estimate.against, one.id, ()) is not None]
-            return 1 / estimate.speedup, (1 / high, 1 / low), estimate.num_blocks, too
+        for whole, rest, power in ((estimate.arm, estimate.against, 1), (estimate.against, estimate.arm, -1)):
+            if without(whole, str(setting), study.candidates) == rest:
+                too = [one.setting.knob for one in needing if without(whole, one.id, ()) is not None]
+                low, high = sorted(end**power for end in estimate.ci)
+                return estimate.speedup**power, (low, high), estimate.num_blocks, too
     return None

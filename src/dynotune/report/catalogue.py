@@ -25,14 +25,8 @@ from dynotune.schema.knob import (
     Revision,
     Site,
 )
+from dynotune.schema.recipe import EFFECTS
 
-EFFECTS = {
-    "exact": "the same results",
-    "sampling": "the same samples in the same order, other random draws",
-    "numerics": "results may differ by rounding",
-    "semantics": "may change what the program computes",
-    "system": "changes the machine; dynotune never applies it",
-}
 MOMENTS = {
     "process": "before the process starts",
     "before_cuda": "before CUDA starts",

@@ -15,7 +15,7 @@ from dynotune.report.claims import claim_report
 from dynotune.report.findings import finding_lines
 from dynotune.report.layout import fields, spaced
 from dynotune.schema.diagnosis import Difference, Examination, NotKnown
-from dynotune.schema.facts import Facts, Unknown, Value
+from dynotune.schema.facts import Facts, Unknown, Value, known
 from dynotune.text import words
 
 MOST_UNKNOWN = 10
@@ -63,26 +63,26 @@ def _gpus(facts: Facts) -> str:
         return f"unknown: {count.reason}"
     if not isinstance(count, int) or count < 1:
         return "none"
-    names = [str(_known(facts, f"gpu{at or ''}.name") or "unknown") for at in range(count)]
+    names = [str(known(facts, f"gpu{at or ''}.name") or "unknown") for at in range(count)]
     told = ", ".join(name if num == 1 else f"{num} × {name}" for name, num in Counter(names).items())
     rest = [
-        f"compute capability {capability}" if (capability := _known(facts, "gpu.compute_capability")) else "",
-        words.num_bytes(memory) if isinstance(memory := _known(facts, "gpu.memory_bytes"), int) else "",
-        f"driver {driver}" if (driver := _known(facts, "gpu.driver")) else "",
+        f"compute capability {capability}" if (capability := known(facts, "gpu.compute_capability")) else "",
+        words.num_bytes(memory) if isinstance(memory := known(facts, "gpu.memory_bytes"), int) else "",
+        f"driver {driver}" if (driver := known(facts, "gpu.driver")) else "",
     ]
     return ", ".join(filter(None, [told, *rest]))
 
 
 def _host(facts: Facts) -> str:
-    cores, online = _known(facts, "host.num_cores"), _known(facts, "host.num_logical_cpus")
+    cores, online = known(facts, "host.num_cores"), known(facts, "host.num_logical_cpus")
     of = f" of {online}" if online is not None and online != cores else ""
-    container, virtual = _known(facts, "host.container"), _known(facts, "host.virtual")
-    memory = _known(facts, "host.memory_bytes")
+    container, virtual = known(facts, "host.container"), known(facts, "host.virtual")
+    memory = known(facts, "host.memory_bytes")
     rest = [
-        f"{_known(facts, 'host.cpu') or 'processor unknown'}",
+        f"{known(facts, 'host.cpu') or 'processor unknown'}",
         f"{cores if cores is not None else 'unknown'}{of} processors",
         words.num_bytes(memory) if isinstance(memory, int) else "",
-        f"Linux {kernel}" if (kernel := _known(facts, "host.kernel")) else "",
+        f"Linux {kernel}" if (kernel := known(facts, "host.kernel")) else "",
         str(container) if container else "",
         f"under {'a hypervisor' if virtual == 'other' else virtual}" if virtual else "",
     ]
@@ -90,18 +90,13 @@ def _host(facts: Facts) -> str:
 
 
 def _python(facts: Facts) -> str:
-    version, executable = _known(facts, "python.version"), _known(facts, "python.executable")
+    version, executable = known(facts, "python.version"), known(facts, "python.executable")
     if version is None:
         why = facts.get("python.version")
         return f"unknown: {why.reason}" if isinstance(why, Unknown) else "unknown"
     torch = facts.get("torch.version", Unknown("it was not asked for"))
     built = f"torch {torch}" if not isinstance(torch, Unknown) else f"torch unknown: {torch.reason}"
     return f"{version} ({executable}), {built}"
-
-
-def _known(facts: Facts, name: str) -> Value:
-    value = facts.get(name)
-    return None if isinstance(value, Unknown) else value
 
 
 def _titled(title: str, content: RenderableType) -> RenderableType:

@@ -1,4 +1,4 @@
-"""Where a command's device memory goes, in one screen: a bar of terms, what fits, and what would save memory."""
+"""Tell where a command's device memory goes, in one screen: a bar of terms, what fits, and what would save memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from dynotune.text import words
 NUM_FINDINGS = 6
 NUM_PARTS = 3
 NUM_LINES = 8
-"""Of a snapshot, which tells nothing else."""
+"""Lines of a snapshot, which tells nothing else."""
 FAR = 16
 """Times the largest batch that was run: the program may choose other algorithms there."""
 NOTABLE_BYTES = 256 << 20
-"""Of others: the driver keeps less than that for itself."""
+"""Memory of others: the driver keeps less than that for itself."""
 # fmt: off
 _LOOKS: dict[TermName, tuple[str, str]] = {
     "weights": ("weights", "#2e7d32"), "gradients": ("gradients", "#c9a227"),

@@ -10,20 +10,10 @@ from rich.text import Text
 
 from dynotune.report.catalogue import EFFECT_STYLES
 from dynotune.report.layout import fields, table
-from dynotune.schema.recipe import EFFECTS, Header, Recipe, Verification, proof_of
+from dynotune.schema.recipe import EFFECTS, LABELS, Header, Recipe, Verification, proof_of
 from dynotune.schema.setting import Setting
 from dynotune.text import words
 
-LABELS = {
-    "gpu": "GPU",
-    "gpu_count": "GPUs",
-    "driver": "driver",
-    "torch": "torch",
-    "cuda": "CUDA of torch",
-    "python": "Python",
-    "cpu": "processor",
-    "num_cores": "usable cores",
-}
 HOW = {
     "ablation": ("ablated", "with it against without it, beside the settings tried with it"),
     "confirmation": ("confirmed", "all settings together against none"),
@@ -43,7 +33,8 @@ def recipe_report(recipe: Recipe, *, problems: Mapping[str, str]) -> RenderableT
         problems: knob to the reason why `dynotune run` refuses it.
     """
     parts: list[RenderableType] = [_header(recipe.recipe), Padding(_settings(recipe, problems), (1, 0))]
-    facts = [(LABELS[name], words.plain(str(fact))) for name, fact in recipe.facts.items() if name in LABELS]
+    labels = {name: label.removeprefix("number of ") for name, label in LABELS.items()}
+    facts = [(labels[name], words.plain(str(fact))) for name, fact in recipe.facts.items() if name in labels]
     if facts:
         parts += [Text("Proved on", style="bold"), fields(facts)]
     else:

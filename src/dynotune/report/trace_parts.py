@@ -15,7 +15,7 @@ from rich.text import Text
 from dynotune.report.bars import Bar, Part
 from dynotune.report.layout import table
 from dynotune.schema.kernel_name import short_kernel_name
-from dynotune.schema.trace_summary import DeviceTime, Place, Shares, TraceSummary
+from dynotune.schema.trace_summary import Place, TraceSummary
 from dynotune.text import words
 
 LONGEST_PATH = 48
@@ -58,26 +58,6 @@ class Per:
 
     def num_bytes(self, total: float | None) -> str:
         return words.UNKNOWN if total is None else words.num_bytes(self.part(total))
-
-
-def of_device(device: DeviceTime) -> Shares:
-    """The parts of one device's window; None of it is estimated.
-
-    Time in which copies and communication alone ran together counts as communication.
-    """
-    window_s = device.window_s or 1.0
-    overlap, idle = device.overlap, device.idle
-    exposed_communication_s = overlap.communication_s + overlap.copy_and_communication_s
-    return Shares(
-        compute=(device.busy_s - overlap.copy_s - exposed_communication_s) / window_s,
-        exposed_copy=overlap.copy_s / window_s,
-        exposed_communication=exposed_communication_s / window_s,
-        idle_host=idle.host_s / window_s,
-        idle_loader=idle.loader_s / window_s,
-        idle_sync=idle.sync_s / window_s,
-        idle_kernel=idle.kernel_s / window_s,
-        idle_other=idle.other_s / window_s,
-    )
 
 
 def recorded(summary: TraceSummary) -> str:

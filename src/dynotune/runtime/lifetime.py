@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from dynotune.runtime.errors import ClosedError, ForkedError
@@ -56,7 +55,5 @@ class Closing:
         self._lifetime.check()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

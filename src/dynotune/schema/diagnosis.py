@@ -6,9 +6,10 @@ from typing import Literal
 
 import msgspec
 
+from dynotune.schema.attribution import Predicted, Shares
 from dynotune.schema.claims import Claim
 from dynotune.schema.facts import Facts, Unknown, Value
-from dynotune.schema.observation import Predicted, Shares, Timing
+from dynotune.schema.observation import Timing
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
@@ -69,7 +70,7 @@ class UpperBound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """What the loader would reach with one thing changed. Nobody has proved it: `compare` does.
+    """Hold what the loader would reach with one thing changed. Nobody has proved it: `compare` does.
 
     Args:
         setting: that changes it; "" where the program has to.

@@ -61,7 +61,6 @@ class CommandFailed(DynotuneError):
 
 
 FREE_SPACE = "Free some space there, or name another folder with --run-dir."
-NAME_CACHES = "Free some space there, or name another folder with --caches."
 
 
 @contextmanager

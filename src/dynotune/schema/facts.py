@@ -59,3 +59,9 @@ def or_unknown(source: str = "") -> Callable[[Callable[P, T]], Callable[P, T | U
 Value = bool | int | float | str | None | list[int | str]
 Facts = dict[str, Value | Unknown]
 """Dotted name (`gpu.compute_capability`) to value. A name that is absent was not asked for."""
+
+
+def known(facts: Facts, name: str) -> Value:
+    """The fact; None where it is not known, or was not asked for."""
+    value = facts.get(name)
+    return None if isinstance(value, Unknown) else value

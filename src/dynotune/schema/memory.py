@@ -1,4 +1,4 @@
-"""Where device memory goes and what fits: what `dynotune memory` says. Defined in docs/reference/records.md."""
+"""Tell where device memory goes and what fits: what `dynotune memory` says. Defined in docs/reference/records.md."""
 
 from __future__ import annotations
 
@@ -22,11 +22,17 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 class Term(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of the memory of a process. `modules`, `lines`: empty where they were not recorded."""
+    """One part of the memory of a process. `modules`, `lines`: empty where they were not recorded.
+
+    Args:
+        modules, lines: the largest.
+        blocks: of activations, what each module of a list holds with all below it: `layers.0`, `layers.1`.
+    """
 
     name: TermName
     num_bytes: int
     modules: dict[str, int] = {}
+    blocks: dict[str, int] = {}
     lines: dict[str, int] = {}
 
 
@@ -100,7 +106,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True, tag="capacity"):
-    """What fits on one card. `measured`: by batch."""
+    """Hold what fits on one card. `measured`: by batch."""
 
     card: str
     limit_bytes: int

@@ -10,7 +10,7 @@ from dynotune.schema.memory import Capacity, RankMemory
 
 
 class MemoryAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the memory of a command goes, what fits, and what would save memory. `ranks`: of the first run."""
+    """Hold where the memory of a command goes, what fits, and what would save memory. `ranks`: of the first run."""
 
     schema: str = "dynotune.memory/1"
     command: list[str] = []

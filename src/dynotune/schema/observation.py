@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from dynotune.schema.attribution import Attribution
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.memory import RankMemory
 from dynotune.schema.run import EnvironmentChange
@@ -117,7 +118,6 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         num_items, num_batches: None where it does not tell its length.
         context: how its workers are started; None without workers.
-        has_getitems: the data set can give a batch at once.
         num_begun: how often it was iterated so far; `num_drawn`: batches so far.
         batch: tensors of one batch as it came out of the loader; None where none was looked at.
         batch_is_pinnable: false where its class has no `pin_memory` and is no container that torch knows.
@@ -142,7 +142,6 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     drop_last: bool | None = None
     context: str | None = None
     is_iterable: bool = False
-    has_getitems: bool = False
     num_begun: int = 0
     num_drawn: int | None = None
     batch: list[Tensor] | None = None
@@ -227,14 +226,13 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
     """An optimizer that stepped.
 
     Args:
-        foreach, fused, capturable: as its first group has them; None: torch chooses.
+        foreach, fused: as its first group has them; None: torch chooses.
         groups_differ: in foreach or fused, so that a group sets them for itself.
     """
 
     name: str
     foreach: bool | None = None
     fused: bool | None = None
-    capturable: bool | None = None
     groups_differ: bool = False
     num_tensors: int = 0
     devices: list[str] = []
@@ -256,7 +254,6 @@ class Allocator(msgspec.Struct, frozen=True, kw_only=True):
     allocated_bytes: int
     allocated_growth_bytes: int
     reserved_bytes: int
-    inactive_split_bytes: int
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     num_alloc_retries: int
@@ -404,7 +401,6 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         rss_growth_bytes: of the process's resident memory within the window, without files and shared memory.
-        workers_rss_growth_bytes: of its loader's workers, of what each has to itself.
         threads: that ran code of the user's own within the window, that of the steps first; [] where nobody looked.
         rss_levels_bytes: of the process, at ends of steps spread evenly over the window; [] where not followed.
         graph_nodes_growth: nodes of autograd's graph that its tensors hold on to at the window's end, beyond those at
@@ -428,56 +424,10 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     periodic: list[PeriodicWork] = []
     peak_rss_bytes: int | None = None
     rss_growth_bytes: int | None = None
-    workers_rss_growth_bytes: int | None = None
     rss_levels_bytes: list[int] = []
     graph_nodes_growth: int | None = None
     graph_nodes: int | None = None
     environment_changes: list[EnvironmentChange] = []
-
-
-class Shares(msgspec.Struct, frozen=True, kw_only=True, tag="shares"):
-    """Where a step of the plain window goes; sums to 1."""
-
-    input: float
-    transfer: float
-    host: float
-    device: float
-    communication: float
-    other: float
-
-
-class LostTime(msgspec.Struct, frozen=True, kw_only=True):
-    """A cause of the trace, in shares of a step of the plain window: an upper bound of what its absence would save."""
-
-    id: str
-    share: float
-    claim: str
-    where: Place = Place()
-    evidence: list[str] = []
-
-
-class Predicted(msgspec.Struct, frozen=True):
-    """The share of a step that a setting would save, from `low` to `high`; below 0 where it would cost."""
-
-    low: float
-    high: float
-
-
-class Attribution(msgspec.Struct, frozen=True, kw_only=True, tag="attribution"):
-    """The recorded window's facts, brought to the plain window's step.
-
-    Args:
-            that would be saved without them, by running the recorded timeline again: of a wait more than its own idle
-            time, for what the host does after it would be hidden behind the device.
-    """
-
-    shares: Shares
-    lost_time: list[LostTime]
-    busy_share: float | None = None
-    slowed: float | None = None
-    notes: list[str] = []
-    counterfactual_savings: dict[str, float] = {}
-    predicted: dict[str, Predicted] = {}
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,6 +33,17 @@ EFFECTS: dict[str, str] = {
     "semantics": "it may change what the program computes",
     "system": "it changes the machine; dynotune never applies it",
 }
+LABELS = {
+    "gpu_count": "number of GPUs",
+    "gpu": "GPU",
+    "driver": "driver",
+    "torch": "torch",
+    "cuda": "CUDA of torch",
+    "python": "Python",
+    "cpu": "processor",
+    "num_cores": "number of usable cores",
+}
+"""Of facts that a recipe tells, in words."""
 _UNTOLD: tuple[object, ...] = (None, "", [], False)
 Outcome = Literal["met", "not-met", "undecided"]
 

@@ -100,19 +100,9 @@ def _patterns() -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(pattern, re.IGNORECASE | re.DOTALL) for pattern in PATTERNS)
 
 
-@functools.cache
-def _named() -> re.Pattern[str]:
-    return re.compile(_NAME, re.IGNORECASE)
-
-
-@functools.cache
-def _hint(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
-
-
 def is_name(name: str) -> bool:
     """Whether a variable, an option or a key of that name holds a secret."""
-    return _named().fullmatch(name.lstrip("-")) is not None
+    return re.fullmatch(_NAME, name.lstrip("-"), re.IGNORECASE) is not None
 
 
 def learn(env: Mapping[str, str], command: Sequence[str] = (), settings: Iterable[Setting] = ()) -> None:
@@ -171,7 +161,7 @@ def _suspicious(text: str) -> Iterator[tuple[int, int]]:
 
 def _hinted(lowered: str) -> list[tuple[int, int]]:
     """Where hints begin and end. Whether a word is there at all is found far faster than a pattern."""
-    found = [_hint(hint).finditer(lowered) for literal, hint in zip(_HINTS, HINTS, strict=True) if literal in lowered]
+    found = [re.finditer(hint, lowered) for literal, hint in zip(_HINTS, HINTS, strict=True) if literal in lowered]
     return sorted(match.span() for matches in found for match in matches)
 
 

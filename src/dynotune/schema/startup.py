@@ -104,7 +104,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     at_exit: bool = False
 
     def added_bytes(self, *names: CacheName) -> int:
-        """What it left in these caches; none where inductor was told to keep nothing, but leaves its folders."""
+        """Return what it left in these caches; none where inductor was told to keep nothing, but leaves its folders."""
         return sum(growth.size_bytes for growth in self.added if growth.name in names)
 
 

@@ -7,11 +7,11 @@ from typing import Literal
 
 import msgspec
 
+from dynotune.schema.attribution import Predicted
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Effect
-from dynotune.schema.observation import Predicted
 from dynotune.schema.recipe import Recipe
 from dynotune.schema.run import Objective as Objective
 from dynotune.schema.run import Readback, RunSpec

@@ -86,6 +86,20 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
     first_gap: Idle | None = None
     usual_gap: Idle | None = None
 
+    @property
+    def shares(self) -> Shares:
+        """The window in parts; time in which copies and communication alone ran together is communication."""
+        window_s, overlap = self.window_s or 1.0, self.overlap
+        exposed_s = overlap.communication_s + overlap.copy_and_communication_s
+        beside_s = overlap.compute_and_copy_s + overlap.compute_and_communication_s + overlap.all_s
+        idle = msgspec.structs.asdict(self.idle)
+        return Shares(
+            compute=(overlap.compute_s + beside_s) / window_s,
+            exposed_copy=overlap.copy_s / window_s,
+            exposed_communication=exposed_s / window_s,
+            **{f"idle_{name.removesuffix('_s')}": part_s / window_s for name, part_s in idle.items()},
+        )
+
 
 class HostTime(msgspec.Struct, frozen=True, kw_only=True):
     """What a process did within its window, on the thread that the steps run on. Seconds."""

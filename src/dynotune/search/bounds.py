@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from dynotune.schema.attribution import Shares
 from dynotune.schema.diagnosis import Diagnosis, Finding
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Shares
 from dynotune.schema.run import Objective
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Study

@@ -30,11 +30,11 @@ from dynotune.report.page import html
 from dynotune.report.study import long_time, spent_s
 from dynotune.schema import document
 from dynotune.schema import recipe as recipe_file
+from dynotune.schema.attribution import Attribution
 from dynotune.schema.comparison import MARGIN
 from dynotune.schema.diagnosis import Diagnosis, UpperBound
 from dynotune.schema.errors import CannotRunHere, DynotuneError, RecordError, StatisticsError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Attribution
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Attempt, BaseRecipe, BreakEven, Study

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 
+from dynotune.schema.attribution import Predicted
 from dynotune.schema.comparison import Comparison
-from dynotune.schema.observation import Predicted
 from dynotune.schema.run import Objective
 from dynotune.schema.setting import Setting
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import Literal, TypeVar
 
 from dynotune.schema.trace_summary import Cause, CauseChange, Place, TraceDifference, TraceSummary
+from dynotune.text import words
 
 T = TypeVar("T")
 NO_PROOF = "one recording of each proves nothing, `dynotune compare` measures in pairs"
@@ -53,7 +54,7 @@ def _verdict(
         which = "The trace before" if before_s is None else "The trace after"
         which = "Neither trace" if before_s is after_s else which
         return f"{which} holds anything with a duration, so nothing can be compared."
-    lengths = f"{_duration(before_s)} before and {_duration(after_s)} after"
+    lengths = f"{words.duration(before_s)} before and {words.duration(after_s)} after"
     if per == "step":
         by = f" ({after_s / before_s - 1:+.1%})" if before_s else ""
         told = f"A step took {lengths}{by.replace('-', '−')}"
@@ -118,12 +119,7 @@ def _at(where: Place) -> str:
 
 def _lengths(change: CauseChange) -> str:
     # A trace that does not name a cause need not be free of it.
-    before, after = (_duration(seconds) if seconds else "not seen" for seconds in (change.before_s, change.after_s))
+    before, after = (
+        words.duration(seconds) if seconds else "not seen" for seconds in (change.before_s, change.after_s)
+    )
     return f"{before} before and {after} after"
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= 0.9995 * size:
-            return f"{seconds / size:.3g} {unit}" if seconds < 99.95 * size else f"{seconds / size:,.0f} {unit}"
-    return f"{seconds * 1e6:.3g} µs" if seconds < 99.95e-6 else f"{seconds * 1e6:.0f} µs"

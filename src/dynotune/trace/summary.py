@@ -16,7 +16,6 @@ from dynotune.schema.trace_summary import (
     Kernels,
     Overlap,
     Place,
-    Shares,
     TraceSummary,
 )
 from dynotune.trace.causes import ranking
@@ -50,7 +49,7 @@ def summarise(timelines: Sequence[Timeline]) -> TraceSummary:
     facts = [gather(timeline) for timeline in timelines]
     compared = ranks.compare(timelines, [one.window for one in facts], [one.steps for one in facts])
     lead = max(facts, key=lambda one: one.window_ns)
-    shares = _shares(lead.busiest, lead.window_ns) if lead.busiest is not None and lead.window_ns else None
+    shares = _device_time(lead, lead.device).shares if lead.device is not None and lead.window_ns else None
     found = ranking.causes(facts, compared)
     of_operators = [row for one in facts for row in operators.facts(one.timeline, one.window)]
     return TraceSummary(
@@ -139,17 +138,6 @@ def _device_time(facts: RankFacts, index: int) -> DeviceTime:
         late_s=facts.devices[index].gaps.late_ns() / 1e9,
         first_gap=first,
         usual_gap=usual,
-    )
-
-
-def _shares(on_device: OnDevice, window_ns: int) -> Shares:
-    busy, idle_ns = on_device.busy, on_device.gaps.idle_ns()
-    return Shares(
-        compute=busy.any_compute_ns / window_ns,
-        exposed_copy=busy.copy_ns / window_ns,
-        # Copies under a collective count as communication: so the parts sum to the window.
-        exposed_communication=(busy.communication_ns + busy.copy_and_communication_ns) / window_ns,
-        **{f"idle_{cause}": time_ns / window_ns for cause, time_ns in idle_ns.items()},
     )
 
 

@@ -6,13 +6,16 @@ the longer stands first, so an enclosing span precedes what it encloses.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Ints = NDArray[np.int64]
 UNKNOWN = -1
@@ -106,11 +109,8 @@ class MemoryMarks:
 class DeviceProperties:
     """A GPU as the recorder describes it; None and "" for what it leaves out."""
 
-    index: int
     name: str = ""
-    total_memory_bytes: int | None = None
     compute_capability: tuple[int, int] | None = None
-    num_multiprocessors: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +152,27 @@ class Timeline:
         return sorted({*device[:1].tolist(), *device[others].tolist()})
 
 
-Spans = TypeVar("Spans", HostSpans, DeviceSpans)
+Table = TypeVar("Table", bound="DataclassInstance")
+"""Columns of equal length."""
 
 
-def taken(spans: Spans, rows: Ints) -> Spans:
-    """Some of the spans, by number."""
-    return type(spans)(*(getattr(spans, column.name)[rows] for column in fields(spans)))
+def taken(table: Table, rows: Ints | NDArray[np.bool_] | slice) -> Table:
+    """Some of the rows; `rows` indexes as numpy does."""
+    return type(table)(*(getattr(table, column.name)[rows] for column in fields(table)))
+
+
+def joined(parts: Sequence[Table]) -> Table:
+    """The rows of one table after those of another."""
+    columns = ([getattr(part, column.name) for part in parts] for column in fields(parts[0]))
+    return type(parts[0])(*map(np.concatenate, columns))
+
+
+def by_alphabet(names: Mapping[str, int]) -> tuple[list[str], Ints]:
+    """The names by alphabet, so that the order of a file does not show, and what each number becomes there."""
+    ordered = sorted(names)
+    number = np.empty(len(ordered), dtype=np.int64)
+    number[[names[name] for name in ordered]] = np.arange(len(ordered))
+    return ordered, number
 
 
 def touching(spans: HostSpans | DeviceSpans, window: tuple[int, int]) -> NDArray[np.bool_]:

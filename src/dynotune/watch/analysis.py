@@ -22,7 +22,7 @@ WINDOW_S, LONGEST_WINDOW_S, FEWEST_STEPS = 10.0, 60.0, 10
 MINUTE_S = 60.0
 INPUT_BOUND, DEVICE_BOUND, DEVICE_IDLE = 0.25, 0.85, 0.05
 STILL = 0.6
-"""Of a bound: what is so stays so until it is below this, for shares of ten seconds vary."""
+"""Part of a bound: a cause stays until its share is below this, for shares of ten seconds vary."""
 FEWEST_BINS, LONG_STEP_S, FEWEST_LONG = 5, 5.0, 3
 """Seconds with steps that a pace needs; steps that are long fill fewer."""
 DROP, BELOW_ALL = 0.9, 0.97

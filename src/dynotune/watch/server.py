@@ -41,6 +41,8 @@ class Server:
         self.host = host
         if not port.isdigit() or int(port) > 65535 or not host:
             raise UsageError(f"--serve {address} is no address.", hint="For example --serve 127.0.0.1:8000.")
+        if token is not None and not token.strip():
+            raise UsageError("--token is empty.", hint="Give a word that nobody guesses.")
         if not _is_loopback(self.host) and token is None:
             raise UsageError(
                 f"{self.host} can be reached from other machines, and there is no token.",

@@ -78,7 +78,7 @@ class Watcher:
 
     def _view(self, now: float) -> View:
         follower, step = self.follower, max((rank.num_steps for rank in self.follower.ranks.values()), default=0)
-        rows, room = follower.processes.rows, probe.host_memory.facts().get("host.memory_available_bytes")
+        rows, room = follower.processes.rows, probe.host_memory.available_bytes()
         look = Look(
             now, follower.begun_s or now, follower.store, [] if isinstance(follower.gpus, Unknown) else follower.gpus,
             rows, room if isinstance(room, int) else None, self._num_cpus, step,

@@ -13,10 +13,11 @@ def main(job):
     package.__path__ = [job["agent"]]
     sys.modules["_dynotune_agent"] = package
     from _dynotune_agent.apply.settings import Settings
+    from _dynotune_agent.core.errors import ErrorLog
     from _dynotune_agent.core.hooks import AfterImport
 
     events = []
-    settings = Settings(job["settings"], events.append)
+    settings = Settings(job["settings"], events.append, ErrorLog(events.append))
     settings.before_torch()
     hooks = AfterImport(raised)
     hooks.install()

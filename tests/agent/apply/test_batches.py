@@ -106,6 +106,25 @@ out["num"] = len(list(loader))
     assert done.errors() == []
 
 
+def test_a_sampler_that_is_made_anew_and_samples_that_came_later_keep_their_order(child):
+    done = child(
+        """
+import torch
+from torch.utils.data import DataLoader, RandomSampler
+rows = [torch.zeros(1 + at % 7) for at in range(40)]
+loader = DataLoader(rows, 4, shuffle=True, collate_fn=list)
+again = type(loader.batch_sampler)(RandomSampler(rows), batch_size=4, drop_last=False)
+out["again"] = sorted(at for batch in again for at in batch) == list(range(40))
+out["first"] = sum(len(batch) for batch in loader)
+rows += [torch.zeros(3)] * 8
+out["later"] = sum(len(batch) for batch in DataLoader(rows, 4, shuffle=True, collate_fn=list))
+out["grown"] = sum(len(batch) for batch in loader)
+""",
+        "loader.batches=by-length",
+    )
+    assert done.out == {"again": True, "first": 40, "later": 48, "grown": 48}
+
+
 def test_loaders_are_pickled_and_iterated_by_workers_as_before(child):
     done = child(
         SEQUENCES
@@ -120,6 +139,7 @@ out["kind"] = type(pickle.loads(pickle.dumps(loader.batch_sampler))).__name__
     assert done.out == {"num": 1003, "kind": "BatchSampler"}
 
 
+@pytest.mark.long
 def test_transformers_trainer_gets_batches_by_length_in_its_own_loader(child, tmp_path):
     pytest.importorskip("transformers")
     done = child(

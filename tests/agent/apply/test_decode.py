@@ -120,6 +120,7 @@ out["shapes"] = [list(batch.shape) for batch in DataLoader(Files(), 4, num_worke
     assert done.readback["decode.backend"]["detail"].startswith("12 files; ")
 
 
+@pytest.mark.long
 def test_what_another_decoder_takes_is_still_timed_as_decoding(script, run_under_agent):
     pytest.importorskip("simplejpeg")
     program = (

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 ALONE = """
 import os, torch
 import torch.distributed as dist
@@ -68,6 +70,7 @@ def test_a_program_that_wraps_nothing_is_told_so(child):
     assert "built no DistributedDataParallel" in done.readback["ddp.static_graph"]["detail"]
 
 
+@pytest.mark.long
 def test_every_rank_has_it_and_learns_the_same(tmp_path):
     (tmp_path / "ranks.py").write_text(RANKS)
     ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "ranks.py"]

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from dynotune.agent.facts import memory  # noqa: E402
-from dynotune.agent.facts.memory import Garbage, Graphs, num_nodes  # noqa: E402
+from dynotune.agent.facts.memory import Garbage, graphs, num_nodes  # noqa: E402
 
 
 class Odd(torch.Tensor):
@@ -19,18 +19,16 @@ def train(keep):
     net, kept = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1)), []
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     odd = torch.zeros(2).as_subclass(Odd)
-    graphs = Graphs()
-    graphs.torch_is_here(torch)
     for number in range(12):
         if number == 2:
-            graphs.begin()
+            before = num_nodes(torch)
         loss = net(torch.randn(8, 4)).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         keep(kept, loss)
     assert type(odd) is Odd
-    return graphs.facts()["graph_nodes_growth"]
+    return graphs(torch, before)["graph_nodes_growth"]
 
 
 def sums_up(kept, loss):
@@ -57,10 +55,7 @@ def test_what_is_too_much_to_count_is_not_known(monkeypatch):
     for _ in range(9):
         held = held * 2
     assert num_nodes(torch) == 5
-    graphs = Graphs()
-    graphs.torch_is_here(torch)
-    graphs.begin()
-    assert graphs.facts() == {"graph_nodes_growth": None, "graph_nodes": None}
+    assert graphs(torch, before=5) == {"graph_nodes_growth": None, "graph_nodes": None}
     monkeypatch.setattr(memory, "MOST_OBJECTS", 5)
     assert num_nodes(torch) is None
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sys
 import threading
 import time
 import types
+import weakref
 from pathlib import Path
 
 import pytest
@@ -143,6 +145,35 @@ def test_no_frame_of_the_program_is_held_on_to_between_two_looks(looking, monkey
     monkeypatch.setattr(lines, "time", types.SimpleNamespace(**{**vars(time), "sleep": sleep}))
     looking(parses)
     assert held == []
+
+
+def test_what_functions_of_other_threads_had_ends_with_them_and_waits_for_no_collection(looking):
+    """In a worker forked meanwhile, a collection would free pinned batches of its parent, which ends the worker."""
+
+    class Batch:
+        pass
+
+    def works() -> None:
+        batch = Batch()
+        made.append(weakref.ref(batch))
+        parses()
+
+    def goes_on() -> None:
+        while not over.is_set():
+            works()
+
+    made: list[weakref.ref[Batch]] = []
+    over, thread = threading.Event(), threading.Thread(target=goes_on)
+    gc.disable()
+    try:
+        thread.start()
+        looking(parses)
+        over.set()
+        thread.join()
+        kept = [batch for batch in made if batch() is not None]
+    finally:
+        gc.enable()
+    assert kept == []
 
 
 def test_each_look_at_the_steps_is_known_with_its_step_and_its_stack(monkeypatch):

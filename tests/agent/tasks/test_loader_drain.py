@@ -27,23 +27,23 @@ def iterator_of(batches, *, num_workers=0):
 def test_what_was_prefetched_is_left_out_and_the_largest_batch_is_kept():
     batches = [torch.zeros(4, 2)] * 9 + [torch.zeros(3, 2)]
     iterator, following = iterator_of(batches)
-    found = drain(following, iterator, fewest=2, skip=3, begun_s=None)
-    assert (found.fields["num_batches"], found.fields["num_skipped"]) == (7, 3)
-    assert found.fields["num_samples"] == 6 * 4 + 3
-    assert len(found.batch) == 4
-    assert not found.fields["whole_epoch"]
+    batch, fields = drain(following, iterator, fewest=2, skip=3, begun_s=None)
+    assert (fields["num_batches"], fields["num_skipped"]) == (7, 3)
+    assert fields["num_samples"] == 6 * 4 + 3
+    assert len(batch) == 4
+    assert not fields["whole_epoch"]
 
 
 def test_a_short_epoch_is_taken_whole_from_its_begin_or_not_at_all():
     batches = [torch.zeros(4, 2)] * 5
     iterator, following = iterator_of(batches)
-    late = drain(following, iterator, fewest=8, skip=3, begun_s=None)
-    assert late.fields is None
-    assert late.batch is batches[-1]
+    batch, fields = drain(following, iterator, fewest=8, skip=3, begun_s=None)
+    assert fields is None
+    assert batch is batches[-1]
     iterator, following = iterator_of(batches)
-    whole = drain(following, iterator, fewest=8, skip=3, begun_s=0.0)
-    assert (whole.fields["num_batches"], whole.fields["num_samples"], whole.fields["num_skipped"]) == (5, 20, 0)
-    assert whole.fields["whole_epoch"]
+    _, fields = drain(following, iterator, fewest=8, skip=3, begun_s=0.0)
+    assert (fields["num_batches"], fields["num_samples"], fields["num_skipped"]) == (5, 20, 0)
+    assert fields["whole_epoch"]
 
 
 def test_the_end_of_an_epoch_that_gave_nothing_is_the_programs():

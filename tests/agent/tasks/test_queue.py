@@ -28,7 +28,7 @@ class Noted(Task):
         return num_steps + 1
 
     def step_ended(self, num_steps):
-        self.complete({"at": num_steps})
+        self.complete(at=num_steps)
         return num_steps
 
 

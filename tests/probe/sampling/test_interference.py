@@ -5,10 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynotune.probe import foreign, judge
-from dynotune.probe.sampling.interference import growth, other_cpu_s
+from dynotune.probe import judge
+from dynotune.probe.sampling.counter_deltas import Window, growth
 from dynotune.probe.sources.samples import Cores, Gpu, GpuProcess, Quota, Sample, Swap, Tree
-from dynotune.schema.facts import Unknown
+from dynotune.schema.facts import Missing, Unknown
+
+
+def foreign(samples: list[Sample], begin_s: float, end_s: float) -> list[str]:
+    return judge(samples, begin_s, end_s).foreign
 
 
 def sample(time_s: float, **parts: object) -> Sample:
@@ -330,6 +334,7 @@ def test_a_counter_that_falls_is_unknown():
 
 def test_other_cpu_time_is_what_neither_the_tree_nor_dynotune_used():
     samples = run(lambda t: sample(t, cores=cores(t, busy=1.5), tree=tree(t, 1.0), own_cpu_s=0.1 * t))
-    assert other_cpu_s(samples, 2, 4) == pytest.approx(0.8)
+    assert Window(samples, 2, 4).other_cpu_s() == pytest.approx(0.8)
     blind = run(lambda t: sample(t, tree=Unknown("gone")))
-    assert other_cpu_s(blind, 2, 4) == Unknown("gone")
+    with pytest.raises(Missing, match="gone"):
+        Window(blind, 2, 4).other_cpu_s()

@@ -11,7 +11,7 @@ import pytest
 
 from dynotune.probe import Sampler, descendants, host, judge, read_samples
 from dynotune.probe.sampling import sampler as sampling
-from dynotune.probe.sampling.interference import other_cpu_s
+from dynotune.probe.sampling.counter_deltas import Window
 from dynotune.probe.sources import counters
 from dynotune.probe.sources.samples import SCHEMA, SamplesFile
 from dynotune.schema.errors import RecordError
@@ -239,7 +239,7 @@ def test_a_busy_process_is_foreign_to_one_that_does_not_know_it_and_its_own_to_o
         finally:
             busy.kill()
     seen_by_stranger, seen_by_owner = (
-        other_cpu_s([begin, end], begin.time_s, end.time_s) for begin, end in zip(first, last, strict=True)
+        Window([begin, end], begin.time_s, end.time_s).other_cpu_s() for begin, end in zip(first, last, strict=True)
     )
     assert used_s >= 1
     assert seen_by_stranger > seen_by_owner

@@ -15,7 +15,7 @@ from dynotune.report.page import plots
 from dynotune.report.page.plot_axes import ratio_axis
 from dynotune.report.study.commands import compares, repeats
 from dynotune.report.study.header import arrow, pays_off
-from dynotune.report.study.rows import ablated, joints, level, long_time, medians, parts_of, saved, tried
+from dynotune.report.study.rows import Tried, ablated, joints, level, long_time, medians, parts_of, saved, tried
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import BreakEven, Candidate, Estimate
 from dynotune.text import words
@@ -282,3 +282,11 @@ def test_commands_of_a_study_that_began_from_a_recipe_have_its_settings():
     assert compared and all(
         "compare cudnn.benchmark=true" in line and "--baseline cudnn.benchmark=true" in line for line in compared
     )
+
+
+@pytest.mark.parametrize(("ci", "word"), [((1.1, 1.5), "proved"), ((0.9, 1.5), "in recipe"), (None, "in recipe")])
+def test_a_setting_that_was_proved_only_with_others_is_not_called_proved_itself(ci, word):
+    setting = Setting("loader.num_workers", 2)
+    own = None if ci is None else Estimate(arm="a", against="", phase="switch", speedup=1.2, ci=ci, num_blocks=6)
+    row = Tried(Candidate(setting=setting, effect="exact"), "proved", "", own, None)
+    assert row.word == word

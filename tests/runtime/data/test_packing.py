@@ -83,6 +83,7 @@ def test_one_sequence_shows_nothing():
         check_packing(Attention(), SAMPLES[:1])
 
 
+@pytest.mark.long
 def test_a_causal_model_of_transformers_passes_only_without_the_cache_that_makes_it_forget_positions():
     transformers = pytest.importorskip("transformers")
     small = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}

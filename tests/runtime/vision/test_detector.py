@@ -536,6 +536,7 @@ threading.Thread(target=work).start()
 """
 
 
+@pytest.mark.long
 def test_a_thread_may_use_a_detector_when_the_main_thread_has_ended():
     done = subprocess.run(
         [sys.executable, "-c", ENDED],

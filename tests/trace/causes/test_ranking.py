@@ -338,7 +338,7 @@ def test_what_a_busy_device_spends_its_time_on(kernel: str, capability: tuple[in
     step = Step().kernel(TENSOR_GEMM, 0, 60 * MS).kernel(kernel, 60 * MS, 80 * MS, returned=5)
     step.kernel(TENSOR_GEMM, 80 * MS, 100 * MS, returned=6)
     if capability is not None:
-        step.made.properties[0] = DeviceProperties(index=0, compute_capability=capability)
+        step.made.properties[0] = DeviceProperties(compute_capability=capability)
     found = step.causes()
     assert set(found) == expected
     assert all(lost(cause) == 20 * MS for cause in found.values())

@@ -238,7 +238,7 @@ def test_devices_are_described_through_the_numbers_of_their_process(export):
         "TARGET_INFO_CUDA_DEVICE", gpuId=0, cudaId=0, pid=20
     )
     first, second = export(made)
-    assert first.properties == {0: DeviceProperties(0, "NVIDIA H100", 80 << 30, (9, 0), 132)}
+    assert first.properties == {0: DeviceProperties("NVIDIA H100", (9, 0))}
     assert second.properties[0].name == "NVIDIA A100"
     # Without the map only what all GPUs have in common is known.
     first, _ = export(made, omit=["TARGET_INFO_CUDA_DEVICE"])
@@ -251,7 +251,7 @@ def test_devices_are_described_through_the_numbers_of_their_process(export):
 
 def test_what_a_gpu_does_not_tell_is_none(export):
     (timeline,) = export(NsysMade().row("TARGET_INFO_GPU", id=0, name=None).kernel("a", 0, 1))
-    assert timeline.properties[0] == DeviceProperties(0)
+    assert timeline.properties[0] == DeviceProperties()
 
 
 def test_the_rank_is_the_one_of_mpi(export):

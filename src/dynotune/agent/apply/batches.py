@@ -6,21 +6,15 @@ stay what they are. A loader keeps its order where this says nothing, and where 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import random
 from array import array
 from itertools import count, islice
 
+from ..core.annotations import Answer, Any, Event, Iterator, Planned
 from ..core.covers import covers
 from .site import Site, answer
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    from ..core.hooks import Event
-    from .site import Answer, Planned
 
 _READING_S = 5.0
 _NUM_BATCHES = 50
@@ -40,9 +34,10 @@ class BatchesSite(Site):
 
         class ByLength(data.BatchSampler):  # type: ignore[misc, name-defined]
             lengths: Any = None
+            dataset: Any = None  # of one that a framework makes anew
 
             def __iter__(self) -> Iterator[list[int]]:
-                if self.lengths is None:
+                if self.lengths is None and self.dataset is not None:
                     self.lengths = site._lengths(self.dataset)
                 return sorted_batches(self, self.lengths) if self.lengths else super().__iter__()
 
@@ -62,7 +57,7 @@ class BatchesSite(Site):
             loader.__dict__["batch_sampler"] = batches  # past the refusal to have it changed
 
     def _lengths(self, dataset: Any) -> array[int]:
-        """Of all samples; empty where they cannot be had, or tell nothing."""
+        """Return those of all samples; none where they cannot be had, or tell nothing."""
         try:
             lengths = read_lengths(dataset)
             if len(set(lengths)) < 2:
@@ -73,12 +68,12 @@ class BatchesSite(Site):
         self._num += 1
         return lengths
 
-    def readback(self) -> list[Answer]:
+    def read(self, setting: Planned) -> Answer:
         witness = "batch samplers of the loaders drawn from"
         if self._num:
-            return [answer(self.setting, self.value, witness, True, self._refused)]
+            return answer(setting, self.value, witness, True, self._refused)
         nothing = "the program drew from no DataLoader that shuffles and makes batches of several samples"
-        return [answer(self.setting, None, witness, False, self._refused or nothing)]
+        return answer(setting, None, witness, False, self._refused or nothing)
 
 
 def sorted_batches(batches: Any, lengths: array[int]) -> Iterator[list[int]]:
@@ -88,7 +83,9 @@ def sorted_batches(batches: Any, lengths: array[int]) -> Iterator[list[int]]:
     for number in count():
         window = rest + list(islice(indices, size * _NUM_BATCHES))
         whole = len(window) // size * size
-        found, rest = sorted(window[:whole], key=lengths.__getitem__), window[whole:]
+        found, rest = window[:whole], window[whole:]
+        with contextlib.suppress(IndexError, TypeError):  # later samples have no length: they keep their order
+            found = sorted(found, key=lengths.__getitem__)
         cut = [found[at : at + size] for at in range(0, whole, size)]
         random.Random(number).shuffle(cut)
         yield from cut

@@ -8,16 +8,9 @@ import types
 import weakref
 from threading import get_ident
 
+from ..core.annotations import Answer, Any, Callable, Event, Planned
 from ..core.covers import covers
 from .site import Site, answer
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from ..core.hooks import Event
-    from .site import Answer, Planned
 
 _PLAIN = (int, float, bool, complex, type(None))
 
@@ -101,40 +94,29 @@ class CompileSite(Site):
             self.torch.nn.Module.compile(module, mode=self.value)
         self._roots.append(weakref.ref(module))
 
-    def readback(self) -> list[Answer]:
+    def read(self, setting: Planned) -> Answer:
         if self.value == "off":
-            return [self._read_off()]
+            return self._read_off(setting)
         witness = "_compiled_call_impl of the outermost modules"
         roots = [root for root in (ref() for ref in self._roots) if root is not None]
         if not roots:
             detail = "; ".join(self._refused) or "no outermost module was called"
-            return [answer(self.setting, None, witness, False, detail)]
+            return answer(setting, None, witness, False, detail)
         compiled = all(root._compiled_call_impl is not None for root in roots)
         inside = [root for root in roots if isinstance(root._compiled_call_impl, CompiledInside)]
         details = [*self._refused, *("%s in the calls that it makes of itself" % type(one).__name__ for one in inside)]
-        return [
-            answer(
-                self.setting,
-                self.value if compiled else "off",
-                witness,
-                compiled and not self._refused,
-                "; ".join(dict.fromkeys(details)),
-            )
-        ]
+        detail = "; ".join(dict.fromkeys(details))
+        return answer(setting, self.value if compiled else "off", witness, compiled and not self._refused, detail)
 
-    def _read_off(self) -> Answer:
+    def _read_off(self, setting: Planned) -> Answer:
         if not self._num_skipped:
-            return answer(self.setting, "off", "calls of torch.compile", True, "the program compiles nothing")
+            return answer(setting, "off", "calls of torch.compile", True, "the program compiles nothing")
         eval_frame = sys.modules.get("torch._dynamo.eval_frame")
         stance = getattr(getattr(eval_frame, "_stance", None), "stance", None)
         if stance is None:
-            return answer(self.setting, "off", "calls of torch.compile", True, "made with disable=True")
-        return answer(
-            self.setting,
-            "off" if stance == "force_eager" else "on",
-            "torch.compiler's stance",
-            stance == "force_eager",
-        )
+            return answer(setting, "off", "calls of torch.compile", True, "made with disable=True")
+        is_off = stance == "force_eager"
+        return answer(setting, "off" if is_off else "on", "torch.compiler's stance", is_off)
 
 
 def why_not(torch: Any, module: Any) -> str:

@@ -9,28 +9,35 @@ from __future__ import annotations
 
 import importlib
 import io
+import mmap
+import os
 import struct
 
+from ..core.annotations import AfterImport, Answer, Any, Callable, Decode, Event, Planned
 from ..core.covers import covers
 from ..core.decoders import BACKENDS
 from ..core.errors import by_a_signal
-from ..core.shared_counts import SharedCounts
 from .site import Site, answer
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from ..core.decoders import Decode
-    from ..core.hooks import AfterImport, Event
-    from .site import Answer, Planned
-
-_NUM_COMPARED = 8
+_NUM_COMPARED, _ROWS = 8, 256
 FORMAT, DEPTH, DAMAGED, SCALED, FAILED = _LEFT = (
     "of another format", "of CMYK or another depth", "cut short or damaged", "scaled by draft()", "not decoded",
 )  # fmt: skip
 _DECODED, _COMPARED, _LARGEST, _MEAN = range(len(_LEFT), len(_LEFT) + 4)
+
+
+class SharedCounts:
+    """`num` numbers, 0 at first, that a process and those forked from it add to, each in a row of its own."""
+
+    def __init__(self, num: int) -> None:
+        self._num, self._values = num, memoryview(mmap.mmap(-1, _ROWS * num * 8)).cast("d")
+
+    def add(self, index: int, value: float = 1.0) -> None:
+        self._values[os.getpid() % _ROWS * self._num + index] += value
+
+    def each(self, index: int) -> list[float]:
+        """Return the counts of all processes."""
+        return list(self._values[index :: self._num])
 
 
 class NotExact(Exception):
@@ -86,7 +93,7 @@ class DecodeSite(Site):
         image.tile = []
         if getattr(image, "_exclusive_fp", False) and image._close_exclusive_fp_after_loading:
             image.fp.close()
-            image.fp = None
+        image.fp = None
 
     def _backend(self) -> Decode:
         try:
@@ -103,17 +110,17 @@ class DecodeSite(Site):
         counts.add(_MEAN, float(difference.mean()))
         counts.add(_COMPARED)
 
-    def readback(self) -> list[Answer]:
+    def read(self, setting: Planned) -> Answer:
         *left, decoded, compared, largest, mean = (sum(self._counts.each(at)) for at in range(_MEAN + 1))
         kept = ", ".join("%d %s" % (num, reason) for num, reason in zip(left, _LEFT) if num)
         kept = "left to Pillow: %s" % kept if kept else ""
         witness = "JPEG files decoded in this process and those forked from it"
         if not decoded:
-            return [answer(self.setting, None, witness, False, kept or "Pillow was asked to decode nothing")]
+            return answer(setting, None, witness, False, kept or "Pillow was asked to decode nothing")
         found = "%d files; in %d of them pixels differ by at most %d of 255, on average by %.3g" % (
             decoded, compared, largest, mean / max(1, compared),
         )  # fmt: skip
-        return [answer(self.setting, self.value, witness, True, "; ".join(filter(None, (found, kept))))]
+        return answer(setting, self.value, witness, True, "; ".join(filter(None, (found, kept))))
 
 
 def shape_of(data: bytes) -> tuple[int, int, int]:

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
+from ..core.annotations import Answer, Any, BoundArguments, Event, Planned
 from .site import Site, answer, cover_constructor, resolve
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from inspect import BoundArguments
-    from typing import Any
-
-    from ..core.hooks import Event
-    from .site import Answer, Planned
 
 _HOOK = "comm_hook"
 _MIB = 1024 * 1024
@@ -55,10 +48,7 @@ class DistributedSite(Site):
         names = [getattr(hook, "__name__", "").replace("_compress_hook", "") for hook, _ in module._comm_hooks]
         self._found.setdefault(_HOOK, set()).add(names[0] if names else "none")
 
-    def readback(self) -> list[Answer]:
-        return [self._read(setting) for setting in self.planned]
-
-    def _read(self, setting: Planned) -> Answer:
+    def read(self, setting: Planned) -> Answer:
         found, asked = self._found.get(setting["site"]["argument"], set()), setting["value"]
         witness = "what DistributedDataParallel was built with"
         if not found:

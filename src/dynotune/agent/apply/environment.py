@@ -13,18 +13,8 @@ import functools
 import os
 import sys
 
+from ..core.annotations import Answer, Any, Event, Name, Planned
 from .site import Site, answer
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from os import PathLike
-    from typing import Any
-
-    from ..core.hooks import Event
-    from .site import Answer, Planned
-
-    Name = str | bytes | PathLike[str] | PathLike[bytes]
-    Effect = tuple[str, str] | None
 
 _UNSET = "@unset"
 # In place of a secret, which is not written into the plan: the process was started with it.
@@ -125,22 +115,15 @@ class EnvironmentSite(Site):
     def is_kept(self, name: str) -> bool:
         return name in self._names
 
-    def readback(self) -> list[Answer]:
-        return [self._read(setting, setting["site"]["name"]) for setting in self.planned]
-
-    def _read(self, setting: Planned, name: str) -> Answer:
+    def read(self, setting: Planned) -> Answer:
+        name = setting["site"]["name"]
         found = c_getenv(name)
         asked = None if setting["value"] == _UNSET else str(setting["value"])
         effect = seen_effect(name, asked) if asked is not None and found == asked else None
         if effect is not None:
             return answer(setting, effect[0], effect[1], effect[0] == asked, _what_the_program_wrote(name))
-        return answer(
-            setting,
-            _UNSET if found is None else found,
-            "the process's environment (getenv)",
-            found == asked,
-            _what_the_program_wrote(name),
-        )
+        detail, witness = _what_the_program_wrote(name), "the process's environment (getenv)"
+        return answer(setting, _UNSET if found is None else found, witness, found == asked, detail)
 
 
 def _with_secret(setting: Planned) -> Planned:
@@ -161,13 +144,10 @@ class AllocatorSite(EnvironmentSite):
     def before_torch(self) -> None:
         _kept.add(self._variables)
 
-    def readback(self) -> list[Answer]:
+    def read(self, setting: Planned) -> Answer:
         conf, witness = self._settings_in_force()
         if conf is None:
-            return [answer(setting, None, "none", None, witness) for setting in self.planned]
-        return [self._compare(setting, conf, witness) for setting in self.planned]
-
-    def _compare(self, setting: Planned, conf: dict[str, str], witness: str) -> Answer:
+            return answer(setting, None, "none", None, witness)
         key, asked = setting["site"]["key"], setting["site"]["text"]
         found = conf.get(key)
         detail = "" if found == asked else "the allocator works with " + str(conf)
@@ -193,12 +173,9 @@ class AllocatorSite(EnvironmentSite):
 class PreloadSite(Site):
     """`host.malloc`."""
 
-    def readback(self) -> list[Answer]:
+    def read(self, setting: Planned) -> Answer:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             mapped = {os.path.basename(line.split()[-1]) for line in maps if "/" in line}
-        return [self._read(setting, mapped) for setting in self.planned]
-
-    def _read(self, setting: Planned, mapped: set[str]) -> Answer:
         found = "system"
         for name, libraries in setting["site"]["libraries"].items():
             if any(file.startswith(library.split(".so")[0] + ".so") for library in libraries for file in mapped):
@@ -246,7 +223,7 @@ def _what_the_program_wrote(name: str) -> str:
 _LOADING_MODES = {1: "EAGER", 2: "LAZY"}
 
 
-def seen_effect(name: str, asked: str) -> Effect:
+def seen_effect(name: str, asked: str) -> tuple[str, str] | None:
     """Tell the value that the variable came to, written as it is set, and who says so; None if nobody says (yet)."""
     try:
         if name == "TORCHINDUCTOR_COMPILE_THREADS":
@@ -256,13 +233,13 @@ def seen_effect(name: str, asked: str) -> Effect:
         return None
 
 
-def _compile_threads() -> Effect:
+def _compile_threads() -> tuple[str, str] | None:
     config: Any = sys.modules.get("torch._inductor.config")
     threads = getattr(config, "compile_threads", None)
     return None if threads is None else (str(threads), "torch._inductor.config.compile_threads")
 
 
-def _module_loading() -> Effect:
+def _module_loading() -> tuple[str, str] | None:
     """Asked only once torch has started CUDA: the driver knows it by then, and a question starts nothing."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
+from ..core.annotations import Answer, Any, Event, Planned
 from ..core.covers import covers
 from .site import Site, answer, resolve, text
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..core.hooks import Event
-    from .site import Answer, Planned
 
 # The newer per-backend attribute speaks of formats where the older call speaks of precision.
 _FORMAT_TO_PRECISION = {"ieee": "highest", "none": "highest", "tf32": "high", "bf16": "medium"}
@@ -75,12 +69,9 @@ class GlobalSite(Site):
             self._changes.setdefault(knob, []).append(text(found))
             self.event({"event": "setting_put_back", "knob": knob, "found": text(found)})
 
-    def readback(self) -> list[Answer]:
+    def read(self, setting: Planned) -> Answer:
         if self.torch is None:
-            return [answer(s, None, "none", False, "the program did not import torch") for s in self.planned]
-        return [self._read(setting) for setting in self.planned]
-
-    def _read(self, setting: Planned) -> Answer:
+            return answer(setting, None, "none", False, "the program did not import torch")
         knob, site = setting["knob"], setting["site"]
         witness = site["path"] if site["type"] == "attr" else site["get"] + "()"
         try:

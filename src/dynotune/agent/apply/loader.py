@@ -9,16 +9,9 @@ from __future__ import annotations
 
 import weakref
 
+from ..core.annotations import Answer, Any, BoundArguments, Event, Planned
 from ..core.worker_sharding import shards_by_worker
 from .site import Site, answer, cover_constructor, text
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from inspect import BoundArguments
-    from typing import Any
-
-    from ..core.hooks import Event
-    from .site import Answer, Planned
 
 _NEED_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
 _MAX_LOADERS = 64
@@ -90,10 +83,8 @@ class LoaderSite(Site):
         if len(self._drawn) < _MAX_LOADERS:
             self._drawn.append((found, refused))
 
-    def readback(self) -> list[Answer]:
-        return [self._read(setting, setting["site"]["argument"]) for setting in self.planned]
-
-    def _read(self, setting: Planned, name: str) -> Answer:
+    def read(self, setting: Planned) -> Answer:
+        name = setting["site"]["argument"]
         if not self._drawn:
             detail = "the program drew from no torch DataLoader"
             return answer(setting, None, "the loaders drawn from", False, detail)

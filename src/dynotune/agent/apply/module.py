@@ -8,15 +8,9 @@ from __future__ import annotations
 
 import weakref
 
+from ..core.annotations import Answer, Any, Args, Event, Kwargs, Planned, Surroundings
 from ..core.covers import covers
 from .site import Site, answer
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..core.hooks import Event
-    from .site import Answer, Args, Around, Kwargs, Planned
 
 
 class ChannelsLastSite(Site):
@@ -24,12 +18,9 @@ class ChannelsLastSite(Site):
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
+        self.wants_around = bool(self.value)
         self._format: Any = None
         self._weights: list[weakref.ref[Any]] = []
-
-    @property
-    def wants_around(self) -> bool:
-        return bool(self.value)
 
     def after_torch(self, torch: Any) -> None:
         super().after_torch(torch)
@@ -60,17 +51,17 @@ class ChannelsLastSite(Site):
             return {key: self._convert(item) for key, item in value.items()}
         return value
 
-    def readback(self) -> list[Answer]:
+    def read(self, setting: Planned) -> Answer:
         witness = "strides of the 4-D weights"
         weights = [weight for weight in (ref() for ref in self._weights) if weight is not None]
         # A 1x1 or one-channel weight has the strides of both layouts.
         telling = [weight for weight in weights if min(weight.shape[1], weight.shape[2] * weight.shape[3]) > 1]
         if not telling:
             detail = "no outermost module has a 4-D weight whose layout could differ"
-            return [answer(self.setting, None, witness, False, detail)]
+            return answer(setting, None, witness, False, detail)
         last = [weight.is_contiguous(memory_format=self.torch.channels_last) for weight in telling]
         found = any(last) if not self.value else all(last)
-        return [answer(self.setting, found, witness, found == self.value)]
+        return answer(setting, found, witness, found == self.value)
 
 
 class AutocastSite(Site):
@@ -81,9 +72,7 @@ class AutocastSite(Site):
     the program's.
     """
 
-    @property
-    def wants_around(self) -> bool:
-        return True
+    wants_around = True
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
@@ -110,7 +99,7 @@ class AutocastSite(Site):
     def watch(self, scalers: list[Any]) -> None:
         self._scalers.extend(map(weakref.ref, scalers))
 
-    def around(self, module: Any, args: Args, kwargs: Kwargs) -> Around | None:
+    def around(self, module: Any, args: Args, kwargs: Kwargs) -> Surroundings | None:
         torch = self.torch
         device, dtype = self._device_and_dtype(module, args)
         if self.value == "off":
@@ -191,12 +180,12 @@ class AutocastSite(Site):
                 mapping[key] = converted
         return mapping
 
-    def readback(self) -> list[Answer]:
+    def read(self, setting: Planned) -> Answer:
         witness = "autocast at the outermost modules' calls"
         if not self._found:
-            return [answer(self.setting, None, witness, False, "no outermost module was called")]
+            return answer(setting, None, witness, False, "no outermost module was called")
         found = ", ".join(sorted(self._found))
-        return [answer(self.setting, found, witness, self._found == {self.value}, "; ".join(self._refused))]
+        return answer(setting, found, witness, self._found == {self.value}, "; ".join(self._refused))
 
 
 def _identity(value: Any) -> Any:

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import weakref
 
+from ..core.annotations import Answer, Any, BoundArguments, Callable, Event, Iterator, Planned
 from .site import Site, answer, cover_constructor, resolve
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from inspect import BoundArguments
-    from typing import Any
-
-    from ..core.hooks import Event
-    from .site import Answer, Planned
 
 
 class OptimizerSite(Site):
@@ -95,19 +87,19 @@ class OptimizerSite(Site):
         optimizer._step_supports_amp_scaling = False
         self._reasons.append("an embedding gives sparse gradients, which fused kernels do not take")
 
-    def readback(self) -> list[Answer]:
+    def read(self, setting: Planned) -> Answer:
         witness = "fused of the optimizers' parameter groups"
         self._look()
         found = set(self._found)
         if not found:
             names = ", ".join(target.rpartition(".")[2] for target in self.setting["site"]["targets"])
             detail = "the program built none of " + names
-            return [answer(self.setting, None, witness, False, detail)]
+            return answer(setting, None, witness, False, detail)
         ok = found == {self.value}
         detail = "; ".join(self._reasons)
         if not ok and not detail:
             detail = "a parameter group that came later sets it for itself"
-        return [answer(self.setting, (found & {not self.value} or found).pop(), witness, ok, detail)]
+        return answer(setting, (found & {not self.value} or found).pop(), witness, ok, detail)
 
 
 def _as_the_optimizer(params: Any, is_changed: Callable[[dict[str, Any]], Any]) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 
+from ..core.annotations import AfterImport, Answer, Any, Args, Callable, Event, Kwargs, Log, Planned, Surroundings
 from .batches import BatchesSite
 from .compile import CompileSite
 from .decode import DecodeSite
@@ -16,30 +17,19 @@ from .globals import GlobalSite
 from .loader import LoaderSite
 from .module import AutocastSite, ChannelsLastSite
 from .optimizer import OptimizerSite
-from .site import answer, call_inside
+from .site import Site, answer, call_inside, chosen
 from .transfer import TransferSite
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from ..core.hooks import AfterImport, Event, Log
-    from .site import Answer, Args, Around, Kwargs, Planned, Site
-
-_ACTION_SITES: dict[str, type[Site]] = {
+# By action, class that is constructed, or type.
+_SITES: dict[str, type[Site]] = {
     "autocast": AutocastSite,
     "batches": BatchesSite,
     "channels_last": ChannelsLastSite,
     "compile": CompileSite,
     "decode": DecodeSite,
-}
-_CONSTRUCTOR_SITES: dict[str, type[Site]] = {
     "torch.utils.data.DataLoader": LoaderSite,
     "torch.optim.Adam": OptimizerSite,
     "torch.nn.parallel.DistributedDataParallel": DistributedSite,
-}
-_SITES: dict[str, type[Site]] = {
     "env": EnvironmentSite,
     "alloc_conf": AllocatorSite,
     "preload": PreloadSite,
@@ -52,16 +42,15 @@ _SITES: dict[str, type[Site]] = {
 class Settings:
     """All planned settings of this process.
 
-    `planned`: dicts with the fields of `schema.task.PlannedSetting`. `log` writes an event `error` by default.
+    `planned`: dicts with the fields of `schema.task.PlannedSetting`.
     """
 
-    def __init__(self, planned: list[Planned], event: Event, log: Log | None = None) -> None:
-        self._event = event
-        self._log = log or self._log_event
+    def __init__(self, planned: list[Planned], event: Event, log: Log) -> None:
+        self._log = log
         self._unplaced: list[Planned] = []
         by_site: dict[type[Site] | None, list[Planned]] = {}
         for setting in planned:
-            by_site.setdefault(_site_for(setting.get("site", {})), []).append(setting)
+            by_site.setdefault(chosen(setting.get("site", {}), _SITES), []).append(setting)
         self._sites: list[Site] = []
         for site, settings in by_site.items():
             if site is None:
@@ -120,7 +109,7 @@ class Settings:
 
         Only what the program's own code raises comes out of here.
         """
-        entered: list[Around] = []
+        entered: list[Surroundings] = []
         for site in self._sites:
             if site.failure or not site.wants_around:
                 continue
@@ -152,10 +141,8 @@ class Settings:
                 answers.extend(site.readback())
             except Exception as error:
                 self._log("readback", error)
-                answers.extend(
-                    answer(setting, None, "none", None, "reading it back failed: %r" % error)
-                    for setting in site.planned
-                )
+                failed = "reading it back failed: %r" % error
+                answers.extend(answer(setting, None, "none", None, failed) for setting in site.planned)
         return answers
 
     def _each(self, entry: str, *args: Any) -> None:
@@ -169,15 +156,3 @@ class Settings:
     def _fail(self, site: Site, entry: str, error: Exception) -> None:
         site.failure = "it could not be applied: %s: %s" % (type(error).__name__, error)
         self._log("%s of %s" % (entry, site.planned[0]["knob"]), error)
-
-    def _log_event(self, where: str, error: Exception) -> None:
-        self._event({"event": "error", "where": where, "error": "%s: %s" % (type(error).__name__, error)})
-
-
-def _site_for(site: dict[str, Any]) -> type[Site] | None:
-    kind = site.get("type", "")
-    if kind in ("module", "library"):
-        return _ACTION_SITES.get(site.get("action", ""))
-    if kind == "constructor":
-        return next((s for target, s in _CONSTRUCTOR_SITES.items() if target in site.get("targets", ())), None)
-    return _SITES.get(kind)

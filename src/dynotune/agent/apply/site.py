@@ -4,22 +4,8 @@ from __future__ import annotations
 
 import inspect
 
+from ..core.annotations import AfterImport, Answer, Any, Args, Callable, Event, Kwargs, Planned, Surroundings, T
 from ..core.covers import covers
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-    from typing import Any, TypeVar
-
-    from ..core.hooks import AfterImport, Event
-
-    Planned = dict[str, Any]
-    Answer = dict[str, Any]
-    Args = tuple[Any, ...]
-    Kwargs = dict[str, Any]
-    Around = tuple[AbstractContextManager[Any], Callable[[Any], Any]]
-    Rewritten = TypeVar("Rewritten")
 
 
 class Site:
@@ -30,16 +16,14 @@ class Site:
             `setting` is the first, `value` what it asks for.
     """
 
+    wants_around = False
+    """Calls of outermost modules must go through `inputs` and `around`."""
+
     def __init__(self, planned: list[Planned], event: Event) -> None:
         self.planned, self.event = planned, event
         self.setting, self.value = planned[0], planned[0]["value"]
         self.torch: Any = None
         self.failure = ""
-
-    @property
-    def wants_around(self) -> bool:
-        """Whether calls of outermost modules must go through `inputs` and `around`."""
-        return False
 
     def before_torch(self) -> None:
         """At interpreter start, before the program's first line."""
@@ -67,12 +51,22 @@ class Site:
         """What the outermost module is to be called with."""
         return args, kwargs
 
-    def around(self, module: Any, args: Args, kwargs: Kwargs) -> Around | None:
+    def around(self, module: Any, args: Args, kwargs: Kwargs) -> Surroundings | None:
         """None, or `(context, finish)`: the call is made in `context`, its output goes through `finish`."""
 
     def readback(self) -> list[Answer]:
         """One dict a setting, with the fields of `schema.run.Readback`."""
+        return [self.read(setting) for setting in self.planned]
+
+    def read(self, setting: Planned) -> Answer:
         raise NotImplementedError
+
+
+def chosen(site: dict[str, Any], table: dict[str, type[T]]) -> type[T] | None:
+    """What a table has for the place where a setting acts: by its action, a class that is constructed, or its type."""
+    kind = site.get("type", "")
+    words = site.get("targets", ()) if kind == "constructor" else (site.get("action", kind),)
+    return next((table[word] for word in words if word in table), None)
 
 
 def text(value: object) -> str:
@@ -94,9 +88,9 @@ def answer(setting: Planned, found: object, witness: str, ok: bool | None, detai
 
 def cover_constructor(
     kind: Any,
-    rewrite: Callable[[inspect.BoundArguments], Rewritten],
-    otherwise: Callable[[str], Rewritten],
-    built: Callable[[Any, Rewritten], None],
+    rewrite: Callable[[inspect.BoundArguments], T],
+    otherwise: Callable[[str], T],
+    built: Callable[[Any, T], None],
 ) -> None:
     """Let `rewrite` change the arguments of each construction of a class; `built` gets the object and its answer.
 
@@ -119,7 +113,7 @@ def cover_constructor(
         built(made, found)
 
 
-def call_inside(entered: list[Around], call: Callable[..., Any], module: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_inside(entered: list[Surroundings], call: Callable[..., Any], module: Any, args: Args, kwargs: Kwargs) -> Any:
     """Make a call in all these contexts, the last outermost; its output goes through what finishes each."""
     if not entered:
         return call(module, *args, **kwargs)

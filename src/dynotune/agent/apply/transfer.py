@@ -6,19 +6,10 @@ the host, lets the program read what has not arrived.
 
 from __future__ import annotations
 
+from ..core.annotations import Answer, Any, Args, Call, Callable, Event, Kwargs, Planned
 from ..core.covers import covers
 from ..core.errors import by_a_signal
 from .site import Site, answer
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from ..core.hooks import Event
-    from .site import Answer, Args, Kwargs, Planned
-
-    Place = Callable[[Any, Args, Kwargs], tuple[Args, Kwargs]]
 
 
 class TransferSite(Site):
@@ -35,7 +26,7 @@ class TransferSite(Site):
         for name, place in (("to", self._in_to), ("cuda", self._in_cuda), ("copy_", self._in_copy)):
             self._cover(torch.Tensor, name, place, is_tracing)
 
-    def _cover(self, kind: Any, name: str, place: Place, is_tracing: Callable[[], bool]) -> None:
+    def _cover(self, kind: Any, name: str, place: Call, is_tracing: Callable[[], bool]) -> None:
         original = getattr(kind, name)
 
         @covers(kind, name)
@@ -77,12 +68,12 @@ class TransferSite(Site):
             return (*args[:position], self.value, *args[position + 1 :]), kwargs
         return args, {**kwargs, "non_blocking": self.value}
 
-    def readback(self) -> list[Answer]:
+    def read(self, setting: Planned) -> Answer:
         witness = "copies from pinned memory to the GPU"
         if self._num_copies:
-            return [answer(self.setting, self.value, witness, True, "%d copies" % self._num_copies)]
+            return answer(setting, self.value, witness, True, "%d copies" % self._num_copies)
         detail = "the program made no such copy: loader.pin_memory=true makes its batches pinned"
-        return [answer(self.setting, None, witness, False, detail)]
+        return answer(setting, None, witness, False, detail)
 
 
 def _is_cuda(target: Any) -> bool:

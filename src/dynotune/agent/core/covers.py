@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import functools
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypeVar
-
-    Function = TypeVar("Function", bound=Callable[..., Any])
+from .annotations import Any, Callable, Function
 
 
 def covers(owner: Any, name: str) -> Callable[[Function], Function]:
@@ -21,6 +16,12 @@ def covers(owner: Any, name: str) -> Callable[[Function], Function]:
         return cover  # type: ignore[return-value]
 
     return put
+
+
+def uncover(owner: Any, name: str, cover: Any) -> None:
+    """Put back what `cover` stands in the place of, unless somebody has covered ours."""
+    if vars(owner).get(name) is cover:
+        setattr(owner, name, cover.__wrapped__)
 
 
 def on_compilations(callback: Any, register: Callable[[Any], object]) -> None:

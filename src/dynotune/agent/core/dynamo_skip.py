@@ -5,10 +5,7 @@ from __future__ import annotations
 import sys
 import types
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+from .annotations import Any, Iterator
 
 
 def skip(eval_frame: Any) -> None:

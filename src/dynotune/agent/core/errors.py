@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import signal
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import CodeType
-    from typing import Any
+from .annotations import Any, Callable, CodeType
 
 MOST = 20
 """What fails at each step would fill the record."""

@@ -11,15 +11,7 @@ import sys
 from importlib.machinery import ModuleSpec
 from threading import get_ident
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import ModuleType
-    from typing import Any
-
-    Callback = Callable[[Any], object]
-    Event = Callable[[dict[str, Any]], None]
-    Log = Callable[[str, Exception], None]
+from .annotations import Any, Callable, Iterator, Log, ModuleType, Sequence
 
 
 class AfterImport:
@@ -27,13 +19,13 @@ class AfterImport:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._waiting: dict[str, list[Callback]] = {}
+        self._waiting: dict[str, list[Callable[[Any], object]]] = {}
         self._searching: set[tuple[str, int]] = set()
 
     def install(self) -> None:
         sys.meta_path.insert(0, self)
 
-    def call(self, name: str, callback: Callback) -> None:
+    def call(self, name: str, callback: Callable[[Any], object]) -> None:
         """Call `callback(module)` once `name` is imported: now, if it already is."""
         module = sys.modules.get(name)
         if module is not None and not _is_loading(module):
@@ -53,15 +45,10 @@ class AfterImport:
             return None
         try:
             self._searching.add(search)  # a finder that asks the others in its turn asks this one too
-            for finder in sys.meta_path:
-                find = getattr(finder, "find_spec", None)
-                if finder is self or find is None:
-                    continue
-                spec: ModuleSpec | None = find(name, path, target)
-                if spec is not None:
-                    self._cover(name, spec)
-                    return spec
-            return None
+            spec = next(_found_by_others(self, name, path, target), None)
+            if spec is not None:
+                self._cover(name, spec)
+            return spec
         finally:
             self._searching.discard(search)
 
@@ -86,7 +73,7 @@ class AfterImport:
         except AttributeError:  # a loader that is a class or has slots, of a frozen or built-in module
             self._log("hooks", RuntimeError("cannot wait for " + name))
 
-    def _run(self, callback: Callback, module: ModuleType) -> None:
+    def _run(self, callback: Callable[[Any], object], module: ModuleType) -> None:
         try:
             callback(module)
         except Exception as error:
@@ -107,20 +94,22 @@ class _Stub:
     ) -> ModuleSpec | None:
         if name != self._name:
             return None
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            if finder is not self and find is not None:
-                spec: ModuleSpec | None = find(name, path, target)
-                if spec is not None and spec.has_location:
-                    return spec
         loader: Any = self
-        return ModuleSpec(name, loader)
+        found = (spec for spec in _found_by_others(self, name, path, target) if spec.has_location)
+        return next(found, None) or ModuleSpec(name, loader)
 
     def create_module(self, spec: ModuleSpec) -> None:
         return None
 
     def exec_module(self, module: ModuleType) -> None:
         module.__dict__.update(self._attributes)
+
+
+def _found_by_others(finder: object, name: str, *where: Any) -> Iterator[ModuleSpec]:
+    for other in sys.meta_path:
+        find = getattr(other, "find_spec", None)
+        if other is not finder and find is not None and (spec := find(name, *where)) is not None:
+            yield spec
 
 
 def _is_loading(module: ModuleType) -> bool:

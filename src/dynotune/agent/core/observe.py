@@ -7,13 +7,7 @@ import re
 import resource
 import sys
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-    from typing import Any
-
-    from .hooks import Event, Log
+from .annotations import Any, Callable, Event, FrameType, Log
 
 # Variables that change how PyTorch programs run; their changes are recorded with who made them.
 _WATCHED = (
@@ -42,9 +36,7 @@ def memory(torch: Any) -> dict[str, int]:
     """Peaks so far, in bytes. Reads counters only: nothing waits for the device."""
     peaks = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     if torch is not None and torch.cuda.is_initialized():
-        peaks["peak_device_bytes"] = sum(
-            torch.cuda.max_memory_allocated(index) for index in range(torch.cuda.device_count())
-        )
+        peaks["peak_device_bytes"] = sum(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count())))
     return peaks
 
 

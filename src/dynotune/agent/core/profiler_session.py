@@ -7,16 +7,9 @@ import os
 import sys
 from threading import get_ident
 
+from .annotations import Any, Callable, FrameType, Iterator, Log
 from .covers import covers
 from .errors import guarded
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import FrameType
-    from typing import Any
-
-    from .hooks import Log
 
 
 class ProgramsProfiler:

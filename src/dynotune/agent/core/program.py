@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from time import perf_counter
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from .hooks import Log
-
-    Event = Callable[[dict[str, Any]], None]
+from .annotations import Any, Callable, Event, Log
 
 
 class Program:

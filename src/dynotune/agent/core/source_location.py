@@ -6,10 +6,7 @@ import os
 import sys
 import sysconfig
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import CodeType, FrameType
-    from typing import Any
+from .annotations import Any, CodeType, FrameType
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STANDARD = tuple({os.path.dirname(os.__file__) + os.sep, sysconfig.get_path("stdlib") + os.sep})
@@ -17,13 +14,8 @@ _INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.s
 _MOST_FRAMES = 200
 _installed: dict[str, frozenset[str]] = {}
 """Names of modules and packages in a folder, as far as installers have listed them there."""
-WHOSE_USER, WHOSE_TORCH, WHOSE_INSTALLED, WHOSE_STANDARD, WHOSE_AGENT = (
-    "user",
-    "torch",
-    "installed",
-    "standard",
-    "agent",
-)
+WHOSE_USER, WHOSE_TORCH, WHOSE_INSTALLED = "user", "torch", "installed"
+WHOSE_STANDARD, WHOSE_AGENT = "standard", "agent"
 
 
 def place() -> str:

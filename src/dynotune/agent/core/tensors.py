@@ -6,10 +6,7 @@ import functools
 from collections.abc import Mapping
 from types import FunctionType, MethodType, ModuleType
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+from .annotations import Any, Iterator
 
 MOST_TENSORS = 64
 _MOST_VALUES = 512

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import types
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+from .annotations import Any, Iterator
 
 # These shard by worker, in code that is compiled or too winding for the search. By library and class.
 _SHARDING_CLASSES = {

@@ -20,9 +20,7 @@ import sys
 import threading
 import time
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from .annotations import Any
 
 MAGIC = b"DYNOREC\0"
 VERSION = 1

@@ -7,14 +7,8 @@ from __future__ import annotations
 import sys
 
 from ..core import source_location
+from ..core.annotations import Any, Callable, Log
 from ..core.covers import covers
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from ..core.hooks import Log
 
 
 class _Counted:

@@ -5,12 +5,8 @@ from __future__ import annotations
 import functools
 import os
 
-from ..core.tensors import length_of, name_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+from ..core.annotations import Any
+from ..core.tensors import length_of, name_of, tensors_in
 
 _NUM_VALUES = 4096
 _MAX_DEPTH = 3
@@ -31,25 +27,14 @@ def facts_of(torch: Any, dataset: Any, collate: Any) -> dict[str, Any]:
 
 def num_distinct(torch: Any, batch: Any) -> int | None:
     """Distinct values among the first of one plane of the largest floating-point tensor of three dimensions or more."""
-    found = [each for each in _tensors(torch, batch, _MAX_DEPTH) if each.dim() >= 3 and each.is_floating_point()]
+    on_host = (each for each in tensors_in(torch, batch) if each.device.type == "cpu" and each.numel())
+    found = [each for each in on_host if each.dim() >= 3 and each.is_floating_point()]
     if not found:
         return None
     plane = max(found, key=lambda each: int(each.numel()))
     while plane.dim() > 2:
         plane = plane[0]
     return len(set(plane.reshape(-1)[:_NUM_VALUES].tolist()))
-
-
-def _tensors(torch: Any, value: Any, depth: int) -> Iterator[Any]:
-    if isinstance(value, torch.Tensor):
-        if value.device.type == "cpu" and value.numel():
-            yield value
-    elif depth and isinstance(value, dict):
-        for each in list(value.values())[:64]:
-            yield from _tensors(torch, each, depth - 1)
-    elif depth and isinstance(value, (list, tuple)):
-        for each in value[:64]:
-            yield from _tensors(torch, each, depth - 1)
 
 
 def _innermost(dataset: Any) -> Any:

@@ -12,23 +12,17 @@ in as few instructions as can be, and read afterwards.
 from __future__ import annotations
 
 import _thread
-import linecache
 import os
 import sys
 import time
 
+from ..core.annotations import Any, Callable, CodeType, Container, FrameType, Taken
 from ..core.source_location import WHOSE_AGENT, WHOSE_INSTALLED, WHOSE_TORCH, WHOSE_USER, function, whose
-from .sample_parts import SampleParts
+from .sample_parts import SampleParts, text_of
+from .threads import schedstat
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container
-    from types import CodeType, FrameType
-    from typing import Any
-
-    Frame = tuple[int, int]  # the identity of code, and a line of it
-    Taken = tuple[CodeType, int, dict[str, Any], int]  # code, a line of it, its module's globals, the instruction
-    Key = tuple[int, int, int, int, str]  # the first, third and fourth are identities of code, 0 for none
+Frame = tuple[int, int]  # the identity of code, and a line of it
+Key = tuple[int, int, int, int, str]  # the first, third and fourth are identities of code, 0 for none
 
 INTERVAL_S = 0.012
 SWITCH_S = 1e-5
@@ -36,7 +30,7 @@ SLACK_NS = 1000
 MOST_FRAMES = 200
 MOST_THREADS = 16
 # Nobody asks for the rarer lines of a thread.
-MOST_LINES, MOST_TEXT = 30, 160
+MOST_LINES = 30
 MOST_MOMENTS = 4000
 # Parts of torch that say what the program does: draws data, keeps files.
 _TELLING = tuple(os.sep + os.path.join("torch", *name) for name in (("utils", "data", ""), ("serialization.py",)))
@@ -88,7 +82,7 @@ class Moments:
         frames = [(code_of(identity), line) for identity, line in numbers]
         return {
             "frames": [function(code, line) for code, line in frames],
-            "texts": [_text(code, line) for code, line in frames],
+            "texts": [text_of(code, line) for code, line in frames],
             "stacks": stacks,
             "seen": self._seen,
         }
@@ -153,11 +147,8 @@ class Lines:
                     "parts": self.parts(ident),
                 }
             )
-        found = [thread for thread in found if thread["of_steps"]] + [
-            thread for thread in _most_first(found) if not thread["of_steps"]
-        ]
         self._seen = {}
-        return found[:MOST_THREADS]
+        return sorted(_most_first(found), key=lambda thread: not thread["of_steps"])[:MOST_THREADS]
 
     def moments(self) -> dict[str, Any] | None:
         """Tell where the thread that makes the steps was in each of them; None where nobody looked."""
@@ -175,7 +166,7 @@ class Lines:
         (own, line, callee, leaf, inside), (num, cpu_ns, least_ns) = key, counts
         return {
             "function": function(self._known[own][1], line),
-            "text": _text(self._known[own][1], line),
+            "text": text_of(self._known[own][1], line),
             "callee": function(self._known[callee][1]) if callee else "",
             "leaf": function(self._known[leaf][1]) if leaf != own else "",
             "inside": inside,
@@ -204,16 +195,18 @@ class Lines:
     def _take(self, me: int) -> tuple[list[tuple[int, list[Taken]]], int]:
         """All stacks, innermost frame first, that of the steps' thread before the others; and its processor time.
 
-        No frame is held on to afterwards: it keeps all objects alive that its function had.
+        No frame is held on to afterwards: it keeps all objects alive that its function had. The frame of this function
+        would, in a circle: its own variable holds it.
         """
         frames, taken = sys._current_frames(), []
+        frames.pop(me, None)
         for ident, innermost in ((self._of_steps, frames.pop(self._of_steps, None)), *frames.items()):
             frame: FrameType | None = innermost
             stack: list[Taken] = []
             while frame is not None and len(stack) < MOST_FRAMES:
                 stack.append((frame.f_code, frame.f_lineno or 0, frame.f_globals, frame.f_lasti))
                 frame = frame.f_back
-            if stack and ident != me and (self._among is None or ident in self._among):
+            if stack and (self._among is None or ident in self._among):
                 taken.append((ident, stack))
         return taken, time.clock_gettime_ns(self._clock)
 
@@ -297,10 +290,6 @@ class Lines:
         return None
 
 
-def _text(code: CodeType, line: int) -> str:
-    return linecache.getline(code.co_filename, line).strip()[:MOST_TEXT]
-
-
 def _most_first(seen: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(seen, key=lambda each: -int(each["num"]))
 
@@ -336,10 +325,6 @@ def _threads() -> dict[int, tuple[str, int | None]]:
     found: dict[int, tuple[str, int | None]] = {}
     active = getattr(sys.modules.get("threading"), "_active", {})
     for ident, thread in list(active.items()):
-        try:
-            with open("/proc/self/task/%d/schedstat" % thread.native_id, encoding="ascii") as file:
-                ran_ns: int | None = int(file.read().split()[0])
-        except (OSError, ValueError, TypeError, IndexError):
-            ran_ns = None
-        found[ident] = str(thread.name), ran_ns
+        counted = schedstat("/proc/self/task/%s" % thread.native_id)
+        found[ident] = str(thread.name), counted and counted[0]
     return found

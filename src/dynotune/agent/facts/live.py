@@ -5,10 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+from ..core.annotations import Any, Callable
 
 _NO_TORCH = "the program did not import torch"
 _NO_CUDA = "the process does not use CUDA"

@@ -7,18 +7,11 @@ import weakref
 from collections.abc import Mapping, Sequence
 
 from ..core import source_location
-from ..core.covers import covers
+from ..core.annotations import Any, Callable, Key, Log
+from ..core.covers import covers, uncover
 from ..core.tensors import class_name, described, length_of, name_of
 from ..core.worker_sharding import shards_by_worker
 from .padding import Padding
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from ..core.hooks import Log
-    from ..steps.identities import Key
 
 _MOST_LOADERS = 32
 
@@ -47,7 +40,7 @@ class Loaders:
         self._log = log
         self._torch: Any = None
         self._iterator: Any = None
-        self._original: Callable[..., Any] | None = None
+        self._cover: Any = None
         self._met: dict[tuple[Any, ...], _Loader] = {}
         self._by_key: dict[Key, _Loader] = {}
 
@@ -66,8 +59,8 @@ class Loaders:
         entry.num_begun += 1
         entry.keys.add(key)
         self._by_key[key] = entry
-        if entry.batch is None and self._original is None:
-            self._cover()
+        if entry.batch is None and self._cover is None:
+            self._cover_next()
 
     def facts(self, is_counted: Callable[[Key], bool]) -> list[dict[str, Any]]:
         """Fields of `schema.observation.Loader`; those that the steps draw from first."""
@@ -82,10 +75,9 @@ class Loaders:
             found.append(fields)
         return found
 
-    def _cover(self) -> None:
+    def _cover_next(self) -> None:
         """Look at the next batches, until of each loader one has been seen, and as many as tell its padding."""
-        iterator = self._iterator
-        self._original = original = iterator.__next__
+        iterator, original = self._iterator, self._iterator.__next__
 
         @covers(iterator, "__next__")
         def __next__(self_: Any) -> Any:
@@ -97,7 +89,7 @@ class Loaders:
                 self.look_no_more()
             return batch
 
-        self._ours = __next__
+        self._cover = __next__
 
     def _drawn(self, iterator: Any, batch: Any) -> None:
         named = getattr(iterator, "_dynotune", None)
@@ -114,8 +106,9 @@ class Loaders:
             self.look_no_more()
 
     def look_no_more(self) -> None:
-        if self._original is not None and self._iterator.__next__ is self._ours:
-            self._iterator.__next__, self._original = self._original, None
+        if self._cover is not None and self._iterator.__next__ is self._cover:
+            uncover(self._iterator, "__next__", self._cover)
+            self._cover = None
 
 
 def _arguments(torch: Any, loader: Any, where: str) -> dict[str, Any]:
@@ -145,7 +138,6 @@ def _arguments(torch: Any, loader: Any, where: str) -> dict[str, Any]:
         "context": context.get_start_method() if hasattr(context, "get_start_method") else None,
         "is_iterable": is_iterable,
         "splits_by_worker": shards_by_worker(dataset, get("worker_init_fn", None)) if is_iterable else None,
-        "has_getitems": callable(getattr(dataset, "__getitems__", None)),
         "place": {"function": where},
     }
 

@@ -6,24 +6,18 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
-from time import perf_counter, thread_time
+from time import thread_time
 
+from ..core.annotations import Any
 from ..core.writer import GARBAGE
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 LONG_S = 0.001
-_MOST_WORKERS = 64
-_LONGEST_LOOK_S = 0.1
 
 
 class Garbage:
     """Follows Python's collections through `gc.callbacks`, in processor time.
 
-    What a collection frees may wait, for the device or a lock, in any thread: that is no work of the collector.
+    Finalizers may wait, for the device or a lock, in any thread: that is no work of the collector.
     """
 
     def __init__(self) -> None:
@@ -81,7 +75,6 @@ class Memory:
         self._torch: Any = None
         self._before: dict[int, dict[str, int]] = {}
         self._rss_before = 0
-        self._workers_before: dict[int, int] = {}
         self._rss_levels: list[int] = []
         self._levels: dict[int, list[int]] = {}
 
@@ -91,7 +84,6 @@ class Memory:
     def begin(self) -> None:
         self._before = self._allocators()
         self._rss_before = _own_bytes()
-        self._workers_before = _private_bytes(_children())
         self._rss_levels = [self._rss_before]
         self._levels = {index: [stats["allocated_bytes.all.current"]] for index, stats in self._before.items()}
 
@@ -103,15 +95,11 @@ class Memory:
 
     def facts(self) -> dict[str, Any]:
         """Fields of `schema.observation.ProcessState`."""
-        workers = _private_bytes(_children())
-        # Workers that were begun anew cannot be compared with those before.
-        same = bool(workers) and workers.keys() == self._workers_before.keys()
         rss = _own_bytes()
         return {
             "allocators": [self._allocator(index, after) for index, after in self._allocators().items()],
             "rss_growth_bytes": rss - self._rss_before,
             "rss_levels_bytes": [*self._rss_levels, rss],
-            "workers_rss_growth_bytes": sum(workers.values()) - sum(self._workers_before.values()) if same else None,
         }
 
     def _allocators(self) -> dict[int, dict[str, int]]:
@@ -137,7 +125,6 @@ class Memory:
             "allocated_bytes": level("allocated_bytes.all.current"),
             "allocated_growth_bytes": growth("allocated_bytes.all.current"),
             "reserved_bytes": level("reserved_bytes.all.current"),
-            "inactive_split_bytes": level("inactive_split_bytes.all.current"),
             "peak_allocated_bytes": level("allocated_bytes.all.peak"),
             "peak_reserved_bytes": level("reserved_bytes.all.peak"),
             "num_alloc_retries": growth("num_alloc_retries"),
@@ -155,52 +142,18 @@ def _own_bytes() -> int:
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _children() -> list[int]:
-    """Processes that this one began through multiprocessing, as a loader's workers; none of them is waited for."""
-    processes = getattr(sys.modules.get("multiprocessing.process"), "_children", ())
-    return [pid for process in list(processes) if (pid := process.pid) is not None][:_MOST_WORKERS]
-
-
-def _private_bytes(pids: list[int]) -> dict[int, int]:
-    """Memory that each has to itself: a page that a forked worker writes to becomes its own, and no larger RSS."""
-    found = {}
-    begin_s = perf_counter()
-    for pid in pids:
-        try:
-            with open("/proc/%d/smaps_rollup" % pid, encoding="ascii") as file:
-                lines = [line.split() for line in file if line.startswith("Private_")]
-        except OSError:  # it is gone
-            continue
-        found[pid] = 1024 * sum(int(words[1]) for words in lines)
-        if perf_counter() - begin_s > _LONGEST_LOOK_S:
-            break
-    return found
-
-
 MOST_OBJECTS = 5_000_000
 MOST_NODES = 100_000
 """Beyond these it is not counted on: either takes some tenths of a second."""
 
 
-class Graphs:
-    """Between two steps a training holds on to the graph of its last loss; one that keeps losses, to all of them."""
+def graphs(torch: Any, before: int | None) -> dict[str, int | None]:
+    """Fields of `schema.observation.ProcessState`, by the nodes where the window began.
 
-    def __init__(self) -> None:
-        self._torch: Any = None
-        self._before: int | None = None
-
-    def torch_is_here(self, torch: Any) -> None:
-        self._torch = torch
-
-    def begin(self) -> None:
-        self._before = num_nodes(self._torch)
-
-    def facts(self) -> dict[str, Any]:
-        """Fields of `schema.observation.ProcessState`."""
-        before = self._before
-        after = None if before is None or before >= MOST_NODES else num_nodes(self._torch)
-        grown = None if before is None or after is None else after - before
-        return {"graph_nodes_growth": grown, "graph_nodes": after}
+    Between two steps a training holds on to the graph of its last loss; one that keeps losses, to all of them.
+    """
+    after = None if before is None or before >= MOST_NODES else num_nodes(torch)
+    return {"graph_nodes_growth": None if before is None or after is None else after - before, "graph_nodes": after}
 
 
 def num_nodes(torch: Any) -> int | None:

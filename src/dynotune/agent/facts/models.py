@@ -8,19 +8,10 @@ import functools
 import weakref
 
 from ..core import source_location
+from ..core.annotations import Any, Around, Call, Container, Log
 from ..core.autocast import inside_forward
 from ..core.covers import call_directly
 from ..core.tensors import can_look, class_name, described, is_channels_last, shapes, tensors_in
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container
-    from typing import Any
-
-    from ..core.hooks import Log
-
-    Call = Callable[..., Any]
-    Around = Callable[[Call, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 _MOST_MODELS = 256
 _MOST_TOLD = 16
@@ -170,9 +161,8 @@ class Models:
         """
         alive = [(root, module) for root in self._roots.values() if (module := root.module()) is not None]
         stepping = [entry for entry in alive if any(calls.num for calls in entry[0].calls.values())]
-        described_ = [
-            (root, fields) for root, module in stepping or alive if (fields := self._describe(module, updated))
-        ]
+        told = ((root, self._describe(module, updated)) for root, module in stepping or alive)
+        described_ = [(root, fields) for root, fields in told if fields]
         if any(fields["num_tensors"] for _, fields in described_):
             described_ = [(root, fields) for root, fields in described_ if fields["num_tensors"]]
         for root, fields in described_:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import weakref
 
 from ..core import source_location
+from ..core.annotations import Any, Callable
+from ..core.covers import covers, uncover
 from ..core.tensors import class_name
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 _MOST_OPTIMIZERS = 16
 
@@ -23,7 +19,7 @@ class Optimizers:
     def __init__(self) -> None:
         self._met: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._scaled: set[int] = set()
-        self._uncover: list[Callable[[], None]] = []
+        self._covers: list[tuple[Any, str, Any]] = []
         self.zero_grad_sets_none: bool | None = None
         self.zero_grad_place = ""
 
@@ -44,8 +40,8 @@ class Optimizers:
             self._met[id(optimizer)] = weakref.ref(optimizer), source_location.place()
 
     def look_no_more(self) -> None:
-        while self._uncover:
-            self._uncover.pop()()
+        while self._covers:
+            uncover(*self._covers.pop())
 
     def parameters(self) -> set[int]:
         alive = [optimizer for ref, _ in self._met.values() if (optimizer := ref()) is not None]
@@ -62,7 +58,7 @@ class Optimizers:
         parameters = [parameter for group in groups for parameter in group["params"]]
         return {
             "name": class_name(optimizer),
-            **{name: _truth(first.get(name)) for name in ("foreach", "fused", "capturable")},
+            **{name: _truth(first.get(name)) for name in ("foreach", "fused")},
             "groups_differ": len({(group.get("foreach"), group.get("fused")) for group in groups}) > 1,
             "num_tensors": len(parameters),
             "devices": sorted({str(parameter.device) for parameter in parameters}),
@@ -73,34 +69,25 @@ class Optimizers:
     def _cover_zero_grad(self, kind: Any, is_compiling: Callable[[], bool]) -> None:
         original = kind.zero_grad
 
-        @functools.wraps(original)
+        @covers(kind, "zero_grad")
         def zero_grad(optimizer: Any, set_to_none: bool = True) -> Any:
             if self.zero_grad_sets_none is None and not is_compiling():
                 self.zero_grad_sets_none, self.zero_grad_place = bool(set_to_none), source_location.line()
-                uncover()
+                uncover(kind, "zero_grad", zero_grad)
             return original(optimizer, set_to_none)
 
-        uncover = self._put(kind, "zero_grad", original, zero_grad)
+        self._covers.append((kind, "zero_grad", zero_grad))
 
     def _cover_scaler(self, kind: Any) -> None:
         original = kind.step
 
-        @functools.wraps(original)
+        @covers(kind, "step")
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if getattr(scaler, "_enabled", False):
                 self._scaled.add(id(getattr(optimizer, "optimizer", optimizer)))
             return original(scaler, optimizer, *args, **kwargs)
 
-        self._put(kind, "step", original, step)
-
-    def _put(self, kind: Any, name: str, original: Any, cover: Any) -> Callable[[], None]:
-        def uncover() -> None:
-            if vars(kind).get(name) is cover:
-                setattr(kind, name, original)
-
-        setattr(kind, name, cover)
-        self._uncover.append(uncover)
-        return uncover
+        self._covers.append((kind, "step", step))
 
 
 def _truth(value: Any) -> bool | None:

@@ -8,11 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from ..core.annotations import Any
 from ..core.tensors import tensors_in
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _MOST_LOOKS, _MOST_VALUES, _FEWEST_LONG = 8, 1 << 20, 4
 _OTHERS = re.compile("label|type|segment|position")
@@ -58,7 +55,7 @@ class Padding:
 
 
 def _lengths(torch: Any, batch: Any) -> tuple[str, list[int], int] | None:
-    """What tells, the rows' lengths, and how long each row of the batch is."""
+    """Return what tells, the rows' lengths, and how long each row of the batch is."""
     if isinstance(batch, Mapping):
         named = [(str(name), value) for name, value in batch.items() if not _OTHERS.search(str(name))]
         named.sort(key=lambda pair: "mask" not in pair[0])

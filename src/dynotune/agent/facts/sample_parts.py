@@ -1,4 +1,4 @@
-"""Where the time of a sample goes: one look at a thread that loads becomes a part, what does it, and the user's line.
+"""Tell where the time of a sample goes: a look at a loading thread becomes a part, what does it, and the user's line.
 
 The innermost frame that the table knows decides, up to the first frame of the user's own. What is written in C has no
 frame: the call that a frame is at is read from its source (Python 3.11 and later; before, from its line).
@@ -12,18 +12,12 @@ import ast
 import builtins
 import linecache
 import re
-from types import ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, ModuleType
 
+from ..core.annotations import Any, Callable, CodeType, Taken
 from ..core.source_location import WHOSE_AGENT, WHOSE_INSTALLED, WHOSE_USER, function
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import CodeType
-    from typing import Any
-
-    Taken = tuple[CodeType, int, dict[str, Any], int]  # code, a line of it, its module's globals, last instruction
-    Place = tuple[int, int]  # the identity of code, and a line of it
+Place = tuple[int, int]  # the identity of code, and a line of it
 
 MOST_PARTS, MOST_TEXT = 40, 160
 READ, DECODE, TRANSFORM, COLLATE, MOVE, PIN, WAIT, OWN = (
@@ -123,8 +117,7 @@ class SampleParts:
         code = self._codes.get(place[0])
         if code is None:
             return {"function": "", "text": ""}
-        text = linecache.getline(code.co_filename, place[1]).strip()[:MOST_TEXT]
-        return {"function": function(code, place[1]), "text": text}
+        return {"function": function(code, place[1]), "text": text_of(code, place[1])}
 
     def _classified(self, stack: list[Taken]) -> tuple[str, str, Place]:
         part = what = class_ = inner = ""
@@ -146,9 +139,8 @@ class SampleParts:
                 part, what = entry
             if code.co_name == "_feed" and entry == (MOVE, QUEUE):
                 # The thread that feeds a queue, where it does not wait for something to feed it with.
-                return (
-                    ("", "", place) if part == WAIT else (MOVE, QUEUE if what == QUEUE else QUEUE + ", " + what, place)
-                )
+                moved = QUEUE if what == QUEUE else QUEUE + ", " + what
+                return ("", "", place) if part == WAIT else (MOVE, moved, place)
             if owner == WHOSE_USER and not place[0]:
                 place = (id(code), line)
                 inner = code.co_name
@@ -179,6 +171,10 @@ class SampleParts:
         return self._calls[key]
 
 
+def text_of(code: CodeType, line: int) -> str:
+    return linecache.getline(code.co_filename, line).strip()[:MOST_TEXT]
+
+
 def _entry(name: str) -> Any:
     """The part and what does it; None where the table does not know it."""
     for pattern, part, what in _ENTRIES:
@@ -205,7 +201,7 @@ def _has(class_: type, code: CodeType) -> bool:
 
 
 def _called(code: CodeType, lasti: int) -> str:
-    """What is called at this instruction, as it is written and without its arguments; else the expression."""
+    """Return what is called at this instruction, as it is written and without its arguments; else the expression."""
     at: Any = list(code.co_positions())[max(0, lasti) // 2]
     line, end, column, end_column = at
     if None in at:
@@ -230,13 +226,17 @@ def _first_call(code: CodeType, line: int) -> str:
     return found[0] if found else ""
 
 
+_PLAIN = (FunctionType, BuiltinFunctionType, MethodType, MethodDescriptorType, type)
+
+
 def _resolved(text: str, module: dict[str, Any]) -> str:
     """`module:name` of what a dotted name stands for; `:text` where only the running code knows."""
     head, *rest = text.split(".")
     value = module.get(head, getattr(builtins, head, None))
     for each in rest:
-        value = vars(value).get(each) if isinstance(value, (ModuleType, type)) else None
-    if value is None or isinstance(value, ModuleType):
+        value = vars(value).get(each) if issubclass(type(value), (ModuleType, type)) else None
+    # Other objects may run code of the program's own when they are asked for a name.
+    if not issubclass(type(value), _PLAIN):
         return ":" + text
     asked, name = module.get(head), getattr(value, "__name__", "")
     named = getattr(value if name else type(value), "__module__", None)

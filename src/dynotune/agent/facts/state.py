@@ -7,23 +7,16 @@ from __future__ import annotations
 
 import resource
 
+from ..core.annotations import Any, Callable, Key, Log
 from . import live as state_torch
 from .calls import Calls
 from .compile import Compilations
 from .lines import Lines
 from .loaders import Loaders
-from .memory import Garbage, Graphs, Memory
+from .memory import Garbage, Memory, graphs, num_nodes
 from .models import Models
 from .optimizers import Optimizers
 from .threads import Threads
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from ..core.hooks import Log
-    from ..steps.identities import Key
 
 
 class State:
@@ -38,7 +31,7 @@ class State:
         self.garbage = Garbage()
         self.compilations = Compilations()
         self._calls = Calls(log)
-        self._graphs = Graphs()
+        self._num_nodes: int | None = None
         self._memory = Memory()
         self._threads = Threads()
         self._lines = Lines()
@@ -48,10 +41,7 @@ class State:
         """`profiler` tells of the program's own sessions of torch's profiler."""
         self._torch, self._calls.profiler = torch, profiler
         self.garbage.install()
-        parts = (
-            self.loaders, self.models, self.optimizers, self.compilations, self._calls, self._graphs, self._memory
-        )  # fmt: skip
-        for part in parts:
+        for part in (self.loaders, self.models, self.optimizers, self.compilations, self._calls, self._memory):
             self._try(type(part).__name__, part.torch_is_here, torch)
 
     def compilation_begins(self, *args: Any) -> None:
@@ -64,7 +54,7 @@ class State:
         self._try("models", self.models.look_no_more)
         self._try("loaders", self.loaders.look_no_more)
         self._try("optimizers", self.optimizers.look_no_more)
-        self._try("graphs", self._graphs.begin)
+        self._num_nodes = self._try("graphs", num_nodes, self._torch)
         self._try("memory", self._memory.begin)
         self._try("calls", self._calls.begin)
         self.compilations.begin()
@@ -92,7 +82,7 @@ class State:
         threads = self._try("threads", self._threads.facts) or {}
         collections = self._try("collections", self.garbage.facts)
         memory = self._try("memory", self._memory.facts) or {}
-        graphs = self._try("graphs", self._graphs.facts) or {}
+        nodes = self._try("graphs", graphs, self._torch, self._num_nodes) or {}
         optimizers = self._try("optimizers", self.optimizers.facts)
         updated = self._try("optimizers", self.optimizers.parameters) or set()
         models = self._try("models", self.models.facts, bool(optimizers), updated)
@@ -101,7 +91,7 @@ class State:
             "moments": self._try("lines", self._lines.moments),
             "collections": collections,
             **memory,
-            **graphs,
+            **nodes,
             "optimizers": optimizers,
             "models": models,
             "loaders": self._try("loaders", self.loaders.facts, is_counted),

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from time import perf_counter
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from ..core.annotations import Any
 
 _NANOSECOND = 1e-9
 
@@ -45,11 +43,17 @@ class Threads:
         except OSError:
             return {}
         for thread in threads:
-            try:
-                with open("%s/task/%s/schedstat" % (self._folder, thread), encoding="ascii") as file:
-                    _ran, waited, num_turns = map(int, file.read().split())
-            except (OSError, ValueError):
-                continue  # it ended, or there is no such count
+            _ran, waited, num_turns = schedstat("%s/task/%s" % (self._folder, thread)) or (0, 0, 0)
             if num_turns:  # a kernel that does not count says 0 throughout
                 found[thread] = waited
         return found
+
+
+def schedstat(folder: str) -> tuple[int, int, int] | None:
+    """How long a thread ran and waited for a core, nanoseconds, and its turns; None if it ended, or is not counted."""
+    try:
+        with open(folder + "/schedstat", encoding="ascii") as file:
+            ran, waited, num_turns = map(int, file.read().split())
+            return ran, waited, num_turns
+    except (OSError, ValueError):
+        return None

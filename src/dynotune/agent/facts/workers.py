@@ -17,17 +17,11 @@ from multiprocessing.util import Finalize
 from threading import get_ident
 from time import perf_counter, process_time, thread_time
 
+from ..core.annotations import AfterImport, Any, Callable, Event, Log, Sequence
 from ..core.covers import covers
 from ..core.errors import guarded
 from . import datasets
 from .lines import Lines
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
-    from ..core.hooks import AfterImport, Event, Log
 
 _EVENT_S = 0.5
 # Workers of short epochs come and go: a file for each of them is more than they are worth.
@@ -262,7 +256,7 @@ class Fetching:
 
 
 def _bytes_read() -> dict[str, int]:
-    """What this process has read since it began, and of it from storage; {} where the kernel does not tell."""
+    """Return what this process has read since it began, and of it from storage; {} where the kernel does not tell."""
     try:
         with open("/proc/self/io", encoding="ascii") as file:
             words = file.read().split()

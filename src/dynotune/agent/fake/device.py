@@ -8,15 +8,10 @@ import re
 from importlib import import_module
 from types import FunctionType, SimpleNamespace
 
+from ..core.annotations import Any, Program
 from ..core.covers import covers
 from . import autocast, kernels, mode
 from .recorder import Recorder, on_device
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..core.program import Program
 
 
 class Stream:
@@ -78,13 +73,15 @@ def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
         # Whatever has no answer below is an order, and nothing comes of it.
         _answers(owner, {name: None for name in owner.__all__ if isinstance(getattr(owner, name, 0), FunctionType)})
     of_memory = {
-        "memory_allocated": lambda *_: recorder.live_bytes, "memory_reserved": lambda *_: recorder.live_bytes,
-        "max_memory_allocated": lambda *_: recorder.peak_bytes, "max_memory_reserved": lambda *_: recorder.peak_bytes,
-        "mem_get_info": lambda *_: (total - recorder.live_bytes, total), "memory_stats": recorder.stats,
+        "memory_allocated": lambda *_, **__: recorder.live_bytes,
+        "memory_reserved": lambda *_, **__: recorder.live_bytes,
+        "max_memory_allocated": lambda *_, **__: recorder.peak_bytes,
+        "max_memory_reserved": lambda *_, **__: recorder.peak_bytes,
+        "mem_get_info": lambda *_, **__: (total - recorder.live_bytes, total), "memory_stats": recorder.stats,
         "memory_snapshot": recorder.segments, "_snapshot": recorder.snapshot, "empty_cache": recorder.empties_cache,
         "_record_memory_history": recorder.record,
-        "set_per_process_memory_fraction": lambda share, *_: setattr(recorder, "memory_fraction", share),
-        "get_per_process_memory_fraction": lambda *_: recorder.memory_fraction, "get_allocator_backend": "native",
+        "set_per_process_memory_fraction": lambda fraction, *_, **__: setattr(recorder, "memory_fraction", fraction),
+        "get_per_process_memory_fraction": lambda *_, **__: recorder.memory_fraction, "get_allocator_backend": "native",
     }  # fmt: skip
     _answers(cuda.memory, of_memory)
     _answers(cuda, {**of_memory,
@@ -105,6 +102,7 @@ def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
             "is_available": True, "device_count": 1, "current_device_index": 0, "current_device_idx": 0,
             "current_accelerator": device, "current_stream": Stream(), "synchronize": None,
             "set_device_index": None, "set_device_idx": None, "set_stream": None,
+            **{name: answer for name, answer in of_memory.items() if hasattr(torch.accelerator, name)},
         })  # fmt: skip
     if torch.version.cuda is None:
         torch.version.cuda = "13.0"
@@ -112,7 +110,7 @@ def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
 
 
 def _refuse(torch: Any, recorder: Recorder) -> None:
-    """What is not modelled."""
+    """Refuse what is not modelled."""
 
     def refusing(reason: str) -> Any:
         class Refusing:
@@ -145,13 +143,13 @@ def _move(torch: Any) -> None:
         return plain(self, *to_where, dtype or self.dtype, **how)
 
     def made(function: Any) -> Any:
-        def made(*args: Any, device: Any = None, **kwargs: Any) -> Any:
-            where = torch.empty(0).device if device is None and not on_device(args[0]) else device
+        def made(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+            where = torch.empty(0).device if device is None and not on_device(data) else device
             if where is None or torch.device(where).type != "cuda":
-                return function(*args, device=where, **kwargs)
+                return function(data, *args, device=where, **kwargs)
             wants_grad = kwargs.pop("requires_grad", False)
-            own = {"device": "cpu"} if not on_device(args[0]) else {}
-            found = function(*args, **own, **kwargs).to(cuda)
+            own = {"device": "cpu"} if not on_device(data) else {}
+            found = function(data, *args, **own, **kwargs).to(cuda)
             return found.requires_grad_() if wants_grad else found
 
         return made
@@ -160,12 +158,12 @@ def _move(torch: Any) -> None:
         def __new__(cls, device: Any = "cpu") -> Any:
             return super().__new__(cls, "cpu")
 
-    tensor.cuda = lambda self, device=None, **kwargs: self.to(cuda, **kwargs)
+    tensor.cuda = lambda self, device=None, non_blocking=False, **kwargs: self.to(cuda, **kwargs)
     tensor.pin_memory = lambda self, *args, **kwargs: self
     tensor.is_pinned = lambda self, *args, **kwargs: False
     tensor.record_stream = lambda self, stream: None
     torch.tensor, torch.as_tensor, torch.Generator = made(torch.tensor), made(torch.as_tensor), Generator
-    torch.load = lambda *args, **kwargs: load(*args, **{**kwargs, "map_location": "cpu"})
+    torch.load = lambda f, map_location=None, *args, **kwargs: load(f, "cpu", *args, **kwargs)
 
 
 def _show_values(torch: Any, device: Any) -> None:
@@ -188,7 +186,7 @@ def _show_values(torch: Any, device: Any) -> None:
 
 
 def _choose(torch: Any, recorder: Recorder) -> None:
-    """What torch chooses by the kind of tensor or device."""
+    """Choose as torch does by the kind of tensor or device."""
     functional, fake_class = torch.nn.functional, import_module("torch._subclasses.fake_tensor").FakeTensor
     attend = kernels.attention(torch, functional.scaled_dot_product_attention)
     functional.scaled_dot_product_attention = torch._C._nn.scaled_dot_product_attention = attend

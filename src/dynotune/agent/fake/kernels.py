@@ -1,14 +1,11 @@
-"""What torch's rules for shapes do not tell of CUDA's kernels: which attention runs, and what cuBLAS holds."""
+"""Tell what torch's rules for shapes do not tell of CUDA's kernels: which attention runs, and what cuBLAS holds."""
 
 from __future__ import annotations
 
 import re
 
+from ..core.annotations import Any
 from .recorder import on_device
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 MULTIPLIES = {"aten::" + name for name in ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "_addmm_activation")}
 """Operators that cuBLAS carries out."""
@@ -17,7 +14,7 @@ CONVOLVES = {"aten::" + name for name in ("convolution", "cudnn_batch_norm", "na
 
 
 def workspace_bytes(setting: str, capability: tuple[int, int], version: tuple[int, int]) -> int:
-    """What cuBLAS takes for each handle.
+    """Return what cuBLAS takes for each handle.
 
     Args:
         setting: `CUBLAS_WORKSPACE_CONFIG`; "" where it is not set.
@@ -51,9 +48,8 @@ def attention(torch: Any, original: Any) -> Any:
         backends, head = torch.backends.cuda, query.shape[-1]
         is_half = query.dtype in (torch.float16, torch.bfloat16)
         if is_half and attn_mask is None and backends.flash_sdp_enabled() and head in range(8, 257, 8):
-            return ops._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[
-                0
-            ]
+            flash = ops._scaled_dot_product_flash_attention
+            return flash(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
         if not backends.mem_efficient_sdp_enabled() or not (is_half or query.dtype == torch.float32):
             return original(query, key, value, **usual, enable_gqa=enable_gqa)
         if enable_gqa:

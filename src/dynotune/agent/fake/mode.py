@@ -9,15 +9,10 @@ on values which nobody knows is refused.
 from __future__ import annotations
 
 from ..core import source_location
+from ..core.annotations import Any
 from . import kernels
-from .recorder import on_device
+from .recorder import Recorder, on_device
 from .values import MOST_KNOWN, Values
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from .recorder import Recorder
 
 INSIDE = "meta"
 """Type of the device that C++ is told of, with the number 0."""
@@ -33,6 +28,9 @@ def make(torch: Any, recorder: Recorder) -> Any:
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_map_only
 
+    # torch would have a real device begin its work: by the name of this function since 2.5, and before.
+    for name in ("init_gpu_context", "init_cuda_context"):
+        setattr(fake_tensor, name, lambda device: None)
     fake_class = fake_tensor.FakeTensor
     fake_class.is_cuda = property(on_device)
     cuda, inside = torch.device("cuda", 0), torch.device(INSIDE, 0)
@@ -54,7 +52,7 @@ def make(torch: Any, recorder: Recorder) -> Any:
         return [args[at] if at < len(args) else kwargs.get(name) for at, name in written_by[func]]
 
     def inner_device(func: Any, args: Any) -> Any:
-        """What C++ is told that asks for the device of a tensor on the pretended one; None where it asks nothing."""
+        """Return what C++ is told when it asks for a tensor's device; None where it asks nothing."""
         if func is not ask_device or not on_device(args[0]):
             return None
         return torch.device("meta") if args[0].fake_mode.in_kernel_invocation else inside

@@ -8,12 +8,7 @@ import threading
 import weakref
 
 from ..core import source_location
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..core.program import Program
+from ..core.annotations import Any, Program
 
 MOST_NOTES = 6
 _GRANULE = 512
@@ -123,15 +118,18 @@ class Recorder:
     # What torch's allocator tells
 
     def address(self, tensor: Any) -> tuple[int, int]:
-        """Device and address of the tensor's storage; (-1, 0) where it is not on the device."""
-        found = self._storages.get(tensor.untyped_storage()._cdata)
+        """Device and address of the tensor's storage; (-1, 0) where it is not on the device, or has none (sparse)."""
+        try:
+            found = self._storages.get(tensor.untyped_storage()._cdata)
+        except NotImplementedError:
+            return -1, 0
         return (-1, 0) if found is None else (0, found[0])
 
     def record(self, enabled: Any = "all", **_: Any) -> None:
         """Keep stacks from here on."""
         self.is_recording = enabled is not None
 
-    def stats(self, *_: Any) -> dict[str, int]:
+    def stats(self, *_: Any, **__: Any) -> dict[str, int]:
         held = self.live_bytes
         return {
             "active.all.allocated": self._num_released + len(self._live),

@@ -7,11 +7,8 @@ finite, and a comparison of booleans follow from that.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from .recorder import Recorder
+from ..core.annotations import Any
+from .recorder import Recorder
 
 MOST_KNOWN = 1 << 16
 """Elements of a tensor whose values are followed."""
@@ -95,7 +92,7 @@ class Values:
         return made.fill_(self._stand_in(tensor))
 
     def _truth(self, func: Any, args: Any) -> bool:
-        """What the operator would say of tensors of one element, which stands for all."""
+        """Return what the operator would say of tensors of one element, which stands for all."""
 
         def one(value: Any) -> Any:
             is_tensor = isinstance(value, self._torch.Tensor)

@@ -10,13 +10,7 @@ from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import CodeType
-    from typing import Any
-
-    from ..core.hooks import Log
+from ..core.annotations import Any, CodeType, Iterator, Log
 
 # Called more often than this by constructors, and from no other module, a module works: a training loop runs in one.
 MOST_TRIES = 256

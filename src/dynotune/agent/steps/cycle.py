@@ -7,9 +7,9 @@ lists of tokens; nothing here knows torch.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections import namedtuple
+
+from ..core.annotations import Iterator
 
 DRAW = "draw"
 CALL = "call"
@@ -29,15 +29,8 @@ _PATIENCE_S = 20.0
 _MIN_PATIENT_REPEATS = 10
 
 
-class Token:
-    """What one number in the list of events stands for."""
-
-    __slots__ = ("kind", "name", "with_grad")
-
-    def __init__(self, kind: str, name: str, with_grad: bool = False) -> None:
-        self.kind = kind
-        self.name = name
-        self.with_grad = with_grad
+Token = namedtuple("Token", ("kind", "name", "with_grad"), defaults=(False,))
+"""What one number in the list of events stands for."""
 
 
 class Cycle:
@@ -47,10 +40,7 @@ class Cycle:
     """
 
     def __init__(self, sequence: list[int], anchor: int, per_step: int, loaders: set[int]) -> None:
-        self.sequence = sequence
-        self.anchor = anchor
-        self.per_step = per_step
-        self.loaders = loaders
+        self.sequence, self.anchor, self.per_step, self.loaders = sequence, anchor, per_step, loaders
 
     def describe(self, tokens: list[Token]) -> str:
         """In words: `draw DataLoader, call Net, step SGD`; repeats are counted."""
@@ -61,9 +51,8 @@ class Cycle:
                 words[-1] = word, words[-1][1] + 1
             else:
                 words.append((word, 1))
-        return ", ".join(word if num == 1 else "%d × %s" % (num, word) for word, num in words[:12]) + (
-            ", …" if len(words) > 12 else ""
-        )
+        told = [word if num == 1 else "%d × %s" % (num, word) for word, num in words[:12]]
+        return ", ".join(told + ["…"] * (len(words) > 12))
 
 
 def find(
@@ -184,10 +173,8 @@ def _anchor(sequence: list[int], tokens: list[Token]) -> tuple[int, int]:
     rarest = min(counts.values())
     candidates = [n for n in counts if counts[n] == rarest]
     best = max(rank[tokens[n].kind] for n in candidates)
-    last = max(
-        (n for n in candidates if rank[tokens[n].kind] == best), key=lambda n: len(sequence) - sequence[::-1].index(n)
-    )
-    return last, rarest
+    ending = {n for n in candidates if rank[tokens[n].kind] == best}
+    return next(n for n in reversed(sequence) if n in ending), rarest
 
 
 # While the step is searched for

@@ -7,17 +7,10 @@ from contextlib import contextmanager
 from threading import get_ident
 from time import perf_counter
 
+from ..core.annotations import Any, Callable, Iterator, Log
 from ..core.covers import covers
 from ..core.errors import guarded
-from .steps import MAX_INSIDE_OPTIMIZER
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
-    from ..core.hooks import Log
-    from .steps import Steps
+from .steps import MAX_INSIDE_OPTIMIZER, Steps
 
 
 class LoaderHooks:
@@ -87,9 +80,8 @@ class LoaderHooks:
         @covers(iterator, "_reset")
         def _reset(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
             reset(self, loader, *args, **kwargs)
-            guarded(
-                hooks._log, "loader", hooks._begun_anew, self, loader, args[0] if args else kwargs.get("first_iter")
-            )
+            is_first = args[0] if args else kwargs.get("first_iter")
+            guarded(hooks._log, "loader", hooks._begun_anew, self, loader, is_first)
 
     def _begun_anew(self, iterator: Any, loader: Any, is_first: Any) -> None:
         """`is_first`: it has just been made."""

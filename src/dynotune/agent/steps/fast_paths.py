@@ -6,32 +6,16 @@ own. So each of these looks at little, appends to one list, and leaves what is u
 
 from __future__ import annotations
 
+import weakref
 from threading import get_ident
 from time import perf_counter
 
+from ..core.annotations import Any, Call, Callable, Key, Log, Special
 from . import samples
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import weakref
-    from collections.abc import Callable
-    from typing import Any, Protocol
-
-    from ..core.hooks import Log
-    from .cycle import Cycle
-    from .identities import Key
-    from .outermost_modules import Call, Special
-
-    class Steps(Protocol):
-        """What of `steps.Steps` is used here."""
-
-        pending: list[Any]
-        due: list[float]
-        inside_optimizer: int
-        cycle: Cycle | None
-        grad_enabled: Callable[[], bool]
-
-        def work_off(self) -> None: ...
+    from .steps import Steps
 
 
 def stepped(steps: Steps, anchor: weakref.ref[Any], general: Callable[[Any], None]) -> Callable[[Any], None]:

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import weakref
 
+from ..core.annotations import Any, Key
 from .cycle import DRAW, Token
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    # Class of the loader, identity of its data, batch size, class of its sampler, whether gradients were on.
-    Key = tuple[type, int, Any, type, bool]
 
 
 class Identities:

@@ -8,16 +8,8 @@ import sys
 import types
 import weakref
 
+from ..core.annotations import AfterImport, Any, Callable, FrameType, Log, ModuleType
 from ..core.covers import covers
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType, ModuleType
-    from typing import Any
-
-    from ..core.hooks import AfterImport, Log
-
 
 _wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
 

@@ -12,17 +12,8 @@ import functools
 import weakref
 from threading import get_ident
 
+from ..core.annotations import Any, Call, Callable, Log, Special
 from .constructors import Constructors
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from ..core.hooks import Log
-
-    Call = Callable[..., Any]
-    Special = Callable[[Call, Call, Callable[[], bool], set[int], Log], Call]
 
 
 class OutermostModules:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
+from ..core.annotations import Any, Sequence
 
 
 def in_batch(batch: Any, batch_size: int | None) -> int | None:

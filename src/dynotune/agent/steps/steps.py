@@ -7,18 +7,12 @@ from threading import RLock
 from time import perf_counter
 from types import MethodType
 
+from ..core.annotations import Any, Callable, Container, Key
 from ..core.writer import EPOCH
 from . import cycle as cycles
 from . import fast_paths, samples
 from .cycle import MAX_EVENTS, AllDraws, History
 from .identities import Identities
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container
-    from typing import Any
-
-    from .identities import Key
 
 # Loaders are drawn from ahead of use by a batch or so (Lightning, accelerate).
 _MAX_AHEAD = 4

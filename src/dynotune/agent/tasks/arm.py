@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from contextlib import contextmanager, suppress
 
-from ..apply.site import call_inside
+from ..apply.site import call_inside, chosen
+from ..core.annotations import Answer, Any, Args, Callable, Iterator, Kwargs, Planned, Program, Surroundings
 from ..core.device import free_memory
 from ..core.errors import by_a_signal
 from .loader_switch import LoaderSwitch
@@ -20,14 +21,6 @@ from .switches import (
     TransferSwitch,
 )
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
-    from ..apply.site import Answer, Args, Around, Kwargs, Planned
-    from ..core.program import Program
-
 
 class Arm:
     """Settings that are switched together. `is_on`: the program runs with them now."""
@@ -35,7 +28,7 @@ class Arm:
     def __init__(self, planned: list[Planned], program: Program) -> None:
         by_class: dict[type[Switch], list[Planned]] = {}
         for setting in planned:
-            by_class.setdefault(_switch_for(setting), []).append(setting)
+            by_class.setdefault(chosen(setting["site"], _SWITCHES) or Unswitched, []).append(setting)
         self.program = program
         self._switches = [made(settings, program) for made, settings in by_class.items()]
         self._turned: list[Switch] = []
@@ -68,7 +61,7 @@ class Arm:
         return max([0, *(switch.num_queued for switch in self._switches)])
 
     def around_root(self, call: Callable[..., Any], module: Any, args: Args, kwargs: Kwargs) -> Any:
-        entered: list[Around] = []
+        entered: list[Surroundings] = []
         for switch in self._switches:
             if switch.site is not None:
                 args, kwargs = switch.site.inputs(module, args, kwargs)
@@ -190,20 +183,16 @@ class Unswitched(Switch):
         raise NotSwitched("%s cannot be switched while the program runs" % self.planned[0]["knob"])
 
 
-def _switch_for(setting: Planned) -> type[Switch]:
-    site = setting["site"]
-    kind = site.get("action", "") if site["type"] == "module" else site["type"]
-    found: dict[str, type[Switch]] = {
-        "attr": GlobalSwitch,
-        "call": GlobalSwitch,
-        "autocast": AutocastSwitch,
-        "channels_last": ChannelsLastSwitch,
-        "compile": CompileSwitch,
-        "method": TransferSwitch,
-    }
-    if kind == "constructor":
-        return LoaderSwitch if "torch.utils.data.DataLoader" in site["targets"] else FusedSwitch
-    return found.get(kind, Unswitched)
+_SWITCHES: dict[str, type[Switch]] = {
+    "attr": GlobalSwitch,
+    "call": GlobalSwitch,
+    "autocast": AutocastSwitch,
+    "channels_last": ChannelsLastSwitch,
+    "compile": CompileSwitch,
+    "method": TransferSwitch,
+    "torch.utils.data.DataLoader": LoaderSwitch,
+    "torch.optim.Adam": FusedSwitch,
+}
 
 
 def _refused(answer: Answer) -> str:

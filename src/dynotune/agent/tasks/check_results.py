@@ -10,18 +10,12 @@ from __future__ import annotations
 import functools
 import weakref
 
+from ..core.annotations import Any, Program
 from ..core.covers import call_directly, covers
 from ..core.device import is_capturing
 from ..core.errors import guarded
-from .digests import as_fields, digests_of, is_plain, local, number, plainly, precision_of, random_states
+from .digests import Digest, as_fields, digests_of, is_plain, local, number, plainly, precision_of, random_states
 from .task import NEVER, Task
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..core.program import Program
-    from .digests import Digest
 
 # A program that has an optimizer may evaluate for a while before it trains; so many times the calls are waited for.
 PATIENCE = 10
@@ -211,11 +205,9 @@ class CheckResults(Task):
             self.program.log("results", error)
         self._losses, self._outputs, self._scaled = [], [], []
         self.complete(
-            {
-                "what": what,
-                "values": values,
-                "draws": sorted(self._draws),
-                "precision": self._precision,
-                "num_captured": self._num_captured,
-            }
+            what=what,
+            values=values,
+            draws=sorted(self._draws),
+            precision=self._precision,
+            num_captured=self._num_captured,
         )

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..core.annotations import Any, Callable, Iterator, Program
 from ..core.autocast import inside_forward
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
-    from ..core.program import Program
-
-    Digest = tuple[list[int], Any]
+Digest = tuple[list[int], Any]
 
 NUM_SAMPLED = 64
 """Elements of each tensor, evenly spaced."""
@@ -150,14 +144,16 @@ class ResultsWithin:
             return with_it()
         self._num_left -= 1
         self._precision = self._precision or precision_of(torch, module)
-        before = _states(torch)
+        before, on_device = torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
         looked_at = random_states(torch)
         with torch.no_grad():
             plain = digests_of(torch, without())
             now = random_states(torch)
             drawn = {kind for kind, state in looked_at.items() if now.get(kind) != state}
             redrawn = digests_of(torch, without()) if drawn else plain
-        _restore(torch, before)
+        torch.set_rng_state(before)
+        if on_device:
+            torch.cuda.set_rng_state_all(on_device)
         output = with_it()
         self._plain.append(plain)
         self._with_arm.append(digests_of(torch, output))
@@ -175,14 +171,3 @@ class ResultsWithin:
             for name, calls in found.items()
         }
         return {**fields, "draws": sorted(self._draws), "precision": self._precision}
-
-
-def _states(torch: Any) -> tuple[Any, list[Any]]:
-    on_device = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    return torch.get_rng_state(), on_device
-
-
-def _restore(torch: Any, states: tuple[Any, list[Any]]) -> None:
-    torch.set_rng_state(states[0])
-    if states[1]:
-        torch.cuda.set_rng_state_all(states[1])

@@ -11,18 +11,11 @@ import functools
 from threading import get_ident
 from time import perf_counter
 
+from ..core.annotations import Any, Callable, Key, Program
 from ..core.device import is_capturing, synchronise
 from .loader_drain import alias, drain, position, values
 from .page_cache import drop
 from .task import Task
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from ..core.program import Program
-    from ..steps.identities import Key
 
 # Batches that the program drew ahead, and work that was queued, are used up before the window begins.
 SETTLE_STEPS = 3
@@ -132,13 +125,13 @@ class IsolateLoader(Task):
             return original(iterator)  # the next epoch is whole
         self._ready()
         begun_s = self.program.loader_begun_s.get(key) if at_begin else None
-        drained = drain(original, iterator, fewest=fewest, skip=skip, begun_s=begun_s)
-        if drained.fields is None:
+        batch, fields = drain(original, iterator, fewest=fewest, skip=skip, begun_s=begun_s)
+        if fields is None:
             self._at_begin.add(key)
         else:
-            self._sources[key] = _Source(drained.batch, values(self.program.torch, drained.batch), drained.fields)
+            self._sources[key] = _Source(batch, values(self.program.torch, batch), fields)
             self._settled_at = self._first_step = None  # what was replayed before was not without input
-        return drained.batch
+        return batch
 
     def _ready(self) -> None:
         """The device is idle, and the files' pages are dropped if asked."""
@@ -211,10 +204,8 @@ class IsolateLoader(Task):
     def _answer(self) -> None:
         changed = [values(self.program.torch, source.batch) != source.values for source in self._sources.values()]
         self.complete(
-            {
-                "loaders": [source.fields for source in self._sources.values()],
-                "replayed": self._measured,
-                "changed_in_place": any(changed),
-                "dropped": self._dropped,
-            }
+            loaders=[source.fields for source in self._sources.values()],
+            replayed=self._measured,
+            changed_in_place=any(changed),
+            dropped=self._dropped,
         )

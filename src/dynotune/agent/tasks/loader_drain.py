@@ -6,25 +6,14 @@ import copy
 from collections.abc import Mapping
 from time import perf_counter
 
+from ..core.annotations import Any, Callable
 from ..core.tensors import tensors_in
 from ..steps import samples
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 # For this long, and for so many batches; what was prefetched before tells nothing.
 DRAIN_S, MOST_S = 3.0, 20.0
 SKIP_S = 5.0
 FEWEST_BATCHES = 8
-
-
-class DrainedLoader:
-    """The last of the largest batches, and `fields` of the event; None where the epoch ended too soon to tell."""
-
-    def __init__(self, batch: Any, fields: dict[str, Any] | None) -> None:
-        self.batch, self.fields = batch, fields
 
 
 def position(iterator: Any) -> tuple[bool, int | None, int, int]:
@@ -49,7 +38,7 @@ def _is_iterable(iterator: Any) -> bool:
 
 def drain(
     original: Callable[[Any], Any], iterator: Any, *, fewest: int, skip: int, begun_s: float | None
-) -> DrainedLoader:
+) -> tuple[Any, dict[str, Any] | None]:
     """Draw until enough is known, or the epoch ends.
 
     Args:
@@ -57,6 +46,9 @@ def drain(
         fewest: batches that tell; `skip`: those before that tell nothing.
         begun_s: when the iterator was begun, where nothing was drawn from it since; an epoch too short to leave
             anything out is then taken as a whole.
+
+    Returns:
+        The last of the largest batches, and fields of the event; None where the epoch ended too soon to tell.
     """
     start_s = begin_s = perf_counter()
     num = num_skipped = largest = 0
@@ -79,13 +71,13 @@ def drain(
             continue
         num += 1
         if (now - begin_s >= DRAIN_S and num >= fewest) or now - start_s >= MOST_S:
-            return DrainedLoader(batch, _fields(iterator, sizes, num_skipped, now - begin_s, False))
+            return batch, _fields(iterator, sizes, num_skipped, now - begin_s, False)
     # The end of the epoch; the draw that found no more is not counted.
     if num >= fewest:
-        return DrainedLoader(batch, _fields(iterator, sizes, num_skipped, now - begin_s, False))
+        return batch, _fields(iterator, sizes, num_skipped, now - begin_s, False)
     if begun_s is None:
-        return DrainedLoader(batch, None)
-    return DrainedLoader(batch, _fields(iterator, sizes, 0, now - begun_s, True))
+        return batch, None
+    return batch, _fields(iterator, sizes, 0, now - begun_s, True)
 
 
 def _fields(

@@ -10,17 +10,10 @@ from __future__ import annotations
 import weakref
 from threading import get_ident
 
+from ..core.annotations import Answer, Any, Callable, Iterator, Planned, Program
 from .switches import HasAlready, NotSwitched, Switch
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
-    from ..apply.site import Answer, Planned
-    from ..core.program import Program
-
-    Options = tuple[tuple[str, Any], ...]
+Options = tuple[tuple[str, Any], ...]
 
 _FROM_WORKERS = ("prefetch_factor", "in_order", "multiprocessing_context")
 

@@ -9,10 +9,7 @@ import os
 import stat
 from time import perf_counter
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+from ..core.annotations import Any, Iterator
 
 MOST_S = 10.0
 _NUM_PROBED = 32

@@ -12,15 +12,9 @@ import os
 import struct
 from time import perf_counter
 
+from ..core.annotations import Any, Program
 from ..core.writer import map_file
-from .task import NEVER
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..core.program import Program
-    from .task import Task
+from .task import NEVER, Task
 
 PAGE_FILE = "tasks.page"
 PAGE_BYTES = 4096

@@ -17,18 +17,12 @@ import pickle
 from time import perf_counter
 from types import FunctionType
 
+from ..core.annotations import Any, Callable, Iterable, Program
 from ..core.device import synchronise
 from ..core.errors import guarded
 from ..core.observe import number, owned
 from ..core.tensors import class_name, tensors_in
 from .task import Task
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
-
-    from ..core.program import Program
 
 MODULE_FILE = "<dynotune module>"
 """File of the functions that modules are called through; `trace.snapshot.history` looks for it."""
@@ -94,7 +88,7 @@ class RecordMemory(Task):
             self._is_recording = False
             self.program.torch.cuda.memory._record_memory_history(enabled=None)
         while self._undo:
-            self._undo.pop()()
+            self._tried(self._undo.pop())
 
     # What stands in the way
 
@@ -154,7 +148,7 @@ class RecordMemory(Task):
         for name, raw in zip(files.values(), (pickle.dumps(snapshot, protocol=4), json.dumps(fields).encode())):
             with open(os.path.join(self.program.folder, name), "wb") as file:
                 file.write(raw)
-        self.complete({**files, "first_step": self._first, "pid": os.getpid(), "rank": rank})
+        self.complete(**files, first_step=self._first, pid=os.getpid(), rank=rank)
 
     def _mark(self, name: str) -> None:
         for index, device in self._devices.items():
@@ -183,7 +177,7 @@ class RecordMemory(Task):
         return _address(tensor) if pretended is None else pretended.address(tensor)
 
     def _tell_workspaces(self) -> None:
-        """What cuBLAS holds for its handles, known by its release; the next product gets it again."""
+        """Tell what cuBLAS holds for its handles, by its release; the next product gets it again."""
         torch = self.program.torch
         clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
         # A captured graph may use these workspaces.
@@ -219,6 +213,7 @@ class RecordMemory(Task):
         kind._call_impl = cover = _named(_call_impl, "")
 
         def uncover() -> None:
+            runners.clear()  # where something covers it in turn, it stays and passes calls on
             if kind._call_impl is cover:
                 kind._call_impl = original
 

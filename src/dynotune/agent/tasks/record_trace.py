@@ -7,24 +7,18 @@ annotation of its own; the boundary waits until that is closed, or the annotatio
 
 from __future__ import annotations
 
-import functools
 import gzip
 import os
 import shutil
 import sys
 from time import perf_counter
 
+from ..core.annotations import Any, Program
+from ..core.covers import covers, uncover
 from ..core.device import is_capturing, synchronise
 from ..core.observe import number
 from ..core.profiler_session import Session, open_optimizer_annotation
 from .task import Task
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from ..core.program import Program
 
 # Limits that end a recording after the step in which they are passed: nobody can open a larger trace. The profiler
 # holds 0.85 times what it writes, so this makes a file of 300 MB before it is packed; and seven times as much when it
@@ -48,7 +42,7 @@ class RecordTrace(Task):
         self._options = {name: bool(order.get(name)) for name in ("stacks", "shapes", "memory")}
         self._session: Session | None = None
         self._pending: tuple[str, int] | None = None
-        self._uncover: Callable[[], None] = lambda: None
+        self._cover: Any = None
         self._first_step = 0
         self._begin_s = self._last_s = self._asked_s = 0.0
         self._resident_bytes = 0
@@ -84,7 +78,8 @@ class RecordTrace(Task):
         self.give_up(reason, at_exit=True, notes=self._notes)
 
     def clean_up(self) -> None:
-        self._uncover()
+        if self._cover is not None:
+            uncover(self.program.torch.autograd.profiler.record_function, "__exit__", self._cover)
         if self.program.profiler is not None:
             self.program.profiler.begins = None
         session, self._session = self._session, None
@@ -97,18 +92,14 @@ class RecordTrace(Task):
         kind = self.program.torch.autograd.profiler.record_function
         original = kind.__exit__
 
-        @functools.wraps(original)
+        @covers(kind, "__exit__")
         def __exit__(annotation: Any, *args: Any) -> Any:
             result = original(annotation, *args)
             if self._pending is not None and self._pending[0] == annotation.name:
                 self._annotation_closed()
             return result
 
-        def uncover() -> None:
-            if kind.__exit__ is __exit__:
-                kind.__exit__ = original
-
-        kind.__exit__, self._uncover = __exit__, uncover
+        self._cover = __exit__
 
     def _annotation_closed(self) -> None:
         session = self._session
@@ -159,19 +150,17 @@ class RecordTrace(Task):
         name = self._file_name()
         num_bytes = _write(session, self.program.folder, name)
         self.complete(
-            {
-                "file": name,
-                "reason": "",
-                "first_step": self._first_step,
-                "num_steps": len(self._step_s),
-                "begin_s": self._begin_s,
-                "end_s": end_s,
-                "step_s": self._step_s,
-                "stopped_by": stopped_by,
-                "num_bytes": num_bytes,
-                "notes": self._notes,
-                **self._options,
-            }
+            file=name,
+            reason="",
+            first_step=self._first_step,
+            num_steps=len(self._step_s),
+            begin_s=self._begin_s,
+            end_s=end_s,
+            step_s=self._step_s,
+            stopped_by=stopped_by,
+            num_bytes=num_bytes,
+            notes=self._notes,
+            **self._options,
         )
 
     def _file_name(self) -> str:

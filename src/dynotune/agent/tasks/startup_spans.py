@@ -17,15 +17,9 @@ import weakref
 from threading import get_ident
 from time import perf_counter
 
-from ..core.covers import covers, on_compilations
+from ..core.annotations import AfterImport, Any, Callable, Event, Log
+from ..core.covers import covers, on_compilations, uncover
 from ..core.errors import guarded
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from ..core.hooks import AfterImport, Event, Log
 
 LEAST_S = 0.0002
 """Shorter spans are not worth their event."""
@@ -60,7 +54,7 @@ class StartupSpans:
         self._unknown: dict[str, str] = {}
         self._building: Any = None
         self._compiling_since: float | None = None
-        self._uncover_construction: Callable[[], object] = lambda: None
+        self._construction: tuple[Any, str, Any] | None = None
 
     def install(self, hooks: AfterImport) -> None:
         """Watch imports from here on, and the rest when it is there; the agent's own part of the start is over."""
@@ -183,28 +177,25 @@ class StartupSpans:
     def _cover_cuda(self, torch: Any) -> None:
         """Covers go once CUDA has started: its functions are looked up by name, by C++ too."""
         owners = [(torch.cuda, "_lazy_init"), (torch._C, "_cuda_getDeviceCount")]
-        originals = [(owner, name, getattr(owner, name)) for owner, name in owners if hasattr(owner, name)]
-        covers = []
+        covered: list[tuple[Any, str, Any]] = []
 
-        def cover(owner: Any, name: str, original: Any) -> None:
-            @functools.wraps(original)
+        def cover(owner: Any, name: str) -> None:
+            original = getattr(owner, name)
+
+            @covers(owner, name)
             def starts(*args: Any, **kwargs: Any) -> Any:
                 try:
                     return self._within("cuda_start", original, *args, **kwargs)
                 finally:
                     if torch.cuda.is_initialized() and "cuda_start" not in self._open:
-                        uncover()
+                        for each in covered:
+                            uncover(*each)
 
-            setattr(owner, name, starts)
-            covers.append((owner, name, original, starts))
+            covered.append((owner, name, starts))
 
-        def uncover() -> None:
-            for owner, name, original, starts in covers:
-                if getattr(owner, name) is starts:  # nobody has covered ours
-                    setattr(owner, name, original)
-
-        for each in originals:
-            cover(*each)
+        for owner, name in owners:
+            if hasattr(owner, name):
+                cover(owner, name)
 
     def _cover_weights(self, torch: Any) -> None:
         self._cover(torch.serialization, "load", "weights")
@@ -246,11 +237,7 @@ class StartupSpans:
             if get_ident() == self._thread:
                 guarded(self._log, "starting: model_build", self._constructing, self_, sys._getframe(1))
 
-        def uncover() -> None:
-            if module.__init__ is __init__:  # nobody has covered ours
-                module.__init__ = original
-
-        self._uncover_construction = uncover
+        self._construction = module, "__init__", __init__
 
     def _constructing(self, made: Any, frame: Any) -> None:
         if self._building is not None and not self._building.holds(frame):
@@ -294,7 +281,8 @@ class StartupSpans:
         if self._compiling_since is None:
             self._compiling_since = perf_counter()
             self._open.append("compile")
-            self._uncover_construction()
+            if self._construction is not None:
+                uncover(*self._construction)
 
     def _compilation_ends(self, *args: Any) -> None:
         begin_s, self._compiling_since = self._compiling_since, None

@@ -21,6 +21,7 @@ from statistics import median
 from threading import get_ident
 from time import perf_counter
 
+from ..core.annotations import Any, Args, Around, Call, Kwargs, Program, Sequence, Stops
 from ..core.covers import call_directly
 from ..core.device import device_allocations, synchronise
 from ..core.errors import by_a_signal
@@ -28,18 +29,6 @@ from .arm import Arm
 from .digests import ResultsWithin
 from .switches import NotSwitched
 from .task import Task
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
-    from typing import Any
-
-    from ..apply.site import Args, Kwargs
-    from ..core.program import Program
-
-    Call = Callable[..., Any]
-    Around = Callable[[Call, Any, Args, Kwargs], Any]
-    Steps = Generator[int, None, Any]  # yields after how many steps to go on
 
 # After a switch: at least so many steps, the last of them quiet; a program that allocates in every step is never quiet.
 WASH_OUT_STEPS, QUIET_STEPS, MOST_RESTLESS_STEPS = 3, 2, 30
@@ -88,7 +77,7 @@ class SwitchArms(Task):
         self._is_restless = False  # it allocates in every step
         self._on: Arm | None = None
         self._thread: int | None = None  # in which steps end
-        self._work: Steps | None = None
+        self._work: Stops | None = None
         self._stop = 0
         self._inner: list[Around | None] = []  # what calls went through before, once they go through an arm
 
@@ -128,7 +117,7 @@ class SwitchArms(Task):
         try:
             self._stop = num_steps + next(self._work)
         except StopIteration:
-            self.complete({})
+            self.complete()
         return self._stop
 
     def at_exit(self) -> None:
@@ -183,7 +172,7 @@ class SwitchArms(Task):
 
     # What comes after what
 
-    def _all_blocks(self) -> Steps:
+    def _all_blocks(self) -> Stops:
         for at, arm in enumerate(self._arms):
             if self._has_ranks and not arm.suits_ranks:
                 self._say_dropped(at, "ranks of one model cannot switch it apart from each other")
@@ -206,7 +195,7 @@ class SwitchArms(Task):
                         self._say_dropped(other, reason)
                     return
 
-    def _drop(self, at: int, reason: str, blamed: list[str]) -> Steps:
+    def _drop(self, at: int, reason: str, blamed: list[str]) -> Stops:
         self._say_dropped(at, reason, blamed)
         self._switch_off(at)
         yield from self._wash_out(None)
@@ -227,7 +216,7 @@ class SwitchArms(Task):
         epoch_steps = self.program.steps.epoch_steps
         return epoch_steps is not None and epoch_steps <= self._stretch_steps
 
-    def _block(self, at: int, number: int) -> Steps:
+    def _block(self, at: int, number: int) -> Stops:
         """One block of the arm; one that was spoilt is begun anew.
 
         Raises NotSwitched: the arm is to be given up.
@@ -258,7 +247,7 @@ class SwitchArms(Task):
             return ORDERS[self._drawn[at]]
         return ORDERS[1 - self._drawn[at]]
 
-    def _stretches(self, at: int, order: str) -> Steps:
+    def _stretches(self, at: int, order: str) -> Stops:
         arm = self._arms[at]
         timed: dict[str, list[dict[str, Any]]] = {"A": [], "B": []}
         yield from self._wash_out(arm)
@@ -293,7 +282,7 @@ class SwitchArms(Task):
 
     # Steps that are timed, and steps that are not
 
-    def _wash_out(self, arm: Arm | None) -> Steps:
+    def _wash_out(self, arm: Arm | None) -> Stops:
         queued = max(self.program.num_queued, arm.num_queued if arm is not None else 0)
         if self._has_ranks:
             yield WASH_OUT_STEPS + queued + STEPS_LEFT_OUT
@@ -319,7 +308,7 @@ class SwitchArms(Task):
         # Where nothing has been switched on, it is the program's own way.
         self._is_restless |= arm is None or not arm.has_been_on
 
-    def _stretch(self, arm: Arm) -> Steps:
+    def _stretch(self, arm: Arm) -> Stops:
         """Wall time of some steps, their samples or None, and how many they are."""
         length, steps = self._stretch_steps, self.program.steps
         for repeats_left in range(MOST_REPEATS, -1, -1):

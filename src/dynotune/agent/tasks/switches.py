@@ -12,16 +12,9 @@ import gc
 from ..apply.compile import why_not
 from ..apply.globals import write
 from ..apply.module import AutocastSite, ChannelsLastSite
-from ..apply.site import resolve, text
+from ..apply.site import Site, resolve, text
 from ..apply.transfer import TransferSite
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
-    from ..apply.site import Answer, Planned, Site
-    from ..core.program import Program
+from ..core.annotations import Answer, Any, Callable, Iterator, Planned, Program
 
 # The older call sets these, too, and could not put them back by its own value alone.
 _SET_BESIDE = ("torch.backends.cuda.matmul.fp32_precision", "torch.backends.mkldnn.matmul.fp32_precision")

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from time import perf_counter
 
+from ..core.annotations import Any, Program
 from ..core.device import is_capturing
 from ..core.errors import by_a_signal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..core.program import Program
 
 NEVER = 1 << 62
 
@@ -80,7 +75,7 @@ class Task:
             stop = num_steps + 1
         return NEVER if self.done else stop
 
-    def complete(self, fields: dict[str, Any]) -> None:
+    def complete(self, **fields: Any) -> None:
         self._write({"event": self.event, "task": self.id, "done_s": perf_counter(), **fields})
 
     def give_up(self, reason: str, *, at_exit: bool = False, **fields: Any) -> None:

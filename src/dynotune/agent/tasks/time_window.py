@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from time import perf_counter
 
+from ..core.annotations import Any
 from ..core.device import device_allocations, synchronise
 from ..core.errors import by_a_signal
 from .task import Task
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 MOST_FAILURES = 20
 NUM_LEVELS = 8
@@ -44,19 +41,16 @@ class TimeWindow(Task):
         grown = {name: after[name] - (before[name] or 0) for name in after if after[name] is not None}
         self.program.say_state()
         self.complete(
-            {
-                "world_size": 1,
-                **self.program.ranks(),
-                "first_step": self._first_step,
-                "num_steps": num_steps - self._first_step,
-                "begin_s": self._begin_s,
-                "end_s": end_s,
-                "num_samples": None if grown["num_uncounted"] else grown["num_samples"],
-                "wait_s": grown["wait_s"],
-                "num_compilations": grown["num_compilations"],
-                # Where CUDA was not there at the beginning, it had allocated nothing.
-                "num_device_allocations": grown.get("num_device_allocations"),
-            }
+            **{"world_size": 1, **self.program.ranks()},
+            first_step=self._first_step,
+            num_steps=num_steps - self._first_step,
+            begin_s=self._begin_s,
+            end_s=end_s,
+            num_samples=None if grown["num_uncounted"] else grown["num_samples"],
+            wait_s=grown["wait_s"],
+            num_compilations=grown["num_compilations"],
+            # Where CUDA was not there at the beginning, it had allocated nothing.
+            num_device_allocations=grown.get("num_device_allocations"),
         )
         return num_steps
 

@@ -40,8 +40,7 @@ def cudnn_benchmark_off(view: ObservationView) -> Judgements:
         share=share,
         evidence=[view.mentions("live.cudnn_benchmark"), *evidence_of(slow)],
         where=bounds.place_of(slow, bounds.main_model(view)),
-        remedy="Set torch.backends.cudnn.benchmark = True, so that cuDNN times its algorithms. Results may differ in "
-        "their last digits.",
+        remedy="Set torch.backends.cudnn.benchmark = True: cuDNN then times its algorithms. Last digits may change.",
     )
 
 
@@ -127,8 +126,7 @@ def cudnn_benchmark_limit(view: ObservationView) -> Judgements:
         severity="low",
         share=Unknown("the other algorithms were not tried"),
         evidence=[view.mentions("live.cudnn_benchmark_limit")],
-        remedy="Try torch.backends.cudnn.benchmark_limit = 0 in a long training: cuDNN then times all algorithms, once "
-        "a shape.",
+        remedy="Try torch.backends.cudnn.benchmark_limit = 0 in a long training: cuDNN then times all, once a shape.",
     )
 
 

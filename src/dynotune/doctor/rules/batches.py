@@ -94,8 +94,7 @@ def cow_growth(view: ObservationView) -> Judgements:
         claim=claim,
         evidence=[f"the data set holds some {loading.num_objects:,} Python objects", seen],
         where=loader.place,
-        remedy="Hold the data in numpy arrays, torch tensors or Arrow tables: each is one object, for any number of "
-        "entries.",
+        remedy="Hold the data in numpy arrays, torch tensors or Arrow tables: each is one object, however long.",
     )
 
 
@@ -132,8 +131,7 @@ def last_batch_shape(view: ObservationView) -> Judgements:
 
 @rule(
     title="Much of each batch is padding.",
-    sees="some batches as they came out of the loader, in host memory: a mask, or a constant tail of whole numbers "
-    "or of frames of zeros.",
+    sees="batches as they left the loader, in host memory: a mask, or a constant tail of whole numbers or zero frames.",
     costs="at most the padding's part of the time that the device, or without one the operators, could spare.",
     wrong_when="the model leaves padding out by itself (variable-length attention, packed sequences), or the program "
     "measures rows of one length on purpose. Attention over long rows may cost more than this share.",

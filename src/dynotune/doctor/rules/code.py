@@ -84,10 +84,7 @@ def gradients_unused(view: ObservationView) -> Judgements:
         if call.input_requires_grad is not False:
             continue
         share = _behind(view, call)
-        if share < policy.LEAST_SHARE:
-            continue
         yield Judgement(
-            severity=policy.severity(share),
             claim=f"{model.name.rpartition('.')[2]} is evaluated with gradients, and no optimizer has its weights.",
             share=share,
             evidence=[f"{model.num_tensors} tensors, in evaluation mode; its results require gradients"],

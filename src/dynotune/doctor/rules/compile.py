@@ -87,8 +87,7 @@ def graph_breaks(view: ObservationView) -> Judgements:
 
 @rule(
     title="torch.compile compiles the same code again, or has given up.",
-    sees="torch counted recompilations. A function that reached the limit, 8 by default, runs uncompiled from then on, "
-    "and torch says so once.",
+    sees="torch counted recompilations. Past the limit, 8 by default, a function runs uncompiled; torch says so once.",
     costs="after the limit, at most what compiling spares, as for `graph-breaks`. Otherwise the time that steps take "
     "beyond the median if the window compiled anything; else only the first steps.",
     wrong_when="the program has seen all shapes after a while.",
@@ -145,8 +144,7 @@ def cudagraph_skipped(view: ObservationView) -> Judgements:
         evidence=[f"modes: {', '.join(compilation.modes)}", *compilation.cudagraph_skips[:SHOWN]],
         where=_place(compilation.cudagraph_skips),
         model=bounds.main_model(view),
-        remedy="Remove the reason that torch gives: inputs changed in place, operations on the CPU, or shapes that "
-        "vary.",
+        remedy="Remove the reason that torch gives: inputs changed in place, operations on the CPU, varying shapes.",
     )
 
 
@@ -179,8 +177,7 @@ def cudagraph_rerecord(view: ObservationView) -> Judgements:
 def compiled(view: ObservationView) -> Compilation | None:
     """Return what torch compiled; None if nothing was compiled.
 
-    Raises:
-        Missing: something is compiled, and torch's counters are not known.
+    Raises Missing: something is compiled, and torch's counters are not known.
     """
     compilation = view.process.compilation
     if not isinstance(compilation, Unknown):

@@ -19,8 +19,7 @@ _CALLED_SEVERAL_TIMES = re.compile(r"(?P<num>\d+) × call ")
 @rule(
     title="DataParallel copies the model to each device in every step, from one process.",
     sees="the outermost module is `torch.nn.DataParallel`.",
-    costs="at most the time for which devices idle or only exchange data: one process copies the model to all of them "
-    "in each step.",
+    costs="at most the time for which devices idle or only exchange data: one process copies the model to all.",
     wrong_when="the program splits the batch for inference of a few seconds.",
     explains=["launch-bound", "host-bound", "communication-exposed"],
 )
@@ -120,8 +119,6 @@ def ddp_no_sync_absent(view: ObservationView) -> Judgements:
 def ddp_bucket_cap(view: ObservationView) -> Judgements:
     losses = view.losses("ddp-bucket-cap")
     share = sum(loss.share for loss in losses) - view.lost("rank-imbalance")
-    if share < policy.LEAST_SHARE:
-        return
     model = _ddp(view)
     cap = None if model is None else model.ddp.get("bucket_cap_mb")
     yield Judgement(
@@ -191,8 +188,6 @@ def communication_exposed(view: ObservationView) -> Judgements:
         share = exposed - (0.0 if view.lost("ddp-bucket-cap") else _imbalance(view)[0])
     else:
         share = view.attribution.shares.communication * (1.0 - _waiting(view))
-    if share < policy.LEAST_SHARE:
-        return
     yield Judgement(
         claim=f"Ranks exchange data and do nothing else for {share:.0%} of a step.",
         share=share,
@@ -229,8 +224,7 @@ def rank_imbalance(view: ObservationView) -> Judgements:
         share=share,
         evidence=evidence,
         where=losses[0].where if losses else Place(),
-        remedy="Give all ranks equal work (as many samples, of similar length), and look at the slow rank's loader, "
-        "device clock and cores.",
+        remedy="Give all ranks equal work (samples as many and as long); see the slow rank's loader, clock and cores.",
     )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from dynotune.doctor import machine
 from dynotune.doctor.bounds import severity_of
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
-from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.observation_view import ObservationView, or_else
 from dynotune.doctor.rules.environment_variables import is_off, is_one_of, is_set_to
 from dynotune.doctor.rules.startup import what_it_saves
 from dynotune.schema.diagnosis import Severity
@@ -25,8 +25,7 @@ def _asks_for_debug(value: str) -> bool:
 class Flag(NamedTuple):
     """A debugging variable: which values count, how severe they are, and what they do.
 
-    Args:
-        on_gpu: it acts only if there is a GPU.
+    `on_gpu`: it acts only if there is a GPU.
     """
 
     name: str
@@ -88,7 +87,9 @@ def debug_flags_left_on(view: ObservationView) -> Judgements:
     names = list(dict.fromkeys(flag.name for flag in flags))
     weights = [machine.severity_on_gpu(view, flag.severity) if flag.on_gpu else flag.severity for flag in flags]
     severity: Severity = "high" if anomaly else "medium" if "medium" in weights else "low"
-    share = _bound_of_anomaly_mode(view) if anomaly else _bound_of_flags(view, flags)
+    share = _bound_of_anomaly_mode(view) if anomaly else machine.NOT_MEASURED
+    if not anomaly and [flag.does for flag in flags] == [CHECKS_COLLECTIVES]:
+        share = machine.part_of_step(view, "communication") or share
     evidence = ["torch.autograd.set_detect_anomaly(True) is in force"] if anomaly else []
     evidence += [f"{view.variable_evidence(flag.name)[0]}: {flag.does}" for flag in flags]
     yield Judgement(
@@ -116,17 +117,7 @@ def _bound_of_anomaly_mode(view: ObservationView) -> float | Unknown:
         return machine.NOT_MEASURED
     if not view.uses_cuda:
         return Unknown("on the CPU it is part of every operator's own time")
-    try:
-        return min(parts.host + view.kernel_share("elementwise", "reduction"), 1.0)
-    except Missing:
-        return machine.NOT_MEASURED
-
-
-def _bound_of_flags(view: ObservationView, flags: Sequence[Flag]) -> float | Unknown:
-    """Return the bound of checking each collective. Nothing bounds the other flags."""
-    if len(flags) > 1 or flags[0].does != CHECKS_COLLECTIVES:
-        return machine.NOT_MEASURED
-    return machine.part_of_step(view, "communication") or machine.NOT_MEASURED
+    return or_else(lambda: min(parts.host + view.kernel_share("elementwise", "reduction"), 1.0), machine.NOT_MEASURED)
 
 
 @machine_rule(
@@ -198,8 +189,7 @@ def _compiles(view: ObservationView) -> bool:
 
 @machine_rule(
     title="Python compiles all modules that it imports anew at each start, torch's included.",
-    sees="torch's modules have no bytecode files, and either PYTHONDONTWRITEBYTECODE is set or the folder for these "
-    "files is not writable.",
+    sees="torch's modules have no bytecode files: PYTHONDONTWRITEBYTECODE is set, or their folder is not writable.",
     costs="seconds at the start of each process: a small training took 8.2 s to its first step, and 3.0 s with its "
     "modules compiled. Steps are not slower, so the severity is low for a watched command.",
     wrong_when="the program starts once and runs for days.",

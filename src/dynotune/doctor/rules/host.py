@@ -59,8 +59,7 @@ def launch_bound(view: ObservationView) -> Judgements:
         evidence=evidence_of([*losses, *view.losses("host-bound")] if counted else losses),
         where=bounds.place_of(losses, bounds.main_model(view)),
         candidates=candidates,
-        remedy="Launch fewer kernels: larger batches, torch.compile with CUDA graphs (reduce-overhead), fused "
-        "optimizers.",
+        remedy="Launch fewer kernels: larger batches, CUDA graphs (compile.mode=reduce-overhead), fused optimizers.",
     )
 
 
@@ -78,7 +77,6 @@ def _many_short_kernels(view: ObservationView) -> Judgements:
         return
     compiled = any(model.compiled for model in view.models)
     yield Judgement(
-        severity=policy.severity(share),
         claim=f"{num / num_steps:,.0f} of {kernels.num / num_steps:,.0f} kernels a step take less than 10 µs each: "
         f"with the pauses between them {share:.0%} of a step.",
         share=share,
@@ -103,14 +101,11 @@ def host_bound(view: ObservationView) -> Judgements:
         yield from _python_bound(view)
         return
     losses = view.losses("host-bound")
-    share = min(sum(loss.share for loss in losses), view.attribution.shares.host) - bounds.after_waits(view)
+    after = bounds.after_waits(view)
+    share = min(sum(loss.share for loss in losses), view.attribution.shares.host) - after
     # What lines that read values compute for it is the waits' own.
-    share -= max(
-        0.0,
-        sum(part for _, part in hot_lines.known(hot_lines.of_reads, view))
-        - view.lost("sync-per-step")
-        - bounds.after_waits(view),
-    )
+    reads = sum(part for _, part in hot_lines.known(hot_lines.of_reads, view))
+    share -= max(0.0, reads - view.lost("sync-per-step") - after)
     share = min(share, bounds.faster_host_saving(view))
     if share < policy.LEAST_SHARE or share <= view.lost("launch-bound") or _mostly_launches(view):
         return
@@ -121,22 +116,15 @@ def host_bound(view: ObservationView) -> Judgements:
         share=share,
         evidence=[*hot_lines.told(lines), *evidence_of(losses)],
         where=hot_lines.place(lines, bounds.place_of(losses, bounds.main_model(view))),
-        remedy="The GPU waits while Python runs: do this work less often, on the GPU, or in a thread or process beside "
-        "the loop.",
+        remedy="The GPU waits while Python runs: do this less often, on the GPU, or in a thread or process beside it.",
     )
 
 
 def _mostly_launches(view: ObservationView) -> bool:
     """Tell whether the host's own work is torch's: modules, backward passes and optimizers that queue kernels."""
-    try:
-        thread = hot_lines.steps_thread(view)
-    except Missing:
-        return False
-    working = [line for line in thread.lines if not line.inside]
-    num = sum(line.num for line in working)
-    return (
-        num > 0 and sum(line.num for line in working if hot_lines.ends_in_torch(line)) >= policy.MOSTLY_LAUNCHES * num
-    )
+    working = [line for line, _ in hot_lines.known(lambda view: hot_lines.of_thread(view, lambda line: True), view)]
+    num, of_torch = (sum(line.num for line in lines) for lines in (working, filter(hot_lines.ends_in_torch, working)))
+    return num > 0 and of_torch >= policy.MOSTLY_LAUNCHES * num
 
 
 def _between_operators_of_optimizer(view: ObservationView) -> float:
@@ -221,8 +209,6 @@ def optimizer_forloop(view: ObservationView) -> Judgements:
     share = min(1.0, sum(loss.share for loss in losses))
     if not view.uses_cuda and all(each.name.startswith("torch.optim.") for each in view.optimizers):
         share = min(share, policy.SEEN_TOO_SELDOM * (hot_lines.updating(view) or share))
-    if share < policy.LEAST_SHARE:
-        return
     device = "cuda" if view.uses_cuda else "cpu"
     here = [each for each in view.optimizers if any(name.startswith(device) for name in each.devices)]
     # Only the first group is known: if it is fused, other groups are not.
@@ -234,11 +220,9 @@ def optimizer_forloop(view: ObservationView) -> Judgements:
         share=share,
         losses=losses,
         evidence=[
-            *(
-                f"{each.name}(foreach={each.foreach}, fused={each.fused}), {each.num_tensors} tensors"
-                + ", of groups that set it for themselves" * each.groups_differ
-                for each in slow
-            )
+            f"{each.name}(foreach={each.foreach}, fused={each.fused}), {each.num_tensors} tensors"
+            + ", of groups that set it for themselves" * each.groups_differ
+            for each in slow
         ],
         candidates=[Setting("optimizer.fused", True)] if fusable else [],
         remedy=(
@@ -272,8 +256,6 @@ def python_elementwise_loops(view: ObservationView) -> Judgements:
         return
     short = sum(called.self_s for _, called in small) / num < policy.SHORT_OPERATOR_S
     share = _of_loop(view, num_steps) if short else 0.0
-    if share < policy.LEAST_SHARE:
-        return
     losses = view.losses("launch-bound", "host-bound")
     commonest = sorted(small, key=lambda pair: -pair[1].num)[:3]
     yield Judgement(
@@ -326,10 +308,11 @@ def _of_loop(view: ObservationView, num_steps: int) -> float:
 )
 def cpu_oversubscribed(view: ObservationView) -> Judgements:
     cores = view.number("host.num_cores")
-    if cores < 1 or not (_cores_are_busy(view, cores) or _threads_wait(view)):
+    if cores < 1 or not _cores_are_short(view, cores):
         return
     ranks = len(view.processes)
-    threads = ranks * view.number("live.num_threads")
+    num_threads, waited = view.number("live.num_threads"), view.number_or_none("live.core_wait_s_per_s")
+    threads = ranks * num_threads
     workers = sum(loader.num_workers for loader in view.loaders) * ranks
     decoding = view.fact_or_none("live.cv2_num_threads")
     in_workers = workers * decoding if isinstance(decoding, int) and decoding > 1 else 0
@@ -337,8 +320,9 @@ def cpu_oversubscribed(view: ObservationView) -> Judgements:
     shares = view.attribution.shares
     computing = shares.host if view.uses_cuda else shares.device
     if of_workers > workers and not view.uses_cuda:
-        # Each of their threads takes a core from the steps' operators.
-        threads, computing = threads + of_workers, min(computing, _waiting_for_cores(view) or computing)
+        # Each of their threads takes a core from the steps' operators, which then are ready to run and have none.
+        threads += of_workers
+        computing = min(computing, waited / num_threads if waited and num_threads else computing)
     bound = [
         ("torch", threads, computing * (1 - cores / threads) if threads else 0.0, policy.OVERSUBSCRIBED),
         ("torch in workers", of_workers, shares.input * (1 - cores / of_workers) if of_workers else 0.0, 2.0),
@@ -350,7 +334,6 @@ def cpu_oversubscribed(view: ObservationView) -> Judgements:
     share = min(1.0, sum(share for _, _, share in over))
     of_torch = over[0][0] == "torch" and of_workers <= workers
     each = max(1, int(cores) // ranks)
-    waited = view.number_or_none("live.core_wait_s_per_s")
     yield Judgement(
         claim=f"{over[0][1]:.0f} threads of {over[0][0]} share {cores:.0f} cores.",
         share=share,
@@ -375,19 +358,12 @@ def _threads_of_torch(loader: Loader) -> int:
     return 1 if isinstance(loader.loading, Unknown) else loader.loading.num_threads or 1
 
 
-def _waiting_for_cores(view: ObservationView) -> float | None:
-    """Return the part of the time for which each of the steps' threads is ready to run and has no core."""
-    waited, threads = view.number_or_none("live.core_wait_s_per_s"), view.number_or_none("live.num_threads")
-    return waited / threads if waited is not None and threads else None
+def _cores_are_short(view: ObservationView, cores: float) -> bool:
+    """Tell whether the cores are busy, other programs included, or the first rank's threads would use far more of them.
 
-
-def _cores_are_busy(view: ObservationView, cores: float) -> bool:
-    """Tell whether the cores are busy, other programs included; true if that is not known."""
-    used = cores_in_use(view)
-    return used is None or used >= policy.CORES_BUSY * cores
-
-
-def _threads_wait(view: ObservationView) -> bool:
-    """Tell whether the first rank's threads would use far more of the cores if these were free."""
-    used, waited = (view.number_or_none(name) for name in ("window.tree_cpu_s_per_s", "live.core_wait_s_per_s"))
-    return used is not None and waited is not None and used + waited >= policy.OVERSUBSCRIBED * used
+    True if that is not known.
+    """
+    used, waited = cores_in_use(view), view.number_or_none("live.core_wait_s_per_s")
+    own = view.number_or_none("window.tree_cpu_s_per_s")
+    waits = own is not None and waited is not None and own + waited >= policy.OVERSUBSCRIBED * own
+    return used is None or used >= policy.CORES_BUSY * cores or waits

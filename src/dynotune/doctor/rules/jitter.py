@@ -6,9 +6,9 @@ from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.loaders import starts_workers_each_epoch
-from dynotune.doctor.observation_view import ObservationView, needs
+from dynotune.doctor.observation_view import ObservationView
 from dynotune.doctor.phases import periodic, sampling, seen
-from dynotune.doctor.slow_steps import ms, slow_steps
+from dynotune.doctor.slow_steps import ms, slow_steps, usual_step_s
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
@@ -81,8 +81,7 @@ def recompile_jitter(view: ObservationView) -> Judgements:
     if slow := slow_steps(view, "compilation"):
         yield slow.judgement(
             "compiled something",
-            "Pad inputs to a few shapes, mark sizes that change with torch._dynamo.mark_dynamic, or compile "
-            "with dynamic=True.",
+            "Pad inputs to a few shapes, mark sizes that change (torch._dynamo.mark_dynamic), or use dynamic=True.",
         )
 
 
@@ -97,8 +96,7 @@ def epoch_jitter(view: ObservationView) -> Judgements:
     timing = view.timing
     if timing.epoch_begin_s is None:
         return
-    usual_s = timing.typical_step_s or timing.median_step_s
-    needs(usual_s > 0, "what a usual step takes", "the steps have no length")
+    usual_s = usual_step_s(view)
     beyond_s = timing.epoch_begin_s - usual_s
     share = unless_waited(view, min(1.0, max(0.0, beyond_s * timing.num_epochs / timing.window_s)))
     if timing.epoch_begin_s < policy.SLOW_STEP * usual_s or share < policy.LEAST_SHARE:

@@ -9,7 +9,6 @@ from dynotune.doctor.observation_view import ObservationView, evidence_of
 from dynotune.schema.observation import Model
 from dynotune.schema.setting import Setting
 
-HALF = ("float16", "bfloat16")
 _OF_TORCH = ("aten::_scaled_dot_product_attention_math", "aten::_native_multi_head_attention")
 _POINTWISE = ("elementwise", "cast", "random", "copy")
 
@@ -24,8 +23,6 @@ _POINTWISE = ("elementwise", "cast", "random", "copy")
 def channels_last(view: ObservationView) -> Judgements:
     losses = view.losses("channels-last")
     share = saving(view, sum(loss.share for loss in losses))
-    if share < policy.LEAST_SHARE:
-        return
     if view.models and all(model.channels_last_share is None for model in view.models):
         return  # their convolutions have one dimension or three: there is no such layout of them
     model = main_model(view)
@@ -40,9 +37,7 @@ def channels_last(view: ObservationView) -> Judgements:
         "round differently.",
         share=share,
         losses=losses,
-        evidence=[
-            *([] if model is None else [f"{model.channels_last_share or 0:.0%} of the weights are channels-last"])
-        ],
+        evidence=[] if model is None else [f"{model.channels_last_share or 0:.0%} of the weights are channels-last"],
         model=model,
         candidates=[] if already else [Setting("layout.channels_last", True)],
         remedy="Give the model channels-last inputs, and remove calls that make them contiguous again."
@@ -76,8 +71,7 @@ def sdpa_math(view: ObservationView) -> Judgements:
         remedy="Switch the fused kernels on again (torch.backends.cuda.enable_flash_sdp, enable_mem_efficient_sdp)."
         if switched_off
         else "Call torch.backends.cuda.can_use_flash_attention(params, debug=True) for the reason: mostly the type, "
-        "the "
-        "mask or the size of a head.",
+        "the mask or the size of a head.",
     )
 
 
@@ -87,14 +81,11 @@ def sdpa_math(view: ObservationView) -> Judgements:
     "batched products; and torch's own unfused attention did not run.",
     costs="at most four times the softmax, for scaling, masking, and writing and reading the scores; and at most the "
     "time of such kernels and of matrix products.",
-    wrong_when="the program needs the scores themselves, or a softmax over a large vocabulary stands beside batched "
-    "products.",
+    wrong_when="the program needs the scores, or a softmax over a large vocabulary stands beside batched products.",
 )
 def manual_attention(view: ObservationView) -> Judgements:
     softmax, most = _softmax_of_attention(view)
     share = saving(view, min(policy.UNFUSED_ATTENTION * softmax, most)) if softmax else 0.0
-    if share < policy.LEAST_SHARE:
-        return
     losses = view.losses("manual-attention")
     yield Judgement(
         share=share,
@@ -228,6 +219,5 @@ def queue_stalled(view: ObservationView) -> Judgements:
         share=share,
         losses=losses,
         evidence=[*(["part of the work is in CUDA graphs"] if in_graphs else [])],
-        remedy="Look in the trace for the events, wait_stream calls and host functions that the other streams wait "
-        "for.",
+        remedy="Look in the trace for the events, wait_stream calls and host functions that others wait for.",
     )

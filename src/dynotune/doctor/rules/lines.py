@@ -151,8 +151,7 @@ HABITS = (
         "resized-per-item",
         title="Pictures are resized for each item.",
         what="Resizing",
-        remedy="Store the pictures at the size that the model takes, or a little larger if it crops; or resize whole "
-        "batches on the GPU.",
+        remedy="Store the pictures at the size that the model takes, larger if it crops; or resize batches on the GPU.",
         wrong_when="the size is drawn at random for each item and the pictures are hardly larger than that.",
         calls=r"(?i)^transform: .*(resize|interpolate)",
     ),
@@ -261,11 +260,6 @@ _UNLOCKED = re.compile(
 )
 
 
-def _ends(line: Line) -> str:
-    """Return what the thread was at: the innermost function, or the line's text where it called none of Python's."""
-    return line.leaf or line.callee or line.text
-
-
 def _producer(view: ObservationView) -> Line | None:
     """Return where the busiest other thread of the program was seen most."""
     others = [thread for thread in view.process.threads if not thread.of_steps and thread.lines]
@@ -291,7 +285,8 @@ def threads_compete(view: ObservationView) -> Judgements:
     taken = sum(
         min(
             (one.cpu_s or 0.0) / window_s,
-            sum(line.num for line in one.lines if not _UNLOCKED.search(_ends(line))) / one.num,
+            sum(line.num for line in one.lines if not _UNLOCKED.search(line.leaf or line.callee or line.text))
+            / one.num,
         )
         for one in others
     )
@@ -308,7 +303,6 @@ def threads_compete(view: ObservationView) -> Judgements:
         return
     busiest = max(others, key=lambda one: one.cpu_s or 0.0)
     yield Judgement(
-        severity=policy.severity(share),
         claim=f"Other threads of the program take {taken:.0%} of a core in Python while a step needs it.",
         share=share,
         evidence=[f"thread {one.name or 'without a name'}: {hot_lines.in_words(one.lines[0])}" for one in others[:3]],

@@ -74,7 +74,6 @@ def loader_bound(view: ObservationView) -> Judgements:
 def _crowded(view: ObservationView, loader: Loader, taken: float) -> Judgement:
     cores = int(view.number("host.num_cores"))
     return Judgement(
-        severity=policy.severity(taken),
         claim=f"Operators wait for cores that workers use, for at most {taken:.0%} of a step.",
         share=taken,
         evidence=[
@@ -121,8 +120,6 @@ def num_workers_zero(view: ObservationView) -> Judgements:
     if wait < policy.LEAST_SHARE:
         return
     share = min(wait, _hidden_by_workers(view, loader, wait))
-    if share < policy.LEAST_SHARE:
-        return
     losses, lines = view.losses("loader-bound"), known(of_loader, view)
     remedy = "Let workers make batches beside the training process."
     if loaders.gives_all_to_each(loader):
@@ -274,9 +271,6 @@ def iterable_duplicated(view: ObservationView) -> Judgements:
         where=loader.place,
         remedy=f"{SPLIT_FIRST}: yield every num_workers-th sample, from worker.id on.",
     )
-
-
-# Shared by the rules
 
 
 def _always_ready(view: ObservationView, loader: Loader, loading: Loading) -> bool:

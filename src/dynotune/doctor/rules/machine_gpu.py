@@ -17,10 +17,8 @@ EXPLAINING = ("sw-power-cap", "sync-boost", *THERMAL, *HARDWARE)
 
 @machine_rule(
     title="The power limit of a GPU was lowered.",
-    sees="the power limit in force is below the GPU's default. For a watched command, also whether it held the clocks "
-    "down.",
-    costs="clocks, once the GPU draws that much power: at most the part by which the limit was lowered, of the time in "
-    "which the GPU works.",
+    sees="the power limit in force is below the GPU's default; for a watched command, whether it held clocks down.",
+    costs="clocks, once the GPU draws that much: at most the part that the limit was lowered by, of its working time.",
     wrong_when="the limit was lowered on purpose, for a rack that cannot cool or feed more.",
 )
 def gpu_power_capped(view: ObservationView) -> Judgements:
@@ -74,8 +72,7 @@ def slowed_gpus(
         claim: `{names}` stands for the GPUs.
         commands: `{option}` stands for the option by which nvidia-smi takes one GPU.
 
-    Raises:
-        Missing: no GPU is slowed, as far as one could tell.
+    Raises Missing: no GPU is slowed, as far as one could tell.
     """
     slowed: dict[str, Slowed] = {}
     unknown = None
@@ -104,11 +101,7 @@ def slowed_gpus(
 
 
 def _held_by(view: ObservationView, reasons: tuple[str, ...], unless: str = "") -> Callable[[str], Slowed | None]:
-    """Make a look for these clock event reasons.
-
-    Args:
-        unless: another reason that explains these.
-    """
+    """Make a look for these clock event reasons. `unless`: another reason that explains these."""
 
     def look(gpu: str) -> Slowed | None:
         idle = None
@@ -194,8 +187,7 @@ def gpu_sync_boost(view: ObservationView) -> Judgements:
     sees="under load, clocks below 0.8 of the highest, and no reason of power, heat or hardware: the clocks were "
     "locked, or application clocks were set.",
     costs="the difference to the highest clock, of the time in which the GPU works; less if its memory is the limit.",
-    wrong_when="the clocks were locked for a measurement, or the work comes in bursts too short for the GPU to raise "
-    "its clocks.",
+    wrong_when="the clocks were locked for a measurement, or bursts of work are too short for the GPU to raise them.",
 )
 def gpu_clocks_locked_low(view: ObservationView) -> Judgements:
     def look(gpu: str) -> Slowed | None:

@@ -76,8 +76,7 @@ def cgroup_cpu_quota(view: ObservationView) -> Judgements:
 
 @machine_rule(
     title="The process may run on few of the machine's processors.",
-    sees="the processors of its affinity against those that are online; for a watched command, also whether it used "
-    "them up.",
+    sees="the processors of its affinity against those online; for a watched command, also whether it used them up.",
     costs="the program, its pinning thread and its loader workers take turns on these processors.",
     wrong_when="a scheduler gave the job these processors, and the others belong to other jobs.",
 )
@@ -192,8 +191,7 @@ def preempt_rt_kernel(view: ObservationView) -> Judgements:
 
 @machine_rule(
     title="The machine swaps memory.",
-    sees="pages that were swapped while a command was watched. Without a command: swap is in use, and hardly any "
-    "memory is left.",
+    sees="pages swapped while a command was watched. Without a command: swap is in use, hardly any memory is left.",
     costs="a swapped page is read from disk again, which is thousands of times slower than memory.",
     wrong_when="the swapped memory belongs to programs that sleep.",
 )
@@ -220,7 +218,6 @@ def swap_active(view: ObservationView) -> Judgements:
         claim=claim,
         share=share,
         evidence=view.fact_evidence("host.swap_used_bytes", "host.memory_available_bytes", "window.major_faults"),
-        remedy="Free memory: use fewer loader workers and a smaller prefetch, or end other programs. vm.swappiness "
-        "alone changes little.",
+        remedy="Free memory: fewer loader workers, a smaller prefetch, fewer programs. vm.swappiness changes little.",
         commands=["vmstat 1", "free -h"],
     )

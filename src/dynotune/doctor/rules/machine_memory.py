@@ -50,7 +50,9 @@ def shm_too_small(view: ObservationView) -> Judgements:
     loaders = _loaders(view)
     if loaders is not None and not any(loader.num_workers for loader in loaders):
         return
-    needed = sum(filter(None, (_shared_bytes(loader) for loader in loaders or [])))
+    needed = sum(
+        _num_ready(loader) * sum(tensor.num_bytes for tensor in loader.batch or ()) for loader in loaders or []
+    )
     free = size if left is None else left
     if loaders and needed:
         severity: Severity | None = "high" if needed > size else "medium" if needed > free else None
@@ -79,13 +81,6 @@ def shm_too_small(view: ObservationView) -> Judgements:
 def _loaders(view: ObservationView) -> list[Loader] | None:
     """Return all loaders of the command; None if no command was watched."""
     return or_else(lambda: [loader for process in view.processes for loader in process.loaders], None)
-
-
-def _shared_bytes(loader: Loader) -> int | None:
-    """Return what workers hold in shared memory."""
-    if not loader.num_workers or not loader.batch:
-        return None
-    return _num_ready(loader) * sum(tensor.num_bytes for tensor in loader.batch)
 
 
 def _num_ready(loader: Loader) -> int:

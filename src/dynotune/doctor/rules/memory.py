@@ -12,10 +12,11 @@ from dynotune.doctor.observation_view import Missing, ObservationView, evidence_
 from dynotune.doctor.slow_steps import slow_steps
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Allocator
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 from dynotune.text import words
+
+COLLECTS = Setting("alloc.garbage_collection_threshold", 0.8)
 
 
 @cuda_rule(
@@ -57,11 +58,12 @@ def empty_cache_in_loop(view: ObservationView) -> Judgements:
     "and return it while the device is idle.",
     costs="this idle time. Each retry waits for the device and returns all cached memory.",
     wrong_when="sizes still settle, as with inputs that grow longer for a while.",
-    candidates=[Setting("alloc.expandable_segments", True), Setting("alloc.garbage_collection_threshold", 0.8)],
+    candidates=[Setting("alloc.expandable_segments", True), COLLECTS],
     explains=["host-bound", "alloc-jitter"],
 )
 def alloc_retries(view: ObservationView) -> Judgements:
-    allocators = _allocators(view)
+    needs(bool(view.allocators), "counters of the allocator", "the process did not report them")
+    allocators = view.allocators
     retries, ooms = sum(one.num_alloc_retries for one in allocators), sum(one.num_ooms for one in allocators)
     # The trace shows which calls return memory; the process counts its calls of empty_cache.
     calls = view.per_step("live.empty_cache_calls")
@@ -85,14 +87,7 @@ def alloc_retries(view: ObservationView) -> Judgements:
             *evidence_of(losses),
         ],
         where=place_of(losses),
-        candidates=[
-            *expandable(view),
-            *(
-                [Setting("alloc.garbage_collection_threshold", 0.8)]
-                if retries and not _is_set(view, "garbage_c")
-                else []
-            ),
-        ],
+        candidates=[*expandable(view), *([COLLECTS] if retries and not _is_set(view, "garbage_c") else [])],
         remedy="Lower the peak: use a smaller batch or checkpointing, or keep fewer tensors alive.",
     )
 
@@ -213,14 +208,6 @@ def _duration(time_s: float) -> str:
     return f"{time_s / 3600:.1f} h" if time_s >= 3600 else f"{time_s / 60:.1f} min"
 
 
-# Shared by the rules
-
-
-def _allocators(view: ObservationView) -> list[Allocator]:
-    needs(bool(view.allocators), "counters of the allocator", "the process did not report them")
-    return view.allocators
-
-
 def _rises(levels: Sequence[int]) -> bool:
     """Tell whether nearly all stretches between levels rise; true if only the two ends are known."""
     if len(levels) < 3:
@@ -250,8 +237,5 @@ def expandable(view: ObservationView) -> list[Setting]:
 
 def _is_set(view: ObservationView, key: str) -> bool:
     names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-    return any(key in (view.variable(name) or "") for name in names if _variable_is_known(view, name))
-
-
-def _variable_is_known(view: ObservationView, name: str) -> bool:
-    return not isinstance(view.observation.facts.get(f"env.{name}"), Unknown)
+    known = (name for name in names if not isinstance(view.observation.facts.get(f"env.{name}"), Unknown))
+    return any(key in (view.variable(name) or "") for name in known)

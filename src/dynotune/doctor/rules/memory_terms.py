@@ -1,9 +1,8 @@
-"""What would save device memory, by the terms of a recorded step: each with the bytes predicted."""
+"""Tell what would save device memory, by the terms of a recorded step: each with the bytes predicted."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 
 from dynotune.doctor import policy
@@ -16,16 +15,12 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
 Saved = Callable[[RankMemory, Moment], float]
-_BLOCK = re.compile(r"(.+)\.\d+(?=\.|$)")
 _WRONG = "the peak lies elsewhere once this is done: the next highest level then bounds what is saved."
 
 
 def _lists(peak: Moment) -> tuple[str, list[int]]:
     """The list of modules (`layers.0`, `layers.1`) that holds most activations, and what each of them holds."""
-    blocks: Counter[str] = Counter()
-    for name, size in next((term.modules for term in peak.terms if term.name == "activations"), {}).items():
-        if match := _BLOCK.match(name):
-            blocks[match[0]] += size
+    blocks = next((term.blocks for term in peak.terms if term.name == "activations"), {})
     lists: dict[str, list[int]] = defaultdict(list)
     for name, size in blocks.items():
         lists[name.rpartition(".")[0]].append(size)

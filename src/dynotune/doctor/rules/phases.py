@@ -22,7 +22,6 @@ _JITTERS = ("epoch-jitter", "alloc-jitter", "loader-jitter", "gc-jitter")
 def validation_often(view: ObservationView) -> Judgements:
     for work in periodic(view, "validation"):
         yield Judgement(
-            severity=policy.severity(work.share),
             claim=f"Validation takes {work.share:.0%} of the time{when(work)}.",
             share=work.share,
             evidence=seen(view, work),

@@ -6,7 +6,7 @@ from dynotune.doctor import policy
 from dynotune.doctor.bounds import behind_pageable_copies, delay_of_device, is_pinned, place_of, to_device
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
 from dynotune.doctor.loaders import main_loader
-from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of, required
+from dynotune.doctor.observation_view import ObservationView, evidence_of, required
 from dynotune.doctor.rules.transfer import MADE, NO_WAIT
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader
@@ -38,7 +38,6 @@ def pin_memory_off(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     from_loader = loader is not None and not loader.pin_memory and loader.batch_is_pinnable is not False
     yield Judgement(
-        severity=policy.severity(share),
         share=min(share, 1.0),
         evidence=[*evidence_of([*losses, *waits]), *_loader_in_words(loader)],
         where=place_of([*losses, *waits]),
@@ -95,8 +94,7 @@ def pin_device_arg(view: ObservationView) -> Judgements:
 
 @rule(
     title="The single thread that pins batches sets the pace.",
-    sees="the program waits for its loader, and the thread that copies batches to page-locked memory works for nearly "
-    "all of a step.",
+    sees="the program waits for its loader, and the thread that pins batches works for nearly all of a step.",
     costs="at most the wait.",
     wrong_when="this thread waits for Python's lock, which the program holds.",
     candidates=[Setting("loader.pin_memory", False)],
@@ -108,13 +106,13 @@ def pin_thread_bound(view: ObservationView) -> Judgements:
     if not view.uses_cuda or loader is None or not loader.pin_memory or wait < policy.LEAST_SHARE:
         return
     pin_s, step_s = required(loader.loading, "what pinning takes").pin_s, view.timing.step_s
+    tensors = loader.batch or []
     if pin_s is None or pin_s < policy.PIN_BUSY * step_s:
         return
     yield Judgement(
-        severity=policy.severity(wait),
         claim=f"Pinning a batch takes {pin_s * 1e3:.3g} ms of one thread, in steps of {step_s * 1e3:.3g} ms.",
         share=wait,
-        evidence=[_batch_in_words(loader)],
+        evidence=[f"a batch: {len(tensors)} tensors, {sum(each.num_bytes for each in tensors) / 1e6:.3g} MB"],
         where=loader.place,
         remedy="Use smaller types and fewer tensors in a batch, or pin in your own threads.",
     )
@@ -123,8 +121,7 @@ def pin_thread_bound(view: ObservationView) -> Judgements:
 @cuda_rule(
     title="Each step page-locks memory while the device waits.",
     sees="the program calls `pin_memory()` on the thread that queues work, while the device is idle.",
-    costs="what a step would save without these calls: this idle time, and copies that begin too late for other work "
-    "to run beside them.",
+    costs="what a step would save without these calls: this idle time, and copies that begin too late to overlap.",
     wrong_when="the loader's own thread pins, which delays nothing.",
     candidates=[PIN],
     explains=["pinned-alloc-slow", "h2d-not-overlapped", "pcie-saturated"],
@@ -149,11 +146,8 @@ def pin_in_hot_loop(view: ObservationView) -> Judgements:
 
 def _above_bus(view: ObservationView, rows: list[Copies]) -> float:
     """Return the part of the copies' time beyond the bus's full rate; all of it if the rate is not known."""
-    try:
-        generation, width = view.number("gpu.pcie_max_generation"), view.number("gpu.pcie_max_width")
-    except Missing:
-        return 1.0
-    lane = policy.PCIE_LANE_BYTES_PER_S.get(int(generation))
+    generation, width = (view.number_or_none(f"gpu.pcie_max_{what}") for what in ("generation", "width"))
+    lane = policy.PCIE_LANE_BYTES_PER_S.get(int(generation or 0))
     measured = [row for row in rows if row.num_bytes and row.total_s]
     if lane is None or not width or not measured:
         return 1.0
@@ -167,8 +161,3 @@ def _loader_in_words(loader: Loader | None) -> list[str]:
         if loader is None
         else [f"{loader.name.rpartition('.')[2]}(pin_memory={loader.pin_memory}) in {loader.place.function or '?'}"]
     )
-
-
-def _batch_in_words(loader: Loader) -> str:
-    tensors = loader.batch or []
-    return f"a batch: {len(tensors)} tensors, {sum(each.num_bytes for each in tensors) / 1e6:.3g} MB"

@@ -6,9 +6,10 @@ from dynotune.doctor import policy
 from dynotune.doctor.bounds import capability, is_at, main_model, place_of, saving
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
+from dynotune.schema.attribution import LostTime
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import LostTime, Model
+from dynotune.schema.observation import Model
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import PRODUCTS
 
@@ -72,8 +73,6 @@ def fp32_matmul_no_tf32(view: ObservationView) -> Judgements:
 )
 def amp_absent(view: ObservationView) -> Judgements:
     share, evidence = _gain_of_half(view)
-    if share < policy.LEAST_SHARE:
-        return
     yield Judgement(
         share=share,
         evidence=evidence,
@@ -161,8 +160,7 @@ def scaler_with_bf16(view: ObservationView) -> Judgements:
 @rule(
     title="A model that is already in a half type runs under autocast.",
     sees="most parameters are float16 or bfloat16, and the model is called in an autocast region.",
-    costs="in training, right results: updates smaller than a half type's last digit are lost. At inference, the "
-    "conversions between types.",
+    costs="in training, right results: updates below a half type's last digit are lost. At inference, conversions.",
     wrong_when="the optimizer keeps float32 copies of its own.",
 )
 def model_half_under_autocast(view: ObservationView) -> Judgements:
@@ -191,8 +189,7 @@ def model_half_under_autocast(view: ObservationView) -> Judgements:
 @cuda_rule(
     title="Tensors are converted between types.",
     sees="kernels that only convert.",
-    costs="their time, as far as the device sets the pace. Under autocast the severity is low: it converts the weights "
-    "in each step by itself.",
+    costs="their time, as far as the device sets the pace. The severity is low under autocast, which converts weights.",
     wrong_when="the conversions are needed, as before an operator that takes another type.",
 )
 def casts(view: ObservationView) -> Judgements:
@@ -205,12 +202,8 @@ def casts(view: ObservationView) -> Judgements:
         claim=f"Conversions between types take {share:.0%} of a step.",
         share=share,
         losses=losses,
-        remedy="Make tensors in the type that is used; or compile: torch.compile fuses conversions with the next "
-        "operator.",
+        remedy="Make tensors in the type that is used; or compile: that fuses conversions with the next operator.",
     )
-
-
-# Shared by the rules
 
 
 def rates(view: ObservationView) -> tuple[float, float, float]:

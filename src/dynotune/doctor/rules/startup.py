@@ -83,8 +83,7 @@ def _lost(view: ObservationView, cache: str, who: str, what: str, severity: Seve
     title="torch.compile uses more processes than there are cores, or one process on many cores.",
     sees="in timed starts, how many processes inductor compiles in, if compilation takes a fifth of a cold start or "
     "more; otherwise only TORCHINDUCTOR_COMPILE_THREADS. torch's default counts cores, and no quota and no ranks.",
-    costs="more processes than cores take turns; one alone compiles kernels one by one. Only the first steps are "
-    "slower.",
+    costs="more processes than cores take turns; one alone compiles one by one. Only the first steps are slower.",
     wrong_when="compilation must leave cores to other work, or memory is short.",
     candidates=[f"env.{THREADS}"],
 )
@@ -92,7 +91,8 @@ def compile_threads(view: ObservationView) -> Judgements:
     threads = view.number_or_none("start.compile_threads") or machine.whole_number(view.variable(THREADS))
     if threads is None or threads < 1:
         return
-    if view.number_or_none("start.compile_cold_s") is not None and not _compiles_for_long(view):
+    compile_s = view.number_or_none("start.compile_cold_s")
+    if compile_s is not None and compile_s < policy.COMPILING_PART * view.number("start.cold_s"):
         return
     cores = view.number("host.num_cores")
     ranks = machine.whole_number(view.variable("LOCAL_WORLD_SIZE")) or 1
@@ -114,10 +114,6 @@ def compile_threads(view: ObservationView) -> Judgements:
         else [Setting(f"env.{THREADS}", str(min(fair, USUAL_THREADS)))],
         remedy=f"Set {THREADS} to the cores of a rank, and compare the time to the first step with cold caches.",
     )
-
-
-def _compiles_for_long(view: ObservationView) -> bool:
-    return view.number("start.compile_cold_s") >= policy.COMPILING_PART * view.number("start.cold_s")
 
 
 @machine_rule(
@@ -160,8 +156,7 @@ def ptx_jit_active(view: ObservationView) -> Judgements:
         share=0.0 if compilable else machine.NOT_MEASURED,
         evidence=[view.mentions(name) for name in ("gpu.compute_capability", "torch.arch_list", "torch.version")],
         candidates=[],
-        remedy="Install a torch that is built for this GPU's architecture, and build extensions for it "
-        "(TORCH_CUDA_ARCH_LIST).",
+        remedy="Install a torch built for this GPU's architecture, and build extensions for it (TORCH_CUDA_ARCH_LIST).",
     )
 
 

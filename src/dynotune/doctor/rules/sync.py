@@ -9,8 +9,8 @@ from dynotune.doctor import policy
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule
 from dynotune.doctor.hot_lines import known, of_reads, place, told
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
+from dynotune.schema.attribution import LostTime
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import LostTime
 from dynotune.schema.trace_summary import SMALL_COPY_BYTES, Place
 
 _FUNCTION = re.compile(r"(?P<file>[^(]+?)(\((?P<line>\d+)\)|(?<=\.py)): ")
@@ -40,10 +40,14 @@ def sync_per_step(view: ObservationView) -> Judgements:
     share = max(share, min(sum(part for _, part in reads), 1.0 - (view.attribution.busy_share or 0.0)))
     if not losses or share < policy.LEAST_SHARE:
         return
-    where = losses[0].where
+    where, *others = (loss.where for loss in losses[:4])
     yield Judgement(
         share=share,
-        evidence=[*told(reads), *evidence_of(losses), *_other_places([loss.where for loss in losses[1:4]])],
+        evidence=[
+            *told(reads),
+            *evidence_of(losses),
+            *(f"also at {one.operator or one.call} in {one.function}" for one in others if one.function),
+        ],
         where=place(reads, where),
         remedy=_instead(where),
     )
@@ -54,8 +58,7 @@ def sync_per_step(view: ObservationView) -> Judgements:
     sees="a copy from the device to the host that does not wait (`non_blocking=True`), and no wait for the device "
     "before the host reads the copy or makes it anew.",
     costs="right results, not time: the host may read the old content of this memory.",
-    wrong_when="the program waits in a way that is not recorded, for instance by a library of its own that polls an "
-    "event.",
+    wrong_when="the program waits in a way that is not recorded, as a library of its own that polls an event does.",
 )
 def d2h_nonblocking_unsynced(view: ObservationView) -> Judgements:
     try:
@@ -99,10 +102,6 @@ def _read_back(view: ObservationView) -> float:
     rows = [row for row in view.trace.copies if row.kind == "DtoH"]
     small = all((row.median_bytes or SMALL_COPY_BYTES) < SMALL_COPY_BYTES for row in rows)
     return view.lost("d2h-not-overlapped") if rows and small else 0.0
-
-
-def _other_places(places: list[Place]) -> list[str]:
-    return [f"also at {place.operator or place.call} in {place.function}" for place in places if place.function]
 
 
 def _instead(where: Place) -> str:

@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import delay_of_device, host_share, is_pinned, operators, place_of, to_device
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule
-from dynotune.doctor.hot_lines import known, of_python, place, told
+from dynotune.doctor.hot_lines import Seen, known, of_python, place, told
 from dynotune.doctor.loaders import main_loader
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
+from dynotune.schema.attribution import LostTime
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Line, LostTime, Tensor
+from dynotune.schema.observation import Tensor
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import MANY_SMALL_COPIES, SMALL_COPY_BYTES, Place
 
@@ -180,7 +181,7 @@ def create_on_cpu_then_move(view: ObservationView) -> Judgements:
     made = max(sum(loss.share for loss in losses), view.attribution.counterfactual_savings.get(MADE, 0.0))
     drawn = _drawing(view) if to_device(view) else 0.0
     share = max(made if losses else 0.0, drawn)
-    lines = known(lambda view: of_python(view, _draws), view) if drawn > made or not losses else []
+    lines = known(_drawing_lines, view) if drawn > made or not losses else []
     yield Judgement(
         share=share,
         evidence=[*told(lines), *evidence_of(losses)],
@@ -189,8 +190,8 @@ def create_on_cpu_then_move(view: ObservationView) -> Judgements:
     )
 
 
-def _draws(line: Line) -> bool:
-    return not line.callee and _RANDOM_BY_TEXT.search(line.text) is not None
+def _drawing_lines(view: ObservationView) -> list[Seen]:
+    return of_python(view, lambda line: not line.callee and _RANDOM_BY_TEXT.search(line.text) is not None)
 
 
 def _drawing(view: ObservationView) -> float:
@@ -199,9 +200,6 @@ def _drawing(view: ObservationView) -> float:
     """
     rows = [row for row in operators(view, _RANDOM.match) if row.callers.keys() & {"program", "unknown"}]
     return host_share(view, {row.name for row in rows}.__contains__)
-
-
-# Shared by the rules
 
 
 def _bytes_per_step(view: ObservationView) -> float:

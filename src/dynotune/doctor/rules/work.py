@@ -6,9 +6,9 @@ import math
 
 from dynotune.doctor import bounds, policy
 from dynotune.doctor.declaration import Judgement, Judgements, rule
-from dynotune.doctor.hot_lines import is_torchs, known, place, steps_thread, told, updating
+from dynotune.doctor.hot_lines import is_torchs, known, of_thread, place, told, updating
 from dynotune.doctor.observation_view import ObservationView
-from dynotune.schema.observation import Line, Model
+from dynotune.schema.observation import Model
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Operator
 
@@ -116,15 +116,15 @@ def _is_double(model: Model) -> bool:
 def small_operators(view: ObservationView) -> Judgements:
     if view.uses_cuda or not view.trace.num_steps:
         return
-    per_step = bounds.operators_per_step(view, lambda name: name.startswith("aten::"))
-    rows = [row for row in view.trace.operators if row.name.startswith("aten::")]
+    rows = bounds.operators(view, lambda name: name.startswith("aten::"))
+    per_step = sum(row.num for row in rows) / view.trace.num_steps
     small = [row for row in rows if row.self_s < policy.SMALL_OPERATOR_S * row.num]
     all_s = sum(row.self_s for row in rows)
     part = sum(row.self_s for row in small) / all_s if all_s else 0.0
     share = policy.CALLING_PART * (part * view.attribution.shares.device + bounds.waits_for_host(view))
     if per_step < policy.MANY_SMALL_OPERATORS or part < policy.LARGE_PART or share < policy.LEAST_SHARE:
         return
-    lines = known(_calling, view)
+    lines = known(lambda view: of_thread(view, lambda line: is_torchs(line) or not line.callee), view)
     yield Judgement(
         claim=f"A step calls {per_step:,.0f} operators; {part:.0%} of their time is in those of less than 20 µs.",
         share=share,
@@ -133,16 +133,6 @@ def small_operators(view: ObservationView) -> Judgements:
         candidates=[] if any(model.compiled for model in view.models) else [Setting("compile.mode", "default")],
         remedy="Give each operator more to do: larger batches, whole tensors in place of loops, torch.compile.",
     )
-
-
-def _calling(view: ObservationView) -> list[tuple[Line, float]]:
-    """Return the lines that call modules of torch, or operators."""
-    thread = steps_thread(view)
-    return [
-        (line, line.num / thread.num)
-        for line in thread.lines
-        if not line.inside and (is_torchs(line) or not line.callee)
-    ]
 
 
 def _commonest(rows: list[Operator], num_steps: int) -> str:

@@ -225,9 +225,6 @@ def _measured(place: Place, files: Mapping[str, int], env: Mapping[str, str]) ->
     )
 
 
-# Where each cache is for a command, from its environment alone
-
-
 def places(env: Mapping[str, str], cwd: Path) -> list[Place]:
     """The caches of a command under `env`, started in `cwd` by this user.
 

@@ -58,8 +58,7 @@ def pack(
     A file that another process writes meanwhile is taken as it was at one moment, or left out. Locks, temporary files,
     links and special files are no part of a cache.
 
-    Args:
-        env: of the command, for the variables that decide what is compiled.
+    `env`: of the command, for the variables that decide what is compiled.
 
     Raises:
         UsageError: there is nothing to pack, or `target` is a folder or lies in a cache.

@@ -114,9 +114,8 @@ def unpack(
 ) -> Unpacked:
     """Put the files of the pack into these caches. Those that are there already stay as they are.
 
-    Args:
-        below, variables, differences: for the answer: the folder of `--caches`, what leads the command to the caches,
-            and what was found to be other here.
+    `below`, `variables`, `differences`: for the answer: the folder of `--caches`, what leads the command to the caches,
+    and what was found to be other here.
 
     Raises:
         RecordError: the pack is damaged or hostile; nothing of it was put in place.
@@ -287,12 +286,9 @@ def _damaged(name: str) -> RecordError:
     )
 
 
-# Into a cache
-
-
 @dataclass(slots=True)
 class _Merged:
-    """What came of all caches together."""
+    """Hold what came of all caches together."""
 
     num_new: int = 0
     num_kept: int = 0

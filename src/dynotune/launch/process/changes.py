@@ -12,15 +12,11 @@ MOST_ENTRIES = 200_000
 
 
 class Changes(NamedTuple):
-    """Paths relative to the directory, sorted. A folder ends in `/`; it is named only where nothing in it is.
-
-    `incomplete`: why there may be more; empty when this is all.
-    """
+    """Paths relative to the directory, sorted. A folder ends in `/`; it is named only where nothing in it is."""
 
     created: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
-    incomplete: str = ""
 
     @property
     def paths(self) -> list[str]:
@@ -46,7 +42,6 @@ class Snapshot(NamedTuple):
 
     entries: dict[str, Entry]
     listed: frozenset[str]
-    cut: bool
 
 
 def scan(root: Path, *, skip: Iterable[Path] = (), most: int = MOST_ENTRIES) -> Snapshot:
@@ -56,8 +51,7 @@ def scan(root: Path, *, skip: Iterable[Path] = (), most: int = MOST_ENTRIES) -> 
         skip: folders that are left out, with what is in them; absolute, links resolved.
         most: entries after which the walk stops.
 
-    Raises:
-        OSError: `root` itself cannot be read. What cannot be read below it is left out, as not listed.
+    Raises OSError: `root` itself cannot be read. What cannot be read below it is left out, as not listed.
     """
     left_out = {str(path) for path in skip}
     device = root.stat().st_dev
@@ -73,7 +67,7 @@ def scan(root: Path, *, skip: Iterable[Path] = (), most: int = MOST_ENTRIES) -> 
             continue
         for item in items:
             if len(entries) >= most:
-                return Snapshot(entries, frozenset(listed), cut=True)
+                return Snapshot(entries, frozenset(listed))
             if item.path in left_out:
                 continue
             try:
@@ -86,7 +80,7 @@ def scan(root: Path, *, skip: Iterable[Path] = (), most: int = MOST_ENTRIES) -> 
             if is_folder and status.st_dev == device:
                 to_list.append(name)
         listed.add(folder)
-    return Snapshot(entries, frozenset(listed), cut=False)
+    return Snapshot(entries, frozenset(listed))
 
 
 def between(before: Snapshot, after: Snapshot) -> Changes:
@@ -107,7 +101,6 @@ def between(before: Snapshot, after: Snapshot) -> Changes:
             )
         ),
         deleted=tuple(_only_in(old, new, after.listed)),
-        incomplete=f"only the first {MOST_ENTRIES:,} files were looked at" if before.cut or after.cut else "",
     )
 
 

@@ -6,7 +6,6 @@ import platform
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -15,7 +14,7 @@ from dynotune import knobs
 from dynotune.schema import redaction
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Facts
-from dynotune.schema.knob import AllocConf, Env, Knob, Preload, Scalar, Site, is_of_launch
+from dynotune.schema.knob import AllocConf, Env, Preload, Scalar, Site, is_of_launch
 from dynotune.schema.setting import UNSET, Setting
 from dynotune.schema.task import PlannedSetting
 
@@ -45,7 +44,7 @@ def build(
     _refuse_conflicts(settings)
     env = dict(base_env)
     chosen = [(setting, knobs.get(setting.knob)) for setting in settings]
-    sites = {setting.knob: _plain(knob) for setting, knob in chosen}
+    sites = {setting.knob: msgspec.convert(msgspec.to_builtins(knob.site), _PlainSite) for setting, knob in chosen}
     for setting, knob in chosen:
         if isinstance(knob.site, Env):
             env.pop(knob.site.name, None)
@@ -108,11 +107,6 @@ def _variables(site: Site) -> tuple[str, ...]:
         case Preload():
             return ("LD_PRELOAD",)
     return ()
-
-
-def _plain(knob: Knob) -> _PlainSite:
-    plain: Any = msgspec.to_builtins(knob.site)
-    return msgspec.convert(plain, _PlainSite)
 
 
 def _first_on_path(folder: Path, path: str) -> str:

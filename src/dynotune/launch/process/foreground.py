@@ -40,18 +40,12 @@ def run_in_foreground(command: Sequence[str], *, env: Mapping[str, str], cwd: Pa
         poll.register(inbox.fileno(), select.POLLIN)
         poll.register(launched.fileno(), select.POLLIN)
         while (exit_ := launched.poll()) is None:
-            if launched.take_stop():
-                _stop_with(launched.pid)
+            if launched.take_stop() and (command_ := processes.read(launched.pid)) and command_.state in "Tt":
+                os.kill(os.getpid(), signal.SIGSTOP)
             poll.poll()
             for number in inbox.take():
                 launched.send_signal(number)
         return exit_
-
-
-def _stop_with(pid: int) -> None:
-    command = processes.read(pid)
-    if command is not None and command.state in "Tt":
-        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def die_by(number: int) -> None:

@@ -141,9 +141,7 @@ def start(
 class Launched:
     """A started command and everything that came of it. Leaving the `with` block ends what is still there.
 
-    Args:
-        changes: what happened to files below the working directory, or to their copies; set at the end of a
-            captured run.
+    `changes`: what happened to files below the working directory, or to their copies; set at the end of a captured run.
     """
 
     _order: Mapping[str, Any]
@@ -325,7 +323,8 @@ class Launched:
             overlay.remove(self._view.scratch)
         if not left:
             self._lease.give_back()
-        ended = f"The process that watches over the command has ended ({_in_words(status)})"
+        how = f"exit code {status}" if status >= 0 else signal.Signals(-status).name
+        ended = f"The process that watches over the command has ended ({how})"
         if left:
             return CannotRunHere(
                 f"{ended}, and processes of the command do not die: {_list(left)}.",
@@ -424,7 +423,3 @@ def _is_reaped(process: processes.Process, dying: Collection[int]) -> bool:
 
 def _list(pids: Sequence[int]) -> str:
     return ", ".join(map(str, pids))
-
-
-def _in_words(status: int) -> str:
-    return f"exit code {status}" if status >= 0 else signal.Signals(-status).name

@@ -170,8 +170,7 @@ def _end_marked(token: str, run_dir: str) -> int:
     """
     deadline_s = time.monotonic() + _ENDING_S
     ended: set[tuple[int, int]] = set()
-    others = [one for one in processes.everyone() if one.pid != os.getpid()]
-    while marked := [one for one in others if _is_marked(one.pid, token, run_dir)]:
+    while marked := [one for one in processes.everyone() if _is_marked(one.pid, token, run_dir)]:
         if _is_held(run_dir, but=token):
             raise BlockingIOError
         for process in marked:
@@ -181,7 +180,6 @@ def _end_marked(token: str, run_dir: str) -> int:
         if time.monotonic() > deadline_s:
             raise TimeoutError
         time.sleep(_LOOK_AGAIN_S)
-        others = [one for one in processes.everyone() if one.pid != os.getpid()]
     return len(ended)
 
 
@@ -198,6 +196,8 @@ def _is_held(run_dir: str, *, but: str) -> bool:
 
 
 def _is_marked(pid: int, token: str, run_dir: str) -> bool:
+    if pid == os.getpid():
+        return False
     if run_dir and processes.environment_holds(pid, os.fsencode(f"{MARK}={run_dir}")):
         return True
     with contextlib.suppress(OSError):

@@ -45,8 +45,7 @@ def measuring(
         known. on_wait: called once before each wait with the id of the process that is waited for, None where
         unknown.
 
-    Raises:
-        CannotRunHere: the lock file cannot be made; the other is stopped, or holds it for hours.
+    Raises CannotRunHere: the lock file cannot be made; the other is stopped, or holds it for hours.
     """
     wanted = [(cpu, 1) for cpu in sorted(set(cpus))]
     wanted += [(_FIRST_GPU, _TO_THE_END)] if gpus is None else [(_FIRST_GPU + gpu, 1) for gpu in sorted(set(gpus))]

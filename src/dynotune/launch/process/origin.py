@@ -72,11 +72,7 @@ def was_typed(base: Path, command: Sequence[str], cwd: Path) -> bool:
 def refuse_foreign(folder: Path, begun: msgspec.Struct, now: RunSpec) -> None:
     """Refuse to go on with a command or settings from elsewhere that the user does not type now.
 
-    Args:
-        now: its command and settings are those typed now, or empty.
-
-    Raises:
-        UsageError: with what to type.
+    `now`: its command and settings are those typed now, or empty. Raises UsageError: with what to type.
     """
     command, settings = to_type(folder, begun)
     typed = {redaction.redacted(str(one)) for one in now.settings}

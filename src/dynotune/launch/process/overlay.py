@@ -14,7 +14,7 @@ import ctypes
 import errno
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 _CLONE_NEWNS = 0x00020000
@@ -64,6 +64,15 @@ class NoOverlay(OSError):
         return f"{self.step}: {self.strerror}"
 
 
+@contextlib.contextmanager
+def doing(step: str) -> Iterator[None]:
+    """Raises NoOverlay: in place of an OSError, with the step."""
+    try:
+        yield
+    except OSError as error:
+        raise NoOverlay(error, step) from error
+
+
 def enter(view: View) -> None:
     """Show `view.cwd` copy-on-write to this process and those it starts. Change into it afterwards.
 
@@ -101,10 +110,8 @@ def enter(view: View) -> None:
 
 def _take_away(cwd: str, name: str) -> None:
     """Remove a file from the view, and the folders that it leaves empty."""
-    try:
+    with doing(f"taking {name} out of the view"):
         os.unlink(os.path.join(cwd, name))
-    except OSError as error:
-        raise NoOverlay(error, f"taking {name} out of the view") from error
     folder = os.path.dirname(name)
     with contextlib.suppress(OSError):
         while folder:
@@ -117,7 +124,7 @@ def make_layers(view: View) -> None:
 
     Raises NoOverlay: the file system cannot keep the marks of an upper layer.
     """
-    try:
+    with doing(f"keeping changes under {view.scratch}"):
         for path in (view.upper, view.work):
             os.mkdir(path, 0o700)
         if not any(_may_set(view.upper, f"{kind}.overlay.dynotune") for kind in ("trusted", "user")):
@@ -132,8 +139,6 @@ def make_layers(view: View) -> None:
         os.utime(view.upper, ns=(covered.st_atime_ns, covered.st_mtime_ns))
         if view.seed:
             _lay_over(view)
-    except OSError as error:
-        raise NoOverlay(error, f"keeping changes under {view.scratch}") from error
 
 
 def _lay_over(view: View) -> None:
@@ -194,13 +199,11 @@ def _own_namespace() -> None:
             # Python itself may be readable by it alone, and could then import nothing more in there.
             lost = OSError(errno.EPERM, "it would take away the capability to read files of others")
             raise NoOverlay(lost, "making a view") from None
-        try:
+        with doing("making a user namespace"):
             _unshare(_CLONE_NEWUSER | _CLONE_NEWNS)
             _write("/proc/self/setgroups", "deny")
             _write("/proc/self/gid_map", f"{group} {group} 1")
             _write("/proc/self/uid_map", f"{user} {user} 1")
-        except OSError as error:
-            raise NoOverlay(error, "making a user namespace") from error
     except OSError as error:
         raise NoOverlay(error, "making a mount namespace") from error
     # Or the overlay would show up in the namespace we came from.
@@ -222,10 +225,8 @@ def _may_set(path: str, name: str) -> bool:
 
 
 def _open(path: str) -> int:
-    try:
+    with doing(f"opening {path}"):
         return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise NoOverlay(error, f"opening {path}") from error
 
 
 def _write(path: str, text: str) -> None:
@@ -250,11 +251,9 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int, option
         return None if value is None else os.fsencode(value)
 
     libc = ctypes.CDLL(None, use_errno=True)
-    try:
+    with doing(f"mounting {kind or source or target}"):
         if libc.mount(text(source), text(target), text(kind), ctypes.c_ulong(flags), text(options)) != 0:
             _raise_errno()
-    except OSError as error:
-        raise NoOverlay(error, f"mounting {kind or source or target}") from error
 
 
 def _raise_errno() -> None:

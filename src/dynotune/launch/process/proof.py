@@ -51,11 +51,9 @@ def try_out(view: View) -> None:
 
     Raises NoOverlay: it does not work here, or not as the directory.
     """
-    try:
+    with overlay.doing(f"looking into {view.cwd}"):
         real = os.open(view.cwd, os.O_RDONLY | os.O_DIRECTORY)
         samples = list(_samples(view.cwd, {*view.keep, *overlay.mounts_below(view.cwd)}))
-    except OSError as error:
-        raise NoOverlay(error, f"looking into {view.cwd}") from error
     overlay.make_layers(view)
     overlay.enter(view)
     os.chdir(view.cwd)
@@ -67,13 +65,12 @@ def try_out(view: View) -> None:
         except OSError as error:
             if error.errno == errno.EOVERFLOW:
                 error = OSError(error.errno, "without privileges a view cannot change files of this user or group")
-            raise NoOverlay(error, f"trying it on {_where(sample)}") from error
-    try:
+            where = "the folder itself" if sample.name == "." else sample.name
+            raise NoOverlay(error, f"trying it on {where}") from error
+    with overlay.doing("writing past the view"):
         for path in view.keep:
             Path(path, token).touch(0o600, exist_ok=False)
             Path(path, token).unlink()
-    except OSError as error:
-        raise NoOverlay(error, "writing past the view") from error
 
 
 def _samples(cwd: str, skip: set[str]) -> Iterator[_Sample]:
@@ -202,7 +199,3 @@ def _is_unchanged(sample: _Sample, real: int) -> bool:
 def _must(holds: bool, otherwise: str) -> None:
     if not holds:
         raise OSError(errno.EPERM, otherwise)
-
-
-def _where(sample: _Sample) -> str:
-    return "the folder itself" if sample.name == "." else sample.name

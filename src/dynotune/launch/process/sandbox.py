@@ -8,6 +8,7 @@ checkpoint written there would count against what is being measured.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import stat
 import subprocess
@@ -89,11 +90,7 @@ def changes_in(view: View) -> Changes:
     changed: set[str] = set()
     deleted: set[str] = set()
     linked: dict[bytes, os.stat_result] = {}
-    num_seen = 0
-    for path, status in _inside(Path(view.upper)):
-        num_seen += 1
-        if num_seen > MOST_ENTRIES:
-            break
+    for path, status in itertools.islice(_inside(Path(view.upper)), MOST_ENTRIES):
         name = str(path.relative_to(view.upper))
         if _is_as_seeded(view, name, status):
             continue
@@ -113,36 +110,27 @@ def changes_in(view: View) -> Changes:
         elif not is_folder and _differs(status, below):
             changed.add(name)
     if linked:
-        others, is_cut = _other_names(view, linked)
-        changed |= others - created - deleted
-        num_seen = max(num_seen, MOST_ENTRIES + is_cut)
+        changed |= _other_names(view, linked) - created - deleted
     return Changes(
         created=tuple(without_parents(created)),
         changed=tuple(sorted(changed)),
         deleted=tuple(without_parents({name for name in deleted if not _was_gone(view, name)})),
-        incomplete=f"only the first {MOST_ENTRIES:,} files were looked at" if num_seen > MOST_ENTRIES else "",
     )
 
 
-def _other_names(view: View, linked: Mapping[bytes, os.stat_result]) -> tuple[set[str], bool]:
+def _other_names(view: View, linked: Mapping[bytes, os.stat_result]) -> set[str]:
     """Names in the directory of files that were copied under another of their names, and now differ.
 
-    Args:
-        linked: the copies, by the handles of what they are copies of.
-
-    Returns:
-        The names, and whether the walk was cut.
+    `linked`: the copies, by the handles of what they are copies of.
     """
-    found, number, device = set(), 0, Path(view.cwd).stat().st_dev
-    for number, (path, status) in enumerate(_inside(Path(view.cwd))):
-        if number >= MOST_ENTRIES:
-            break
+    found, device = set(), Path(view.cwd).stat().st_dev
+    for path, status in itertools.islice(_inside(Path(view.cwd)), MOST_ENTRIES):
         if status.st_nlink > 1 and stat.S_ISREG(status.st_mode) and status.st_dev == device:
             copy = linked.get(overlay.file_handle(str(path)))
             name = str(path.relative_to(view.cwd))
             if copy is not None and _differs(copy, status) and _status(Path(view.upper, name)) is None:
                 found.add(name)
-    return found, number >= MOST_ENTRIES
+    return found
 
 
 def _handle_of_original(copy: Path) -> bytes:
@@ -157,9 +145,7 @@ def _handle_of_original(copy: Path) -> bytes:
 
 def _is_as_seeded(view: View, name: str, status: os.stat_result) -> bool:
     """Whether the program found this copy there, and left it."""
-    if not view.seed:
-        return False
-    seeded = _status(Path(view.seed, name))
+    seeded = _status(Path(view.seed, name)) if view.seed else None
     if seeded is None:
         return False
     is_folder = stat.S_ISDIR(status.st_mode)

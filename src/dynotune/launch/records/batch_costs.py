@@ -23,11 +23,7 @@ def with_loading(
 ) -> list[Loader]:
     """The loaders of process `pid` with what making their batches took from `begin_s` to `end_s`, CLOCK_MONOTONIC.
 
-    Args:
-        records: of all processes of the run: a worker has its own.
-
-    Raises:
-        RecordError: an event lacks what belongs to it.
+    `records`: of all processes of the run: a worker has its own. Raises RecordError: an event lacks what belongs to it.
     """
     try:
         groups: dict[_Key, list[_Events]] = {}

@@ -43,8 +43,7 @@ def periodic_work(
         moments: as the agent says them, see `agent.facts.lines.Moments`.
         step_s: of the steps within the window, the first of which has the number `first_step`.
 
-    Raises:
-        KeyError, IndexError, TypeError, ValueError: the agent does not write them so.
+    Raises KeyError, IndexError, TypeError, ValueError: the agent does not write them so.
     """
     usual_s = statistics.median(step_s)
     is_long = [took_s > LONGER * usual_s for took_s in step_s]

@@ -51,7 +51,6 @@ _PARTS: dict[str, Any] = {
     "peak_rss_bytes": int,
     "rss_growth_bytes": int,
     "rss_levels_bytes": list[int],
-    "workers_rss_growth_bytes": int | None,
     "graph_nodes_growth": int | None,
     "graph_nodes": int | None,
 }
@@ -60,11 +59,9 @@ _PARTS: dict[str, Any] = {
 def state_of_process(record: Record, launched_s: float, *, steady: bool = True) -> ProcessState:
     """A process that makes steps; `launched_s` is the launch on CLOCK_MONOTONIC.
 
-    Args:
-        steady: its steps had become steady before its window began.
+    `steady`: its steps had become steady before its window began.
 
-    Raises:
-        RecordError: an event of it is not as the agent writes it.
+    Raises RecordError: an event of it is not as the agent writes it.
     """
     process = summarise(record, launched_s)
     try:
@@ -110,12 +107,6 @@ def failed_parts(record: Record) -> list[str]:
     return [f"{part}: {reason}" for part, reason in (said or {}).get("failed", {}).items()]
 
 
-def _draws(process: Process, loaders: Sequence[Loader]) -> bool:
-    """Whether the steps draw from a torch loader. Where they are marked, what was drawn in between counts."""
-    step = process.step or ""
-    return "draw " in step or (step.startswith("marked") and bool(loaders))
-
-
 def _timed(
     process: Process, record: Record, loaders: Sequence[Loader], steady: bool
 ) -> tuple[Timing | Unknown, list[PeriodicWork]]:
@@ -129,7 +120,9 @@ def _timed(
         times[0] = steps[0].end_s - window.begin_s  # less what the device had queued before the window
     if len(times) != window.num_steps or window.num_steps < 1:
         raise RecordError(f"{record.path} is damaged: {len(times)} steps of a window of {window.num_steps} are in it.")
-    drawn, to_first_s = _draws(process, loaders), process.time_to_first_step_s
+    # Whether the steps draw from a torch loader. Where they are marked, what was drawn in between counts.
+    step, to_first_s = process.step or "", process.time_to_first_step_s
+    drawn = "draw " in step or (step.startswith("marked") and bool(loaders))
     timed = timing(window, steps, times, drawn=drawn, steady=steady, time_to_first_step_s=to_first_s)
     moments = (record.last("state") or {}).get("moments")
     if moments is None:

@@ -114,8 +114,7 @@ class Record(msgspec.Struct):
     @property
     def begin_s(self) -> float | None:
         """When the first step began, CLOCK_MONOTONIC."""
-        cycle = self.last("cycle")
-        return (cycle or {}).get("begin_s")
+        return (self.last("cycle") or {}).get("begin_s")
 
     @property
     def step_s(self) -> list[float]:
@@ -252,6 +251,7 @@ def _summary(record: Record, launched_s: float) -> Process:
     peaks = record.last("memory") or {}
     failed = record.last("out_of_memory") or {}
     window = record.last("window")
+    changes = record.events.get("environment", [])
     samples = [step.num_samples for step in record.steps]
     counted = [num for num in samples if num is not None]
     return Process(
@@ -267,7 +267,7 @@ def _summary(record: Record, launched_s: float) -> Process:
         num_samples=sum(counted) if counted and len(counted) == len(samples) else None,
         time_to_first_step_s=record.steps[0].end_s - launched_s if record.steps else None,
         median_step_s=statistics.median(record.step_s) if record.step_s else None,
-        windows=[_window(event) for event in record.events.get("window", [])],
+        windows=[document.convert(event, TimedWindow) for event in record.events.get("window", [])],
         # A trace, or why there is none.
         traces=[
             _trace(event, record.step_s)
@@ -277,7 +277,7 @@ def _summary(record: Record, launched_s: float) -> Process:
         peak_rss_bytes=peaks.get("peak_rss_bytes"),
         peak_device_bytes=peaks.get("peak_device_bytes"),
         readback=[_readback(entry) for entry in (record.last("readback") or {}).get("settings", [])],
-        environment_changes=[_change(event) for event in record.events.get("environment", [])],
+        environment_changes=[document.convert(event, EnvironmentChange) for event in changes],
         out_of_memory=why_memory_ran_out(
             [failed["message"]], batch=samples[-1] if samples else None, held=failed["held"]
         )
@@ -332,14 +332,8 @@ def read_back(processes: Sequence[Process], settings: Sequence[Setting] = ()) ->
     return [*found.values(), *launched]
 
 
-def _window(event: dict[str, Any]) -> TimedWindow:
-    fields = {key: value for key, value in event.items() if key in TimedWindow.__struct_fields__}
-    return document.convert(fields, TimedWindow)
-
-
 def _trace(event: dict[str, Any], step_s: Sequence[float]) -> RecordedTrace:
-    fields: dict[str, Any] = {"file": None}
-    fields |= {key: value for key, value in event.items() if key in RecordedTrace.__struct_fields__}
+    fields: dict[str, Any] = {"file": None, **event}
     if event.get("step_s"):
         # The step before the first recorded one is the profiler's to get ready in.
         unready = event["first_step"] - 1
@@ -361,7 +355,3 @@ def _readback(entry: dict[str, Any]) -> Readback:
         ok=entry.get("ok"),
         detail=entry.get("detail", ""),
     )
-
-
-def _change(event: dict[str, Any]) -> EnvironmentChange:
-    return document.convert({k: v for k, v in event.items() if k != "event"}, EnvironmentChange)

@@ -96,27 +96,25 @@ def outputs_apart(ours: Sequence[Sequence[Digest]], others: Sequence[Sequence[Di
 
 def _digests_apart(ours: Digest, others: Digest) -> tuple[float | None, bool]:
     """How far, and whether only the other has what is not finite."""
-    moments = [ours.sum, ours.magnitudes, ours.root, *ours.sampled]
-    if any(number is None for number in moments):
-        return None, False
-    if any(number is None for number in (others.sum, others.magnitudes, others.root, *others.sampled)):
-        return None, True
+    ours_all, others_all = _numbers(ours), _numbers(others)
+    if ours_all is None or others_all is None:
+        return None, ours_all is not None
+    (our_sum, our_magnitudes, our_root, *our_sampled) = ours_all
+    (other_sum, other_magnitudes, other_root, *other_sampled) = others_all
     num, other_num = math.prod(ours.shape), math.prod(others.shape)
     if not num or not other_num:
         return (0.0 if num == other_num else 1.0), False
-    scale = _number(ours.root) / math.sqrt(num)
+    scale = our_root / math.sqrt(num)
     found = [
-        _share(_number(others.sum) / other_num - _number(ours.sum) / num, scale),
-        _share(_number(others.magnitudes) / other_num - _number(ours.magnitudes) / num, scale),
-        _share(_number(others.root) / math.sqrt(other_num) - scale, scale),
+        _share(other_sum / other_num - our_sum / num, scale),
+        _share(other_magnitudes / other_num - our_magnitudes / num, scale),
+        _share(other_root / math.sqrt(other_num) - scale, scale),
     ]
     if ours.shape != others.shape:
         # As many boxes as were found, for instance: one more or less moves the others, and their moments remain.
         found.append(0.0 if ours.shape[1:] == others.shape[1:] else 1.0)
-    elif ours.sampled:
-        squares = [
-            (_number(other) - _number(our)) ** 2 for our, other in zip(ours.sampled, others.sampled, strict=True)
-        ]
+    elif our_sampled:
+        squares = [(other - our) ** 2 for our, other in zip(our_sampled, other_sampled, strict=True)]
         found.append(_share(math.sqrt(statistics.fmean(squares)), scale))
     return max(map(abs, found)), False
 
@@ -183,6 +181,6 @@ def _share(difference: float, scale: float) -> float:
     return max(-1e6, min(1e6, difference / scale)) if scale > 0 else math.copysign(1e6, difference)
 
 
-def _number(value: Number) -> float:
-    assert value is not None
-    return value
+def _numbers(digest: Digest) -> list[float] | None:
+    known = [digest.sum, digest.magnitudes, digest.root, *digest.sampled]
+    return None if None in known else [number for number in known if number is not None]

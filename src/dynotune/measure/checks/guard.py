@@ -163,8 +163,7 @@ def _is_clear(judged: Guarded | Unknown) -> bool:
 def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readings | None = None) -> Guarded | Unknown:
     """Judge an arm by what its ranks computed, the worst of them; Unknown where it cannot be told.
 
-    Args:
-        nudged: of the baseline, with its weights moved by a rounding error.
+    `nudged`: of the baseline, with its weights moved by a rounding error.
     """
     key = " ".join(map(str, sorted(settings, key=lambda setting: setting.knob)))
     again = own.first if own.again is None else own.again
@@ -282,11 +281,8 @@ def readings(records: Sequence[Record]) -> Readings | Unknown:
 
 
 def _reading(event: dict[str, Any], record: Record) -> Reading:
-    fields: dict[str, Any] = {
-        name: event[name] for name in ("what", "draws", "precision", "num_captured") if name in event
-    }
+    values = "losses" if event.get("what") == "losses" else "outputs"
     try:
-        fields["losses" if event.get("what") == "losses" else "outputs"] = event.get("values")
-        return document.convert(fields, Reading)
+        return document.convert({**event, values: event.get("values")}, Reading)
     except (ValueError, TypeError) as error:
         raise RecordError(f"{record.path} is damaged: what it says of results is not as we write it.") from error

@@ -69,6 +69,12 @@ BY_SETTING: dict[tuple[str, object], tuple[Tolerance, bool]] = {
     ("cudnn.deterministic", None): (TF32, False),
     ("determinism.algorithms", None): (ORDER, False),
     ("optimizer.fused", None): (ORDER, False),
+    ("ddp.bucket_cap_mb", None): (ORDER, False),
+    ("ddp.comm_hook", "none"): (ORDER, False),
+    ("ddp.comm_hook", "bf16"): (BF16, False),
+    ("ddp.comm_hook", "fp16"): (FP16, False),
+    # Decoders differ by one or two of 255 in a pixel.
+    ("decode.backend", None): (BF16, False),
     ("host.num_threads", None): (ORDER, True),
 }
 
@@ -85,10 +91,13 @@ def guarded(settings: Iterable[Setting]) -> list[Setting]:
 def allowed(settings: Iterable[Setting], precision: str) -> Tolerance:
     """Of these settings together, for a program that computes in `precision`: the widest of each.
 
-    Args:
-        precision: of the baseline, as the agent saw it; "" where it could not be seen.
+    `precision`: of the baseline, as the agent saw it; "" where it could not be seen.
     """
-    rows = [_tolerance_of(setting) for setting in settings if knobs.get(setting.knob).effect == "numerics"]
+    rows = [
+        BY_SETTING.get((one.knob, one.value)) or BY_SETTING.get((one.knob, None)) or (ORDER, False)
+        for one in settings
+        if knobs.get(one.knob).effect == "numerics"
+    ]
     found = [tolerance for tolerance, _ in rows] or [ORDER]
     if precision in BY_PRECISION:
         found.append(BY_PRECISION[precision])
@@ -101,8 +110,3 @@ def allowed(settings: Iterable[Setting], precision: str) -> Tolerance:
         redraws=any(redraws for _, redraws in rows),
         why=widest.why,
     )
-
-
-def _tolerance_of(setting: Setting) -> tuple[Tolerance, bool]:
-    exact = BY_SETTING.get((setting.knob, setting.value))
-    return exact or BY_SETTING.get((setting.knob, None)) or (ORDER, False)

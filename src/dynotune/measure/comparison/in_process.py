@@ -59,11 +59,7 @@ def _switched(request: CompareRequest) -> list[Setting]:
 
 
 def compare_within(
-    request: CompareRequest,
-    comparison: Comparison,
-    folder: Path,
-    watcher: Watcher,
-    save: Callable[[Comparison], None],
+    request: CompareRequest, comparison: Comparison, folder: Path, watcher: Watcher, save: Callable[[Comparison], None]
 ) -> tuple[Comparison, str]:
     """Compare the arms within one live run.
 
@@ -138,11 +134,7 @@ def pairs_of(blocks: Sequence[Block]) -> list[Pair]:
 
 
 def concluded(
-    comparison: Comparison,
-    found: SwitchedArms,
-    blocks: Sequence[Block],
-    pairs: list[Pair],
-    judgement: SequentialResult,
+    comparison: Comparison, found: SwitchedArms, blocks: Sequence[Block], pairs: list[Pair], judgement: SequentialResult
 ) -> Comparison:
     unit = unit_of(blocks)
     outcome = found.outcome

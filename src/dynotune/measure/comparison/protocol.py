@@ -197,9 +197,7 @@ class _Session:
                 self._watcher.warn(caution)
         self._update(
             run=msgspec.structs.replace(
-                self._comparison.run,
-                warmup_steps=window.warmup_steps or None,
-                window_steps=window.num_steps or None,
+                self._comparison.run, warmup_steps=window.warmup_steps or None, window_steps=window.num_steps or None
             ),
             run_s=window.run_s,
             max_pairs=max_pairs,

@@ -262,8 +262,7 @@ def _verdict(
 def sign_flip_p(values: Sequence[float]) -> float:
     """Share of all 2^n choices of signs under which |sum| is at least what it is: an exact two-sided p.
 
-    Args:
-        values: log ratios, drift removed; of more than 16 not all flips are gone through, but 2^16 that are drawn.
+    `values`: log ratios, drift removed; of more than 16 not all flips are gone through, but 2^16 that are drawn.
     """
     if not values:
         raise StatisticsError("A sign-flip test needs at least one value.")

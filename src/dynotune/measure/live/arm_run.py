@@ -65,9 +65,7 @@ def run_settings(
         facts=facts,
         cache_folder=cache_folder,
         plan=Plan(
-            tasks=tasks,
-            note_events=purpose == "pilot",
-            sync_steps=run.objective in SYNCHRONISED and results is None,
+            tasks=tasks, note_events=purpose == "pilot", sync_steps=run.objective in SYNCHRONISED and results is None
         ),
         times_start=run.objective == "time-to-first-step",
         memory=run.objective == "memory" and purpose == "measured",

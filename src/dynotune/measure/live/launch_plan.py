@@ -12,7 +12,7 @@ from dynotune.launch.caches import contents
 from dynotune.launch.process import environment, revision, variants
 from dynotune.measure.live.machine import facts_of_arm
 from dynotune.schema import private
-from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.errors import may_fail
 from dynotune.schema.facts import Facts
 from dynotune.schema.run import Plan, Purpose, RunSpec
 from dynotune.schema.setting import Setting
@@ -112,12 +112,7 @@ def launch_plan(
         env=env,
         settings=list(settings),
         plan=msgspec.structs.replace(
-            plan,
-            settings=planned,
-            step_function=run.step_function,
-            phase=run.phase,
-            seed=run.seed,
-            pretend=run.pretend,
+            plan, settings=planned, step_function=run.step_function, phase=run.phase, seed=run.seed, pretend=run.pretend
         ),
         sandbox=run.sandbox,
         nice=run.nice,
@@ -136,10 +131,6 @@ def _bytecode_folder() -> Path:
     A start of a GPT trainer without any took 14.8 s on an H100, with it 6.3 s.
     """
     state = private.state_folder()
-    try:
+    hint = "Set XDG_STATE_HOME to a folder of your own that can be written to."
+    with may_fail(f"make {state / 'bytecode'}", hint):
         return private.folder(state, "bytecode")
-    except OSError as error:
-        raise CannotRunHere(
-            f"Cannot make {state / 'bytecode'}: {error.strerror}.",
-            hint="Set XDG_STATE_HOME to a folder of your own that can be written to.",
-        ) from error

@@ -165,8 +165,7 @@ class LiveRun(AbstractContextManager["LiveRun"]):
     def do(self, task: Task, *, limit_s: float | None = None, enough: Enough | None = None) -> Answer:
         """Have all ranks carry out `task` within `limit_s`. What was measured before stays, whatever becomes of it.
 
-        Args:
-            enough: ends the wait before the task is done; the answer then has no events, and no reason.
+        `enough`: ends the wait before the task is done; the answer then has no events, and no reason.
         """
         assert self._page is not None, "only a live run takes tasks"
         self.sample()

@@ -27,8 +27,7 @@ SAME = ("host.cpu", "host.num_cores", "gpu.name", "gpu.count", "torch.version")
 def facts_of(run: RunSpec, candidate: Sequence[Setting] = ()) -> Facts:
     """What is known of machine and target before anything runs.
 
-    Args:
-        candidate: settings of another arm, whose revision is pinned to the commit that it is now.
+    `candidate`: settings of another arm, whose revision is pinned to the commit that it is now.
 
     Raises UsageError, CannotRunHere: as `variants.variant` and `revision.find`.
     """

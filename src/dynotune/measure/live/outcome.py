@@ -137,7 +137,7 @@ def refuse_failed(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> None:
 
 
 def _of_memory(outcome: Outcome, lines: Sequence[str]) -> str:
-    """That the device's memory ran out, if that is why, and what held it; "" else."""
+    """Say that the device's memory ran out, if that is why, and what held it; "" else."""
     if said := next((one.out_of_memory for one in outcome.run.processes if one.out_of_memory), ""):
         return said
     steps = outcome.records[0].steps if outcome.records else []

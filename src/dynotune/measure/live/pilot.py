@@ -116,8 +116,7 @@ class Steadiness:
 class UntilStep:
     """`enough`, that says once how a step is named where a run has made none for a while: its limit is far off.
 
-    Args:
-        compiles: whether the program has begun to compile, which may take minutes before the first step.
+    `compiles`: whether the program has begun to compile, which may take minutes before the first step.
     """
 
     def __init__(
@@ -181,8 +180,7 @@ def plan(
 
     Fewer pairs of a whole window are taken before many of a short one.
 
-    Args:
-        cold_kept: as `plan_window` takes it; None for what is usual with the caches of `request`.
+    `cold_kept`: as `plan_window` takes it; None for what is usual with the caches of `request`.
 
     Raises:
         CannotRunHere: as `plan_window`, or the window is too short to tell anything.

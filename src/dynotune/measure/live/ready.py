@@ -38,8 +38,7 @@ def pattern(text: str) -> re.Pattern[str]:
 class ReadyOn:
     """Looks at what a run has printed, each time it is asked, for the first line that matches.
 
-    Args:
-        ready_s: when it was seen, as of time.perf_counter; late by as long as nobody asked.
+    `ready_s`: when it was seen, as of time.perf_counter; late by as long as nobody asked.
     """
 
     def __init__(self, wanted: re.Pattern[str], folder: Path) -> None:

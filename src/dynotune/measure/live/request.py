@@ -38,8 +38,7 @@ class CompareRequest(msgspec.Struct, frozen=True, kw_only=True):
 class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Starts to be timed, in blocks of one start with cold caches, one with warm and one without.
 
-    Args:
-        budget_s: for all of it; None for no limit.
+    `budget_s`: for all of it; None for no limit.
     """
 
     run: RunSpec

@@ -32,7 +32,7 @@ from dynotune.schema.facts import Facts
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Estimate
-from dynotune.schema.task import PlannedSetting, SwitchArms
+from dynotune.schema.task import SwitchArms
 
 NUM_BLOCKS = 8
 CONFIDENCE = 0.95
@@ -74,8 +74,7 @@ class Stretch(msgspec.Struct, frozen=True):
 class Block(msgspec.Struct, frozen=True, kw_only=True):
     """Two stretches with the arm (its index) and two without, in `order`, of which A is without.
 
-    Args:
-        begin_s, end_s: of all of it, the steps that are not counted included; CLOCK_MONOTONIC.
+    `begin_s`, `end_s`: of all of it, the steps that are not counted included; CLOCK_MONOTONIC.
     """
 
     arm: int
@@ -101,7 +100,6 @@ class SwitchedArms(msgspec.Struct, frozen=True, kw_only=True):
         unsuited: of an arm that was given up, the knobs that cannot be switched in this program.
         results: of each arm, what calls gave without it and with it; the agent's events.
         reason: why it ended before all arms had all their blocks; empty if they had.
-        ended_program: the program ended with an error while an arm was on.
         ran_out: the program ended by itself before all arms had all their blocks.
         stretch_steps: steps of each stretch; 0 if it never began.
         wall_s: of all its runs, starts included.
@@ -115,7 +113,6 @@ class SwitchedArms(msgspec.Struct, frozen=True, kw_only=True):
     unsuited: dict[str, list[str]] = {}
     results: dict[str, dict[str, Any]] = {}
     reason: str = ""
-    ended_program: bool = False
     ran_out: bool = False
     stretch_steps: int = 0
     wall_s: float = 0.0
@@ -176,7 +173,7 @@ def switch_arms(
     def planned(records: Sequence[Record]) -> SwitchArms:
         return SwitchArms(
             at_step=earliest(records),
-            arms=[_planned(arm, request.base, facts) for arm in waiting],
+            arms=[environment.build(arm.settings, {}, run_dir=request.base, facts=facts)[1] for arm in waiting],
             num_blocks=num_blocks,
             stretch_steps=_stretch_steps(records, stretch_s, waiting),
             seed=request.seed or 0,
@@ -224,8 +221,7 @@ def estimate(key: str, blocks: Sequence[Block]) -> Estimate:
 
     By sample if every stretch knows its samples, else by step. The interval is Student's t over the blocks.
 
-    Raises:
-        statistics.StatisticsError: there are fewer than two.
+    Raises statistics.StatisticsError: there are fewer than two.
     """
     from scipy.special import stdtr, stdtrit
 
@@ -347,7 +343,6 @@ def _in_turns(
         found,
         blocks=blocks,
         reason=reason,
-        ended_program=crashed is not None,
         ran_out=ran_out,
         stretch_steps=tasks[-1].stretch_steps if tasks else 0,
         folder=str(outcome.folder),
@@ -359,8 +354,7 @@ def _in_turns(
 def _said(record: Record, keys: Sequence[str], before: Mapping[str, int]) -> SwitchedArms:
     """What the agent has said of a task's arms so far; what is damaged in a record says nothing.
 
-    Args:
-        before: of each kind of event, the number that are of earlier tasks.
+    `before`: of each kind of event, the number that are of earlier tasks.
     """
 
     def events(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -383,11 +377,6 @@ def _key(event: Mapping[str, Any], keys: Sequence[str]) -> str | None:
     """Of the arm that an event is of."""
     at = event.get("arm")
     return keys[at] if isinstance(at, int) and 0 <= at < len(keys) else None
-
-
-def _planned(arm: Arm, folder: Path, facts: Facts) -> list[PlannedSetting]:
-    _, planned = environment.build(arm.settings, {}, run_dir=folder, facts=facts)
-    return planned
 
 
 def _stretch_steps(records: Sequence[Record], stretch_s: float, arms: Sequence[Arm]) -> int:

@@ -105,13 +105,7 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
         return self.live
 
     def do(
-        self,
-        place: Place,
-        within: Within,
-        *,
-        what: str,
-        limit_s: float | None = None,
-        enough: Enough | None = None,
+        self, place: Place, within: Within, *, what: str, limit_s: float | None = None, enough: Enough | None = None
     ) -> Answer:
         """Have all ranks carry out one task.
 

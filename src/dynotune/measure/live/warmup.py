@@ -39,8 +39,7 @@ def steady_from(step_s: Sequence[float], *, events: Sequence[int] = ()) -> int |
         step_s: time of each step from the first of the process on, seconds.
         events: indices of the steps in which something was compiled, autotuned or newly allocated.
 
-    Raises:
-        StatisticsError: a step time is negative or no number.
+    Raises StatisticsError: a step time is negative or no number.
 
     Source: White, Cobb and Spratt 2000, "A comparison of five steady-state truncation heuristics".
     """

@@ -89,7 +89,7 @@ def _compiled(startup: Startup) -> list[str]:
 
 
 def by_difference_s(startup: Startup) -> float | None:
-    """What the driver's compiling costs a cold start; None where it compiled nothing, or that cannot be told.
+    """Return what the driver's compiling costs a cold start; None where it compiled nothing, or that cannot be told.
 
     It is what a cold start takes beyond a warm one, torch.compile aside.
     """
@@ -113,7 +113,7 @@ def _own_of(startup: Startup, name: CacheName) -> Cache | None:
 
 
 def _kernels_bytes(startup: Startup) -> int:
-    """What the driver's cache has to hold: what a cold start left there, or a warm cache holds."""
+    """Return what the driver's cache has to hold: what a cold start left there, or a warm cache holds."""
     left = [start.added_bytes("cuda") for start in startup.starts("cold")]
     held = [start.held.get("cuda", 0) for start in startup.starts("warm")]
     return max([*left, *held], default=0)
@@ -253,7 +253,7 @@ def _num_graphs(cold: Iterable[Start]) -> int | Unknown:
 def code_facts(run: RunSpec) -> Facts:
     """Facts `code.*`: what this machine's GPU, the first of its kinds, has to compile when libraries are loaded.
 
-    Of the command as `dynotune startup scan -- COMMAND` would find it. Reads headers of files alone. A library that
+    It is what `dynotune startup scan -- COMMAND` would find. Reads headers of files alone. A library that
     holds both machine code and PTX alone for the GPU is compiled in part.
     """
     gpus, places = device_code.gpus_here(run.env), code_places.Places()

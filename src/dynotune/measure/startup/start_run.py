@@ -42,9 +42,8 @@ NOT_RECORDED = "no Python of this command recorded them"
 class Places(NamedTuple):
     """Where an arm keeps what it keeps.
 
-    Args:
-        temporary: TMPDIR of the arm: inductor's precompiled headers lie below it, whatever TORCHINDUCTOR_CACHE_DIR
-            says. Its path is short: names of sockets in it are at most 108 characters long.
+    `temporary`: TMPDIR of the arm: inductor's precompiled headers lie below it, whatever TORCHINDUCTOR_CACHE_DIR says.
+    Its path is short: names of sockets in it are at most 108 characters long.
     """
 
     caches: Path
@@ -62,7 +61,7 @@ class Places(NamedTuple):
 
 @contextlib.contextmanager
 def all_places(folder: Path, env: Mapping[str, str]) -> Iterator[dict[Arm, Places]]:
-    """Of all arms. Temporary folders are gone when it is left; the warm caches stay."""
+    """Yield the caches of all arms. Temporary folders are gone when it is left; the warm caches stay."""
     wanted = env.get("TMPDIR", "")
     base = Path(wanted if wanted and Path(wanted).is_dir() else tempfile.gettempdir())
     with contextlib.ExitStack() as stack:

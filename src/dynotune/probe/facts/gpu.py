@@ -23,6 +23,7 @@ NUM_AFFINITY_WORDS = 64
 
 
 QUESTIONS: dict[str, Question] = {
+    **nvml_facts.IDENTITY,
     "pcie_generation": lambda nvml, gpu: int(nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu)),
     "pcie_max_generation": lambda nvml, gpu: int(nvml.nvmlDeviceGetMaxPcieLinkGeneration(gpu)),
     "pcie_width": lambda nvml, gpu: int(nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu)),
@@ -52,7 +53,7 @@ QUESTIONS: dict[str, Question] = {
 Source: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html
 """
 
-DEVICE_NAMES = (*nvml_facts.IDENTITY, "index", *QUESTIONS, "processes", "num_processes", "numa_node", "cpu_affinity")
+DEVICE_NAMES = ("index", *QUESTIONS, "processes", "num_processes", "numa_node", "cpu_affinity")
 
 NAMES = ("gpu.count", "gpu.driver", "gpu.cuda_driver", "gpu.pids_comparable", *(f"gpu.{name}" for name in DEVICE_NAMES))
 """Known or Unknown, these are always answered; `gpu.nvml_indices` and `gpu.topology` only where they are known."""
@@ -93,7 +94,7 @@ def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"),
 
 
 def _one(nvml: Any, index: int, prefix: str, *, comparable: bool, root: Path) -> Facts:
-    found = {f"{prefix}.index": index, **nvml_facts.identity(nvml, index, prefix)}
+    found: Facts = {f"{prefix}.index": index}
     handle = answer(nvml, lambda: nvml.nvmlDeviceGetHandleByIndex(index))
     if isinstance(handle, Unknown):
         return dict.fromkeys((f"{prefix}.{name}" for name in DEVICE_NAMES), handle) | found

@@ -21,7 +21,7 @@ def facts(root: Path = Path("/"), affinity: Collection[int] | None = None) -> Fa
         "host.cpu_quota": quota,
         "host.num_cores": num_cores(len(cpus), quota),
         "host.memory_bytes": memory_bytes(root),
-        "host.kernel": _first_line(root, "proc/sys/kernel/osrelease"),
+        "host.kernel": kernel_files.text(root, "proc/sys/kernel/osrelease"),
         "host.container": container.kind(root),
     }
 
@@ -40,27 +40,20 @@ def num_cores(num_cpus: int, quota: float | Unknown | None) -> int:
 
 def cpu_model(root: Path = Path("/")) -> str | Unknown:
     """The processor's name as the kernel gives it."""
-    fields: dict[str, str] = {}
-    for line in _lines(root / "proc/cpuinfo"):
-        name, separator, value = line.partition(":")
-        if separator:
-            fields.setdefault(name.strip(), value.strip())
     # x86 writes `model name`, POWER `cpu`, some Arm boards `Model`; Arm servers name only numbers.
-    for name in ("model name", "cpu", "Model"):
-        if fields.get(name):
-            return fields[name]
-    return Unknown("/proc/cpuinfo names no processor model")
+    found = (kernel_files.cpu_field(root, name) for name in ("model name", "cpu", "Model"))
+    return next(filter(None, found), None) or Unknown("/proc/cpuinfo names no processor model")
 
 
 def num_logical_cpus(root: Path = Path("/")) -> int | Unknown:
     """Logical processors that are online, whether we may use them or not."""
-    online = _first_line(root, "sys/devices/system/cpu/online")
-    if isinstance(online, str):
+    online = kernel_files.read(root / "sys/devices/system/cpu/online").strip()
+    if online:
         try:
             return len(parse_cpu_list(online))
         except ValueError:
             return Unknown(f"/sys/devices/system/cpu/online is not a list of cores: {online}")
-    listed = sum(line.startswith("processor") for line in _lines(root / "proc/cpuinfo"))
+    listed = sum(line.startswith("processor") for line in kernel_files.read(root / "proc/cpuinfo").splitlines())
     return listed or Unknown("neither /sys/devices/system/cpu/online nor /proc/cpuinfo lists the cores")
 
 
@@ -80,14 +73,3 @@ def memory_bytes(root: Path = Path("/")) -> int | Unknown:
     if isinstance(sizes, Unknown) or "MemTotal" not in sizes:
         return Unknown("/proc/meminfo does not say MemTotal")
     return sizes["MemTotal"] if limit is None else min(sizes["MemTotal"], limit)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(errors="replace").splitlines()
-    except OSError:
-        return []
-
-
-def _first_line(root: Path, name: str) -> str | Unknown:
-    return next((line.strip() for line in _lines(root / name)), "") or Unknown(f"/{name} cannot be read")

@@ -8,53 +8,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dynotune.probe.sources import container, counters, kernel_files
-from dynotune.schema.facts import Facts, Unknown, needed, or_unknown
+from dynotune.schema.facts import Facts, Unknown, Value, needed, or_unknown
 
 DOCKER_SHM_BYTES = 64 << 20
 """What Docker, containerd and Kubernetes give /dev/shm unless told otherwise."""
 
-SYSCTLS = ("swappiness", "zone_reclaim_mode", "dirty_ratio", "dirty_background_ratio")
-
-NAMES = (
-    "host.memory_available_bytes",
-    "host.memory_limit_bytes",
-    "host.swap_total_bytes",
-    "host.swap_used_bytes",
-    "host.shm_bytes",
-    "host.shm_free_bytes",
-    "host.memlock_soft_bytes",
-    "host.thp_enabled",
-    "host.thp_defrag",
-    "host.numa_balancing",
-    "host.cgroup_oom_kills",
-    "host.cgroup_memory_high",
-    *(f"host.{name}" for name in SYSCTLS),
-)
-
 
 def facts(root: Path = Path("/"), statvfs: Callable[[Path], os.statvfs_result] = os.statvfs) -> Facts:
-    """Facts `host.*` above; `host.container_shm_default` too where we are in a container.
+    """Facts `host.*` of `NAMES`; `host.container_shm_default` too where we are in a container.
 
     `statvfs`: asks for the size of a file system.
     """
-    sizes = kernel_files.sizes(root)
-    swap_total, swap_free = _size(sizes, "SwapTotal"), _size(sizes, "SwapFree")
-    shared_total, shared_free = _shared(root, statvfs)
-    huge = "sys/kernel/mm/transparent_hugepage/"
-    found: Facts = {
-        "host.memory_available_bytes": _available_bytes(_size(sizes, "MemAvailable"), root),
-        "host.memory_limit_bytes": container.memory_limit_bytes(root),
-        "host.swap_total_bytes": swap_total,
-        "host.swap_used_bytes": _difference(swap_total, swap_free),
-        "host.shm_bytes": shared_total,
-        "host.shm_free_bytes": shared_free,
-        "host.memlock_soft_bytes": limits(resource.RLIMIT_MEMLOCK)[0],
-        "host.thp_enabled": kernel_files.chosen(root, huge + "enabled"),
-        "host.thp_defrag": kernel_files.chosen(root, huge + "defrag"),
-        "host.numa_balancing": kernel_files.number(root, "proc/sys/kernel/numa_balancing"),
-        **{f"host.{name}": kernel_files.number(root, f"proc/sys/vm/{name}") for name in SYSCTLS},
-        **_events(root),
-    }
+    found = {name: question(root) for name, question in QUESTIONS.items()}
+    shared_total, found["host.shm_free_bytes"] = _shared(root, statvfs)
+    found["host.shm_bytes"] = shared_total
     if container.kind(root) is not None:
         unknown = isinstance(shared_total, Unknown)
         found["host.container_shm_default"] = shared_total if unknown else shared_total == DOCKER_SHM_BYTES
@@ -67,13 +34,13 @@ def limits(kind: int) -> tuple[int | None, ...]:
 
 
 @or_unknown()
-def _size(sizes: dict[str, int] | Unknown, name: str) -> int | Unknown:
-    return needed(sizes).get(name, Unknown(f"/proc/meminfo does not say {name}"))
+def _size(root: Path, name: str) -> int | Unknown:
+    return needed(kernel_files.sizes(root)).get(name, Unknown(f"/proc/meminfo does not say {name}"))
 
 
 @or_unknown()
-def _difference(total: int | Unknown, free: int | Unknown) -> int:
-    return needed(total) - needed(free)
+def _swap_used(root: Path) -> int:
+    return needed(_size(root, "SwapTotal")) - needed(_size(root, "SwapFree"))
 
 
 def _shared(root: Path, statvfs: Callable[[Path], os.statvfs_result]) -> tuple[int | Unknown, int | Unknown]:
@@ -86,9 +53,9 @@ def _shared(root: Path, statvfs: Callable[[Path], os.statvfs_result]) -> tuple[i
 
 
 @or_unknown("the use of the memory limit")
-def _available_bytes(free_bytes: int | Unknown, root: Path) -> int:
+def available_bytes(root: Path = Path("/")) -> int:
     """What the machine has to give, or the control groups still allow where that is less."""
-    free, levels = needed(free_bytes), needed(container.cgroup_levels("memory", root))
+    free, levels = needed(_size(root, "MemAvailable")), needed(container.cgroup_levels("memory", root))
     return max(0, min([free, *(room for level in levels if (room := _room_bytes(level)) is not None)]))
 
 
@@ -117,15 +84,32 @@ def memory_events_file(root: Path = Path("/")) -> Path | Unknown:
     return found or Unknown("no control group here counts memory events, as version 2 does")
 
 
-def _events(root: Path) -> Facts:
-    events = counters.memory_events(memory_events_file(root))
-    names = {"host.cgroup_oom_kills": "oom_kill", "host.cgroup_memory_high": "high"}
-    if isinstance(events, Unknown):
-        return dict.fromkeys(names, events)
-    return {name: events.values.get(key, Unknown(f"memory.events has no {key}")) for name, key in names.items()}
+@or_unknown()
+def _event(root: Path, name: str) -> float | Unknown:
+    events = needed(counters.memory_events(memory_events_file(root)))
+    return events.values.get(name, Unknown(f"memory.events has no {name}"))
 
 
 @or_unknown("/proc/vmstat")
 def num_oom_kills(root: Path = Path("/")) -> int | Unknown:
     """Processes that the kernel has killed since it booted because memory ran out, of all control groups."""
     return kernel_files.counts(root / "proc/vmstat").get("oom_kill", Unknown("/proc/vmstat has no oom_kill"))
+
+
+QUESTIONS: dict[str, Callable[[Path], Value | Unknown]] = {
+    "host.memory_available_bytes": available_bytes,
+    "host.memory_limit_bytes": container.memory_limit_bytes,
+    "host.swap_total_bytes": lambda root: _size(root, "SwapTotal"),
+    "host.swap_used_bytes": _swap_used,
+    "host.memlock_soft_bytes": lambda root: limits(resource.RLIMIT_MEMLOCK)[0],
+    "host.thp_enabled": lambda root: kernel_files.chosen(root, "sys/kernel/mm/transparent_hugepage/enabled"),
+    "host.thp_defrag": lambda root: kernel_files.chosen(root, "sys/kernel/mm/transparent_hugepage/defrag"),
+    "host.numa_balancing": lambda root: kernel_files.number(root, "proc/sys/kernel/numa_balancing"),
+    "host.cgroup_oom_kills": lambda root: _event(root, "oom_kill"),
+    "host.cgroup_memory_high": lambda root: _event(root, "high"),
+    "host.swappiness": lambda root: kernel_files.number(root, "proc/sys/vm/swappiness"),
+    "host.zone_reclaim_mode": lambda root: kernel_files.number(root, "proc/sys/vm/zone_reclaim_mode"),
+    "host.dirty_ratio": lambda root: kernel_files.number(root, "proc/sys/vm/dirty_ratio"),
+    "host.dirty_background_ratio": lambda root: kernel_files.number(root, "proc/sys/vm/dirty_background_ratio"),
+}
+NAMES = (*QUESTIONS, "host.shm_bytes", "host.shm_free_bytes")

@@ -5,69 +5,29 @@ from __future__ import annotations
 import platform
 import re
 import resource
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from dynotune.probe.facts.host import parse_cpu_list
 from dynotune.probe.facts.host_memory import limits
 from dynotune.probe.sources import container, counters, kernel_files
-from dynotune.schema.facts import Facts, Unknown, needed, or_unknown
+from dynotune.schema.facts import Facts, Unknown, Value, needed, or_unknown
 
-CPUS = "sys/devices/system/cpu"
-
-NETWORK = {"host.rmem_max": "proc/sys/net/core/rmem_max", "host.wmem_max": "proc/sys/net/core/wmem_max"}
-NETWORK_ROWS = {"host.tcp_rmem": "proc/sys/net/ipv4/tcp_rmem", "host.tcp_wmem": "proc/sys/net/ipv4/tcp_wmem"}
-
-NAMES = (
-    "host.num_physical_cores",
-    "host.num_numa_nodes",
-    "host.governor",
-    "host.governor_driver",
-    "host.kernel_version",
-    "host.preempt_rt",
-    "host.load_1min",
-    "host.virtual",
-    "host.platform",
-    "host.cgroup_throttled_s",
-    "host.cgroup_num_throttled",
-    "host.nofile_soft",
-    "host.nofile_hard",
-    *NETWORK,
-    *NETWORK_ROWS,
-)
+CPUS, VERSION = "sys/devices/system/cpu", "proc/sys/kernel/version"
 
 
 def facts(root: Path = Path("/"), affinity: Collection[int] = ()) -> Facts:
-    """Facts `host.*` above. `affinity`: cores this process may run on."""
-    soft, hard = limits(resource.RLIMIT_NOFILE)
-    version = kernel_files.text(root, "proc/sys/kernel/version")
-    return {
-        "host.num_physical_cores": num_physical_cores(root),
-        "host.num_numa_nodes": _num_listed(root, "sys/devices/system/node/has_cpu"),
-        "host.governor": _of_cores(root, affinity, "scaling_governor"),
-        "host.governor_driver": _of_cores(root, affinity, "scaling_driver"),
-        "host.kernel_version": version,
-        "host.preempt_rt": _preempt_rt(version, root),
-        "host.load_1min": _load(root),
-        "host.virtual": hypervisor(root),
-        "host.platform": f"{platform.system()}-{platform.machine()}",
-        **_throttling(root),
-        "host.nofile_soft": soft,
-        "host.nofile_hard": hard,
-        **{name: kernel_files.number(root, file) for name, file in NETWORK.items()},
-        **{name: kernel_files.numbers(root, file) for name, file in NETWORK_ROWS.items()},
-    }
+    """Facts `host.*` of `QUESTIONS`. `affinity`: cores this process may run on."""
+    return {name: question(root, affinity) for name, question in QUESTIONS.items()}
 
 
 def num_physical_cores(root: Path = Path("/")) -> int | Unknown:
     """Cores that are online, each once however many threads it runs."""
-    cores = set()
+    cores: set[str] = set()
     for folder in (root / CPUS).glob("cpu[0-9]*"):
         # The kernel names siblings the same from each of them; a processor that is offline has no topology.
-        siblings = kernel_files.text(folder, "topology/thread_siblings_list")
-        if isinstance(siblings, str) and siblings:
-            cores.add(siblings)
-    return len(cores) or Unknown("/sys does not say which processors share a core")
+        cores.add(kernel_files.read(folder / "topology/thread_siblings_list"))
+    return len(cores - {""}) or Unknown("/sys does not say which processors share a core")
 
 
 @or_unknown()
@@ -81,16 +41,14 @@ def _num_listed(root: Path, name: str) -> int | Unknown:
 
 def _of_cores(root: Path, affinity: Collection[int], name: str) -> str | Unknown:
     """What cpufreq says of our cores; every answer where they differ."""
-    found = {kernel_files.text(root, f"{CPUS}/cpu{cpu}/cpufreq/{name}") for cpu in affinity}
-    words = sorted({word for word in found if isinstance(word, str) and word})
-    if words:
-        return ", ".join(words)
-    return Unknown("the kernel sets no frequencies here, as in most virtual machines and containers")
+    found = {kernel_files.read(root / f"{CPUS}/cpu{cpu}/cpufreq/{name}").strip() for cpu in affinity}
+    none = Unknown("the kernel sets no frequencies here, as in most virtual machines and containers")
+    return ", ".join(sorted(found - {""})) or none
 
 
 @or_unknown()
-def _preempt_rt(version: str | Unknown, root: Path) -> bool:
-    realtime = kernel_files.text(root, "sys/kernel/realtime")
+def _preempt_rt(root: Path) -> bool:
+    realtime, version = kernel_files.text(root, "sys/kernel/realtime"), kernel_files.text(root, VERSION)
     return realtime == "1" or bool(re.search(r"PREEMPT[ _]RT\b", needed(version)))
 
 
@@ -103,15 +61,10 @@ def _load(root: Path) -> float | Unknown:
         return Unknown(f"/proc/loadavg is not a row of numbers: {found[:40]}")
 
 
-def _throttling(root: Path) -> Facts:
+@or_unknown()
+def _throttling(root: Path, counter: str) -> float:
     """Since the control group was made; zero where no limit could throttle."""
-    quota = counters.quota(container.cpu_limits(root))
-    if isinstance(quota, Unknown):
-        return {"host.cgroup_throttled_s": quota, "host.cgroup_num_throttled": quota}
-    return {
-        "host.cgroup_throttled_s": quota.throttled_s if quota else 0.0,
-        "host.cgroup_num_throttled": quota.num_throttled if quota else 0,
-    }
+    return getattr(needed(counters.quota(container.cpu_limits(root))), counter, 0)
 
 
 # What a hypervisor writes into the firmware tables, as vendor or product.
@@ -134,20 +87,16 @@ BY_FIRMWARE = {
 
 def hypervisor(root: Path = Path("/")) -> str | Unknown:
     """`kvm`, `vmware`, `xen`, …; `other` where only its presence shows; empty on a machine of its own."""
-    release = kernel_files.text(root, "proc/sys/kernel/osrelease")
-    if isinstance(release, str) and "microsoft" in release.lower():
+    if "microsoft" in kernel_files.read(root / "proc/sys/kernel/osrelease").lower():
         return "wsl"
-    kind = kernel_files.text(root, "sys/hypervisor/type")
-    if isinstance(kind, str) and kind:
+    if kind := kernel_files.read(root / "sys/hypervisor/type").strip():
         return kind
-    flags = _flags(root)
-    firmware = " ".join(
-        found.lower()
-        for name in ("sys_vendor", "product_name")
-        if isinstance(found := kernel_files.text(root, f"sys/class/dmi/id/{name}"), str)
-    )
+    # None where the kernel lists none, or such as cannot tell (Arm).
+    flags = kernel_files.cpu_field(root, "flags")
+    names = ("sys_vendor", "product_name")
+    firmware = " ".join(kernel_files.read(root / "sys/class/dmi/id" / name).strip().lower() for name in names).strip()
     # A cloud's bare machine carries the same vendor; the processor's flag does not lie.
-    if flags is not None and "hypervisor" not in flags:
+    if flags is not None and "hypervisor" not in flags.split():
         return ""
     for word, name in BY_FIRMWARE.items():
         if word in firmware and ".metal" not in firmware:
@@ -157,8 +106,23 @@ def hypervisor(root: Path = Path("/")) -> str | Unknown:
     return "" if firmware else Unknown("neither the processor nor the firmware says whether this machine is virtual")
 
 
-def _flags(root: Path) -> set[str] | None:
-    """The first processor's flags; None where the kernel lists none, or such as cannot tell (Arm)."""
-    cpuinfo = kernel_files.text(root, "proc/cpuinfo")
-    found = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE) if isinstance(cpuinfo, str) else None
-    return set(found[1].split()) if found else None
+QUESTIONS: dict[str, Callable[[Path, Collection[int]], Value | Unknown]] = {
+    "host.num_physical_cores": lambda root, _: num_physical_cores(root),
+    "host.num_numa_nodes": lambda root, _: _num_listed(root, "sys/devices/system/node/has_cpu"),
+    "host.governor": lambda root, cpus: _of_cores(root, cpus, "scaling_governor"),
+    "host.governor_driver": lambda root, cpus: _of_cores(root, cpus, "scaling_driver"),
+    "host.kernel_version": lambda root, _: kernel_files.text(root, VERSION),
+    "host.preempt_rt": lambda root, _: _preempt_rt(root),
+    "host.load_1min": lambda root, _: _load(root),
+    "host.virtual": lambda root, _: hypervisor(root),
+    "host.platform": lambda root, _: f"{platform.system()}-{platform.machine()}",
+    "host.cgroup_throttled_s": lambda root, _: _throttling(root, "throttled_s"),
+    "host.cgroup_num_throttled": lambda root, _: _throttling(root, "num_throttled"),
+    "host.nofile_soft": lambda root, _: limits(resource.RLIMIT_NOFILE)[0],
+    "host.nofile_hard": lambda root, _: limits(resource.RLIMIT_NOFILE)[1],
+    "host.rmem_max": lambda root, _: kernel_files.number(root, "proc/sys/net/core/rmem_max"),
+    "host.wmem_max": lambda root, _: kernel_files.number(root, "proc/sys/net/core/wmem_max"),
+    "host.tcp_rmem": lambda root, _: kernel_files.numbers(root, "proc/sys/net/ipv4/tcp_rmem"),
+    "host.tcp_wmem": lambda root, _: kernel_files.numbers(root, "proc/sys/net/ipv4/tcp_wmem"),
+}
+NAMES = tuple(QUESTIONS)

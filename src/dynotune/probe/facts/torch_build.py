@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from dynotune.probe.sources.interpreter import MARK, answer
 from dynotune.schema.facts import Facts, Unknown
@@ -30,8 +31,6 @@ NAMES = (
     "torch.arch_list",
 )
 """Always answered by `ask`; besides, `package.NAME` for each package of `PACKAGES` that is installed."""
-
-BUILD_NAMES = ("torch.arch_list",)
 
 PACKAGES = (
     "accelerate",
@@ -231,7 +230,7 @@ def ask(
         python: the interpreter, as `interpreter` names it; Unknown is passed on.
         cwd, env: of the command; without the agent.
     """
-    return _ask(python, _QUESTION, NAMES, cwd, env, timeout_s, "did not answer")
+    return _facts(NAMES, answer(python, _QUESTION, cwd, env, timeout_s))
 
 
 def ask_build(
@@ -246,19 +245,10 @@ def ask_build(
     None for a build without CUDA. Where torch tells them, `torch.nccl` and `torch.cudnn` too, for those that are no
     packages of their own. Makes no CUDA context. Arguments as of `ask`.
     """
-    return _ask(python, _BUILD_QUESTION, BUILD_NAMES, cwd, env, timeout_s, "did not import torch")
+    return _facts(["torch.arch_list"], answer(python, _BUILD_QUESTION, cwd, env, timeout_s, "did not import torch"))
 
 
-def _ask(
-    python: str | Unknown,
-    question: str,
-    names: Sequence[str],
-    cwd: str | os.PathLike[str] | None,
-    env: Mapping[str, str] | None,
-    timeout_s: float,
-    late: str,
-) -> Facts:
-    reply = answer(python, question, cwd, env, timeout_s, late)
+def _facts(names: Sequence[str], reply: Any) -> Facts:
     if isinstance(reply, Unknown):
         return dict.fromkeys(names, reply)
     return {**reply["facts"], **{name: Unknown(why) for name, why in reply["unknown"].items()}}

@@ -22,7 +22,7 @@ import msgspec
 
 from dynotune.probe.gpu_code import elf_code, fatbin, gpu_archs
 from dynotune.probe.gpu_code.code_places import Places
-from dynotune.probe.sources.nvml import NvmlUnavailable, answer, cuda_driver, identity, session, visible_in
+from dynotune.probe.sources.nvml import answer, cuda_driver, identity, session, visible_in
 from dynotune.schema.device_code import (
     Architecture,
     Code,
@@ -35,7 +35,7 @@ from dynotune.schema.device_code import (
     Summary,
     Verdict,
 )
-from dynotune.schema.facts import Unknown
+from dynotune.schema.facts import Unknown, or_unknown
 
 DEADLINE_S = 60.0
 NUM_THREADS, NUM_AHEAD = 8, 64
@@ -163,25 +163,23 @@ def scan(
     )
 
 
+@or_unknown()
 def gpus_here(env: Mapping[str, str], *, nvml: Any = None) -> list[Gpu] | Unknown:
     """The GPUs that a command under `env` sees, each kind once; Unknown where there is none or it does not say."""
-    try:
-        with session(nvml) as library:
-            visible = visible_in(library, env)
-            # Which of them it is does not matter where their kind is the same: a slice of one is of its kind.
-            indices = range(library.nvmlDeviceGetCount()) if isinstance(visible, Unknown) else visible
-            driver = answer(library, lambda: cuda_driver(library))
-            cuda = None if isinstance(driver, Unknown) else driver
-            found = {}
-            for index in indices:
-                facts = identity(library, index)
-                capability, name = facts["gpu.compute_capability"], facts["gpu.name"]
-                if isinstance(capability, str):
-                    named = name if isinstance(name, str) else ""
-                    found[capability] = Gpu(compute_capability=capability, name=named, cuda_driver=cuda)
-            return [*found.values()] or Unknown("there is no GPU that a program would see")
-    except NvmlUnavailable as unavailable:
-        return Unknown(unavailable.reason)
+    with session(nvml) as library:
+        visible = visible_in(library, env)
+        # Which of them it is does not matter where their kind is the same: a slice of one is of its kind.
+        indices = range(library.nvmlDeviceGetCount()) if isinstance(visible, Unknown) else visible
+        driver = answer(library, lambda: cuda_driver(library))
+        cuda = None if isinstance(driver, Unknown) else driver
+        found = {}
+        for index in indices:
+            facts = identity(library, index)
+            capability, name = facts["gpu.compute_capability"], facts["gpu.name"]
+            if isinstance(capability, str):
+                named = name if isinstance(name, str) else ""
+                found[capability] = Gpu(compute_capability=capability, name=named, cuda_driver=cuda)
+        return [*found.values()] or Unknown("there is no GPU that a program would see")
 
 
 def _in_step(

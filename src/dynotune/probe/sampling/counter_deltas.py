@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from dynotune.probe.sources.samples import Sample
+from dynotune.probe.sources.samples import ByName, Sample
 from dynotune.schema.facts import Missing, Unknown, needed, or_unknown
 
 Counter = Callable[[Sample], float]
@@ -35,30 +35,25 @@ def _at(samples: Sequence[Sample], counter: Counter, time_s: float) -> float:
     return float(before + share * (after - before))
 
 
-def counted(part: str, field: str) -> Counter:
-    """One counter of a part of the samples, to be given to `growth`."""
+def counted(part: str, field: str, place: int = 0) -> Counter:
+    """One counter of a part of the samples, to be given to `growth`; of one GPU, by its place in the samples."""
 
     def counter(sample: Sample) -> float:
         counters = needed(getattr(sample, part))
-        if counters is None:
-            raise Missing(Unknown("it was not counted"))
-        value: float = needed(getattr(counters, field))
+        if isinstance(counters, list):
+            absent = Unknown("this GPU was not sampled all along")
+            counters = counters[place] if place < len(counters) else needed(absent)
+        if isinstance(counters, ByName):
+            return needed(counters.values.get(field, Unknown(f"this kernel does not count {field}")))
+        value: float = needed(Unknown("it was not counted") if counters is None else getattr(counters, field))
         return value
 
     return counter
 
 
-def of_gpu(place: int, field: str) -> Counter:
-    """The same of one GPU, by its place in the samples."""
-
-    def counter(sample: Sample) -> float:
-        gpus = needed(sample.gpus)
-        if place >= len(gpus):
-            raise Missing(Unknown("this GPU was not sampled all along"))
-        value: float = needed(getattr(gpus[place], field))
-        return value
-
-    return counter
+@or_unknown()
+def total(values: Iterable[float | Unknown]) -> float:
+    return sum(map(needed, values))
 
 
 def covers(samples: Sequence[Sample], begin_s: float, end_s: float) -> bool:
@@ -73,3 +68,29 @@ def inside(samples: Sequence[Sample], begin_s: float, end_s: float) -> list[Samp
     found = [sample for sample in samples if begin_s <= sample.time_s <= end_s]
     after = next(at for at, sample in enumerate(samples) if sample.time_s >= end_s)
     return found or list(samples[max(0, after - 1) : after + 1])
+
+
+class Window:
+    """The samples, the two ends, and the samples that say what held inside."""
+
+    def __init__(self, samples: Sequence[Sample], begin_s: float, end_s: float) -> None:
+        self.samples, self.begin_s, self.end_s = samples, begin_s, end_s
+        self.length_s = end_s - begin_s
+        self.inside = inside(samples, begin_s, end_s)
+
+    def growth(self, part: str, field: str, place: int = 0) -> float:
+        """Of one counter of a part of the samples. Raises Missing: it was not counted all along."""
+        return self._growth(counted(part, field, place))
+
+    def own_cpu_s(self) -> float:
+        return self._growth(lambda sample: sample.own_cpu_s)
+
+    def _growth(self, counter: Counter) -> float:
+        return needed(growth(self.samples, counter, self.begin_s, self.end_s))
+
+    def other_cpu_s(self) -> float:
+        """CPU time of our cores that neither the tree nor dynotune used; negative by what the counters disagree.
+
+        Threads of the kernel count as others: nothing says for whom they work.
+        """
+        return self.growth("cores", "busy_s") - self.growth("tree", "cpu_s") - self.own_cpu_s()

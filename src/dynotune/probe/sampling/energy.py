@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from dynotune.probe.sampling.counter_deltas import Counter, covers, growth, of_gpu
+from dynotune.probe.sampling.counter_deltas import Counter, counted, covers, growth, total
 from dynotune.probe.sources.samples import Sample
 from dynotune.schema.facts import Missing, Unknown, needed, or_unknown
 
@@ -35,14 +35,15 @@ def energy(samples: Sequence[Sample], begin_s: float, end_s: float) -> Energy | 
     if not covers(samples, begin_s, end_s):
         return Unknown("the samples do not cover the window")
     places = _places(samples)
-    counted = _sum([growth(samples, of_gpu(place, "energy_j"), begin_s, end_s) for place in places])
+    by_counter = total(growth(samples, counted("gpus", "energy_j", place), begin_s, end_s) for place in places)
     # A counter that did not move is one that does not count: a GPU takes power even when idle.
-    if not isinstance(counted, Unknown) and counted > 0:
-        return Energy(counted, "counter")
-    summed = needed(_sum([_integral(samples, of_gpu(place, "power_w"), begin_s, end_s) for place in places]))
+    if not isinstance(by_counter, Unknown) and by_counter > 0:
+        return Energy(by_counter, "counter")
+    powers = [counted("gpus", "power_w", place) for place in places]
+    summed = needed(total(_integral(samples, power, begin_s, end_s) for power in powers))
     if summed > 0:
         return Energy(summed, "power")
-    return counted if isinstance(counted, Unknown) else Unknown("the GPU says that it takes no power")
+    return by_counter if isinstance(by_counter, Unknown) else Unknown("the GPU says that it takes no power")
 
 
 def _places(samples: Sequence[Sample]) -> list[int]:
@@ -62,7 +63,7 @@ def _places(samples: Sequence[Sample]) -> list[int]:
 @or_unknown()
 def _integral(samples: Sequence[Sample], value: Counter, begin_s: float, end_s: float) -> float:
     """Of the straight lines between samples, over the window."""
-    total = 0.0
+    found = 0.0
     for left, right in pairwise(samples):
         since, until = max(begin_s, left.time_s), min(end_s, right.time_s)
         if since >= until:
@@ -70,10 +71,5 @@ def _integral(samples: Sequence[Sample], value: Counter, begin_s: float, end_s: 
         first, last = value(left), value(right)
         slope = (last - first) / (right.time_s - left.time_s)
         middle = first + slope * ((since + until) / 2 - left.time_s)
-        total += middle * (until - since)
-    return total
-
-
-@or_unknown()
-def _sum(values: Sequence[float | Unknown]) -> float:
-    return sum(map(needed, values))
+        found += middle * (until - since)
+    return found

@@ -44,7 +44,7 @@ class GpuCounters:
         try:
             self._library = open_library(nvml)
         except NvmlUnavailable as unavailable:
-            self._unavailable = Unknown(unavailable.reason)
+            self._unavailable = unavailable.unknown
 
     def read(self, ours: Collection[int], pcie: Mapping[int, PcieRates] = NO_RATES) -> list[Gpu] | Unknown:
         """Every GPU once; what NVML refuses to say is Unknown.
@@ -79,7 +79,6 @@ class GpuCounters:
             nvml_index=index,
             clock_reasons=answer(library, lambda: clock_reasons.ask(library, handle)),
             processes=self._processes(index, handle, ours),
-            memory_bytes=answer(library, lambda: int(library.nvmlDeviceGetMemoryInfo(handle).total)),
             energy_j=answer(library, lambda: library.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000),
             **asked,
         )

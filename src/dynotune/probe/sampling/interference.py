@@ -8,11 +8,11 @@ from functools import partial
 
 import msgspec
 
-from dynotune.probe.sampling.counter_deltas import Counter, counted, covers, growth, inside
+from dynotune.probe.sampling.counter_deltas import Window, covers
 from dynotune.probe.sources.clock_reasons import HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SYNC_BOOST
 from dynotune.probe.sources.counters import TICK_S
 from dynotune.probe.sources.samples import Cores, Gpu, GpuProcess, Quota, Sample
-from dynotune.schema.facts import Missing, Unknown, needed, or_unknown
+from dynotune.schema.facts import Missing, Unknown, needed
 
 FOREIGN_SHARE = 0.10
 """Of the cores we may use. Less is the ordinary background of a shared machine, which both arms meet and the
@@ -80,7 +80,7 @@ def judge(samples: Sequence[Sample], begin_s: float, end_s: float) -> Interferen
     """
     if not covers(samples, begin_s, end_s):
         return Interference(unknown=["outside causes: the samples do not cover the window"])
-    window = _Window(samples, begin_s, end_s)
+    window = Window(samples, begin_s, end_s)
     found = Interference([], [], [])
     for subject, rule in _rules(window):
         try:
@@ -94,7 +94,7 @@ def judge(samples: Sequence[Sample], begin_s: float, end_s: float) -> Interferen
     return found
 
 
-def _rules(window: _Window) -> Iterator[tuple[str, Callable[[], Iterator[str]]]]:
+def _rules(window: Window) -> Iterator[tuple[str, Callable[[], Iterator[str]]]]:
     yield "other processes", partial(_cores, window)
     yield "the CPU quota", partial(_quota, window)
     yield "swapping", partial(_swap, window)
@@ -107,14 +107,6 @@ def _rules(window: _Window) -> Iterator[tuple[str, Callable[[], Iterator[str]]]]
         yield f"the clock of GPU {gpu.nvml_index}", partial(_gpu_clock, window, at)
 
 
-def foreign(samples: Sequence[Sample], begin_s: float, end_s: float) -> list[str]:
-    """Causes outside the arm's process tree. Empty does not say that all could be judged; `judge` does.
-
-    Raises ValueError: as `judge`.
-    """
-    return judge(samples, begin_s, end_s).foreign
-
-
 class _Void(str):
     """A cause that takes the device away."""
 
@@ -125,50 +117,15 @@ def _missing(reason: str) -> Missing:
     return Missing(Unknown(reason))
 
 
-class _Window:
-    """The samples, the two ends, and the samples that say what held inside."""
-
-    def __init__(self, samples: Sequence[Sample], begin_s: float, end_s: float) -> None:
-        self.samples, self.begin_s, self.end_s = samples, begin_s, end_s
-        self.length_s = end_s - begin_s
-        self.inside = inside(samples, begin_s, end_s)
-
-    def growth(self, part: str, field: str) -> float:
-        """Of one counter of a part of the samples. Raises Missing: it was not counted all along."""
-        return self._growth(counted(part, field))
-
-    def own_cpu_s(self) -> float:
-        return self._growth(lambda sample: sample.own_cpu_s)
-
-    def _growth(self, counter: Counter) -> float:
-        return needed(growth(self.samples, counter, self.begin_s, self.end_s))
-
-    def gpus(self, at: int) -> list[Gpu]:
-        """One GPU, by its place in the samples, at every moment inside."""
-        return _one_gpu(self.inside, at)
-
-
 def _one_gpu(samples: Sequence[Sample], at: int) -> list[Gpu]:
+    """One GPU, by its place in the samples, at every moment."""
     return [sample.gpus[at] for sample in samples if not isinstance(sample.gpus, Unknown)]
 
 
-@or_unknown()
-def other_cpu_s(samples: Sequence[Sample], begin_s: float, end_s: float) -> float:
-    """CPU time of our cores that neither the tree nor dynotune used; negative by what the counters disagree.
-
-    Threads of the kernel count as others: nothing says for whom they work.
-    """
-    return _other_cpu_s(_Window(samples, begin_s, end_s))
-
-
-def _other_cpu_s(window: _Window) -> float:
-    return window.growth("cores", "busy_s") - window.growth("tree", "cpu_s") - window.own_cpu_s()
-
-
-def _cores(window: _Window) -> Iterator[str]:
+def _cores(window: Window) -> Iterator[str]:
     if window.length_s < MIN_TICKS * TICK_S:
         raise _missing("the window is too short for the kernel's CPU counters")
-    others_s = _other_cpu_s(window)
+    others_s = window.other_cpu_s()
     busy_s, steal_s = window.growth("cores", "busy_s"), window.growth("cores", "steal_s")
     num_cpus = next(sample.cores.num_cpus for sample in window.samples if isinstance(sample.cores, Cores))
     quotas = (sample.quota.cores for sample in window.samples if isinstance(sample.quota, Quota))
@@ -189,7 +146,7 @@ def _cores(window: _Window) -> Iterator[str]:
         yield f"the hypervisor took {steal_s / (busy_s + steal_s):.0%} of the time our cores wanted to run"
 
 
-def _quota(window: _Window) -> Iterator[str]:
+def _quota(window: Window) -> Iterator[str]:
     if all(sample.quota is None for sample in window.samples):
         return
     throttled_s = window.growth("quota", "throttled_s")
@@ -205,7 +162,7 @@ def _quota(window: _Window) -> Iterator[str]:
         )
 
 
-def _swap(window: _Window) -> Iterator[str]:
+def _swap(window: Window) -> Iterator[str]:
     limit = SWAP_PAGES_PER_S * window.length_s
     num_in, num_out = window.growth("swap", "num_in"), window.growth("swap", "num_out")
     if num_in <= limit and num_out <= limit:
@@ -219,8 +176,8 @@ def _swap(window: _Window) -> Iterator[str]:
     yield f"other processes swapped in {others * PAGE_BYTES / 1e6:.0f} MB"
 
 
-def _gpu_processes(window: _Window, at: int) -> Iterator[str]:
-    gpus = window.gpus(at)
+def _gpu_processes(window: Window, at: int) -> Iterator[str]:
+    gpus = _one_gpu(window.inside, at)
     ours = {process.pid for gpu in _one_gpu(window.samples, at) for process in _known(gpu.processes) if process.ours}
     strangers: dict[int, list[GpuProcess]] = {}
     missing = [gpu.processes.reason for gpu in gpus if isinstance(gpu.processes, Unknown)]
@@ -242,8 +199,8 @@ def _gpu_processes(window: _Window, at: int) -> Iterator[str]:
         raise _missing(missing[0])
 
 
-def _gpu_clock(window: _Window, at: int) -> Iterator[str]:
-    gpus = window.gpus(at)
+def _gpu_clock(window: Window, at: int) -> Iterator[str]:
+    gpus = _one_gpu(window.inside, at)
     known = [gpu.clock_reasons for gpu in gpus if not isinstance(gpu.clock_reasons, Unknown)]
     for name, holds in CLOCK_CAUSES.items():
         num_held = sum(map(holds, known))

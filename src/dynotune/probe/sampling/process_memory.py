@@ -1,4 +1,4 @@
-"""What the driver counts for one process on one GPU, with the memory of other processes apart."""
+"""Tell what the driver counts for one process on one GPU, with the memory of other processes apart."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from dynotune.probe.facts.gpu import QUESTIONS
-from dynotune.probe.sources.nvml import NvmlUnavailable, answer, session, visible_in
+from dynotune.probe.sources.nvml import answer, session, visible_in
 from dynotune.schema.facts import Unknown, needed, or_unknown
 
 MOST_OUTSIDE_BYTES = 3 << 30
@@ -14,7 +14,7 @@ MOST_OUTSIDE_BYTES = 3 << 30
 
 
 class DeviceMemory(NamedTuple):
-    """What is used on a GPU in all, and by each process that NVML lists."""
+    """Hold what is used on a GPU in all, and by each process that NVML lists."""
 
     used_bytes: int
     by_pid: Mapping[int, int]
@@ -23,14 +23,11 @@ class DeviceMemory(NamedTuple):
 @or_unknown()
 def device_memory(env: Mapping[str, str], cuda_index: int, *, nvml: Any = None) -> DeviceMemory | Unknown:
     """The memory in use on the GPU that a command under `env` numbers `cuda_index`."""
-    try:
-        with session(nvml) as library:
-            visible = needed(visible_in(library, env))
-            if cuda_index >= len(visible):
-                return Unknown(f"NVML lists no GPU {cuda_index} for this command")
-            return needed(answer(library, lambda: _memory(library, visible[cuda_index])))
-    except NvmlUnavailable as unavailable:
-        return Unknown(unavailable.reason)
+    with session(nvml) as library:
+        visible = needed(visible_in(library, env))
+        if cuda_index >= len(visible):
+            return Unknown(f"NVML lists no GPU {cuda_index} for this command")
+        return needed(answer(library, lambda: _memory(library, visible[cuda_index])))
 
 
 def _memory(nvml: Any, index: int) -> DeviceMemory:

@@ -182,10 +182,13 @@ class Sampler:
     def _read(self) -> Sample:
         # The cores and the tree are subtracted from each other, so they are read back to back; listing the
         # tree and asking the driver take longer and stand outside.
-        pids = self._list_tree()
+        try:
+            pids: list[int] | Unknown = list(self._tree_pids())
+        except OSError as error:
+            pids = Unknown(f"the process tree cannot be listed: {error}")
         time_s = self._clock()
         cores = counters.cores(self._cpus, self._root)
-        tree = self._count(pids)
+        tree = or_unknown("the process tree")(lambda: self._tree.read(needed(pids)))()
         own_cpu_s = time.process_time()
         vmstat = counters.vmstat(self._root)
         return Sample(
@@ -203,16 +206,6 @@ class Sampler:
             memory_events=counters.memory_events(self._memory_events),
             tree_bytes=counters.tree_bytes(pids, self._root) if self._memory else None,
         )
-
-    def _list_tree(self) -> list[int] | Unknown:
-        try:
-            return list(self._tree_pids())
-        except OSError as error:
-            return Unknown(f"the process tree cannot be listed: {error}")
-
-    @or_unknown("the process tree")
-    def _count(self, pids: list[int] | Unknown) -> Tree:
-        return self._tree.read(needed(pids))
 
     @or_unknown()
     def _by_process(self, tree: Tree | Unknown) -> ByName:

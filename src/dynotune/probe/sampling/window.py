@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import fmean, median
 
-from dynotune.probe.sampling.counter_deltas import Counter, counted, covers, growth, inside, of_gpu
-from dynotune.probe.sampling.interference import other_cpu_s
+from dynotune.probe.sampling.counter_deltas import Window, covers
 from dynotune.probe.sampling.thread_counter import WATCHED
 from dynotune.probe.sources import clock_reasons
 from dynotune.probe.sources.counters import ENDED, REST
@@ -34,31 +33,6 @@ GPU_SUMMARIES: dict[str, tuple[str, Callable[[Numbers], float]]] = {
 
 GPU_NAMES = (*GPU_SUMMARIES, "clock_reasons", "pcie_replays")
 
-MACHINE_COUNTERS = {
-    "window.compact_stalls": "compact_stall",
-    "window.thp_fault_fallbacks": "thp_fault_fallback",
-    "window.numa_pte_updates": "numa_pte_updates",
-    "window.allocstalls": "allocstall",
-}
-MEMORY_EVENTS = {"window.cgroup_memory_high": "high", "window.cgroup_oom_kills": "oom_kill"}
-
-HOST_NAMES = (
-    "window.tree_cpu_s_per_s",
-    "window.others_cpu_s_per_s",
-    "window.iowait_share",
-    "window.throttled_s_per_s",
-    "window.swapped_pages",
-    "window.major_faults",
-    "window.num_processes",
-    "window.process_cpu",
-    "window.pin_thread_cpu_s_per_s",
-    *MACHINE_COUNTERS,
-    *MEMORY_EVENTS,
-)
-
-NAMES = (*(f"window.{name}" for name in GPU_NAMES), *HOST_NAMES)
-"""Always answered; of further GPUs besides, as `window1.sm_clock_mhz`, …."""
-
 
 def over(samples: Sequence[Sample], begin_s: float, end_s: float) -> Facts:
     """Facts `window.*` from `begin_s` to `end_s` (CLOCK_MONOTONIC); Unknown where the samples do not cover it.
@@ -69,11 +43,12 @@ def over(samples: Sequence[Sample], begin_s: float, end_s: float) -> Facts:
     """
     if not covers(samples, begin_s, end_s):
         return dict.fromkeys(NAMES, Unknown("the samples do not cover the window"))
-    return _gpus(samples, begin_s, end_s) | _host(samples, begin_s, end_s)
+    window = Window(samples, begin_s, end_s)
+    return _gpus(window) | {name: or_unknown()(question)(window) for name, question in HOST.items()}
 
 
-def _gpus(samples: Sequence[Sample], begin_s: float, end_s: float) -> Facts:
-    rows = [sample.gpus for sample in inside(samples, begin_s, end_s)]
+def _gpus(window: Window) -> Facts:
+    rows = [sample.gpus for sample in window.inside]
     why = next((row for row in rows if isinstance(row, Unknown)), None)
     known = [row for row in rows if not isinstance(row, Unknown)]
     num_gpus = min(map(len, known), default=0)
@@ -86,7 +61,7 @@ def _gpus(samples: Sequence[Sample], begin_s: float, end_s: float) -> Facts:
         for name, (field, summarise) in GPU_SUMMARIES.items():
             found[f"{prefix}.{name}"] = _summary(gpus, field, summarise)
         found[f"{prefix}.clock_reasons"] = _reasons(gpus)
-        found[f"{prefix}.pcie_replays"] = growth(samples, of_gpu(place, "pcie_replays"), begin_s, end_s)
+        found[f"{prefix}.pcie_replays"] = or_unknown()(window.growth)("gpus", "pcie_replays", place)
     return found
 
 
@@ -107,48 +82,11 @@ def _reasons(gpus: Sequence[Gpu]) -> Value | Unknown:
     return [f"{name} {share:.2f}" for name, share in sorted(shares.items(), key=lambda item: (-item[1], item[0]))]
 
 
-def _host(samples: Sequence[Sample], begin_s: float, end_s: float) -> Facts:
-    length_s = end_s - begin_s
-
-    def grew(part: str, field: str) -> float | Unknown:
-        return growth(samples, counted(part, field), begin_s, end_s)
-
-    def grew_by_name(part: str, name: str) -> float | Unknown:
-        return growth(samples, _named(part, name), begin_s, end_s)
-
-    by_process = _between(samples, "process_cpu_s", begin_s, end_s)
-    by_thread = _between(samples, "thread_cpu_s", begin_s, end_s)
-    pin_s = by_thread if isinstance(by_thread, Unknown) else sum(by_thread.get(name, 0.0) for name in WATCHED)
-    swapped = _sum(grew_by_name("vmstat", "pswpin"), grew_by_name("vmstat", "pswpout"))
-    return {
-        "window.tree_cpu_s_per_s": _per(grew("tree", "cpu_s"), length_s),
-        "window.others_cpu_s_per_s": _per(other_cpu_s(samples, begin_s, end_s), length_s),
-        "window.iowait_share": _iowait(samples, begin_s, end_s),
-        "window.throttled_s_per_s": _throttled(samples, grew, length_s),
-        "window.swapped_pages": swapped,
-        "window.major_faults": grew("tree", "num_major_faults"),
-        "window.num_processes": _num_processes(inside(samples, begin_s, end_s)),
-        "window.process_cpu": _rates(by_process, length_s),
-        "window.pin_thread_cpu_s_per_s": _per(pin_s, length_s),
-        **{fact: grew_by_name("vmstat", name) for fact, name in MACHINE_COUNTERS.items()},
-        **{fact: grew_by_name("memory_events", name) for fact, name in MEMORY_EVENTS.items()},
-    }
-
-
-def _named(part: str, name: str) -> Counter:
-    def counter(sample: Sample) -> float:
-        counts: ByName = needed(getattr(sample, part))
-        return needed(counts.values.get(name, Unknown(f"this kernel does not count {name}")))
-
-    return counter
-
-
-@or_unknown()
-def _between(samples: Sequence[Sample], part: str, begin_s: float, end_s: float) -> dict[str, float]:
+def _between(window: Window, part: str) -> dict[str, float]:
     """Summed by name over the window; of a sample that reaches beyond its ends, the share that lies within."""
     summed: dict[str, float] = {}
-    for before, after in pairwise(samples):
-        within_s = min(end_s, after.time_s) - max(begin_s, before.time_s)
+    for before, after in pairwise(window.samples):
+        within_s = min(window.end_s, after.time_s) - max(window.begin_s, before.time_s)
         if within_s <= 0:
             continue
         grown: ByName = needed(getattr(after, part))
@@ -157,40 +95,49 @@ def _between(samples: Sequence[Sample], part: str, begin_s: float, end_s: float)
     return summed
 
 
-@or_unknown()
-def _rates(by_name: dict[str, float] | Unknown, length_s: float) -> Value:
+def _process_cpu(window: Window) -> Value:
     """`python 1.95`: cores used under a name, the most first; what has no name of its own comes last."""
-    ordered = sorted(needed(by_name).items(), key=lambda item: (item[0] in (ENDED, REST), -item[1]))
-    return [f"{name} {value / length_s:.2f}" for name, value in ordered if value / length_s >= 0.005]
+    by_process = _between(window, "process_cpu_s").items()
+    ordered = sorted(by_process, key=lambda item: (item[0] in (ENDED, REST), -item[1]))
+    cores = ((name, value / window.length_s) for name, value in ordered)
+    return [f"{name} {share:.2f}" for name, share in cores if share >= 0.005]
 
 
-@or_unknown()
-def _per(value: float | Unknown, length_s: float) -> float:
-    return needed(value) / length_s
+def _pin_thread(window: Window) -> float:
+    by_thread = _between(window, "thread_cpu_s")
+    return sum(by_thread.get(name, 0.0) for name in WATCHED) / window.length_s
 
 
-@or_unknown()
-def _sum(left: float | Unknown, right: float | Unknown) -> float:
-    return needed(left) + needed(right)
-
-
-@or_unknown()
-def _iowait(samples: Sequence[Sample], begin_s: float, end_s: float) -> float | Unknown:
+def _iowait(window: Window) -> float | Unknown:
     """Of the time of our cores; Unknown where the kernel took back what it had counted."""
-    waited_s = needed(growth(samples, counted("cores", "iowait_s"), begin_s, end_s))
-    all_s = needed(growth(samples, counted("cores", "counted_s"), begin_s, end_s))
+    waited_s, all_s = window.growth("cores", "iowait_s"), window.growth("cores", "counted_s")
     return waited_s / all_s if all_s > 0 else Unknown("the kernel does not count the time of our cores")
 
 
-def _throttled(
-    samples: Sequence[Sample], grew: Callable[[str, str], float | Unknown], length_s: float
-) -> float | Unknown:
+def _throttled(window: Window) -> float:
     """Zero where no limit could throttle."""
-    if all(sample.quota is None for sample in samples):
+    if all(sample.quota is None for sample in window.samples):
         return 0.0
-    return _per(grew("quota", "throttled_s"), length_s)
+    return window.growth("quota", "throttled_s") / window.length_s
 
 
-@or_unknown()
-def _num_processes(samples: Sequence[Sample]) -> int:
-    return max(needed(sample.tree).num_processes for sample in samples)
+HOST: dict[str, Callable[[Window], Value | Unknown]] = {
+    "window.tree_cpu_s_per_s": lambda window: window.growth("tree", "cpu_s") / window.length_s,
+    "window.others_cpu_s_per_s": lambda window: window.other_cpu_s() / window.length_s,
+    "window.iowait_share": _iowait,
+    "window.throttled_s_per_s": _throttled,
+    "window.swapped_pages": lambda window: window.growth("vmstat", "pswpin") + window.growth("vmstat", "pswpout"),
+    "window.major_faults": lambda window: window.growth("tree", "num_major_faults"),
+    "window.num_processes": lambda window: max(needed(sample.tree).num_processes for sample in window.inside),
+    "window.process_cpu": _process_cpu,
+    "window.pin_thread_cpu_s_per_s": _pin_thread,
+    "window.compact_stalls": lambda window: window.growth("vmstat", "compact_stall"),
+    "window.thp_fault_fallbacks": lambda window: window.growth("vmstat", "thp_fault_fallback"),
+    "window.numa_pte_updates": lambda window: window.growth("vmstat", "numa_pte_updates"),
+    "window.allocstalls": lambda window: window.growth("vmstat", "allocstall"),
+    "window.cgroup_memory_high": lambda window: window.growth("memory_events", "high"),
+    "window.cgroup_oom_kills": lambda window: window.growth("memory_events", "oom_kill"),
+}
+
+NAMES = (*(f"window.{name}" for name in GPU_NAMES), *HOST)
+"""Always answered; of further GPUs besides, as `window1.sm_clock_mhz`, …."""

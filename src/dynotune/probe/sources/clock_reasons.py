@@ -7,26 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
-GPU_IDLE = 0x1
-APPLICATIONS_CLOCKS = 0x2
-SW_POWER_CAP = 0x4
-HW_SLOWDOWN = 0x8
-SYNC_BOOST = 0x10
-SW_THERMAL = 0x20
-HW_THERMAL = 0x40
-HW_POWER_BRAKE = 0x80
-DISPLAY = 0x100
+HW_SLOWDOWN, SYNC_BOOST, HW_THERMAL, HW_POWER_BRAKE = 0x8, 0x10, 0x40, 0x80
 
 NAMES = {
-    GPU_IDLE: "gpu-idle",
-    APPLICATIONS_CLOCKS: "applications-clocks",
-    SW_POWER_CAP: "sw-power-cap",
+    0x1: "gpu-idle",
+    0x2: "applications-clocks",
+    0x4: "sw-power-cap",
     HW_SLOWDOWN: "hw-slowdown",
     SYNC_BOOST: "sync-boost",
-    SW_THERMAL: "sw-thermal",
+    0x20: "sw-thermal",
     HW_THERMAL: "hw-thermal",
     HW_POWER_BRAKE: "hw-power-brake",
-    DISPLAY: "display",
+    0x100: "display",
 }
 
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from dynotune.probe.sources.kernel_files import read
 from dynotune.schema.facts import Unknown, needed, or_unknown
 
 # Inode numbers of the first namespaces of a kernel, fixed in include/linux/proc_ns.h.
@@ -119,7 +120,7 @@ def kind(root: Path = Path("/")) -> str | Unknown | None:
 
     A marker file alone proves nothing: an image may have become a virtual machine's disk.
     """
-    version = _text(root / "proc/version")
+    version = read(root / "proc/version")
     if GVISOR_VERSION in version:
         return "gvisor"
     first = [_in_initial_namespace(name, root) for name in INITIAL_NAMESPACES]
@@ -134,8 +135,8 @@ def kind(root: Path = Path("/")) -> str | Unknown | None:
 
 
 def _marker(root: Path) -> str | None:
-    groups = _text(root / "proc/1/cgroup") + _text(root / "proc/self/mountinfo")
-    environment = _text(root / "proc/1/environ").split("\0")
+    groups = read(root / "proc/1/cgroup") + read(root / "proc/self/mountinfo")
+    environment = read(root / "proc/1/environ").split("\0")
     if "kubepods" in groups or (root / "var/run/secrets/kubernetes.io").exists():
         return "kubernetes"
     if (root / "run/.containerenv").exists():
@@ -157,10 +158,3 @@ def _in_initial_namespace(name: str, root: Path) -> bool | None:
     except OSError:
         return None
     return target == f"{name}:[{INITIAL_NAMESPACES[name]}]"
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

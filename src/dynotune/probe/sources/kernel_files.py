@@ -18,10 +18,23 @@ def text(root: Path, name: str) -> str | Unknown:
         return Unknown(f"/{name} cannot be read: {error.strerror}")
 
 
+def read(path: Path) -> str:
+    """The text of a file; "" where it cannot be had."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def cpu_field(root: Path, name: str) -> str | None:
+    """What `/proc/cpuinfo` says under `name` of the first processor that has it."""
+    found = re.search(rf"^{name}[ \t]*:(.*)$", read(root / "proc/cpuinfo"), re.MULTILINE)
+    return found[1].strip() if found else None
+
+
 def process_name(pid: int, root: Path) -> str | None:
     """None where no process of that id can be seen here."""
-    found = text(root, f"proc/{pid}/comm")
-    return found if isinstance(found, str) else None
+    return read(root / f"proc/{pid}/comm").strip() or None
 
 
 @or_unknown()

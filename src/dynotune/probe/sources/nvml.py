@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dynotune.schema.facts import Facts, Unknown, Value
+from dynotune.schema.facts import Facts, Missing, Unknown, Value
 
 T = TypeVar("T")
 
@@ -16,15 +17,20 @@ DEVICE_NODES = ("nvidia*", "nvhost*")
 """Device files of NVIDIA's drivers; with one of them, a missing library does not mean a missing GPU."""
 
 
-IDENTITY = ("name", "uuid", "compute_capability", "memory_bytes")
-"""Names of the facts that `identity` gives."""
+IDENTITY: dict[str, Callable[[Any, Any], Value]] = {
+    "name": lambda nvml, gpu: nvml.nvmlDeviceGetName(gpu),
+    "uuid": lambda nvml, gpu: nvml.nvmlDeviceGetUUID(gpu),
+    "compute_capability": lambda nvml, gpu: "{}.{}".format(*nvml.nvmlDeviceGetCudaComputeCapability(gpu)),
+    "memory_bytes": lambda nvml, gpu: int(nvml.nvmlDeviceGetMemoryInfo(gpu).total),
+}
+"""What `identity` asks of one GPU."""
 
 
-class NvmlUnavailable(Exception):
+class NvmlUnavailable(Missing):
     """NVML cannot be used here. `reason`: why, in words. `no_library`: there is no driver library at all."""
 
     def __init__(self, reason: str, *, no_library: bool = False) -> None:
-        super().__init__(reason)
+        super().__init__(Unknown(reason))
         self.reason = reason
         self.no_library = no_library
 
@@ -205,20 +211,7 @@ def identity(nvml: Any, index: int, prefix: str = "gpu") -> Facts:
     handle = answer(nvml, lambda: nvml.nvmlDeviceGetHandleByIndex(index))
     if isinstance(handle, Unknown):
         return _device_unknown(handle.reason, prefix)
-
-    def capability() -> Value:
-        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-        return f"{major}.{minor}"
-
-    def memory_bytes() -> Value:
-        return int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
-
-    return {
-        f"{prefix}.name": answer(nvml, lambda: nvml.nvmlDeviceGetName(handle)),
-        f"{prefix}.uuid": answer(nvml, lambda: nvml.nvmlDeviceGetUUID(handle)),
-        f"{prefix}.compute_capability": answer(nvml, capability),
-        f"{prefix}.memory_bytes": answer(nvml, memory_bytes),
-    }
+    return {f"{prefix}.{name}": answer(nvml, partial(question, nvml, handle)) for name, question in IDENTITY.items()}
 
 
 def _device_unknown(reason: str, prefix: str = "gpu") -> Facts:

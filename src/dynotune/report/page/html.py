@@ -17,21 +17,12 @@ from markupsafe import Markup, escape
 from dynotune.report.page import plots, tables
 from dynotune.report.study.commands import Command, compares, repeats
 from dynotune.report.study.header import headline, stats
-from dynotune.report.study.rows import ablated, joints, saved, tried
+from dynotune.report.study.rows import KINDS, ablated, joints, saved, tried
 from dynotune.schema import atomic, document, redaction
 from dynotune.schema.errors import CannotRunHere, may_fail
 from dynotune.schema.study import Study
 from dynotune.text import words
 
-# Fate, colour, mark and meaning of the points of a plot.
-LEGEND = (
-    ("proved", "accent", "●", "in the recipe"),
-    ("not-needed", "accent", "○", "helps alone, not needed"),
-    ("no-effect", "", "■", "no effect"),
-    ("unproved", "", "□", "unproved"),
-    ("slower", "ink", "◀", "slower"),
-    ("open", "", "◇", "not decided yet"),
-)
 LONGEST_LINE, LONGEST_RECIPE = 20_000, 200_000
 
 
@@ -64,7 +55,7 @@ def page(study: Study, *, recipe: str = "") -> str:
             policy=_policy(scripts),
             figures=figures,
             data=Markup(_data(figures)),
-            legend=LEGEND,
+            looks=KINDS,
             tables=tables.tables(study),
             warnings=tables.warnings(study),
             commands=_lines(repeats(study)),

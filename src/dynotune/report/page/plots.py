@@ -13,22 +13,15 @@ from typing import Any
 from dynotune.report.bars import OF_A_STEP
 from dynotune.report.page.plot_axes import band, bars, dots, edge_arrows, ratio_axis, rule, shown, whiskers
 from dynotune.report.study.rows import KINDS, PHASES, Joint, Kind, Saved, Tried, interval_of
+from dynotune.schema.attribution import Shares
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Shares, Timing
+from dynotune.schema.observation import Timing
 from dynotune.schema.study import Estimate, Study, Trial
 from dynotune.text import words
 
 Figure = dict[str, Any]
 
-SYMBOLS: dict[Kind, tuple[str, str]] = {
-    "proved": ("circle", "accent"),
-    "not-needed": ("circle-open", "accent"),
-    "no-effect": ("square", "muted"),
-    "slower": ("triangle-left", "ink"),
-    "unproved": ("square-open", "muted"),
-}
-OTHER_SYMBOL = ("diamond-open", "muted")
 FILLS = {"device": "", "communication": ".", "transfer": "-", "input": "/", "host": "x", "other": ""}
 # Longer than a screen: the axis stands above.
 MOST_ROWS_OVER_AN_AXIS = 18
@@ -90,7 +83,7 @@ def forest(rows: Sequence[Tried], *, margin: float) -> Figure | None:
     for row in rows:
         if row.kind != kind:
             kind = row.kind
-            lines.append({"y": len(lines), "text": KINDS[kind], "head": True})
+            lines.append({"y": len(lines), "text": row.look.name, "head": True})
         at = len(lines)
         line: dict[str, Any] = {"y": at, "text": words.plain(row.name, longest=LONGEST_LABEL)}
         if row.shown is not None:
@@ -101,7 +94,7 @@ def forest(rows: Sequence[Tried], *, margin: float) -> Figure | None:
     drawn = [point for group in points.values() for point in group]
     if not drawn:
         return None
-    traces = [_points(group, *SYMBOLS.get(kind, OTHER_SYMBOL)) for kind, group in points.items()]
+    traces = [_points(group, KINDS[kind].symbol, KINDS[kind].colour) for kind, group in points.items()]
     figure = _ratios("Speed-up of each setting alone, with its interval", drawn, traces, lines, margin)
     if len(lines) > MOST_ROWS_OVER_AN_AXIS:
         figure["layout"]["xaxis"]["side"] = "top"

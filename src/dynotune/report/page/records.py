@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from dynotune.report.page.table import NOTHING, Table
 from dynotune.report.study.rows import PHASES, long_time
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Unknown, Value
 from dynotune.schema.study import Study
 
+NOTHING = "–"
 MOST_FAILURES = 40
 MOST_UNKNOWN = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of text.
+
+    Args:
+        header: of the columns, as "Setting:code | Why:text". A kind is text, code, number, fate or part; a `fate` or
+            `part` is "mark text", the mark being for the eye alone.
+        cards: a small screen shows each row as a block.
+        more: what was left out; "" for nothing.
+    """
+
+    caption: str
+    header: str
+    rows: list[list[str]]
+    more: str = ""
+    cards: bool = True
+
+    @property
+    def columns(self) -> list[tuple[str, str]]:
+        """Name and kind of each column."""
+        return [(name, kind) for name, _, kind in (column.rpartition(":") for column in self.header.split(" | "))]
 
 
 def search(study: Study) -> Table:

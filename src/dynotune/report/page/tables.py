@@ -4,30 +4,15 @@ from __future__ import annotations
 
 from dynotune.report.bars import OF_A_STEP
 from dynotune.report.page import records
-from dynotune.report.page.table import NOTHING, Table
+from dynotune.report.page.records import NOTHING, Table
 from dynotune.report.study.header import pays_off
-from dynotune.report.study.rows import KINDS, PHASES, Kind, Tried, ablated, interval_of, joints, saved, tried
+from dynotune.report.study.rows import PHASES, Tried, ablated, interval_of, joints, saved, tried
 from dynotune.report.terminal import unverified
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Timing
 from dynotune.schema.study import Estimate, Study
 from dynotune.text import words
-
-MARKS: dict[Kind, str] = {
-    "proved": "●",
-    "not-needed": "○",
-    "no-effect": "■",
-    "slower": "◀",
-    "unproved": "□",
-    "wrong-results": "×",
-    "failed": "×",
-    "out-of-memory": "×",
-    "rejected": "×",
-    "not-tried": "–",
-    "open": "…",
-}
-"""What stands before a fate; where it was measured, the mark of the plot."""
 
 
 def tables(study: Study) -> dict[str, Table]:
@@ -101,7 +86,7 @@ def _setting(row: Tried) -> list[str]:
     reason = f"{row.reason.rstrip('.')}." if row.reason else ""
     return [
         row.candidate.id,
-        f"{MARKS[row.kind]} {KINDS[row.kind]}",
+        f"{row.look.mark} {row.look.name}",
         *_ratio(row.alone),
         _from(row.alone),
         " ".join(filter(None, [reason, effect])) or NOTHING,
@@ -131,7 +116,7 @@ def _worth(study: Study) -> Table:
     for row in ablated(study):
         if row.worth is None:
             continue
-        fate = f"{MARKS[row.kind]} {KINDS[row.kind]}"
+        fate = f"{row.look.mark} {row.look.name}"
         rows.append([row.candidate.id, fate, *_ratio(row.worth), _p(row.worth), str(row.worth.num_blocks)])
     return Table("The whole with and without one setting", header, rows)
 

@@ -17,7 +17,7 @@ from dynotune.text import words
 
 MOST_LIBRARIES, MOST_PROBLEMS = 25, 8
 STYLES = {"cannot": "red", "jit": "yellow", "unknown": "yellow", "partial": "", "native": "green", "empty": "dim"}
-"""Of verdicts, the worst first."""
+"""Verdicts, the worst first."""
 OF_OTHERS = "in part"
 
 PARTIAL = (

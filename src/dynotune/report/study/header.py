@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dynotune.report.study.rows import BETTER, level, long_time, medians
 from dynotune.schema.diagnosis import Diagnosis
-from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.facts import Facts, Unknown, known
 from dynotune.schema.observation import Timing
 from dynotune.schema.study import Attempt, BaseRecipe, Study
 from dynotune.text import words
@@ -112,21 +112,16 @@ def pays_off(study: Study) -> str:
 
 
 def machine(facts: Facts) -> str:
-    count = _known(facts, "gpu.count")
-    name = _known(facts, "gpu.name") or _known(facts, "host.cpu")
-    cores = _known(facts, "host.num_cores")
+    count = known(facts, "gpu.count")
+    name = known(facts, "gpu.name") or known(facts, "host.cpu")
+    cores = known(facts, "host.num_cores")
     told = [
         (f"{count} × " if isinstance(count, int) and count > 1 else "") + str(name) if name else "",
         f"{cores} core{'' if cores == 1 else 's'}" if cores else "",
-        f"torch {torch}" if (torch := _known(facts, "torch.version")) else "",
+        f"torch {torch}" if (torch := known(facts, "torch.version")) else "",
     ]
     return words.plain(", ".join(filter(None, told))) or words.UNKNOWN
 
 
 def _step_s(made: Diagnosis | Unknown) -> float | None:
     return made.steps.step_s if isinstance(made, Diagnosis) and isinstance(made.steps, Timing) else None
-
-
-def _known(facts: Facts, name: str) -> object:
-    value = facts.get(name)
-    return None if isinstance(value, Unknown) else value

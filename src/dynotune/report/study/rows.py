@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Objective
@@ -16,20 +16,39 @@ from dynotune.text import words
 Kind = OutcomeKind | Literal["open"]
 """A fate, or none yet."""
 
-KINDS: dict[Kind, str] = {
-    "proved": "proved",
-    "not-needed": "not needed",
-    "no-effect": "no effect",
-    "slower": "slower",
-    "unproved": "unproved",
-    "wrong-results": "wrong results",
-    "failed": "failed",
-    "out-of-memory": "out of memory",
-    "rejected": "did not take effect",
-    "not-tried": "not tried",
-    "open": "not decided yet",
+
+class Look(NamedTuple):
+    """How a fate is shown.
+
+    Args:
+        style: in the terminal.
+        mark: beside its name; where it was measured, that of the plot.
+        symbol, colour: of its points in a plot, in Plotly's words and the page's.
+        meaning: of the plot's points; "" where there are few of them.
+    """
+
+    name: str
+    style: str
+    mark: str
+    symbol: str = "diamond-open"
+    colour: str = "muted"
+    meaning: str = ""
+
+
+KINDS: dict[Kind, Look] = {
+    "proved": Look("proved", "bold green", "●", "circle", "accent", "in the recipe"),
+    "not-needed": Look("not needed", "green", "○", "circle-open", "accent", "helps alone, not needed"),
+    "no-effect": Look("no effect", "cyan", "■", "square", meaning="no effect"),
+    "slower": Look("slower", "red", "◀", "triangle-left", "ink", "slower"),
+    "unproved": Look("unproved", "yellow", "□", "square-open", meaning="unproved"),
+    "wrong-results": Look("wrong results", "red", "×"),
+    "failed": Look("failed", "red", "×"),
+    "out-of-memory": Look("out of memory", "red", "×"),
+    "rejected": Look("did not take effect", "red", "×"),
+    "not-tried": Look("not tried", "dim", "–"),
+    "open": Look("not decided yet", "dim", "◇", meaning="not decided yet"),
 }
-"""In the order in which they are told, with their names."""
+"""In the order in which they are told."""
 
 PHASES: dict[Phase, str] = {
     "pilot": "pilots",
@@ -78,6 +97,16 @@ class Tried:
     def shown(self) -> Estimate | None:
         """The one to show where there is room for one."""
         return self.alone or self.worth
+
+    @property
+    def look(self) -> Look:
+        return KINDS[self.kind]
+
+    @property
+    def word(self) -> str:
+        """Its fate; a setting that was proved only together with others is not called proved by itself."""
+        ci = self.shown.ci if self.shown is not None else None
+        return "in recipe" if self.kind == "proved" and (ci is None or ci[0] <= 1) else self.look.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,12 @@ from dynotune.report.layout import fields, table
 from dynotune.report.shell_lines import ShellCommand
 from dynotune.report.study.commands import RECIPE, repeats
 from dynotune.report.study.header import headline, pays_off, stats
-from dynotune.report.study.rows import KINDS, Kind, Tried, ablated, interval_of, tried
+from dynotune.report.study.rows import KINDS, Tried, ablated, interval_of, tried
 from dynotune.report.trace_parts import on_one_scale, prose, title
+from dynotune.schema.attribution import Shares
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Shares, Timing
+from dynotune.schema.observation import Timing
 from dynotune.schema.study import Estimate, Study
 from dynotune.text import words
 
@@ -29,19 +30,6 @@ WIDTH_OF_PICTURES = 100
 PICTURE = 24
 # Beyond this ratio an interval is cut: the others would have no room.
 LARGEST = 4.0
-STYLES: dict[Kind, str] = {
-    "proved": "bold green",
-    "not-needed": "green",
-    "no-effect": "cyan",
-    "slower": "red",
-    "unproved": "yellow",
-    "wrong-results": "red",
-    "failed": "red",
-    "out-of-memory": "red",
-    "rejected": "red",
-    "not-tried": "dim",
-    "open": "dim",
-}
 # Of settings that were not measured, their reason is cut to this.
 LONGEST_REASON = 160
 
@@ -152,7 +140,7 @@ class _Rows:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         pictured = options.max_width >= WIDTH_OF_PICTURES and not options.ascii_only
-        widest = max(len(KINDS[row.kind]) for row in self.rows)
+        widest = max(len(row.word) for row in self.rows)
         measured = [row for row in self.rows if row.shown is not None]
         shown = _chosen(measured)
         # Names give way to figures.
@@ -168,7 +156,7 @@ class _Rows:
             grid.add_column(no_wrap=True, width=PICTURE)
         scale = _Scale.of([row.shown for row in shown if row.shown is not None])
         for row in shown:
-            picture = [scale.picture(row.shown, STYLES[row.kind])] if pictured and row.shown else []
+            picture = [scale.picture(row.shown, row.look.style)] if pictured and row.shown else []
             grid.add_row(*_cells(row), *picture)
         yield grid
         if len(measured) > len(shown):
@@ -193,7 +181,7 @@ def _cells(row: Tried) -> list[Text]:
     estimate = row.shown
     ci = interval_of(estimate) if estimate else None
     return [
-        Text(KINDS[row.kind], style=STYLES[row.kind]),
+        Text(row.word, style=row.look.style),
         Text(words.plain(row.name)),
         Text(words.times(estimate.speedup, digits=words.digits(ci)) if estimate else ""),
         Text(words.interval(ci) if estimate else "", style="dim"),
@@ -203,7 +191,7 @@ def _cells(row: Tried) -> list[Text]:
 def _unmeasured(rows: Sequence[Tried], widest: int) -> Iterator[Text]:
     """A line for each of the first ones, with the reason; how many more there are."""
     for row in rows[:NUM_SETTINGS]:
-        line = Text.assemble((f"{KINDS[row.kind]:<{widest}}", STYLES[row.kind]), f"  {words.plain(row.candidate.id)}")
+        line = Text.assemble((f"{row.word:<{widest}}", row.look.style), f"  {words.plain(row.candidate.id)}")
         if row.reason:
             line.append(f"  {words.plain(row.reason, longest=LONGEST_REASON)}", style="dim")
         line.no_wrap, line.overflow = True, "ellipsis"

@@ -18,7 +18,7 @@ NOT_NAMED = "–"
 
 def difference_report(difference: TraceDifference, *, top: int = 5) -> RenderableType:
     """Show the whole answer, with `top` rows of each list."""
-    parts: list[RenderableType] = [_head(difference), *_bars(difference), *_parts(difference)]
+    parts: list[RenderableType] = [_head(difference), *_parts(difference)]
     parts += filter(None, [_causes(difference, top), _classes(difference, top)])
     return spaced([*parts, *_notes(difference)])
 
@@ -31,27 +31,21 @@ def _head(difference: TraceDifference) -> RenderableType:
     return fields([*rows, ("verdict", prose(difference.verdict, style="bold"))])
 
 
-def _bars(difference: TraceDifference) -> list[RenderableType]:
-    before, after = difference.before.shares, difference.after.shares
-    before_s, after_s = difference.before_s, difference.after_s
-    if before is None or after is None or not before_s or not after_s:
-        return []
-    rows = on_one_scale(OF_A_WINDOW, [("before", before, before_s), ("after", after, after_s)])
-    what = "A step" if difference.per == "step" else "The window"
-    return [Group(title(what, "on the slowest device, both on one scale"), rows)]
-
-
 def _parts(difference: TraceDifference) -> list[RenderableType]:
+    """Both windows, or both steps, as bars on one scale, and part by part."""
     before, after = difference.before.shares, difference.after.shares
-    if before is None or after is None or difference.before_s is None or difference.after_s is None:
+    whole_before_s, whole_after_s = difference.before_s, difference.after_s
+    if before is None or after is None or not whole_before_s or not whole_after_s:
         return []
+    bars = on_one_scale(OF_A_WINDOW, [("before", before, whole_before_s), ("after", after, whole_after_s)])
     rows = table(":whole", "part:whole", *(f"{header}:number" for header, _ in CHANGE))
     for part in OF_A_WINDOW:
-        before_s, after_s = part.of(before) * difference.before_s, part.of(after) * difference.after_s
+        before_s, after_s = part.of(before) * whole_before_s, part.of(after) * whole_after_s
         if before_s or after_s:
             rows.add_row(part, part.label, *_change(before_s, after_s))
-    rows.add_row("", "together", *_change(difference.before_s, difference.after_s))
-    return [rows]
+    rows.add_row("", "together", *_change(whole_before_s, whole_after_s))
+    what = "A step" if difference.per == "step" else "The window"
+    return [Group(title(what, "on the slowest device, both on one scale"), bars), rows]
 
 
 CHANGE = [("before", "right"), ("after", "right"), ("change", "right")]

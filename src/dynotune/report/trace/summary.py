@@ -14,7 +14,6 @@ from dynotune.report.trace_parts import (
     NUM_OF_A_MACHINE,
     Per,
     left_out,
-    of_device,
     place,
     prose,
     recorded,
@@ -100,7 +99,7 @@ def _device(device: DeviceTime) -> list[RenderableType]:
         for part_s in (device.busy_s, device.compute_s, device.copy_s, device.communication_s)
     ]
     rank = "" if device.rank is None else str(device.rank)
-    return [rank, str(device.device), words.duration(window_s), Bar(OF_A_WINDOW, of_device(device), widest=60), *shares]
+    return [rank, str(device.device), words.duration(window_s), Bar(OF_A_WINDOW, device.shares, widest=60), *shares]
 
 
 def _causes(summary: TraceSummary, top: int) -> list[RenderableType]:

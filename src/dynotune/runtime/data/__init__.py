@@ -4,10 +4,4 @@ from dynotune.runtime.data.decoding import Decoded, decode_on_device
 from dynotune.runtime.data.lengths import LengthBatchSampler
 from dynotune.runtime.data.packing import check_packing, pack
 
-__all__ = [
-    "Decoded",
-    "LengthBatchSampler",
-    "check_packing",
-    "decode_on_device",
-    "pack",
-]
+__all__ = ["Decoded", "LengthBatchSampler", "check_packing", "decode_on_device", "pack"]

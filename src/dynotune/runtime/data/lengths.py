@@ -83,7 +83,7 @@ class LengthBatchSampler(Sampler):  # type: ignore[misc]
         self.epoch, self._num_drawn = self.epoch + 1, 0
 
     def state_dict(self, num_batches: int | None = None) -> dict[str, Any]:
-        """What to save; `num_batches` of this epoch were trained on: a DataLoader's workers draw ahead of that."""
+        """Return what to save. `num_batches` of this epoch were trained on: workers draw ahead of that."""
         done = self._num_drawn if num_batches is None else num_batches
         return {"epoch": self.epoch, "num_batches": done, "plan": self._identity()}
 
@@ -98,7 +98,7 @@ class LengthBatchSampler(Sampler):  # type: ignore[misc]
         return zlib.crc32(repr((plan, self._num_ranks, self.drop_last)).encode())
 
     def _batches(self) -> list[list[int]]:
-        """Of this rank, in this epoch."""
+        """Return the batches of this rank in this epoch."""
         if self._planned[0] != self.epoch:
             generator = torch.Generator().manual_seed((self._seed * 1_000_003 + self.epoch) % 2**63)
             every = self._even(self._cut(self._order(generator)), generator)

@@ -196,7 +196,8 @@ class Builder:
         why = ""
         try:
             built = self._make(bucket, way)
-            built.error = self._error(built)
+            cases = self._prepared.expected[bucket]
+            built.error = max(compare(case, self._prepared, self._run(built, case.inputs)) for case in cases)
             if built.error <= self._prepared.tolerance:
                 return built, ""
             why = f"outputs differ from the eager model's by {built.error:.2g}"
@@ -216,10 +217,6 @@ class Builder:
         if built is not None:
             built.reset()
         return None, why
-
-    def _error(self, built: Built) -> float:
-        cases = self._prepared.expected[built.bucket]
-        return max(compare(case, self._prepared, self._run(built, case.inputs)) for case in cases)
 
     def _refuse(self, built: Built) -> None:
         dtype = str(self._prepared.dtype).removeprefix("torch.")

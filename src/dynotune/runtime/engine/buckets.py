@@ -75,9 +75,8 @@ def parse_buckets(shapes: Any, dtype: torch.dtype) -> list[Bucket]:
             tuple of either, one for each input of the model.
         dtype: of floating inputs, as the model gets them.
 
-    Raises:
-        InputError: not of this form, an empty list, a dimension below 1, the same bucket twice, or buckets that differ
-            in the number or the dtypes of their inputs.
+    Raises InputError: not of this form, an empty list, a dimension below 1, the same bucket twice, or buckets that
+    differ in the number or the dtypes of their inputs.
     """
     listed = shapes if isinstance(shapes, list) else [shapes]
     buckets = [_bucket(one, dtype) for one in listed]

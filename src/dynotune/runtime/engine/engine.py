@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from dynotune.runtime.engine.bucket_builder import Builder, Built, Compile, prep
 from dynotune.runtime.engine.buckets import Bucket, BucketTable, Padding, Shapes, as_tensor, parse_buckets
 from dynotune.runtime.engine.graphs import Capturer, first_line
 from dynotune.runtime.engine.numerics import ErrorMeasure, relative_error
-from dynotune.runtime.engine.prepare import Checked, Inputs, Prepared, check_arguments, device_of, own_dtype, prepare
+from dynotune.runtime.engine.prepare import Checked, Inputs, check_arguments, device_of, own_dtype, prepare
 from dynotune.runtime.engine.stats import BucketStats, EngineStats
 from dynotune.runtime.engine.timing import CallTimer, DeviceTimer, HostTimer, percentile
 from dynotune.runtime.errors import InputError
@@ -135,18 +134,14 @@ class Engine(Closing):
                 folds=fold,
                 padding=self._padding,
             )
-            self._keep(prepared)
+            self._model, self._num_folded = prepared.model, len(prepared.folded)
+            self._tolerance = prepared.tolerance
+            self._left_out = {str(bucket): reason for bucket, reason in prepared.left_out.items()}
             builder = Builder(
                 prepared, compile=compile, capturer=self._capturer, tune_convolutions=tune_convolutions, run=self._run
             )
             self._built = self._build(builder, list(prepared.expected))
         self._table = BucketTable(list(self._built), self._padding)
-
-    def _keep(self, prepared: Prepared) -> None:
-        self._model = prepared.model
-        self._num_folded = len(prepared.folded)
-        self._tolerance = prepared.tolerance
-        self._left_out = {str(bucket): reason for bucket, reason in prepared.left_out.items()}
 
     def _build(self, builder: Builder, buckets: list[Bucket]) -> dict[Bucket, Built]:
         """Build what fits; what does not is left out."""
@@ -161,7 +156,10 @@ class Engine(Closing):
                 for made in built.values():
                     made.reset()
                 raise
-            self._give_back()
+            # What a build that ran out of memory left in cycles and in torch's cache.
+            gc.collect()
+            if self._done is not None:
+                torch.cuda.empty_cache()
         for shape, reason in self._left_out.items():
             log.warning("bucket %s is left out: %s", shape, reason)
         if not built:
@@ -171,18 +169,11 @@ class Engine(Closing):
             )
         return built
 
-    def _give_back(self) -> None:
-        """Free what a build that ran out of memory left in cycles and in torch's cache."""
-        gc.collect()
-        if self._done is not None:
-            torch.cuda.empty_cache()
-
     def __call__(self, *inputs: Any) -> Any:
         """The model's outputs for `inputs`, enqueued on the current stream.
 
-        Args:
-            inputs: tensors or numpy arrays, one for each input of the model. Floating dtypes are converted on the
-                device; others must be the bucket's. An input on the host is copied before the call returns.
+        `inputs`: tensors or numpy arrays, one for each input of the model. Floating dtypes are converted on the device;
+        others must be the bucket's. An input on the host is copied before the call returns.
 
         Returns:
             The model's outputs: new tensors, or with `borrow` the engine's own. Shapes that no bucket serves run
@@ -340,7 +331,7 @@ class Engine(Closing):
             num_folded=self._num_folded,
             tolerance=self._tolerance,
             weight_bytes=_num_bytes([*self._model.parameters(), *self._model.buffers()]),
-            io_bytes=sum(_num_bytes([*one.inputs, *_tensors_of(one.outputs)]) for one in captured),
+            io_bytes=sum(_num_bytes([*one.inputs, *pytree.tree_leaves(one.outputs)]) for one in captured),
             pool_bytes=self._capturer.pool_bytes() if self._capturer is not None and captured else 0,
             p50_s=percentile(samples, 0.50),
             p99_s=percentile(samples, 0.99),
@@ -358,9 +349,7 @@ class _After:
     def __enter__(self) -> None:
         self._stream.wait_event(self._done)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         # Also after an error: what was enqueued until then may still read the static tensors.
         self._done.record(self._stream)
 
@@ -387,9 +376,5 @@ def _cloned(outputs: Any) -> Any:
     return pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, outputs)
 
 
-def _tensors_of(outputs: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
-
-
-def _num_bytes(tensors: list[torch.Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+def _num_bytes(leaves: list[Any]) -> int:
+    return sum(leaf.numel() * leaf.element_size() for leaf in leaves if isinstance(leaf, torch.Tensor))

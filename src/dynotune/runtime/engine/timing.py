@@ -56,11 +56,9 @@ class DeviceTimer:
             self._read()
             if len(self._pending) >= _PENDING:
                 return None  # the device is far behind: this call goes untimed
-        pair = (
-            self._free.pop()
-            if self._free
-            else (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-        )
+        if not self._free:
+            self._free.append((torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)))
+        pair = self._free.pop()
         pair[0].record()
         return pair
 

@@ -45,8 +45,7 @@ def host_array(array: Any, dtype: torch.dtype | None = None, *, rows: torch.Tens
         dtype: what it has to be; None takes it as it is. Buffers are read as `dtype`, or as bytes.
         rows: of each array the entries along its first axis that are wanted, int64; None wants all.
 
-    Raises:
-        InputError: not an array on the host, empty, of another dtype, or of mixed sizes.
+    Raises InputError: not an array on the host, empty, of another dtype, or of mixed sizes.
     """
     found = _stacked(array, dtype, rows) if isinstance(array, (list, tuple)) else _one(array, dtype, rows)
     if dtype is not None and found.dtype != dtype:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch import Tensor
 
 __all__ = ["Detections"]
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Detections:
     """Boxes of one frame, best first, on the host.
 
@@ -18,12 +21,9 @@ class Detections:
         num_cut: of these, how many stood beyond `top_k` and took no part in suppression.
     """
 
-    __slots__ = ("num_candidates", "num_cut", "rows")
-
-    def __init__(self, rows: Tensor, num_candidates: int, num_cut: int) -> None:
-        self.rows = rows
-        self.num_candidates = num_candidates
-        self.num_cut = num_cut
+    rows: Tensor
+    num_candidates: int
+    num_cut: int
 
     @property
     def xyxy(self) -> Tensor:

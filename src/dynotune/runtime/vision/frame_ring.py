@@ -182,8 +182,7 @@ class FrameRing:
                 So are all frames that come while others wait there: with a chunk that those need, they might be sent
                 behind them.
 
-        Raises:
-            InputError: they cannot be read.
+        Raises InputError: they cannot be read.
         """
         source = host_array(list(frames), torch.uint8, rows=rows)
         if not later and (self._newest is None or self._newest.done()):

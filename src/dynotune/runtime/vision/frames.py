@@ -18,8 +18,7 @@ CHUNK, FEW = 8, 4  # frames of a chunk at most; frames that are not split
 def size_of(frame: Frame, *, max_size: tuple[int, int], name: str = "The frame") -> tuple[int, int]:
     """Height and width of a frame, which is checked.
 
-    Args:
-        max_size: height and width that buffers were made for; only their product counts.
+    `max_size`: height and width that buffers were made for; only their product counts.
 
     Raises:
         InputError: not such an array, or empty.

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from dynotune.runtime.engine.engine import Engine
+from dynotune.runtime.engine.numerics import nonfinite_weights
+from dynotune.runtime.engine.prepare import device_of, own_dtype
 from dynotune.runtime.errors import InputError, NumericsError
 from dynotune.runtime.streams import Event, Stream, Streams
 from dynotune.runtime.vision.nms import PostProcess
@@ -53,17 +55,12 @@ def checked_model(model: Any) -> tuple[torch.device, torch.dtype]:
         raise InputError(f"The model is a {type(model).__name__}, not a torch.nn.Module.")
     if model.training:
         raise InputError("The model is in training mode.", hint="Call model.eval() first.")
-    parameters = list(model.parameters())
-    if not parameters:
+    if next(model.parameters(), None) is None:
         raise InputError("The model has no parameters.", hint="Give a network in torch, not an exported file.")
-    devices = {parameter.device for parameter in parameters}
-    if len(devices) > 1:
-        raise InputError(f"The model is spread over {sorted(map(str, devices))}.", hint="Move it to one device.")
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise NumericsError(f"{name} of the model has values that are not finite.", hint="Load the weights again.")
-    dtype = next((parameter.dtype for parameter in parameters if parameter.is_floating_point()), torch.float32)
-    return parameters[0].device, dtype
+    device = device_of(model)
+    for name in nonfinite_weights(model, limit=1):
+        raise NumericsError(f"{name} of the model has values that are not finite.", hint="Load the weights again.")
+    return device, own_dtype(model)
 
 
 def is_end_to_end(shape: Iterable[int]) -> bool:
@@ -85,9 +82,8 @@ def is_end_to_end(shape: Iterable[int]) -> bool:
 class Detecting(nn.Module):  # type: ignore[misc]
     """A detector and what turns its output into detections, to be captured as one graph.
 
-    Args:
-        compiles: the network is compiled. What comes behind stays as it is: fused differently, boxes that overlap by
-            just the threshold would fall differently.
+    `compiles`: the network is compiled. What comes behind stays as it is: fused differently, boxes that overlap by just
+    the threshold would fall differently.
     """
 
     def __init__(self, model: OneOutput, post: PostProcess, *, compiles: bool) -> None:
@@ -168,10 +164,6 @@ class Network:
         self._closed = False
         self.num_lanes = 0
 
-    def _new_images(self) -> Tensor:
-        # Zeros: images beyond a partial batch are computed too, and must not be NaN.
-        return torch.zeros(self._shape, dtype=self._dtype, device=self._streams.device).to(memory_format=self._layout)
-
     def _new_places(self) -> Tensor:
         return torch.ones(self._shape[0], 5, device=self._streams.device)
 
@@ -181,8 +173,10 @@ class Network:
             return self._free.pop()
         self.num_lanes += 1
         batch, num_rows = self._shape[0], self._post.max_det + 1
+        # Zeros: images beyond a partial batch are computed too, and must not be NaN.
+        images = torch.zeros(self._shape, dtype=self._dtype, device=self._streams.device)
         return Lane(
-            images=self._new_images(),
+            images=images.to(memory_format=self._layout),
             host=self._streams.pinned(4 * batch * num_rows * 6).view(torch.float32).view(batch, num_rows, 6),
             places=self._new_places(),
             sizes=[None] * batch,

@@ -192,8 +192,7 @@ def run(
 
     Closing or dropping the iterator ends it early: batches in flight are waited for and given back.
 
-    Raises:
-        Whatever a stage or `batches` raised, after the results of the batches before.
+    Raises Whatever a stage or `batches` raised, after the results of the batches before.
     """
     pipeline = _Pipeline(stages, batches, depth)
     try:

@@ -10,11 +10,10 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Literal
 
 from dynotune.runtime.errors import DynotuneRuntimeError, InputError, SourceError
-from dynotune.runtime.lifetime import Lifetime
+from dynotune.runtime.lifetime import Closing, Lifetime
 from dynotune.runtime.vision import pipeline
 from dynotune.runtime.vision.detections import Detections
 from dynotune.runtime.vision.frames import Frame
@@ -115,7 +114,7 @@ class _Mux:
         self._turn = 0
         self._stopped = False
         self._closed = False
-        self._lifetime = Lifetime("Server")
+        self.lifetime = Lifetime("Server")
         self._at_exit: Callable[[], None] | None = None
 
     def start(self) -> None:
@@ -124,11 +123,11 @@ class _Mux:
             threading.Thread(target=self._read, args=(source,), name=f"dynotune-source-{source.name}", daemon=True)
             for source in self.sources
         ]
-        self._at_exit = pipeline.started(threads, self._lifetime, self.stop)
+        self._at_exit = pipeline.started(threads, self.lifetime, self.stop)
 
     def stop(self) -> None:
         """The readers end when their source next gives a frame; nothing is read any more from now on."""
-        if not self._lifetime.is_ours:
+        if not self.lifetime.is_ours:
             return
         unregister, self._at_exit = self._at_exit, None  # it holds this, and so the sources
         if unregister is not None:
@@ -266,7 +265,7 @@ class _Mux:
         )
 
 
-class Server:
+class Server(Closing):
     """Results of many sources as they come: `for served in server`. Order holds within a source.
 
     Ends when every source has ended, or by `close()`. Made by `Detector.serve`.
@@ -288,7 +287,7 @@ class Server:
             raise InputError(f"queue={queue} and depth={depth} are at least 1, max_wait_s={max_wait_s} at least 0.")
         self._mux = _Mux(lanes, named, max_wait_s=max_wait_s, max_batch=max_batch, drop=drop, queue=queue)
         self._results = _results(self._mux, pipeline.run(lanes, self._mux.batches(), depth))
-        self._taking = threading.Lock()
+        self._taking, self._lifetime = threading.Lock(), self._mux.lifetime
         self._mux.start()
         # A server that is dropped ends its threads.
         self._end = weakref.finalize(self, self._mux.stop)
@@ -311,14 +310,6 @@ class Server:
         # Another thread may be waiting for a result: it comes back now that nothing is read any more.
         with self._taking:
             self._results.close()
-
-    def __enter__(self) -> Server:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _results(

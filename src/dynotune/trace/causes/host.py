@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from dynotune.schema.trace_summary import Place
-from dynotune.trace.causes.idle import begins_inside, draws
+from dynotune.trace.causes.idle import draws
 from dynotune.trace.facts.idle import in_loader, working_thread
-from dynotune.trace.facts.nesting import outermost
+from dynotune.trace.facts.nesting import begins_inside, outermost
 from dynotune.trace.facts.rank_facts import LostTime, RankFacts, duration, heaviest
 from dynotune.trace.facts.steps import updates
-from dynotune.trace.timeline import HostKind
+from dynotune.trace.timeline import HostKind, told_by_name
 
 MANY_OPTIMIZER_OPERATORS = 100
 """A call of an optimizer, of operators that take one parameter each: implementations that take many at once call a
@@ -39,12 +39,10 @@ def losses(facts: RankFacts) -> list[LostTime]:
 def _optimizer_on_host(facts: RankFacts) -> Iterator[LostTime]:
     """Of a program without a device: what its optimizers took, less operators that update many parameters at once."""
     host = facts.timeline.host
-    spans, begin_ns = updates(facts.timeline)
-    whole = (host.start_ns[spans] >= facts.window[0]) & (host.end_ns[spans] <= facts.window[1])
-    spans, begin_ns = spans[whole], begin_ns[whole]
+    spans, begin_ns = updates(facts.timeline, facts.window)
     rows = np.flatnonzero(host.kind == HostKind.OPERATOR)
-    rows = outermost(host, np.setdiff1d(rows[begins_inside(facts, rows, spans, begin_ns)], spans))
-    at_once = np.array([_AT_ONCE.match(name) is not None for name in facts.timeline.names], dtype=bool)[host.name[rows]]
+    rows = outermost(host, np.setdiff1d(rows[begins_inside(host, rows, spans, begin_ns)], spans))
+    at_once = told_by_name(facts.timeline.names, host.name[rows], _AT_ONCE.match)
     took = host.end_ns[rows] - host.start_ns[rows]
     num = int((~at_once).sum())
     if not num or num <= MANY_OPTIMIZER_OPERATORS * len(spans) or np.median(took[~at_once]) >= SHORT_OPERATOR_NS:

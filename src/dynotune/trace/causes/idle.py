@@ -9,17 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import MANY_SMALL_COPIES, SHORT_KERNEL_S, SMALL_COPY_BYTES, Place
-from dynotune.trace.facts import call_order, intervals
-from dynotune.trace.facts.cuda_calls import plain_name
+from dynotune.trace.facts import call_order, copies, intervals
 from dynotune.trace.facts.idle import Gaps, loader_spans
-from dynotune.trace.facts.kernels import GRAPH_LAUNCHES
-from dynotune.trace.facts.nesting import outermost
+from dynotune.trace.facts.kernels import launches_graph
+from dynotune.trace.facts.nesting import begins_inside, outermost
 from dynotune.trace.facts.rank_facts import (
     LostTime,
     OnDevice,
     RankFacts,
     by_place,
-    copies_to_device,
     duration,
     heaviest,
     in_window,
@@ -32,7 +30,7 @@ from dynotune.trace.facts.rank_facts import (
 )
 from dynotune.trace.facts.source_locations import PlaceRows
 from dynotune.trace.facts.steps import named, updates
-from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, told_by_name
 
 LOW_BUSY_SHARE = 0.7
 """Launch-bound: short kernels, on a device this little busy."""
@@ -88,6 +86,12 @@ def draws(facts: RankFacts) -> tuple[Place, tuple[str, ...]]:
     return Place(where.function, where.operator), tuple(evidence)
 
 
+def _uploads(facts: RankFacts) -> NDArray[np.bool_]:
+    """For each row of the device's spans: whether it is a copy from the host to the rank's busiest device."""
+    found: NDArray[np.bool_] = copies.uploads(facts.timeline) & (facts.timeline.device.device == facts.device)
+    return found
+
+
 def _touching(facts: RankFacts, rows: Ints) -> Ints:
     """Those rows of the host that have a part in the window."""
     host = facts.timeline.host
@@ -100,7 +104,7 @@ def _syncs(facts: RankFacts, gaps: Gaps) -> Iterator[LostTime]:
         return
     host, device = facts.timeline.host, facts.timeline.device
     lost, wait = gaps.split_ns["sync"][rows], gaps.wait[rows]
-    behind_copy = np.isin(gaps.start_ns[rows], device.end_ns[copies_to_device(facts)])
+    behind_copy = np.isin(gaps.start_ns[rows], device.end_ns[_uploads(facts)])
     claims = {
         "h2d-blocking": "The host waited until a copy to the device was done, and the device then waited for the host.",
         "sync-per-step": "The host waited for the device, which then had nothing to do until more was queued.",
@@ -119,86 +123,73 @@ def _syncs(facts: RankFacts, gaps: Gaps) -> Iterator[LostTime]:
 
 def _pinning(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTime]:
     """Page-locking and the copy into that memory: most of the time goes to the latter once the memory is cached."""
-    host = facts.timeline.host
-    rows = outermost(host, _touching(facts, named(facts.timeline, _PINS, HostKind.OPERATOR)))
-    lost, rows = _inside_spans(facts, gaps, host_left, rows)
-    if lost:
-        took = in_window(facts, host.start_ns[rows], host.end_ns[rows])
-        where = heaviest(facts, facts.places.of_spans(rows), took)
-        evidence = f"pin_memory: {per_step(facts, len(rows))}, {of_step(facts, int(took.sum()))}"
-        claim = "The host copied data to page-locked memory while the device had nothing to do."
-        yield LostTime("pin-in-hot-loop", lost, claim, where, (evidence,))
+    rows = outermost(facts.timeline.host, _touching(facts, named(facts.timeline, _PINS, HostKind.OPERATOR)))
+    claim = "The host copied data to page-locked memory while the device had nothing to do."
+    yield from _inside_spans(facts, gaps, host_left, rows, "pin-in-hot-loop", claim, "pin_memory")
 
 
 def _made_on_host(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTime]:
-    host = facts.timeline.host
-    threads = np.unique(host.thread[gaps.call[gaps.call != UNKNOWN]])
+    threads = np.unique(facts.timeline.host.thread[gaps.call[gaps.call != UNKNOWN]])
     rows = _touching(facts, call_order.made_then_copied(facts.timeline, threads)[0])
     rows = np.setdiff1d(rows, named(facts.timeline, _PINS, HostKind.OPERATOR))
-    lost, rows = _inside_spans(facts, gaps, host_left, rows)
-    if lost:
-        took = in_window(facts, host.start_ns[rows], host.end_ns[rows])
-        where = heaviest(facts, facts.places.of_spans(rows), took)
-        evidence = (
-            f"operators on the host before a copy: {per_step(facts, len(rows))}, {of_step(facts, int(took.sum()))}"
-        )
-        claim = "The host made tensors that it then copied to the device, which had nothing to do."
-        yield LostTime("create-on-cpu-then-move", lost, claim, where, (evidence,))
+    claim = "The host made tensors that it then copied to the device, which had nothing to do."
+    told = "operators on the host before a copy"
+    yield from _inside_spans(facts, gaps, host_left, rows, "create-on-cpu-then-move", claim, told)
 
 
 def _host_memory(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTime]:
     rows = _touching(facts, named(facts.timeline, _HOST_MEMORY, HostKind.CALL))
-    rows = rows[~begins_inside(facts, rows, named(facts.timeline, _PINS, HostKind.OPERATOR))]
-    lost, rows = _inside_spans(facts, gaps, host_left, rows)
-    if lost:
-        claim = "The host allocated page-locked memory while the device had nothing to do."
-        yield LostTime("pinned-alloc-slow", lost, claim, _of_calls(facts, rows), (_calls_in_words(facts, rows),))
+    rows = rows[~begins_inside(facts.timeline.host, rows, named(facts.timeline, _PINS, HostKind.OPERATOR))]
+    claim = "The host allocated page-locked memory while the device had nothing to do."
+    yield from _inside_spans(facts, gaps, host_left, rows, "pinned-alloc-slow", claim)
 
 
 def _device_memory(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTime]:
     # Every program allocates at its beginning: only in steps is it a fault.
     if facts.num_steps is None:
         return
-    rows = _touching(facts, named(facts.timeline, _DEVICE_MEMORY, HostKind.CALL))
-    lost, rows = _inside_spans(facts, gaps, host_left, rows)
-    if lost:
-        names, host = facts.timeline.names, facts.timeline.host
-        num_frees = sum(_FREES.match(names[name]) is not None for name in host.name[rows].tolist())
-        each_step = min(num_frees, len(rows) - num_frees) >= facts.num_steps
-        emptied = each_step or any(_EMPTIES_CACHE.match(name) for name in names)
-        cause = "empty-cache-in-loop" if emptied else "alloc-retries"
-        claim = "The host allocated or freed device memory while the device had nothing to do."
-        yield LostTime(cause, lost, claim, _of_calls(facts, rows), (_calls_in_words(facts, rows),))
+    rows = _queueing(facts, gaps, _touching(facts, named(facts.timeline, _DEVICE_MEMORY, HostKind.CALL)))
+    num_frees = int(_frees(facts, rows).sum())
+    each_step = min(num_frees, len(rows) - num_frees) >= facts.num_steps
+    emptied = each_step or any(_EMPTIES_CACHE.match(name) for name in facts.timeline.names)
+    cause = "empty-cache-in-loop" if emptied else "alloc-retries"
+    claim = "The host allocated or freed device memory while the device had nothing to do."
+    yield from _inside_spans(facts, gaps, host_left, rows, cause, claim)
 
 
-def _inside_spans(facts: RankFacts, gaps: Gaps, host_left: Ints, rows: Ints) -> tuple[int, Ints]:
-    """Takes from `host_left` what lies inside these rows of the host: the nanoseconds, and the rows that count.
-
-    They count on threads that queue work.
-    """
-    host = facts.timeline.host
-    # The loader's thread that pins batches queues nothing, and holds nobody up.
-    rows = rows[np.isin(host.thread[rows], host.thread[gaps.call[gaps.call != UNKNOWN]])]
-    inside = intervals.covered(intervals.union_of(host, rows), gaps.start_ns, gaps.end_ns)
-    inside = np.maximum(inside, _waited(facts, gaps, rows))
-    return _take(host_left, np.minimum(inside, host_left)), rows
-
-
-def begins_inside(facts: RankFacts, rows: Ints, spans: Ints, begin_ns: Ints | None = None) -> NDArray[np.bool_]:
-    """For each of these rows of the host: whether it begins inside one of the spans, on the same thread.
+def _inside_spans(
+    facts: RankFacts, gaps: Gaps, host_left: Ints, rows: Ints, cause: str, claim: str, told: str = ""
+) -> Iterator[LostTime]:
+    """What lies inside these rows of the host, on threads that queue work; it is taken from `host_left`.
 
     Args:
-        begin_ns: of the spans, where they count from later than their start.
+        told: what the rows are, in words; "" for calls, which are told by their names.
     """
     host = facts.timeline.host
-    begin_ns = host.start_ns[spans] if begin_ns is None else begin_ns
-    inside = np.zeros(len(rows), dtype=bool)
-    for thread in np.unique(host.thread[spans]):
-        own = host.thread[spans] == thread
-        within = intervals.union(begin_ns[own], host.end_ns[spans[own]])
-        start = host.start_ns[rows]
-        inside |= (host.thread[rows] == thread) & (intervals.covered(within, start, start + 1) > 0)
-    return inside
+    rows = _queueing(facts, gaps, rows)
+    inside = intervals.covered(intervals.union_of(host, rows), gaps.start_ns, gaps.end_ns)
+    lost = _take(host_left, np.minimum(np.maximum(inside, _waited(facts, gaps, rows)), host_left))
+    if lost:
+        took = in_window(facts, host.start_ns[rows], host.end_ns[rows])
+        found = facts.places.of_spans(rows) if told else facts.places.of_calls(rows)
+        evidence = f"{told}: {per_step(facts, len(rows))}, {of_step(facts, int(took.sum()))}"
+        yield LostTime(
+            cause,
+            lost,
+            claim,
+            heaviest(facts, found, took),
+            (evidence if told else _calls_in_words(facts, rows, took),),
+        )
+
+
+def _queueing(facts: RankFacts, gaps: Gaps, rows: Ints) -> Ints:
+    """Those rows of the host on threads that queue work: the loader's that pins batches holds nobody up."""
+    thread = facts.timeline.host.thread
+    return rows[np.isin(thread[rows], thread[gaps.call[gaps.call != UNKNOWN]])]
+
+
+def _frees(facts: RankFacts, rows: Ints) -> NDArray[np.bool_]:
+    return told_by_name(facts.timeline.names, facts.timeline.host.name[rows], _FREES.match)
 
 
 def _waited(facts: RankFacts, gaps: Gaps, rows: Ints) -> Ints:
@@ -206,9 +197,8 @@ def _waited(facts: RankFacts, gaps: Gaps, rows: Ints) -> Ints:
 
     It waits for the device: as with other waits, the next work would have been queued that much earlier.
     """
-    host, names = facts.timeline.host, facts.timeline.names
-    frees = np.array([_FREES.match(names[name]) is not None for name in host.name[rows].tolist()], dtype=bool)
-    rows = rows[frees & (host.kind[rows] == HostKind.CALL)]
+    host = facts.timeline.host
+    rows = rows[_frees(facts, rows) & (host.kind[rows] == HostKind.CALL)]
     if not len(rows):
         return np.zeros(len(gaps), dtype=np.int64)
     at = rows[np.maximum(np.searchsorted(host.start_ns[rows], gaps.start_ns, side="right") - 1, 0)]
@@ -222,14 +212,8 @@ def _take(host_left: Ints, part: Ints) -> int:
     return int(part.sum())
 
 
-def _of_calls(facts: RankFacts, rows: Ints) -> Place:
-    host = facts.timeline.host
-    return heaviest(facts, facts.places.of_calls(rows), in_window(facts, host.start_ns[rows], host.end_ns[rows]))
-
-
-def _calls_in_words(facts: RankFacts, rows: Ints) -> str:
+def _calls_in_words(facts: RankFacts, rows: Ints, took: Ints) -> str:
     host, names = facts.timeline.host, facts.timeline.names
-    took = in_window(facts, host.start_ns[rows], host.end_ns[rows])
     parts = []
     for name in np.unique(host.name[rows]).tolist():
         own = host.name[rows] == name
@@ -239,7 +223,7 @@ def _calls_in_words(facts: RankFacts, rows: Ints) -> str:
 
 def _small_copies(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTime]:
     device = facts.timeline.device
-    small = (device.num_bytes != UNKNOWN) & (device.num_bytes < SMALL_COPY_BYTES) & copies_to_device(facts)
+    small = (device.num_bytes != UNKNOWN) & (device.num_bytes < SMALL_COPY_BYTES) & _uploads(facts)
     rows = np.flatnonzero(small & (device.start_ns >= facts.window[0]) & (device.start_ns < facts.window[1]))
     if facts.num_steps is None or len(rows) <= MANY_SMALL_COPIES * facts.num_steps:
         return
@@ -259,9 +243,7 @@ def _ended_by(gaps: Gaps, calls: Ints) -> Ints:
 
 def _optimizer(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTime]:
     host, device = facts.timeline.host, facts.timeline.device
-    spans, begin_ns = updates(facts.timeline)
-    whole = (host.start_ns[spans] >= facts.window[0]) & (host.end_ns[spans] <= facts.window[1])
-    spans, begin_ns = spans[whole], begin_ns[whole]
+    spans, begin_ns = updates(facts.timeline, facts.window)
     rows = _kernels_launched_inside(facts, spans, begin_ns)
     if not len(spans) or len(rows) <= MANY_OPTIMIZER_KERNELS * len(spans):
         return
@@ -281,7 +263,7 @@ def _kernels_launched_inside(facts: RankFacts, spans: Ints, begin_ns: Ints) -> I
     device = facts.timeline.device
     kernels = (device.kind == DeviceKind.KERNEL) & (device.device == facts.device)
     rows = np.flatnonzero(kernels & (device.launch != UNKNOWN))
-    return rows[begins_inside(facts, device.launch[rows], spans, begin_ns)]
+    return rows[begins_inside(facts.timeline.host, device.launch[rows], spans, begin_ns)]
 
 
 def _host(facts: RankFacts, on_device: OnDevice, host_left: Ints) -> Iterator[LostTime]:
@@ -364,21 +346,13 @@ def _queued(facts: RankFacts, gaps: Gaps) -> Iterator[LostTime]:
             where = Place() if cause == "launch-latency" else _largest_place(facts, found, queued[rows])
             times = f"{duration(queued[rows].mean())} each, {duration(queued[rows].max())} at most"
             evidence = [f"gaps: {per_step(facts, len(rows))}, {times}"]
-            in_graphs = int(queued[rows[_of_graphs(facts, gaps.call[rows])]].sum())
+            in_graphs = int(queued[rows[launches_graph(facts.timeline, gaps.call[rows])]].sum())
             if cause == "queue-stalled" and in_graphs:
                 evidence.append(
                     f"{time_per_step(facts, in_graphs)} before or between pieces of CUDA graphs, "
                     "of which a recording may lack some"
                 )
             yield LostTime(cause, int(queued[rows].sum()), claim, where, tuple(evidence))
-
-
-def _of_graphs(facts: RankFacts, calls: Ints) -> NDArray[np.bool_]:
-    """For each call (row of the host): whether it launched a CUDA graph."""
-    timeline = facts.timeline
-    launches = np.array([plain_name(name) in GRAPH_LAUNCHES for name in timeline.names], dtype=bool)
-    found: NDArray[np.bool_] = launches[timeline.host.name[calls]]
-    return found
 
 
 def _largest_place(facts: RankFacts, found: PlaceRows, lost_ns: Ints) -> Place:

@@ -168,13 +168,11 @@ def _longest_annotation(facts: RankFacts) -> tuple[str, float]:
     host, names = facts.timeline.host, facts.timeline.names
     rows = np.flatnonzero(host.kind == HostKind.ANNOTATION)
     rows = rows[in_window(facts, host.start_ns[rows], host.end_ns[rows]) > 0]
-    start, end = (np.array([time], dtype=np.int64) for time in facts.window)
     covered = {}
     for name in np.unique(host.name[rows]).tolist():
         own = rows[host.name[rows] == name]
         if not STEP.match(names[name]):
-            union = intervals.union(host.start_ns[own], host.end_ns[own])
-            covered[names[name]] = int(intervals.covered(union, start, end)[0]) / facts.window_ns
+            covered[names[name]] = intervals.length(intervals.union_of(host, own, facts.window)) / facts.window_ns
     return max(covered.items(), key=lambda item: (item[1], item[0])) if covered else ("", 0.0)
 
 

@@ -15,7 +15,7 @@ from dynotune.trace.facts.copies import kind_of
 from dynotune.trace.facts.device_time import work_sets
 from dynotune.trace.facts.fusion import POINTWISE, spared_ns
 from dynotune.trace.facts.kernel_names import CLASSES, is_fp32_matmul, is_misaligned, is_of_half, is_slow_product
-from dynotune.trace.facts.kernels import MATH_ATTENTION, classes_of
+from dynotune.trace.facts.kernels import classes_of, math_attention
 from dynotune.trace.facts.rank_facts import (
     LostTime,
     RankFacts,
@@ -28,8 +28,7 @@ from dynotune.trace.facts.rank_facts import (
     percent,
     time_per_step,
 )
-from dynotune.trace.facts.steps import named
-from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, told_by_name
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, Ints, told_by_name
 
 POINTWISE_SHARE = 0.2
 """Of the kernels' time: below it, fusing pointwise kernels changes little."""
@@ -142,7 +141,7 @@ def _where(facts: RankFacts, name: str) -> Place:
 def _where_math_attention(facts: RankFacts) -> Place:
     """Where most of the attention by its plain formula was called from; its kernels' names do not tell them apart."""
     host = facts.timeline.host
-    rows = named(facts.timeline, re.compile(re.escape(MATH_ATTENTION) + "$"), HostKind.OPERATOR)
+    rows = math_attention(facts.timeline)
     rows = rows[(host.start_ns[rows] >= facts.window[0]) & (host.start_ns[rows] < facts.window[1])]
     if not len(rows):
         return Place()

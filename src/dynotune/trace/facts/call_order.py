@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dynotune.trace.facts import cuda_calls, intervals
-from dynotune.trace.facts.copies import kind_of
+from dynotune.trace.facts import cuda_calls
+from dynotune.trace.facts.copies import kind_of, uploads
 from dynotune.trace.facts.idle import loader_spans
-from dynotune.trace.facts.nesting import outermost
+from dynotune.trace.facts.nesting import begins_inside, outermost
 from dynotune.trace.facts.steps import OPTIMIZER, named
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, told_by_name
 
@@ -51,18 +51,13 @@ class Sequence:
 
 def of_thread(timeline: Timeline, thread: int) -> Sequence:
     host, device = timeline.host, timeline.device
-    kinds = (host.kind == HostKind.OPERATOR) & (host.thread == thread)
-    rows = np.flatnonzero(kinds)
+    rows = np.flatnonzero((host.kind == HostKind.OPERATOR) & (host.thread == thread))
     built_in = named(timeline, _BUILT_IN, HostKind.PYTHON)
     rows = np.union1d(rows, built_in[host.thread[built_in] == thread])
     hidden = np.concatenate((loader_spans(timeline), named(timeline, OPTIMIZER, HostKind.ANNOTATION)))
-    hidden = hidden[host.thread[hidden] == thread]
-    beside = intervals.union_of(host, hidden)
-    rows = rows[intervals.covered(beside, host.start_ns[rows], host.start_ns[rows] + 1) == 0]
-    rows = outermost(host, rows) if len(rows) else rows
+    rows = outermost(host, rows[~begins_inside(host, rows, hidden)])
     launched = device.launch[device.launch != UNKNOWN]
-    to_device = (device.kind == DeviceKind.COPY) & (device.launch != UNKNOWN)
-    to_device[to_device] = told_by_name(timeline.names, device.name[to_device], lambda name: kind_of(name)[0] == "HtoD")
+    to_device = uploads(timeline) & (device.launch != UNKNOWN)
     return Sequence(rows, _num_inside(timeline, rows, launched), _num_inside(timeline, rows, device.launch[to_device]))
 
 

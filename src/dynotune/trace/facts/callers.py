@@ -6,10 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import Caller
-from dynotune.trace.facts import intervals
 from dynotune.trace.facts.host_time import COMPILED
 from dynotune.trace.facts.idle import loader_spans
-from dynotune.trace.facts.nesting import Nesting, nest, outermost
+from dynotune.trace.facts.nesting import Nesting, begins_inside, nest, outermost
 from dynotune.trace.facts.source_locations import has_file, is_users
 from dynotune.trace.facts.steps import BACKWARD, named, updates
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
@@ -38,24 +37,20 @@ def callers(timeline: Timeline, rows: Ints) -> Ints:
         ("compiled", named(timeline, COMPILED, *either)),
         ("backward", named(timeline, BACKWARD, HostKind.OPERATOR)),
     ]
-    with_stacks = np.unique(host.thread[host.kind == HostKind.PYTHON])
-    for thread in np.unique(host.thread[rows]).tolist():
+    with_stacks = host.thread[host.kind == HostKind.PYTHON]
+    for thread in np.intersect1d(with_stacks, host.thread[rows]).tolist():
         own = np.flatnonzero(host.thread[rows] == thread)
-        start_ns = host.start_ns[rows[own]]
-        if thread in with_stacks:
-            functions = np.flatnonzero((host.thread == thread) & (host.kind == HostKind.PYTHON) & any_file[host.name])
-            spans = nest(functions, host.start_ns[functions], host.end_ns[functions])
-            outer = outermost(host, rows[own])
-            outer_ns = host.start_ns[outer]
-            by_program = _by_program(spans, users[host.name[functions]], outer_ns)
-            around = np.maximum(np.searchsorted(outer_ns, start_ns, side="right") - 1, 0)
-            has_few = np.bincount(around, minlength=len(outer)) <= FEW_PER_CALL + 1
-            one_by_one = by_program[around] & (has_few[around] | np.isin(rows[own], outer))
-            found[own] = np.where(one_by_one, CALLERS.index("program"), CALLERS.index("library"))
-        for name, spans_of in reversed(beside):
-            inside = spans_of[host.thread[spans_of] == thread]
-            covering = intervals.union(begin_ns[inside], host.end_ns[inside])
-            found[own[intervals.covered(covering, start_ns, start_ns + 1) > 0]] = CALLERS.index(name)
+        functions = np.flatnonzero((host.thread == thread) & (host.kind == HostKind.PYTHON) & any_file[host.name])
+        spans = nest(functions, host.start_ns[functions], host.end_ns[functions])
+        outer = outermost(host, rows[own])
+        outer_ns = host.start_ns[outer]
+        by_program = _by_program(spans, users[host.name[functions]], outer_ns)
+        around = np.maximum(np.searchsorted(outer_ns, host.start_ns[rows[own]], side="right") - 1, 0)
+        has_few = np.bincount(around, minlength=len(outer)) <= FEW_PER_CALL + 1
+        one_by_one = by_program[around] & (has_few[around] | np.isin(rows[own], outer))
+        found[own] = np.where(one_by_one, CALLERS.index("program"), CALLERS.index("library"))
+    for name, spans_of in reversed(beside):
+        found[begins_inside(host, rows, spans_of, begin_ns[spans_of])] = CALLERS.index(name)
     return found
 
 

@@ -6,10 +6,11 @@ import re
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import Copies
 from dynotune.trace.facts import intervals
-from dynotune.trace.timeline import UNKNOWN, DeviceKind, Ints, Timeline, touching
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, Ints, Timeline, told_by_name, touching
 
 Kind = tuple[str, bool | None]
 
@@ -37,6 +38,13 @@ def kind_of(name: str) -> Kind:
     if not host or not set(host) <= {"Pageable", "Pinned"}:
         return f"{source}to{target}", None
     return f"{source}to{target}", "Pageable" not in host
+
+
+def uploads(timeline: Timeline) -> NDArray[np.bool_]:
+    """For each row of the device: whether it is a copy from the host."""
+    to_device = told_by_name(timeline.names, timeline.device.name, lambda name: kind_of(name)[0] == "HtoD")
+    found: NDArray[np.bool_] = (timeline.device.kind == DeviceKind.COPY) & to_device
+    return found
 
 
 def facts(timeline: Timeline, window: tuple[int, int]) -> list[Copies]:

@@ -30,7 +30,6 @@ _VERSION = re.compile(r"(_v\d+)?(_ptds|_ptsz|_spt)?$")
 _ASYNCHRONOUS_COPY = re.compile(
     r"(cuda|hip)Memcpy(2D|3D)?(ToArray|FromArray|FromSymbol)?Async|(cu|hip)Memcpy(DtoH|2D|3D)?Async"
 )
-_TO_PAGEABLE = re.compile(r"\bDtoH\b.*-> Pageable|\bDtoH\b.*Device to Pageable")
 
 
 def plain_name(name: str) -> str:

@@ -145,9 +145,7 @@ def outermost(events: Iterable[_Event]) -> list[_Event]:
 
 
 def _read(path: Path) -> list[_Event]:
-    text = bytearray()
-    for _, piece in chunks(path, _CHUNK_BYTES):
-        text += piece
+    text = b"".join(piece for _, piece in chunks(path, _CHUNK_BYTES))
     try:
         return msgspec.json.decode(text, type=_Document).events
     except (ValueError, RecursionError) as error:
@@ -240,14 +238,6 @@ _COUNTS: dict[str, _Count] = {
     "aten::convolution": _convolution,
     "aten::_convolution": _convolution,
     "aten::convolution_backward": _convolution_backward,
-    **{
-        f"aten::_scaled_dot_product_{kind}": lambda dims, _: _attention(dims[0], dims[1], dims[2])
-        for kind in ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
-    },
-    **{
-        f"aten::_scaled_dot_product_{kind}_backward": lambda dims, _: _attention(
-            dims[1], dims[2], dims[3], backward=True
-        )
-        for kind in ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
-    },
+    **{name: lambda dims, _: _attention(*dims[:3]) for name in _ATTENTIONS},
+    **{f"{name}_backward": lambda dims, _: _attention(*dims[1:4], backward=True) for name in _ATTENTIONS},
 }

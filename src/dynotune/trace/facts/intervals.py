@@ -5,10 +5,10 @@ A set is an int64 array of shape (n, 2): sorted, disjoint, no empty interval. `u
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 from numpy.typing import NDArray
+
+from dynotune.trace.timeline import DeviceSpans, HostSpans
 
 Set = NDArray[np.int64]
 
@@ -26,14 +26,9 @@ def union(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Set:
     return np.column_stack((start[first], reach[last]))
 
 
-class _Spans(Protocol):
-    @property
-    def start_ns(self) -> NDArray[np.int64]: ...
-    @property
-    def end_ns(self) -> NDArray[np.int64]: ...
-
-
-def union_of(spans: _Spans, rows: NDArray[np.int64] | NDArray[np.bool_], window: tuple[int, int] | None = None) -> Set:
+def union_of(
+    spans: HostSpans | DeviceSpans, rows: NDArray[np.int64] | NDArray[np.bool_], window: tuple[int, int] | None = None
+) -> Set:
     """The set that covers these rows of a table, within the window if one is given."""
     found = union(spans.start_ns[rows], spans.end_ns[rows])
     return found if window is None else clip(found, *window)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import SHORT_KERNEL_S, KernelClass, Kernels
-from dynotune.trace.facts import intervals
 from dynotune.trace.facts.cuda_calls import plain_name
 from dynotune.trace.facts.kernel_names import CLASSES, classify, uses_tensor_cores
-from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, touching
+from dynotune.trace.facts.nesting import begins_inside
+from dynotune.trace.facts.steps import named
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, told_by_name, touching
 
 MATH_ATTENTION = "aten::_scaled_dot_product_attention_math"
 """The operator whose kernels are of class attention-math: their own names do not tell them from others."""
@@ -51,7 +52,9 @@ def facts(timeline: Timeline, window: tuple[int, int], num_steps: int | None) ->
     launched = device.launch[rows]
     known = launched != UNKNOWN
     by_name = classes_of(timeline)[rows]
-    classes = np.where(_in_math_attention(timeline, launched), CLASSES.index("attention-math"), by_name)
+    in_math_attention = known.copy()
+    in_math_attention[known] = begins_inside(timeline.host, launched[known], math_attention(timeline))
+    classes = np.where(in_math_attention, CLASSES.index("attention-math"), by_name)
     mean_depth, max_depth = _queue_depth(timeline, window)
     return Kernels(
         rank=timeline.rank,
@@ -62,7 +65,7 @@ def facts(timeline: Timeline, window: tuple[int, int], num_steps: int | None) ->
         per_s=num_started * 1e9 / (end - start) if end > start else 0.0,
         per_step=num_started / num_steps if num_steps else None,
         num_launches=_num_distinct(launched[known], len(timeline.host)) if known.any() else None,
-        in_graphs=_num_in_graphs(timeline, launched[known]) if known.any() else None,
+        in_graphs=int(launches_graph(timeline, launched[known]).sum()) if known.any() else None,
         mean_queue_depth=mean_depth,
         max_queue_depth=max_depth,
         tensor_core_share=_tensor_core_share(timeline, rows, by_name, duration),
@@ -72,6 +75,10 @@ def facts(timeline: Timeline, window: tuple[int, int], num_steps: int | None) ->
     )
 
 
+def math_attention(timeline: Timeline) -> Ints:
+    return named(timeline, re.compile(MATH_ATTENTION + "$"), HostKind.OPERATOR)
+
+
 def _num_distinct(rows: Ints, num: int) -> int:
     """How many distinct rows of a table of `num` there are; faster than np.unique, which hashes or sorts."""
     seen = np.zeros(num, dtype=np.bool_)
@@ -79,27 +86,10 @@ def _num_distinct(rows: Ints, num: int) -> int:
     return int(seen.sum())
 
 
-def _num_in_graphs(timeline: Timeline, launched: Ints) -> int:
-    num_calls = np.bincount(timeline.host.name[launched], minlength=len(timeline.names))
-    graphs = [index for index in np.flatnonzero(num_calls) if plain_name(timeline.names[index]) in GRAPH_LAUNCHES]
-    return int(num_calls[graphs].sum())
-
-
-def _in_math_attention(timeline: Timeline, launched: Ints) -> NDArray[np.bool_]:
-    """For each launch (row of the host, or UNKNOWN): whether it lies in an operator of math attention on its thread."""
-    found = np.zeros(len(launched), dtype=np.bool_)
-    if MATH_ATTENTION not in timeline.names:
-        return found
-    host = timeline.host
-    operators = (host.kind == HostKind.OPERATOR) & (host.name == timeline.names.index(MATH_ATTENTION))
-    for thread in np.unique(host.thread[operators]):
-        of_thread = operators & (host.thread == thread)
-        within = intervals.union(host.start_ns[of_thread], host.end_ns[of_thread])
-        candidates = np.flatnonzero((launched != UNKNOWN) & (host.thread[launched] == thread))
-        time = host.start_ns[launched[candidates]]
-        at = np.searchsorted(within[:, 0], time, side="right") - 1
-        found[candidates] = (at >= 0) & (time < within[at, 1]) if len(within) else False
-    return found
+def launches_graph(timeline: Timeline, calls: Ints) -> NDArray[np.bool_]:
+    """For each call (row of the host): whether it launched a CUDA graph."""
+    names = timeline.host.name[calls]
+    return told_by_name(timeline.names, names, lambda name: plain_name(name) in GRAPH_LAUNCHES)
 
 
 def _queue_depth(timeline: Timeline, window: tuple[int, int]) -> tuple[float | None, int | None]:
@@ -152,8 +142,7 @@ def _class_table(
     return sorted(table, key=lambda row: (-row.total_s, row.name))
 
 
-def _class_row(name: str, parts: Iterable[tuple[int, str, int]], whole: int) -> KernelClass:
-    parts = list(parts)
+def _class_row(name: str, parts: list[tuple[int, str, int]], whole: int) -> KernelClass:
     total = sum(part[0] for part in parts)
     return KernelClass(
         name=name,

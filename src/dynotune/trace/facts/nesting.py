@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dynotune.trace.facts import intervals
 from dynotune.trace.timeline import UNKNOWN, HostSpans, Ints
 
 MAX_PASSES = 8
@@ -64,13 +65,13 @@ def nest(rows: Ints, start_ns: Ints, end_ns: Ints) -> Nesting:
     # Doubled, so that a span without duration ends after it started, yet before anything else happens.
     opens = start_ns * 2
     closes = np.where(end_ns > start_ns, end_ns * 2, opens + 1)
-    parent = _parents(opens, closes)
+    parent = parents(opens, closes)
     for _ in range(MAX_PASSES):
         if not _outlives(parent, closes).any():
             break
         reach = _reach(parent, closes)
         closes = np.where(reach > opens, np.minimum(closes, reach), closes)
-        parent = _parents(opens, closes)
+        parent = parents(opens, closes)
     else:
         if _outlives(parent, closes).any():
             parent, closes = _one_by_one(opens, closes)
@@ -92,12 +93,28 @@ def outermost(spans: HostSpans, rows: Ints) -> Ints:
     return np.sort(np.concatenate(outer)) if outer else rows
 
 
+def begins_inside(spans: HostSpans, rows: Ints, outer: Ints, begin_ns: Ints | None = None) -> NDArray[np.bool_]:
+    """For each of these rows: whether it begins inside one of the rows `outer`, on the same thread.
+
+    Args:
+        begin_ns: of the rows `outer`, where they count from later than their start.
+    """
+    begin_ns = spans.start_ns[outer] if begin_ns is None else begin_ns
+    inside = np.zeros(len(rows), dtype=bool)
+    for thread in np.unique(spans.thread[outer]):
+        own = spans.thread[outer] == thread
+        within = intervals.union(begin_ns[own], spans.end_ns[outer[own]])
+        start = spans.start_ns[rows]
+        inside |= (spans.thread[rows] == thread) & (intervals.covered(within, start, start + 1) > 0)
+    return inside
+
+
 def _depths(opens: Ints, closes: Ints) -> Ints:
     closed: Ints = np.searchsorted(np.sort(closes), opens, side="right").astype(np.int64)
     return np.arange(len(opens), dtype=np.int64) - closed
 
 
-def _parents(opens: Ints, closes: Ints) -> Ints:
+def parents(opens: Ints, closes: Ints) -> Ints:
     """The last span before each that is one level up: what lies between them is deeper, or closed."""
     depth = _depths(opens, closes)
     num = len(opens)

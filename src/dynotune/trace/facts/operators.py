@@ -6,6 +6,7 @@ import numpy as np
 
 from dynotune.schema.trace_summary import Called, Operator
 from dynotune.trace.facts.callers import CALLERS, callers
+from dynotune.trace.facts.nesting import parents
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline, touching
 
 MOST = 200
@@ -81,14 +82,5 @@ def _parents(start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
     """Rows of the spans that have a length, and for each the row it lies in, UNKNOWN outside all; they should nest."""
     # One without length is nowhere the innermost, and would blur which are open where it stands.
     rows = np.flatnonzero(end_ns > start_ns)
-    order = np.arange(len(rows))
-    # How many are open when one starts: those before it, less those that have ended.
-    depth = order - np.searchsorted(np.sort(end_ns[rows]), start_ns[rows], side="right")
-    # The one it lies in is the last one before it that is one level up. Levels one after another make that one search.
-    by_depth = np.argsort(depth.astype(np.int32), kind="stable")
-    level = depth[by_depth] * len(rows) + by_depth
-    at = np.searchsorted(level, level - len(rows)) - 1
-    parent = np.full(len(rows), UNKNOWN, dtype=np.int64)
-    inner = depth[by_depth] > 0
-    parent[by_depth[inner]] = rows[by_depth[at[inner]]]
-    return rows, parent
+    parent = parents(start_ns[rows], end_ns[rows])
+    return rows, np.where(parent == UNKNOWN, UNKNOWN, rows[parent])

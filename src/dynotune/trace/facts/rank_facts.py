@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import Communication, Copies, Kernels, Place
-from dynotune.trace.facts.copies import kind_of
 from dynotune.trace.facts.device_time import Busy
 from dynotune.trace.facts.idle import Gaps
 from dynotune.trace.facts.source_locations import PlaceRows, Places
 from dynotune.trace.facts.steps import Steps
-from dynotune.trace.timeline import UNKNOWN, DeviceKind, Ints, Timeline, told_by_name
+from dynotune.trace.timeline import UNKNOWN, Ints, Timeline
 
 APART_SHARE = 0.05
 """A place that holds this part of the window is a cause of its own; smaller ones of the same kind stand together."""
@@ -87,14 +85,6 @@ def in_window(facts: RankFacts, start_ns: Ints, end_ns: Ints) -> Ints:
     """Nanoseconds of each span inside the window."""
     inside: Ints = np.maximum(np.minimum(end_ns, facts.window[1]) - np.maximum(start_ns, facts.window[0]), 0)
     return inside
-
-
-def copies_to_device(facts: RankFacts) -> NDArray[np.bool_]:
-    """For each row of the device's spans: whether it is a copy from the host to the rank's busiest device."""
-    device = facts.timeline.device
-    found: NDArray[np.bool_] = (device.kind == DeviceKind.COPY) & (device.device == facts.device)
-    found[found] = told_by_name(facts.timeline.names, device.name[found], lambda name: kind_of(name)[0] == "HtoD")
-    return found
 
 
 def launched_at(facts: RankFacts, rows: Ints, weight_ns: Ints) -> Place:

@@ -80,11 +80,7 @@ def _marked(timeline: Timeline) -> Ints:
         return rows
     threads, first, num = np.unique(timeline.host.thread[rows], return_index=True, return_counts=True)
     most = threads[np.lexsort((first, -num))[0]]
-    rows = rows[timeline.host.thread[rows] == most]
-    # Nested copies of one step start inside it.
-    reach = np.maximum.accumulate(timeline.host.end_ns[rows])
-    outer: Ints = rows[np.concatenate(([True], timeline.host.start_ns[rows][1:] >= reach[:-1]))]
-    return outer
+    return outermost(timeline.host, rows[timeline.host.thread[rows] == most])
 
 
 def _from_markers(timeline: Timeline) -> Ints | None:
@@ -197,10 +193,12 @@ def _reads_back(timeline: Timeline, names: Ints) -> NDArray[np.bool_]:
 # Where optimizers update: of `step(closure)`, as Lightning calls it, what comes after the closure's backward pass.
 
 
-def updates(timeline: Timeline) -> tuple[Ints, Ints]:
-    """Rows of the host's calls of `Optimizer.step`, and when each begins to update, in nanoseconds."""
+def updates(timeline: Timeline, within: tuple[int, int] | None = None) -> tuple[Ints, Ints]:
+    """Rows of the host's calls of `Optimizer.step`, wholly `within` a window, and when each begins to update, ns."""
     host = timeline.host
     calls = named(timeline, OPTIMIZER, HostKind.ANNOTATION, HostKind.OPERATOR)
+    if within is not None:
+        calls = calls[(host.start_ns[calls] >= within[0]) & (host.end_ns[calls] <= within[1])]
     start_ns, end_ns = host.start_ns[calls].copy(), host.end_ns[calls]
     backward = named(timeline, BACKWARD, HostKind.OPERATOR)
     if not len(calls) or not len(backward):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from itertools import compress
 from math import nan
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -17,7 +18,17 @@ from numpy.typing import NDArray
 
 from dynotune.schema.errors import UsageError
 from dynotune.trace.readers.json_slices import Slices
-from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints
+from dynotune.trace.timeline import (
+    UNKNOWN,
+    DeviceKind,
+    DeviceSpans,
+    HostKind,
+    HostSpans,
+    Ints,
+    MemoryMarks,
+    Table,
+    joined,
+)
 
 # Below, a float64 of microseconds lies within half a nanosecond of the decimal that was written.
 _EXACT_BELOW_US = 2.0**43
@@ -122,54 +133,25 @@ class _Tables(dict[str, int]):
         return table
 
 
-class HostRows(NamedTuple):
-    """Columns of `HostSpans`, with `place` for the thread, in the order of the file."""
+@dataclass(frozen=True, slots=True)
+class DeviceRows(DeviceSpans):
+    """In the order of the file; `launch` holds the correlation."""
 
-    start_ns: Ints
-    end_ns: Ints
-    kind: NDArray[np.int8]
-    name: NDArray[np.int32]
-    place: NDArray[np.int32]
-    correlation: Ints
-
-
-class DeviceRows(NamedTuple):
-    """Columns of `DeviceSpans`, with `correlation` for the launch, in the order of the file."""
-
-    start_ns: Ints
-    end_ns: Ints
-    kind: NDArray[np.int8]
-    name: NDArray[np.int32]
-    place: NDArray[np.int32]
-    device: NDArray[np.int32]
-    stream: Ints
-    correlation: Ints
-    num_bytes: Ints
-
-
-class MemoryRows(NamedTuple):
-    """Columns of `MemoryMarks`, with `place`, in the order of the file."""
-
-    time_ns: Ints
-    allocated_bytes: Ints
-    reserved_bytes: Ints
-    device: NDArray[np.int32]
     place: NDArray[np.int32]
 
 
-_Rows = TypeVar("_Rows", HostRows, DeviceRows, MemoryRows)
+@dataclass(frozen=True, slots=True)
+class MemoryRows(MemoryMarks):
+    """In the order of the file."""
 
-
-def taken(rows: _Rows, which: Ints | NDArray[np.bool_]) -> _Rows:
-    """Some of the rows, by number or by whether to take them."""
-    return type(rows)._make(column[which] for column in rows)
+    place: NDArray[np.int32]
 
 
 class Columns:
     """Collects the events of one file.
 
     Attributes:
-        names, places: what the numbers in the rows stand for.
+        names, places: what the numbers in the rows stand for; a host row's `thread` is a place, too.
         thread_names, process_names: what the file calls them; a process may have several names.
         foreign: spans of categories that are not known here, as of other accelerators, by category.
         num_backwards, num_unfinished: spans left out: they end before they start, or lack time or duration.
@@ -185,8 +167,8 @@ class Columns:
         self.num_backwards = 0
         self.num_unfinished = 0
         self._tables = _Tables()
-        self._host = [HostRows(*_empty(_INT, _INT, np.int8, np.int32, np.int32, _INT))]
-        self._device = [DeviceRows(*_empty(_INT, _INT, np.int8, np.int32, np.int32, np.int32, _INT, _INT, _INT))]
+        self._host = [HostSpans(*_empty(_INT, _INT, np.int8, np.int32, np.int32, _INT))]
+        self._device = [DeviceRows(*_empty(_INT, _INT, np.int8, np.int32, np.int32, _INT, _INT, _INT, np.int32))]
         self._memory = [MemoryRows(*_empty(_INT, _INT, _INT, np.int32, np.int32))]
 
     def add(self, events: list[Event], text: memoryview, first: int) -> None:
@@ -210,19 +192,19 @@ class Columns:
         others = (event.cat for event in _those(events, table == _NONE) if event.dur >= 0)
         self.foreign.update(category for category in others if category.lower() not in _NO_ACTIVITY)
 
-    def host(self) -> HostRows:
+    def host(self) -> HostSpans:
         """All rows, once; annotations that an old torch wrote as operators are annotations."""
-        rows = _joined(self._host)
+        rows = _taken_up(self._host)
         marks = np.array([name.startswith(_ANNOTATIONS) for name in self.names], dtype=np.bool_)
         if marks.any():
             rows.kind[(rows.kind == HostKind.OPERATOR) & marks[rows.name]] = HostKind.ANNOTATION
         return rows
 
     def device(self) -> DeviceRows:
-        return _joined(self._device)
+        return _taken_up(self._device)
 
     def memory(self) -> MemoryRows:
-        return _joined(self._memory)
+        return _taken_up(self._memory)
 
     def _add_host(self, found: list[Event], kind: NDArray[np.int8], times: _Times) -> None:
         found, is_kept, start_ns, end_ns = self._spans(found, times)
@@ -230,7 +212,7 @@ class Columns:
         is_call = kind == HostKind.CALL
         correlation = np.full(len(found), UNKNOWN, dtype=np.int64)
         correlation[is_call] = _correlation(_those(found, is_call))
-        self._host.append(HostRows(start_ns, end_ns, kind, self._named(found), self._placed(found), correlation))
+        self._host.append(HostSpans(start_ns, end_ns, kind, self._named(found), self._placed(found), correlation))
 
     def _add_device(self, found: list[Event], kind: NDArray[np.int8], times: _Times) -> None:
         found, is_kept, start_ns, end_ns = self._spans(found, times)
@@ -244,9 +226,9 @@ class Columns:
         is_moving = kind != DeviceKind.KERNEL
         num_bytes = np.full(len(found), UNKNOWN, dtype=np.int64)
         num_bytes[is_moving] = _whole([of.bytes for of in compress(args, is_moving.tolist())])
-        names, places = self._named(found), self._placed(found)
-        index, correlation = device.astype(np.int32), _correlation(found)
-        self._device.append(DeviceRows(start_ns, end_ns, kind, names, places, index, stream, correlation, num_bytes))
+        names, index = self._named(found), device.astype(np.int32)
+        ties = stream, _correlation(found), num_bytes, self._placed(found)
+        self._device.append(DeviceRows(start_ns, end_ns, kind, names, index, *ties))
 
     def _add_memory(self, found: list[Event], times: _Times) -> None:
         time_ns, is_known = times.of(found)
@@ -342,9 +324,9 @@ def _decoded(decoder: msgspec.json.Decoder[list[_Decoded]], text: memoryview) ->
         return decoder.decode(bytes(text).decode(errors="replace").encode())
 
 
-def _joined(parts: list[_Rows]) -> _Rows:
+def _taken_up(parts: list[Table]) -> Table:
     """The parts as one; they are given up, as both together would be the most memory that is ever needed."""
-    rows = type(parts[0])._make(map(np.concatenate, zip(*parts, strict=True)))
+    rows = joined(parts)
     parts.clear()
     return rows
 

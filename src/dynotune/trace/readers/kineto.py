@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dynotune.schema.errors import UsageError
-from dynotune.trace.readers.columns import Columns, DeviceRows, HostRows, Place, decode, flows, taken
+from dynotune.trace.readers.columns import Columns, Place, decode, flows
 from dynotune.trace.readers.json_slices import SLICE_BYTES, Progress, Slices
 from dynotune.trace.readers.processes import Process, split
 from dynotune.trace.timeline import (
@@ -27,24 +28,23 @@ from dynotune.trace.timeline import (
     Ints,
     MemoryMarks,
     Timeline,
+    by_alphabet,
     in_order,
+    taken,
 )
 
 _SCHEMA_VERSION = 1
 _SINCE_1970_NS = 10**18  # 2001; no clock that starts with a machine or a month comes near
 _LINE = re.compile(r"(?<=\.py)\(\d+\)(?=: )")
 _RANK = re.compile(r"\brank[ _:=#-]*(\d+)\b", re.IGNORECASE)
-_Rows = TypeVar("_Rows", HostRows, DeviceRows)
 _Kind = TypeVar("_Kind")
 
 
 class _Device(msgspec.Struct):
     id: int
     name: str = ""
-    memory: int | None = msgspec.field(name="totalGlobalMem", default=None)
     major: int | None = msgspec.field(name="computeMajor", default=None)
     minor: int | None = msgspec.field(name="computeMinor", default=None)
-    num_sms: int | None = msgspec.field(name="numSms", default=None)
 
 
 class _Job(msgspec.Struct):
@@ -76,16 +76,17 @@ def read(
         columns.add(piece.events, piece.text, slices.num_events)
     _check_version(slices)
     host, device, memory = columns.host(), columns.device(), columns.memory()
-    if not len(host.place) and not len(device.place):
+    if not len(host) and not len(device):
         raise _without_activity(slices)
     places = list(columns.places)
-    if (device.correlation == UNKNOWN).any():
+    if (device.launch == UNKNOWN).any():
         ends = flows(path, slice_bytes, limit_bytes)
-        host, device = _tied(host, ends, places), _tied(device, ends, places)
-    names, number = _names(columns)
-    host = host._replace(name=number[host.name].astype(np.int32))
-    host = host._replace(name=_without_lines(host, names))
-    device = device._replace(name=number[device.name])
+        host = replace(host, correlation=_tied(host.correlation, host.thread, host.start_ns, ends, places))
+        device = replace(device, launch=_tied(device.launch, device.place, device.start_ns, ends, places))
+    host = replace(host, name=_without_lines(host, columns.names))
+    names, order = by_alphabet(columns.names)
+    number = order.astype(np.int32)
+    host, device = replace(host, name=number[host.name]), replace(device, name=number[device.name])
     host = taken(host, _nesting(host))
     device = taken(device, in_order(device.start_ns, device.end_ns))
     memory = taken(memory, np.argsort(memory.time_ns, kind="stable"))
@@ -113,18 +114,9 @@ def _timeline(
         recorder="torch.profiler",
         names=names,
         threads=threads,
-        host=HostSpans(host.start_ns, host.end_ns, host.kind, host.name, number[host.place], host.correlation),
-        device=DeviceSpans(
-            start_ns=device.start_ns,
-            end_ns=device.end_ns,
-            kind=device.kind,
-            name=device.name,
-            device=device.device,
-            stream=device.stream,
-            launch=process.launch,
-            num_bytes=device.num_bytes,
-        ),
-        memory=MemoryMarks(memory.time_ns, memory.allocated_bytes, memory.reserved_bytes, memory.device),
+        host=replace(host, thread=number[host.thread]),
+        device=DeviceSpans(*(getattr(device, column.name) for column in fields(DeviceSpans))),
+        memory=MemoryMarks(*(getattr(memory, column.name) for column in fields(MemoryMarks))),
         properties=_properties(slices),
         rank=job.rank if is_alone else said,
         world_size=job.world_size,
@@ -134,31 +126,33 @@ def _timeline(
     )
 
 
-def _without_lines(host: HostRows, names: list[str]) -> NDArray[np.int32]:
+def _without_lines(host: HostSpans, names: dict[str, int]) -> NDArray[np.int32]:
     """The rows' names, those of functions that ran when the recording began without a line; `names` is added to.
 
     A function that is called while it is recorded has its first line, one that ran already the line where it just was.
     """
     found = host.name.copy()
-    functions = host.kind == HostKind.PYTHON
-    for thread in np.unique(host.place[functions]).tolist():
-        of_thread = functions & (host.place == thread)
+    functions, texts = host.kind == HostKind.PYTHON, list(names)
+    for thread in np.unique(host.thread[functions]).tolist():
+        of_thread = functions & (host.thread == thread)
         running = of_thread & (host.start_ns == host.start_ns[of_thread].min())
-        for name in np.unique(found[running]).tolist():
-            names.append(_LINE.sub("", names[name], count=1))
-            found[running & (found == name)] = len(names) - 1
+        for name in np.unique(host.name[running]).tolist():
+            short = _LINE.sub("", texts[name], count=1)
+            found[running & (host.name == name)] = names.setdefault(short, len(names))
     return found
 
 
-def _tied(rows: _Rows, ends: dict[tuple[Place, int], int], places: list[Place]) -> _Rows:
-    """The rows; those that bear no correlation have the number of the arrow that starts or ends at them."""
-    correlation = rows.correlation.copy()
-    for row in np.flatnonzero(correlation == UNKNOWN).tolist():
-        correlation[row] = ends.get((places[rows.place[row]], int(rows.start_ns[row])), UNKNOWN)
-    return rows._replace(correlation=correlation)
+def _tied(
+    correlation: Ints, place: NDArray[np.int32], start_ns: Ints, ends: dict[tuple[Place, int], int], places: list[Place]
+) -> Ints:
+    """The rows' correlation; those that bear none have the number of the arrow that starts or ends at them."""
+    found = correlation.copy()
+    for row in np.flatnonzero(found == UNKNOWN).tolist():
+        found[row] = ends.get((places[place[row]], int(start_ns[row])), UNKNOWN)
+    return found
 
 
-def _nesting(host: HostRows) -> Ints:
+def _nesting(host: HostSpans) -> Ints:
     """Rows in order; of spans that start and end together, what usually encloses the other stands first."""
     outermost_first = np.array([2, 0, 1, 3], dtype=np.int8)  # by HostKind: annotation, Python, operator, call
     rows = np.argsort(outermost_first[host.kind], kind="stable")
@@ -166,10 +160,10 @@ def _nesting(host: HostRows) -> Ints:
     return order
 
 
-def _threads(host: HostRows, columns: Columns) -> tuple[list[str], NDArray[np.int32]]:
+def _threads(host: HostSpans, columns: Columns) -> tuple[list[str], NDArray[np.int32]]:
     """Distinct labels of the threads that the rows are of, by process and thread; and the number of each place."""
     places = list(columns.places)
-    is_used = np.bincount(host.place, minlength=len(places)) > 0
+    is_used = np.bincount(host.thread, minlength=len(places)) > 0
     used = sorted(np.flatnonzero(is_used).tolist(), key=lambda place: [(str(type(of)), of) for of in places[place]])
     number = np.full(len(places), UNKNOWN, dtype=np.int32)
     number[used] = np.arange(len(used))
@@ -180,14 +174,6 @@ def _threads(host: HostRows, columns: Columns) -> tuple[list[str], NDArray[np.in
     return [
         f"{label} [{places[place][1]}]" if num[label] > 1 else label for label, place in zip(labels, used, strict=True)
     ], number
-
-
-def _names(columns: Columns) -> tuple[list[str], NDArray[np.int32]]:
-    """The names by alphabet, so that the order of events does not show, and the number of each name there."""
-    by_alphabet = sorted(columns.names)
-    number = np.empty(len(by_alphabet), dtype=np.int32)
-    number[[columns.names[name] for name in by_alphabet]] = np.arange(len(by_alphabet))
-    return by_alphabet, number
 
 
 def _clock_base_ns(slices: Slices[Any], start_ns: Ints) -> int | None:
@@ -201,11 +187,7 @@ def _clock_base_ns(slices: Slices[Any], start_ns: Ints) -> int | None:
 def _properties(slices: Slices[Any]) -> dict[int, DeviceProperties]:
     return {
         device.id: DeviceProperties(
-            index=device.id,
-            name=device.name,
-            total_memory_bytes=device.memory,
-            compute_capability=None if device.major is None or device.minor is None else (device.major, device.minor),
-            num_multiprocessors=device.num_sms,
+            device.name, None if device.major is None or device.minor is None else (device.major, device.minor)
         )
         for device in _value(slices, "deviceProperties", list[_Device]) or []
     }
@@ -264,15 +246,15 @@ def _notes(slices: Slices[Any], columns: Columns) -> tuple[str, ...]:
 
 def _missing(process: Process, has_foreign: bool) -> dict[str, str]:
     missing = {}
-    if not len(process.device.place):
+    if not len(process.device):
         missing["device"] = "no device activity was recorded: the program used none, or the profiler did not trace it"
         if has_foreign:
             missing["device"] = "no activity of a GPU was recorded, and spans of other kinds, which are not read here"
-    elif not (process.launch != UNKNOWN).any():
+    elif not (process.device.launch != UNKNOWN).any():
         missing["launches"] = "no CUDA call that queued device work was recorded"
     if not (process.host.kind == HostKind.PYTHON).any():
         missing["stacks"] = "no Python functions were recorded; with_stack=True records them"
-    if not len(process.memory.place):
+    if not len(process.memory):
         missing["memory"] = (
             "the allocator was not recorded; profile_memory=True, or --memory of dynotune trace, records it"
         )

@@ -28,8 +28,11 @@ from dynotune.trace.timeline import (
     Ints,
     MemoryMarks,
     Timeline,
+    by_alphabet,
     in_order,
+    joined,
     launches,
+    taken,
 )
 
 T = TypeVar("T")
@@ -127,17 +130,14 @@ def _of_the_only_process(parts: list[Spans]) -> list[Spans]:
 
 
 def _timelines(file: Export, facts: _Facts, parts: list[Spans]) -> list[Timeline]:
-    # Names are numbered by alphabet, so that no order of rows shows in the answer.
-    alphabet = sorted(file.names)
-    number = np.empty(len(alphabet), dtype=np.int64)
-    number[[file.names[name] for name in alphabet]] = np.arange(len(alphabet))
+    alphabet, number = by_alphabet(file.names)
     parts = [replace(part, name=number[part.name]) for part in parts]
-    by_process = [part.rows(np.argsort(part.process, kind="stable")) for part in parts]
+    by_process = [taken(part, np.argsort(part.process, kind="stable")) for part in parts]
     device, *others = (np.unique(part.process) for part in by_process)
     made = []
     for process in (device if len(device) else np.unique(np.concatenate(others))).tolist():
         bounds = [np.searchsorted(part.process, [process, process + 1]) for part in by_process]
-        own = [part.rows(slice(*bound)) for part, bound in zip(by_process, bounds, strict=True)]
+        own = [taken(part, slice(*bound)) for part, bound in zip(by_process, bounds, strict=True)]
         made.append(_timeline(file, facts, alphabet, process, *own))
     return made
 
@@ -223,7 +223,7 @@ def _timed(part: Spans, notes: list[str]) -> Spans:
     good = (end >= start) & (start > -_LARGEST_TIME_NS) & (end < _LARGEST_TIME_NS) & ((start != 0) | (end != 0))
     if not good.all():
         notes.append(f"{int((~good).sum()):,} rows are left out: they have no times, or end before they start")
-    return part.rows(good)
+    return taken(part, good)
 
 
 def _with_syncs(file: Export, host: Spans, syncs: Spans, notes: list[str]) -> tuple[Spans, dict[int, str]]:
@@ -234,7 +234,7 @@ def _with_syncs(file: Export, host: Spans, syncs: Spans, notes: list[str]) -> tu
     """
     known = (syncs.correlation != UNKNOWN) | ("launches" in file.missing)
     called = host.correlation[host.kind == HostKind.CALL]
-    lone = syncs.rows(known & ~np.isin(syncs.correlation, called[called != UNKNOWN]))
+    lone = taken(syncs, known & ~np.isin(syncs.correlation, called[called != UNKNOWN]))
     if not len(lone):
         return host, {}
     notes.append(f"{len(lone):,} waits have no recorded call, and are named as the call that makes such a wait")
@@ -246,39 +246,37 @@ def _with_syncs(file: Export, host: Spans, syncs: Spans, notes: list[str]) -> tu
         heappush(free, (end, lane))
         place[row] = -2 - lane
     labels = {-2 - lane: f"waits without a call {lane}" for lane in range(len(free))}
-    return nsys_spans.joined([host, replace(lone, place=place)]), labels
+    return joined([host, replace(lone, place=place)]), labels
 
 
 def _sorted(part: Spans) -> Spans:
     """In the order that `Timeline` promises; rows that it leaves open, by their values."""
-    ordered = part.rows(in_order(part.start_ns, part.end_ns))
+    ordered = taken(part, in_order(part.start_ns, part.end_ns))
     if not ((np.diff(ordered.start_ns) == 0) & (np.diff(ordered.end_ns) == 0)).any():
         return ordered
     ties = (part.num_bytes, part.stream, part.correlation, part.place, part.name, part.kind)
-    part = part.rows(np.lexsort(ties))
-    return part.rows(in_order(part.start_ns, part.end_ns))
+    part = taken(part, np.lexsort(ties))
+    return taken(part, in_order(part.start_ns, part.end_ns))
 
 
 def _facts(file: Export) -> _Facts:
     database = file.database
     names: dict[int, str] = {}
-    if {"nameId", "globalTid"} <= database.columns.get("ThreadNames", frozenset()):
-        rows = sqlite_tables.integers(database, "ThreadNames", ("nameId", "globalTid"))
-        strings = sqlite_tables.lookup(database, "StringIds", "id", "value", rows["nameId"])
-        for thread, name_id in zip(rows["globalTid"].tolist(), rows["nameId"].tolist(), strict=True):
-            # A thread may have had several names: one of them, whatever the order of rows.
-            names[thread] = min(filter(None, (names.get(thread), strings.get(name_id))), default="")
+    rows = list(sqlite_tables.rows(database, "ThreadNames", "globalTid", "nameId"))
+    strings = sqlite_tables.lookup(
+        database, "StringIds", "id", "value", np.array([name for _, name in rows], dtype=np.int64)
+    )
+    for thread, name_id in rows:
+        # A thread may have had several names: one of them, whatever the order of rows.
+        names[thread] = min(filter(None, (names.get(thread), strings.get(name_id))), default="")
     ranks: dict[int, set[int]] = {}
-    if {"globalTid", "rank"} <= database.columns.get("MPI_RANKS", frozenset()):
-        rows = sqlite_tables.integers(database, "MPI_RANKS", ("globalTid", "rank"))
-        for thread, rank in zip(rows["globalTid"].tolist(), rows["rank"].tolist(), strict=True):
-            ranks.setdefault(thread & ~THREAD_MASK, set()).add(rank)
+    for thread, rank in sqlite_tables.rows(database, "MPI_RANKS", "globalTid", "rank"):
+        ranks.setdefault(thread & ~THREAD_MASK, set()).add(rank)
     gpu_of: dict[tuple[int, int], set[int]] = {}
-    if {"pid", "cudaId", "gpuId"} <= database.columns.get("TARGET_INFO_CUDA_DEVICE", frozenset()):
-        rows = sqlite_tables.integers(database, "TARGET_INFO_CUDA_DEVICE", ("pid", "cudaId", "gpuId"))
-        for pid, index, gpu in zip(*(rows[name].tolist() for name in ("pid", "cudaId", "gpuId")), strict=True):
-            gpu_of.setdefault((pid, index), set()).add(gpu)
-    return _Facts(names, ranks, _gpus(database), gpu_of, _session_start(database))
+    for pid, index, gpu in sqlite_tables.rows(database, "TARGET_INFO_CUDA_DEVICE", "pid", "cudaId", "gpuId"):
+        gpu_of.setdefault((pid, index), set()).add(gpu)
+    started = {time for (time,) in sqlite_tables.rows(database, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs")}
+    return _Facts(names, ranks, _gpus(database), gpu_of, _only(started - {NULL}))
 
 
 def _gpus(database: Database) -> dict[int, DeviceProperties]:
@@ -286,19 +284,11 @@ def _gpus(database: Database) -> dict[int, DeviceProperties]:
     table = "TARGET_INFO_GPU"
     if not {"id", "name"} <= database.columns.get(table, frozenset()):
         return {}
-    columns = ("id", "totalMemory", "computeMajor", "computeMinor", "smCount")
-    rows = sqlite_tables.integers(database, table, ("id",), columns[1:])
+    columns = sqlite_tables.integers(database, table, ("id",), ("computeMajor", "computeMinor"))
     names = sqlite_tables.texts(database, table, "name")
     found: dict[int, set[DeviceProperties]] = {}
-    for name, gpu, *values in zip(names, *(rows[column].tolist() for column in columns), strict=True):
-        memory, major, minor, multiprocessors = (None if value == NULL else value for value in values)
-        properties = DeviceProperties(
-            index=UNKNOWN,
-            name=name or "",
-            total_memory_bytes=memory,
-            compute_capability=None if major is None or minor is None else (major, minor),
-            num_multiprocessors=multiprocessors,
-        )
+    for name, gpu, *capability in zip(names, *(column.tolist() for column in columns.values()), strict=True):
+        properties = DeviceProperties(name or "", None if NULL in capability else (capability[0], capability[1]))
         found.setdefault(gpu, set()).add(properties)
     # Machines of one report may number their GPUs alike.
     return {gpu: one for gpu, several in found.items() if (one := _only(several)) is not None}
@@ -310,15 +300,7 @@ def _properties(facts: _Facts, process: int, index: int) -> DeviceProperties | N
     if facts.gpu_of:
         numbers = facts.gpu_of.get(((process >> 24) & THREAD_MASK, index), set())
         gpus = {facts.gpus[number] for number in numbers if number in facts.gpus}
-    gpu = _only(gpus)
-    return replace(gpu, index=index) if gpu is not None and index != UNKNOWN else None
-
-
-def _session_start(database: Database) -> int | None:
-    table, column = "TARGET_INFO_SESSION_START_TIME", "utcEpochNs"
-    if column not in database.columns.get(table, frozenset()):
-        return None
-    return _only({time for time in sqlite_tables.integers(database, table, (column,))[column].tolist() if time != NULL})
+    return None if index == UNKNOWN else _only(gpus)
 
 
 def _clock_base(facts: _Facts, *parts: Spans) -> int | None:

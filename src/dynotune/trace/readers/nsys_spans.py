@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dynotune.trace.readers import sqlite_tables as tables
 from dynotune.trace.readers.sqlite_tables import NULL, Database
-from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, joined
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -78,15 +77,6 @@ class Spans:
     def __len__(self) -> int:
         return len(self.start_ns)
 
-    def rows(self, at: Ints | NDArray[np.bool_] | slice) -> Spans:
-        """Those at `at`, which indexes as numpy does."""
-        return Spans(*(getattr(self, column.name)[at] for column in fields(self)))
-
-
-def joined(parts: Iterable[Spans]) -> Spans:
-    some = list(parts)
-    return Spans(*(np.concatenate([getattr(part, column.name) for part in some]) for column in fields(Spans)))
-
 
 @dataclass(slots=True)
 class Export:
@@ -116,32 +106,25 @@ def hosts(file: Export) -> Spans:
 
 
 def _kernels(file: Export) -> Spans:
-    if KERNELS not in file.database:
-        file.missing["kernels"] = f"the file has no table {KERNELS}"
-        return _nothing()
     names = ("demangledName", "shortName", "mangledName")
-    columns = tables.integers(file.database, KERNELS, ("start", "end"), (*_DEVICE_COLUMNS, *names))
+    columns = _columns(file, KERNELS, *_DEVICE_COLUMNS, *names, missing=("kernels", ""))
     return _device_spans(columns, DeviceKind.KERNEL, _strings(file, *(columns[name] for name in names)))
 
 
 def _graphs(file: Export) -> Spans:
     """Recorded graph by graph (`--cuda-graph-trace=graph`), each launch as one row."""
-    if GRAPHS not in file.database:
-        return _nothing()
-    columns = tables.integers(file.database, GRAPHS, ("start", "end"), (*_DEVICE_COLUMNS, "graphExecId"))
+    columns = _columns(file, GRAPHS, *_DEVICE_COLUMNS, "graphExecId")
     ids, inverse = np.unique(columns["graphExecId"], return_inverse=True)
     names = _intern(file, ("CUDA graph" + (f" {graph}" if graph != NULL else "") for graph in ids.tolist()))
     return _device_spans(columns, GRAPH, names[inverse])
 
 
 def _copies(file: Export) -> Spans:
-    if COPIES not in file.database:
-        file.missing["copies"] = f"the file has no table {COPIES}: there were no copies, or they were not traced"
-        return _nothing()
     kinds = ("copyKind", "srcKind", "dstKind")
-    columns = tables.integers(file.database, COPIES, ("start", "end"), (*_DEVICE_COLUMNS, *kinds, "bytes"))
+    missing = "copies", ": there were no copies, or they were not traced"
+    columns = _columns(file, COPIES, *_DEVICE_COLUMNS, *kinds, "bytes", missing=missing)
     for name, fact in (("bytes", "copied_bytes"), ("srcKind", "pinned")):
-        if name not in file.database.columns[COPIES]:
+        if name not in file.database.columns.get(COPIES, columns):
             file.missing[fact] = f"table {COPIES} has no column {name}"
     directions = _enumeration(file, "ENUM_CUDA_MEMCPY_OPER", _COPY_KINDS)
     memories = _enumeration(file, "ENUM_CUDA_MEM_KIND", _MEMORY_KINDS)
@@ -155,10 +138,8 @@ def _copies(file: Export) -> Spans:
 
 
 def _sets(file: Export) -> Spans:
-    if SETS not in file.database:
-        file.missing["memsets"] = f"the file has no table {SETS}: there were none, or they were not traced"
-        return _nothing()
-    columns = tables.integers(file.database, SETS, ("start", "end"), (*_DEVICE_COLUMNS, "memKind", "bytes"))
+    missing = "memsets", ": there were none, or they were not traced"
+    columns = _columns(file, SETS, *_DEVICE_COLUMNS, "memKind", "bytes", missing=missing)
     memories = _enumeration(file, "ENUM_CUDA_MEM_KIND", _MEMORY_KINDS)
     kinds, inverse = np.unique(columns["memKind"], return_inverse=True)
     names = _intern(file, (f"Memset ({_memory(memories.get(kind, ''))})" for kind in kinds.tolist()))
@@ -166,29 +147,25 @@ def _sets(file: Export) -> Spans:
 
 
 def _calls(file: Export) -> Spans:
-    if CALLS not in file.database:
-        file.missing["launches"] = f"the file has no table {CALLS}: calls of CUDA were not traced"
-        return _nothing()
-    columns = tables.integers(file.database, CALLS, ("start", "end"), ("globalTid", "correlationId", "nameId"))
+    missing = "launches", ": calls of CUDA were not traced"
+    columns = _columns(file, CALLS, "globalTid", "correlationId", "nameId", missing=missing)
     names = _strings(file, columns["nameId"], clean=lambda name: _VERSION.sub("", name))
     return _host_spans(columns, HostKind.CALL, names, columns["globalTid"])
 
 
 def _ranges(file: Export) -> Spans:
     """NVTX ranges that were pushed and popped. Others need not nest, and marks take no time."""
-    if RANGES not in file.database:
-        file.missing["annotations"] = f"the file has no table {RANGES}: there were no NVTX ranges, or not traced"
-        return _nothing()
-    where = "1"
-    if "eventType" in file.database.columns[RANGES]:
+    where, has = "1", file.database.columns.get(RANGES, frozenset())
+    if "eventType" in has:
         where = f'"eventType" = {_PUSH_POP}'
         free = tables.integers(
             file.database, RANGES, ("eventType",), ("globalTid",), where=f'"eventType" = {_START_END}'
         )
         file.free_ranges = _process(free["globalTid"])
-    columns = tables.integers(file.database, RANGES, ("start", "end"), ("globalTid", "textId"), where=where)
+    missing = "annotations", ": there were no NVTX ranges, or not traced"
+    columns = _columns(file, RANGES, "globalTid", "textId", missing=missing, where=where)
     names = _strings(file, columns["textId"])
-    if "text" in file.database.columns[RANGES]:
+    if "text" in has:
         given = tables.texts(file.database, RANGES, "text", where=where)
         registered = list(file.names)
         names = _intern(file, (text or registered[name] for text, name in zip(given, names.tolist(), strict=True)))
@@ -197,12 +174,25 @@ def _ranges(file: Export) -> Spans:
 
 def syncs(file: Export) -> Spans:
     """Waits of the host, each named as the call of the runtime that makes such a wait; place and stream unused."""
-    if SYNCS not in file.database:
-        return _nothing()
-    columns = tables.integers(file.database, SYNCS, ("start", "end"), ("globalPid", "correlationId", "syncType"))
+    columns = _columns(file, SYNCS, "globalPid", "correlationId", "syncType")
     types, inverse = np.unique(columns["syncType"], return_inverse=True)
     names = _intern(file, (_SYNC_CALLS.get(type_, _NAMELESS) for type_ in types.tolist()))
     return _host_spans(columns, HostKind.CALL, names[inverse], columns["globalPid"])
+
+
+def _columns(
+    file: Export, table: str, *optional: str, missing: tuple[str, str] = ("", ""), where: str = "1"
+) -> dict[str, Ints]:
+    """Columns of a table of spans, without rows where there is no such table.
+
+    Args:
+        missing: the fact that is then missing, and what follows in its reason; "" where it needs no mention.
+    """
+    if table in file.database:
+        return tables.integers(file.database, table, ("start", "end"), optional, where=where)
+    if missing[0]:
+        file.missing[missing[0]] = f"the file has no table {table}{missing[1]}"
+    return {name: np.empty(0, dtype=np.int64) for name in ("start", "end", *optional)}
 
 
 def _device_spans(columns: dict[str, Ints], kind: int, names: Ints) -> Spans:
@@ -233,10 +223,6 @@ def _host_spans(columns: dict[str, Ints], kind: HostKind, names: Ints, thread: I
         stream=nothing,
         num_bytes=nothing,
     )
-
-
-def _nothing() -> Spans:
-    return Spans(*(np.empty(0, dtype=np.int64) for _ in fields(Spans)))
 
 
 def _process(serialized: Ints) -> Ints:

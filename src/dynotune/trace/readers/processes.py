@@ -5,14 +5,14 @@ Work on a device does not name its process; the call that queued it does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dynotune.trace.readers.columns import DeviceRows, HostRows, Id, MemoryRows, Numbering, Place, taken
-from dynotune.trace.timeline import UNKNOWN, HostKind, HostSpans, Ints, launches
+from dynotune.trace.readers.columns import DeviceRows, Id, MemoryRows, Numbering, Place
+from dynotune.trace.timeline import UNKNOWN, HostKind, HostSpans, launches, taken
 
 _NOBODY = -1
 _NEVER = np.iinfo(np.int64).max
@@ -24,18 +24,17 @@ class Process:
 
     Args:
         pid: None where the file is of one process, whatever ids it holds.
-        launch: row in `host` of the call that queued each row of `device`; UNKNOWN where none is recorded.
+        device: its `launch` is the row in `host` of the call that queued each; UNKNOWN where none is recorded.
     """
 
     pid: Id
-    host: HostRows
+    host: HostSpans
     device: DeviceRows
     memory: MemoryRows
-    launch: Ints
 
 
 def split(
-    host: HostRows, device: DeviceRows, memory: MemoryRows, places: list[Place], names: list[str]
+    host: HostSpans, device: DeviceRows, memory: MemoryRows, places: list[Place], names: list[str]
 ) -> tuple[list[Process], tuple[str, ...]]:
     """The processes that launched device work, or all as one if fewer than two did; and what could not be assigned.
 
@@ -46,10 +45,10 @@ def split(
     numbers: Numbering[Id] = Numbering()
     pid = np.array([numbers[pid] for pid, _ in places], dtype=np.int32)
     calls = (host.kind == HostKind.CALL) & (host.correlation != UNKNOWN)
-    callers = _distinct(pid[host.place[calls]])
+    callers = _distinct(pid[host.thread[calls]])
     if len(callers) > 1:
-        parts = [taken(host, pid[host.place] == caller) for caller in callers]
-        launch = np.stack([launches(device.correlation, HostSpans(*part)) for part in parts])
+        parts = [taken(host, pid[host.thread] == caller) for caller in callers]
+        launch = np.stack([launches(device.launch, part) for part in parts])
         has_launched = (launch != UNKNOWN).any(axis=1)
         if has_launched.sum() > 1:
             chosen = np.flatnonzero(has_launched)
@@ -60,23 +59,21 @@ def split(
                 Process(
                     pid=ids[callers[i]],
                     host=parts[i],
-                    device=taken(device, owner == number),
+                    device=taken(replace(device, launch=launch[i]), owner == number),
                     memory=taken(memory, pid[memory.place] == callers[i]),
-                    launch=launch[i, owner == number],
                 )
                 for number, i in enumerate(chosen)
             ]
-            num_others = len(host.place) - sum(len(process.host.place) for process in found)
+            num_others = len(host) - sum(len(process.host) for process in found)
             if num_others:
                 notes += (f"{num_others:,} spans of processes that launched nothing were left out",)
             return found, notes
-    whole = Process(None, host, device, memory, launches(device.correlation, HostSpans(*host)))
-    return [whole], ()
+    return [Process(None, host, replace(device, launch=launches(device.launch, host)), memory)], ()
 
 
 def _owners(
     launch: NDArray[np.int64],
-    parts: list[HostRows],
+    parts: list[HostSpans],
     device: DeviceRows,
     group: NDArray[np.int32],
     starts_graph: NDArray[np.bool_],
@@ -114,7 +111,7 @@ def _owners(
     return owner, notes
 
 
-def _explains(launch: NDArray[np.int64], calls: HostRows, starts_graph: NDArray[np.bool_]) -> bool:
+def _explains(launch: NDArray[np.int64], calls: HostSpans, starts_graph: NDArray[np.bool_]) -> bool:
     """Whether the calls may have queued all of some work: a call that starts no graph queues one piece."""
     plain = launch[~starts_graph[calls.name[launch]]]
     return bool((launch != UNKNOWN).all()) and len(_distinct(plain)) == len(plain)

@@ -106,6 +106,13 @@ def integers(
     return columns | {name: np.full(num_rows, NULL) for name in optional if name not in columns}
 
 
+def rows(database: Database, table: str, *columns: str) -> Iterator[tuple[int, ...]]:
+    """Rows of whole numbers, as `integers` has them; none where there is no such table or column."""
+    if set(columns) <= database.columns.get(table, frozenset()):
+        found = integers(database, table, columns)
+        yield from zip(*(found[name].tolist() for name in columns), strict=True)
+
+
 def texts(database: Database, table: str, column: str, *, where: str = "1") -> list[str | None]:
     """A column of text in the same order as `integers` with the same `where`; None for what is not text."""
     rows = database.connection.execute(f'SELECT "{column}" FROM "{table}" WHERE {where}')

@@ -44,22 +44,18 @@ class Stacks:
     def __init__(self, name: str, budget: int) -> None:
         self._name, self._budget = name, budget
         # The lists are kept with their answers: else another could get the id of one that is gone.
-        self._known: dict[int, tuple[Any, Place, str]] = {}
+        self._known: dict[int, tuple[Any, tuple[Place, str]]] = {}
 
-    def place(self, frames: Any) -> Place:
-        """The user's innermost function, else the innermost one of Python; "" where there is none."""
-        return self._look(frames)[1]
+    def look(self, frames: Any) -> tuple[Place, str]:
+        """The user's innermost function, else the innermost one of Python; "" where there is none.
 
-    def module(self, frames: Any) -> str:
-        """Path of the innermost module whose forward the stack is in, where the agent recorded it; else ""."""
-        return self._look(frames)[2]
-
-    def _look(self, frames: Any) -> tuple[Any, Place, str]:
+        And the path of the innermost module whose forward the stack is in, where the agent recorded it; else "".
+        """
         if not frames:
-            return (None, Place(), "")
+            return Place(), ""
         if (known := self._known.get(id(frames))) is None:
-            known = self._known[id(frames)] = (frames, *self._read(frames))
-        return known
+            known = self._known[id(frames)] = (frames, self._read(frames))
+        return known[1]
 
     def _read(self, frames: Any) -> tuple[Place, str]:
         innermost, found, module = Place(), None, ""

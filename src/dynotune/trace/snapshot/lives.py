@@ -154,7 +154,7 @@ def lives_of(
     for event in events:
         before += event.action in BLOCKS
         if event.action == "oom":
-            failures.append((min(before, number), event.size, stacks.place(event.frames)))
+            failures.append((min(before, number), event.size, stacks.look(event.frames)[0]))
     return Lives(device, lives, number, segments, segment_events, failures, unknown, private)
 
 
@@ -214,7 +214,7 @@ def _life(stacks: Stacks, address: int, event: Event, begun: tuple[int, Event] |
     if begun is None:
         return Life(address, event.size, -1, died)
     number, first = begun
-    return Life(address, first.size, number, died, stacks.place(first.frames), stacks.module(first.frames))
+    return Life(address, first.size, number, died, *stacks.look(first.frames))
 
 
 def _without(ranges: Sequence[Range], gone: Range) -> list[Range]:

@@ -130,6 +130,6 @@ def _held(segment: _Segment, stacks: Stacks) -> list[tuple[Life, int]]:
         address += block.size
         if block.state.startswith("active"):
             requested = block.size if block.requested_size is None else block.requested_size
-            life = Life(start & ADDRESS_MASK, requested, -1, 0, stacks.place(block.frames))
+            life = Life(start & ADDRESS_MASK, requested, -1, 0, stacks.look(block.frames)[0])
             found.append((life, block.size))
     return found

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dynotune.trace.facts import call_order, cuda_calls, intervals, steps
-from dynotune.trace.facts.copies import kind_of
+from dynotune.trace.facts.copies import uploads
 from dynotune.trace.facts.idle import launching_thread, loader_spans, working_thread
 from dynotune.trace.facts.nesting import outermost
 from dynotune.trace.facts.steps import named
@@ -29,7 +29,6 @@ from dynotune.trace.timeline import (
     Timeline,
     in_order,
     taken,
-    told_by_name,
 )
 
 MOST_SLOWED = 30.0
@@ -124,10 +123,8 @@ def retimed(timeline: Timeline, step_s: float, wait_s: float | None) -> tuple[Ti
     Returns:
         The timeline as it is, and 1, where it has no steps or no launches, or is as short already.
     """
-    found = steps.find(timeline)
-    if len(found) < 2 or launching_thread(timeline) == UNKNOWN:
+    if (again := replay(timeline, wait_s)) is None:
         return timeline, 1.0
-    again = Replay(timeline, found, wait_s)
     wanted_ns = max(step_s * 1e9, again.step_ns(MOST_SLOWED) * PLATEAU)
     if again.step_ns(1.0) <= wanted_ns:
         return again.timeline(1.0), 1.0
@@ -154,7 +151,7 @@ def savings(timeline: Timeline, wait_s: float | None, faster: float) -> dict[str
     return {cause: share for cause, share in saved.items() if share > 0}
 
 
-def replay(timeline: Timeline, wait_s: float | None, faster: float) -> Replay | None:
+def replay(timeline: Timeline, wait_s: float | None, faster: float = 1.0) -> Replay | None:
     """The timeline, to be run again under changes; None where it has no steps or no launches.
 
     Args:
@@ -173,7 +170,7 @@ class Replay:
         faster: the host's speed where no other is given.
     """
 
-    def __init__(self, timeline: Timeline, found: steps.Steps, wait_s: float | None, faster: float = 1.0) -> None:
+    def __init__(self, timeline: Timeline, found: steps.Steps, wait_s: float | None, faster: float) -> None:
         self._timeline, self._steps, self._faster = timeline, found, faster
         self._step_ns: float | None = None
         self._begin_ns = int(found.start_ns.min())
@@ -181,7 +178,7 @@ class Replay:
         self._by_end: list[int] = by_end.tolist()
         self._ends: list[int] = timeline.device.end_ns[by_end].tolist()
         self._synchronous, self._waits = _synchronous(timeline), cuda_calls.waits(timeline)
-        self._to_device = _copies_to_device(timeline)
+        self._to_device = uploads(timeline)
         self._made, copying = call_order.made_then_copied(timeline, self._queueing_threads())
         self._copying = self._spans(copying)
         self._recorded = timeline.device.start_ns, timeline.device.end_ns
@@ -393,7 +390,7 @@ class Replay:
         launch = self._timeline.device.launch
         at = self._timeline.host.start_ns[launch]
         inside = (launch != UNKNOWN) & (intervals.covered(self._copying, at, at + 1) > 0)
-        return frozenset(np.flatnonzero(inside & np.array(self._to_device)).tolist())
+        return frozenset(np.flatnonzero(inside & self._to_device).tolist())
 
     def _spans(self, rows: Ints) -> intervals.Set:
         return intervals.union_of(self._timeline.host, rows)
@@ -411,14 +408,6 @@ class Replay:
         self._loader_ns = int((host.end_ns[rows] - host.start_ns[rows]).sum())
         spans = zip(host.start_ns[rows].tolist(), host.end_ns[rows].tolist(), strict=True)
         return [_Anchor(*span, _LOADER, [], cause="loader-bound") for span in spans]
-
-
-def _copies_to_device(timeline: Timeline) -> list[bool]:
-    """Of each item of the device, whether it is a copy from the host."""
-    device = timeline.device
-    to_device = told_by_name(timeline.names, device.name, lambda name: kind_of(name)[0] == "HtoD")
-    found: list[bool] = ((device.kind == DeviceKind.COPY) & to_device).tolist()
-    return found
 
 
 def _synchronous(timeline: Timeline) -> set[int]:

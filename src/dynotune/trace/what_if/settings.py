@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dynotune.schema.observation import Predicted
+from dynotune.schema.attribution import Predicted
 from dynotune.trace.facts import intervals
-from dynotune.trace.facts.copies import kind_of
+from dynotune.trace.facts.copies import kind_of, uploads
 from dynotune.trace.facts.fusion import COMPILED, merged
 from dynotune.trace.facts.idle import loader_spans
 from dynotune.trace.facts.kernel_names import CLASSES, is_of_half, is_slow_product, tensor_cores_of
@@ -54,7 +54,7 @@ COMPILED_HOST = Range(0.2, 0.7)
 GRAPH_HOST = Range(0.02, 0.15)
 """Of the host's own time in the model: compiled code still launches kernels one by one, a graph launches itself."""
 COMPILED_CALL_S = Range(40e-6, 250e-6)
-"""Of the host, for each call of a compiled model and its backward pass: guards and wrappers, however little it does."""
+"""Host time for each call of a compiled model and its backward pass: guards and wrappers, however little it does."""
 FUSED_OPTIMIZER_HOST = Range(0.05, 0.35)
 FUSED_OPTIMIZER = Range(0.3, 0.85)
 PINNED_COPY = Range(0.25, 0.6)
@@ -100,7 +100,7 @@ def _predicted(again: Replay, most: Change, least: Change, unseen: bool) -> Pred
 
 
 class _Parts:
-    """What settings change of a timeline, as rows of the device's table and spans of the host.
+    """Hold what settings change of a timeline, as rows of the device's table and spans of the host.
 
     Args:
         faster: the host's speed without the recorder.
@@ -121,9 +121,8 @@ class _Parts:
         self.of_optimizer = known & (intervals.covered(self.optimizer, launched, launched + 1) > 0)
         self.pointwise = np.isin(self._classes, _POINTWISE) & ~half & ~self.of_optimizer
         self.layout, self.convolution = self._classes == _LAYOUT, self._classes == _CONVOLUTION
-        copies = device.kind == DeviceKind.COPY
-        self.uploads = copies & self._told(lambda name: kind_of(name)[0] == "HtoD")
-        self.pageable = copies & self._told(lambda name: kind_of(name) == ("HtoD", True))
+        self.uploads = uploads(timeline)
+        self.pageable = self.uploads & self._told(lambda name: kind_of(name) == ("HtoD", True))
         self.loads = len(loader_spans(timeline)) > 0
 
     def _told(self, tell: Callable[[str], object]) -> NDArray[np.bool_]:

@@ -1,0 +1,50 @@
+"""Names for annotations alone. At run time each is None: nothing is imported for them."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+    from inspect import BoundArguments
+    from os import PathLike
+    from types import CodeType, FrameType, ModuleType
+    from typing import Any, TypeVar
+
+    from .decoders import Decode
+    from .hooks import AfterImport
+    from .program import Program
+
+    __all__ = [
+        "AfterImport", "Any", "BoundArguments", "Callable", "CodeType", "Container", "Decode", "FrameType", "Generator",
+        "Iterable", "Iterator", "ModuleType", "PathLike", "Program", "Sequence",
+    ]  # fmt: skip
+
+    Function = TypeVar("Function", bound=Callable[..., Any])
+    T = TypeVar("T")
+    Event = Callable[[dict[str, Any]], None]
+    Log = Callable[[str, Exception], None]
+    # A planned setting and its read-back, as `schema.task` and `schema.run` have them.
+    Planned = dict[str, Any]
+    Answer = dict[str, Any]
+    Args = tuple[Any, ...]
+    Kwargs = dict[str, Any]
+    Call = Callable[..., Any]
+    # Makes a call of an outermost module; and what such a call is made in, with what finishes its output.
+    Around = Callable[[Call, Any, Args, Kwargs], Any]
+    Surroundings = tuple[AbstractContextManager[Any], Callable[[Any], Any]]
+    # Makes the cover of a module's class: of its call, the usual cover, `is_compiling`, busy threads, and the log.
+    Special = Callable[[Call, Call, Callable[[], bool], set[int], Log], Call]
+    # Class of the loader, identity of its data, batch size, class of its sampler, whether gradients were on.
+    Key = tuple[type, int, Any, type, bool]
+    # Of a variable.
+    Name = str | bytes | PathLike[str] | PathLike[bytes]
+    # After how many steps to go on.
+    Stops = Generator[int, None, Any]
+    # Of a look at a frame: code, a line of it, its module's globals, the instruction.
+    Taken = tuple[CodeType, int, dict[str, Any], int]
+else:
+
+    def __getattr__(name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)

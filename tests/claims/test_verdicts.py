@@ -34,6 +34,8 @@ def verdict(fair, elsewhere=(), expects="faster") -> str:
     [
         ("true", {"so": True}, "holds"),
         ("conditional", {"so": True}, "holds here"),
+        ("untestable", {"so": True}, "holds here"),
+        ("false", {"so": True}, "holds here"),
         ("true", {"so": False}, "refuted"),
         ("false", {"so": "yes"}, "refuted"),
         ("true", {"untestable": "there is no GPU"}, "not testable here"),

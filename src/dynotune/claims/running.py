@@ -22,11 +22,13 @@ from dynotune.schema.run import RunSpec
 from dynotune.text import words
 
 PROGRAMS = Path(__file__).with_name("programs")
-CHECK_S, COMPARISON_S = 180.0, 90.0
-"""The most that a check takes, and a comparison without a budget."""
+CHECK_S, COMPARISONS_S = 180.0, 240.0
+"""The most that a check takes, and the comparisons of a claim without a budget."""
 MOST_PAIRS = 8
 MARGIN = 0.03
 """A claim of a gain speaks of more than this."""
+PRECISION = 2.0
+"""A verdict asks which arm is faster. An interval that tells is no wider than twice the difference: pairs end there."""
 NEEDED = {"gpu": "on_gpu()", "no gpu": "no_gpu()"}
 """What a check begins with, and what is asked before a comparison."""
 
@@ -49,7 +51,7 @@ def run(claim: Claim, spec: RunSpec, watcher: Watcher, budget_s: float | None = 
         found["answer"] = _answer([*spec.command, str(PROGRAMS / "check.py"), expression], spec)
     if claim.compare is not None and (not needed or found["answer"].get("so")):
         try:
-            found |= _compared(claim.compare, spec, watcher, COMPARISON_S if budget_s is None else budget_s / 3)
+            found |= _compared(claim.compare, spec, watcher, COMPARISONS_S if budget_s is None else budget_s)
         except UsageError as error:  # the settings are ours: a budget that is too small, a setting that does not apply
             found["answer"] = {"undecided": error.message}
         except DynotuneError as error:
@@ -80,9 +82,10 @@ def _answer(command: Sequence[str], spec: RunSpec) -> dict[str, Any]:
 
 
 def _compared(arms: TwoArms, spec: RunSpec, watcher: Watcher, budget_s: float) -> dict[str, list[Comparison]]:
-    """Compare the arms where the claim should be so, each time within the budget; if it is, again and elsewhere."""
+    """Compare the arms where the claim should be so, within half of the budget; if it is, again and elsewhere."""
+    end_s = time.monotonic() + budget_s
 
-    def on(workload: str) -> Comparison:
+    def on(workload: str, parts: int = 2) -> Comparison:
         watcher.say(f"{' '.join(arms.settings)} on {workload}")
         way = ["{way}"] if arms.settings[0].startswith("arg.way") else []
         command = [*spec.command, str(PROGRAMS / "program.py"), workload, *way]
@@ -92,7 +95,8 @@ def _compared(arms: TwoArms, spec: RunSpec, watcher: Watcher, budget_s: float) -
             candidate=[knobs.parse(text) for text in arms.settings],
             max_pairs=MOST_PAIRS,
             margin=MARGIN,
-            budget_s=max(1.0, budget_s),
+            precision=PRECISION,
+            budget_s=max(1.0, (end_s - time.monotonic()) / parts),
             in_process="auto",
         )
         # Others read it: it holds no folder of this machine, and the bundle has the facts.
@@ -106,7 +110,7 @@ def _compared(arms: TwoArms, spec: RunSpec, watcher: Watcher, budget_s: float) -
     if fair[0].verdict == arms.expects != "same":
         fair += [on(name) for name in arms.fair]
     is_so = all(one.verdict == arms.expects for one in fair)
-    return {"fair": fair, "elsewhere": [on(name) for name in arms.elsewhere] if is_so else []}
+    return {"fair": fair, "elsewhere": [on(name, 1) for name in arms.elsewhere] if is_so else []}
 
 
 def judged(claim: Claim, evidence: Evidence) -> Evidence:
@@ -122,7 +126,7 @@ def _of_answer(claim: Claim, answer: dict[str, object]) -> tuple[Fate, str]:
         return "undecided", str(reason)
     if "so" not in answer:
         return "failed", str(answer.get("error", "the program gave no answer"))
-    holds: Fate = "holds here" if claim.read == "conditional" else "holds"
+    holds: Fate = "holds" if claim.read == "true" else "holds here"
     return holds if answer["so"] is True else "refuted", str(answer.get("seen", ""))
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from dynotune.claims import named, run, running
+from dynotune.measure.comparison import judge
 from dynotune.schema import document
 from dynotune.schema.claims import Claim, TwoArms
-from dynotune.schema.comparison import Comparison
+from dynotune.schema.comparison import PRECISION, Comparison, Pair
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.run import RunSpec
 
@@ -104,6 +105,17 @@ def test_a_claim_is_compared_again_only_where_it_was_so(spec, monkeypatch):
     ]
     assert "dense: faster" in evidence.seen
     assert str(spec.base) not in document.encode(evidence).decode(), "a bundle is for others"
+    budgets = [request.budget_s for request in told]
+    assert budgets[0] <= running.COMPARISONS_S / 2, "the first leaves time for the others"
+    assert max(budgets) <= running.COMPARISONS_S
+
+
+def test_pairs_of_a_claim_end_once_the_verdict_is_shown():
+    firsts, candidates = ["baseline", "candidate"] * 2, [0.5, 0.6, 0.55, 0.65]
+    pairs = [Pair(first, 1.0, value) for first, value in zip(firsts, candidates, strict=True)]
+    told = {"margin": running.MARGIN, "max_pairs": running.MOST_PAIRS}
+    assert judge(pairs, **told, precision=running.PRECISION).verdict == "faster"
+    assert judge(pairs, **told, precision=PRECISION).verdict is None, "its interval is wide still"
 
 
 def test_a_comparison_that_cannot_be_made_is_said(spec, monkeypatch):

@@ -23,7 +23,8 @@ def list_(
     json: Json = None,
 ) -> None:
     from dynotune.claims import all_claims
-    from dynotune.report import claims_table, console
+    from dynotune.report import claims as reports
+    from dynotune.report import console
     from dynotune.schema import document
 
     check_json(json)
@@ -31,16 +32,16 @@ def list_(
     if json is not None:
         answers.write_json(found, json)
     if json != "-":
-        console().print(claims_table(found))
+        console().print(reports.claims_table(found))
 
 
 @claims.command(help="What a claim says, what is so, and how it is tested.")
 def show(id: Annotated[str, typer.Argument(metavar="ID", help="A claim.")], json: Json = None) -> None:
     from dynotune.claims import named
-    from dynotune.report import claim_report
+    from dynotune.report import claims as reports
 
     check_json(json)
-    answers.show(claim_report, named([id])[0], json)
+    answers.show(reports.claim_report, named([id])[0], json)
 
 
 @claims.command(
@@ -66,7 +67,7 @@ def run(
     json: Json = None,
 ) -> None:
     from dynotune.claims import all_claims, flipped, named, read
-    from dynotune.report import evidence_table
+    from dynotune.report import claims as reports
 
     check_json(json)
     check_output(output, "--output")
@@ -77,7 +78,7 @@ def run(
     kept = read(baseline)[0].evidence if baseline is not None else []
     chosen = all_claims() if all else named(ids or [])
     bundle = _tested(chosen, budget, python, output, options.runs_folder(run_dir))
-    answers.show(evidence_table, bundle, json)
+    answers.show(reports.evidence_table, bundle, json)
     changed = flipped(bundle, kept)
     for before, now in changed:
         answers.say(f"flipped: {now.id} was {before.verdict}, and is {now.verdict}: {now.seen}")
@@ -130,10 +131,10 @@ def verify(
     json: Json = None,
 ) -> None:
     from dynotune.claims import read
-    from dynotune.report import evidence_table
+    from dynotune.report import claims as reports
 
     check_json(json)
     found, notes = read(bundle)
     for note in notes:
         answers.say(f"not judged again: {note}")
-    answers.show(evidence_table, found, json)
+    answers.show(reports.evidence_table, found, json)

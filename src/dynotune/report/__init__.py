@@ -2,7 +2,7 @@
 
 Reports of diagnoses, examinations, recipes, comparisons and device memory are here; `study/` shows a study in the
 terminal and `page/` the same as a page, `trace/` recorded traces, `startup/` timed starts and caches. `catalogue` shows
-knobs, `export` writes settings for shells, containers and administrators, `layout` makes tables.
+knobs, `claims` advice, `export` writes settings for shells, containers and administrators, `layout` makes tables.
 
 Nothing here decides: a verdict is shown as it was found, and what is unknown is called unknown. How a number reads is
 `text`'s. The face imports late, because parsing a command needs no rich.
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
-    from dynotune.report.claims import claim_report, claims_table, evidence_table
     from dynotune.report.diagnosis import diagnosis_report
     from dynotune.report.doctor import examination_report
     from dynotune.report.explanation import explanation_report
@@ -25,12 +24,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Progress",
     "catalogue",
-    "claim_report",
-    "claims_table",
+    "claims",
     "comparison_table",
     "console",
     "diagnosis_report",
-    "evidence_table",
     "examination_report",
     "explanation_report",
     "export",
@@ -47,12 +44,9 @@ __getattr__ = lazy_face(
     __name__,
     {
         "Progress": "terminal",
-        "claim_report": "claims",
-        "claims_table": "claims",
         "comparison_table": "terminal",
         "console": "plain_console",
         "diagnosis_report": "diagnosis",
-        "evidence_table": "claims",
         "examination_report": "doctor",
         "explanation_report": "explanation",
         "memory_report": "memory_account",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from dynotune.claims import all_claims, read
+from dynotune.claims import all_claims, flipped, read
 from dynotune.schema.claims import Bundle, Claim, Evidence
 from dynotune.schema.facts import Unknown
 from dynotune.text import words
@@ -34,8 +35,10 @@ one on your machine, `dynotune claims show ID` says how, `dynotune claims list -
 | not testable here | something is missing, or nothing could be measured |
 | failed | its program did; nothing is said of the claim |
 
-A gain counts once two comparisons show it. Verdicts come from bundles alone: {bundles}.
-`dynotune claims verify BUNDLE` checks one.
+A gain counts once two comparisons show it. `dynotune claims verify BUNDLE` checks a bundle, and verdicts come from
+bundles alone:
+
+{bundles}
 
 This page is made from the claims and the bundles: `make claims` writes it.
 """
@@ -46,7 +49,10 @@ def page() -> str:
     bundles = {path.name: read(path)[0] for path in sorted(RESULTS.glob("claims_*.json"))}
     found = {name: {one.id: one for one in bundle.evidence} for name, bundle in bundles.items()}
     named = [f"[{_machine(bundle)}](../../benchmarks/results/{name})" for name, bundle in bundles.items()]
-    lines = [HEAD.format(bundles=", ".join(named) or "none is kept yet")]
+    lines = [
+        HEAD.format(bundles="\n".join(f"- {one}" for one in named) or "none is kept yet"),
+        *_flips(bundles.values()),
+    ]
     for number, title in ARTICLES.items():
         lines.append(f"\n## {title}\n")
         for claim in all_claims():
@@ -54,6 +60,16 @@ def page() -> str:
                 verdicts = {_machine(bundles[name]): of[claim.id] for name, of in found.items() if claim.id in of}
                 lines.append(_section(claim, verdicts))
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _flips(bundles: Iterable[Bundle]) -> list[str]:
+    """Lines on verdicts that are settled otherwise in another bundle."""
+    rows = []
+    for one, other in itertools.combinations(bundles, 2):
+        for then, now in flipped(other, one.evidence):
+            told = (f"{each.verdict} with {_machine(of)}" for of, each in ((one, then), (other, now)))
+            rows.append(f"- [{now.id}](#{now.id}): {', '.join(told)}")
+    return ["\nVerdicts that differ:\n", *rows, ""] if rows else []
 
 
 def _section(claim: Claim, verdicts: Mapping[str, Evidence]) -> str:

@@ -48,11 +48,8 @@ def page() -> str:
     """The page as it should be."""
     bundles = {path.name: read(path)[0] for path in sorted(RESULTS.glob("claims_*.json"))}
     found = {name: {one.id: one for one in bundle.evidence} for name, bundle in bundles.items()}
-    named = [f"[{_machine(bundle)}](../../benchmarks/results/{name})" for name, bundle in bundles.items()]
-    lines = [
-        HEAD.format(bundles="\n".join(f"- {one}" for one in named) or "none is kept yet"),
-        *_flips(bundles.values()),
-    ]
+    named = [f"- [{_machine(bundle)}](../../benchmarks/results/{name})" for name, bundle in bundles.items()]
+    lines = [HEAD.format(bundles="\n".join(named) or "none is kept yet"), *_flips(bundles.values())]
     for number, title in ARTICLES.items():
         lines.append(f"\n## {title}\n")
         for claim in all_claims():
@@ -68,8 +65,8 @@ def _flips(bundles: Iterable[Bundle]) -> list[str]:
     for one, other in itertools.combinations(bundles, 2):
         for then, now in flipped(other, one.evidence):
             told = (f"{each.verdict} with {_machine(of)}" for of, each in ((one, then), (other, now)))
-            rows.append(f"- [{now.id}](#{now.id}): {', '.join(told)}")
-    return ["\nVerdicts that differ:\n", *rows, ""] if rows else []
+            rows.append(f"- [{now.id}](#{now.id}): {'; '.join(told)}")
+    return ["Verdicts that differ:\n", *rows] if rows else []
 
 
 def _section(claim: Claim, verdicts: Mapping[str, Evidence]) -> str:

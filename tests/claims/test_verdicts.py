@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynotune.claims import running
 from dynotune.claims.running import judged
+from dynotune.measure.comparison import judge
 from dynotune.schema.claims import SETTLED, Claim, Evidence, TwoArms
-from dynotune.schema.comparison import Comparison, FailedArm
+from dynotune.schema.comparison import Comparison, FailedArm, Pair
 
 from ..fakes import of_run
 
@@ -91,3 +95,22 @@ def test_a_program_that_fails_is_said_and_not_counted():
     assert evidence.verdict == "failed"
     assert "RuntimeError: no kernel" in evidence.seen
     assert evidence.verdict not in SETTLED
+
+
+def of_nothing(noise: random.Random) -> str:
+    """Return the verdict of one comparison whose arms are the same, on a noisy machine."""
+    spread, pairs = noise.choice([0.002, 0.02, 0.2]), []
+    while True:
+        first = "candidate" if len(pairs) % 2 else "baseline"
+        pairs.append(Pair(first, noise.lognormvariate(0, spread), noise.lognormvariate(0, spread)))
+        told = {"margin": running.MARGIN, "max_pairs": running.MOST_PAIRS, "precision": running.PRECISION}
+        if (settled := judge(pairs, **told)).finished:
+            return settled.verdict
+
+
+def test_what_does_nothing_holds_for_fewer_than_one_claim_in_a_hundred():
+    noise = random.Random(5)
+    found = [[of_nothing(noise), of_nothing(noise)] for _ in range(300)]
+    holds = [verdict(fair).startswith("holds") for fair in found]
+    assert sum(holds) <= 3
+    assert sum("faster" in fair for fair in found) <= 30, "a single comparison errs in fewer than one in twenty"

@@ -135,7 +135,7 @@ NOTHING = [
     (["arg.way=vector-too"], ["arg.way=vector"], "rows"),
     # Both arms are the default; the first is set in the running process, the others by a start of their own.
     (["matmul.fp32_precision=highest"], [], "dense"),
-    (["cudnn.benchmark=false"], [], "conv"),
+    (["determinism.algorithms=false"], [], "conv"),
     (["loader.persistent_workers=false"], [], "draw"),
     (["loader.num_workers=0"], [], "load"),
     (["loader.in_order=true"], [], "small-loaded"),
@@ -143,6 +143,7 @@ NOTHING = [
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)  # others may hold the machine's lock
 @pytest.mark.parametrize(("settings", "baseline", "workload"), NOTHING)
 def test_what_does_nothing_never_holds(spec, settings, baseline, workload):
     arms = TwoArms(settings=settings, baseline=baseline, fair=[workload])

@@ -7,7 +7,7 @@ WORKERS ?= 4
 # pip runs only when what it would install changed.
 STAMP  := .venv/.installed-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint tests test-long test-gpu attack test-versions findings runtime-reference install clean
+.PHONY: demo test lint tests test-long test-gpu attack test-versions findings claims runtime-reference install clean
 
 demo: install
 	$(BIN)/dynotune demo
@@ -44,6 +44,10 @@ test-versions: install
 # The page of findings is made from the rules.
 findings: install
 	$(BIN)/python tools/findings_page.py > docs/reference/findings.md
+
+# The page of claims is made from the claims and the bundles among the results.
+claims: install
+	$(BIN)/python tools/claims_page.py > docs/reference/claims.md
 
 # The runtime's reference is made from its docstrings.
 runtime-reference: install

@@ -2,7 +2,7 @@
 
 Reports of diagnoses, examinations, recipes, comparisons and device memory are here; `study/` shows a study in the
 terminal and `page/` the same as a page, `trace/` recorded traces, `startup/` timed starts and caches. `catalogue` shows
-knobs, `export` writes settings for shells, containers and administrators, `layout` makes tables.
+knobs, `claims` advice, `export` writes settings for shells, containers and administrators, `layout` makes tables.
 
 Nothing here decides: a verdict is shown as it was found, and what is unknown is called unknown. How a number reads is
 `text`'s. The face imports late, because parsing a command needs no rich.
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Progress",
     "catalogue",
+    "claims",
     "comparison_table",
     "console",
     "diagnosis_report",

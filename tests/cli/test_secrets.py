@@ -11,7 +11,7 @@ from dynotune import cli
 from dynotune.cli import compare as comparing
 from dynotune.schema.comparison import Comparison
 
-from .conftest import CALL, QUICK, User, has_typed
+from .conftest import CALL, MARKED, QUICK, User, has_typed
 from .test_bad_input import said
 
 PYTHON = sys.executable
@@ -67,7 +67,16 @@ def test_the_last_lines_of_a_command_that_failed_hold_no_secrets(user):
 @pytest.mark.long
 def test_a_comparison_with_secrets_is_shown_and_kept_without_them(user):
     user.write("show.py", CALL)
-    words = ("compare", f"env.HF_TOKEN={VARIABLE}", "--run-dir", str(user.runs), *QUICK, "--in-process", "never")
+    words = (
+        "compare",
+        f"env.HF_TOKEN={VARIABLE}",
+        "--run-dir",
+        str(user.runs),
+        *QUICK,
+        *MARKED,
+        "--in-process",
+        "never",
+    )
     done = user.types(*words, "--json", "answer.json", "--", PYTHON, "show.py", *WORDS)
     said(done, 0)
     assert "env.HF_TOKEN=@redacted" in done.stdout and "--token @redacted" in " ".join(done.stdout.split())
@@ -80,7 +89,16 @@ def test_a_comparison_with_secrets_is_shown_and_kept_without_them(user):
 def test_a_comparison_goes_on_with_secrets_that_are_typed_again(user):
     """As if the power had gone before the first pair was finished."""
     user.write("show.py", CALL)
-    begun = ("compare", f"env.HF_TOKEN={VARIABLE}", "--run-dir", str(user.runs), *QUICK, "--in-process", "never")
+    begun = (
+        "compare",
+        f"env.HF_TOKEN={VARIABLE}",
+        "--run-dir",
+        str(user.runs),
+        *QUICK,
+        *MARKED,
+        "--in-process",
+        "never",
+    )
     user.types(*begun, "--", PYTHON, "show.py", *WORDS)
     folder = user.comparison_folder()
     kept = msgspec.json.decode((folder / "comparison.json").read_bytes())

@@ -137,11 +137,13 @@ def test_of_a_program_that_replaces_itself_the_batches_are_timed_too(watch):
     assert loader.loading.num_batches > 10
 
 
+@pytest.mark.long
 def test_a_command_of_too_few_steps_is_refused(watch):
     with pytest.raises(CannotRunHere, match=r"makes 5 steps and ends: too few"):
         watch(CALLS, 5, 0.001)
 
 
+@pytest.mark.long
 def test_a_command_that_fails_says_so(watch):
     with pytest.raises(CommandFailed) as caught:
         watch(CALLS, 10**9, "1 // (20 - number) / 100")

@@ -57,15 +57,8 @@ def starter(folder):
         env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
         run = spec(command=[*python, str(path)], cwd=folder, base=folder / "runs", env=env, lock=False, sandbox=False)
         run_folder = new_run_folder(run.base)
-        plan = launch_plan(
-            run,
-            [],
-            folder=run_folder,
-            label="the run",
-            purpose="live",
-            facts={},
-            plan=Plan(tasks=list(tasks), live=True),
-        )
+        plan = Plan(tasks=list(tasks), live=True)
+        launch = launch_plan(run, [], folder=run_folder, label="the run", purpose="live", facts={}, plan=plan)
         started.append(LiveRun(launch, folder=run_folder, limit_s=limit_s))
         return started[-1]
 

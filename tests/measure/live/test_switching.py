@@ -345,6 +345,7 @@ def test_layout_and_fused_optimizers_are_switched_with_what_belongs_to_them(swit
     assert sorted(seen) == [[False, False], [False, True], [True, False], [True, True]]
 
 
+@pytest.mark.long
 def test_what_the_program_has_already_is_given_up(switch, tmp_path):
     fused = IMAGES.replace("0.001)", "0.001, fused=True)")
     found = switch(f"FILE = {str(tmp_path / 'seen')!r}\n{fused}", ["optimizer.fused=true"])
@@ -435,6 +436,7 @@ while True:
     assert "each yield all of its samples" in found.given_up["loader.num_workers=2"]
 
 
+@pytest.mark.long
 def test_enough_blocks_end_it(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(TRAIN.format(prepare="", num_steps=100_000, each="pass"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 
@@ -10,7 +11,7 @@ import pytest
 from dynotune import knobs
 from dynotune.diagnose.live_diagnosis import LiveDiagnosis
 from dynotune.diagnose.observe import PlainWindow, exact_window
-from dynotune.measure.live import placement
+from dynotune.measure.live import pilot, placement
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError
 from dynotune.schema.facts import Unknown
@@ -97,14 +98,16 @@ def watch(tmp_path):
     return make
 
 
-def test_a_command_is_timed_once_it_is_steady_and_ended(watch):
-    # A hundred such steps take two seconds at least, however fast or slow those before them were.
-    found, said = watch(TRAINS, 10**9, 0.02, settings=[knobs.parse("env.OMP_NUM_THREADS=1")])
+def test_a_command_is_timed_once_it_is_steady_and_ended(watch, monkeypatch):
+    # How long torch takes to start is the machine's affair, and what is said of it.
+    monkeypatch.setattr(pilot, "NO_STEP_S", math.inf)
+    # A hundred such steps take a second at least, however much slower those before them were.
+    found, said = watch(TRAINS, 10**9, 0.01, settings=[knobs.parse("env.OMP_NUM_THREADS=1")])
     (process,) = found.processes
     timing = process.timing
     assert timing.num_steps >= 100
     assert timing.window_s >= 1.0
-    assert timing.step_s >= 0.02
+    assert timing.step_s >= 0.01
     assert timing.steady
     assert process.step == "call Linear, step SGD"
     assert process.models[0].call.place.function == "program.py(7): <module>"

@@ -41,7 +41,7 @@ def user(user):
 
 
 def test_run_keeps_no_secret_and_the_command_has_them_all(user):
-    user.write("show.py", SHOWS + "os.environ['HF_TOKEN'] = 'other-1'\nprint(os.environ['HF_TOKEN'])\n")
+    user.write("show.py", SHOWS + "import torch\nos.environ['HF_TOKEN'] = 'other-1'\nprint(os.environ['HF_TOKEN'])\n")
     words = ("--run-dir", str(user.runs), "--json", "run.json", "--set", f"env.HF_TOKEN={VARIABLE}")
     done = user.types("run", *words, "--", PYTHON, "show.py", *WORDS)
     said(done, 0)

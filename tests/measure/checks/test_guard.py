@@ -248,7 +248,7 @@ for _ in range(100):
 def test_a_layout_that_the_program_does_not_stand_is_found_by_its_outputs(tmp_path: Path, strided):
     (tmp_path / "runs").mkdir()
     (tmp_path / "infer.py").write_text(STRIDES.replace("STRIDED", str(strided)))
-    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "infer.py"]
     request = spec(command=command, cwd=tmp_path, env=env, base=tmp_path, seed=0, lock=False, sandbox=False)
     once = guarding._run(request, [], tmp_path / "runs" / "once", {}, 120.0, guarding.CheckResults(num_values=8))

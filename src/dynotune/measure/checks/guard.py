@@ -1,9 +1,13 @@
 """Whether a setting that changes rounding leaves the results what they were: losses or outputs, under one seed.
 
-The runs are not timed. An arm that lies further from the baseline than rounding explains is held against how far the
-program lies from itself: the baseline runs again and, where its modules draw random numbers (dropout), once more with
-others, for a setting whose kernels draw them in another order. Where it begins alike and drifts away all the same, the
-baseline runs with its weights moved by a rounding error: an unstable training makes as much of that.
+The runs are not timed. An arm is held against the program's own noise: how far the baseline lies from a run in float64,
+and how far one lies whose numbers are rounded as the setting promises. Both run with dropout off, since other kernels
+draw other random numbers.
+
+Where no such reference can be had (a module that draws random numbers of its own, or does not compute in float64),
+fixed tolerances say what is allowed. An arm beyond them is held against how far the program lies from itself: the
+baseline runs again and, where its modules draw random numbers, once more with others. Where it begins alike and drifts
+away all the same, the baseline runs with its weights moved by a rounding error.
 """
 
 from __future__ import annotations
@@ -16,12 +20,13 @@ import msgspec
 
 from dynotune.launch.process import fresh_folder
 from dynotune.launch.records import Record
+from dynotune.measure.checks import noise
 from dynotune.measure.checks.differences import Apart, Digest, LargestDifference, judge, losses_apart, outputs_apart
 from dynotune.measure.checks.tolerance import Tolerance, allowed, guarded
 from dynotune.measure.live.arm_run import run_settings
 from dynotune.measure.live.outcome import refuse_rejected
 from dynotune.schema import document
-from dynotune.schema.errors import RecordError
+from dynotune.schema.errors import CannotRunHere, CommandFailed, RecordError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting, over
@@ -29,10 +34,14 @@ from dynotune.schema.study import Guarded
 from dynotune.schema.task import CheckResults
 
 NUM_VALUES = 24
-PLAIN = CheckResults(num_values=NUM_VALUES)
+PLAIN = CheckResults(num_values=NUM_VALUES, still=True)
+HALVES = ("bfloat16", "float16", "tf32")
 LIMIT_S = 900.0
 MOST_ALLOWED = 0.5
 """Where a program's own losses lie so far apart that this much would pass, nothing can be said."""
+
+
+NO_DIFFERENCE = LargestDifference(0.0, 0.0, 0.0, "no value")
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +51,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
         draws: kinds of devices from whose generators its modules drew.
         precision: that it computes in, as far as it could be seen.
         num_captured: values inside CUDA graphs that were being captured; they were not looked at.
+        parts: what modules inside the first one gave in its first call, in the order in which they ended.
     """
 
     what: Literal["losses", "outputs"]
@@ -50,6 +60,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     draws: list[str] = []
     precision: str = ""
     num_captured: int = 0
+    parts: list[tuple[str, list[Digest]]] = []
 
     @property
     def num_values(self) -> int:
@@ -61,11 +72,19 @@ Readings = list[Reading]
 
 
 class Own(msgspec.Struct, kw_only=True):
-    """What the baseline computes: once; where that was asked for, again, and with other random numbers where it can."""
+    """What the baseline computes: once; where that was asked for, again, and with other random numbers where it can.
+
+    Args:
+        reference: in the type `reference_type`; Unknown where it does not.
+        rounded: with its numbers rounded by a share, by that share.
+    """
 
     first: Readings
     again: Readings | None = None
     redrawn: Readings | None = None
+    reference: Readings | Unknown | None = None
+    reference_type: Literal["float64", "float32"] = "float64"
+    rounded: dict[float, Readings | Unknown] = {}
 
 
 def baseline(run: RunSpec, *, folder: Path, facts: Facts, limit_s: float = LIMIT_S) -> Own | Unknown:
@@ -83,13 +102,33 @@ def _against_itself(own: Own, run: RunSpec, folder: Path, facts: Facts, limit_s:
     if isinstance(again, Unknown):
         return again
     if draws := sorted({kind for reading in [*own.first, *again] for kind in reading.draws}):
-        plan = CheckResults(num_values=NUM_VALUES, other_draws=draws)
+        plan = msgspec.structs.replace(PLAIN, other_draws=draws)
         redrawn = _run(run, [], folder / "guard-baseline-redrawn", facts, limit_s, plan)
         if isinstance(redrawn, Unknown):
             return redrawn
         own.redrawn = redrawn
     own.again = again
     return None
+
+
+def _refer(own: Own, rounding: float, run: RunSpec, folder: Path, facts: Facts, limit_s: float) -> None:
+    """Run the baseline in float64 and, where it fails in that, in float32; and once rounded as an arm promises."""
+
+    def tried(name: str, **how: Any) -> Readings | Unknown:
+        plan = msgspec.structs.replace(PLAIN, **how)
+        try:
+            return _run(run, [], folder / f"guard-{name}", facts, limit_s, plan)
+        except (CommandFailed, CannotRunHere) as error:
+            return Unknown(f"{how.get('reference') or 'rounded'}: {error.message}")
+
+    if own.reference is None and any(reading.draws for reading in own.first):
+        own.reference = Unknown("its modules draw random numbers, which other kernels draw otherwise")
+    if own.reference is None:
+        own.reference = tried("float64", reference="float64")
+        if isinstance(own.reference, Unknown) and any(reading.precision in HALVES for reading in own.first):
+            own.reference_type, own.reference = "float32", tried("float32", reference="float32")
+    if not isinstance(own.reference, Unknown) and rounding not in own.rounded:
+        own.rounded[rounding] = tried(f"rounded-{rounding:.0e}", nudge=rounding, nudge_outputs=True)
 
 
 def guard(
@@ -125,14 +164,18 @@ def guard(
     found = _run(run, chosen, folder / name, facts, limit_s, PLAIN)
     if isinstance(found, Unknown):
         return found
+    rounding = allowed(chosen, own.first[0].precision).rounding
+    _refer(own, rounding, run, folder, facts, limit_s)
     judged = compared(settings, own, found)
+    if isinstance(judged, Guarded) and judged.reference:
+        return judged
     if own.again is None and not _is_clear(judged):
         if unknown := _against_itself(own, run, folder, facts, limit_s):
             return unknown
         judged = compared(settings, own, found)
     if _is_clear(judged):
         return judged
-    plan = CheckResults(num_values=NUM_VALUES, nudge=allowed(chosen, own.first[0].precision).rounding)
+    plan = msgspec.structs.replace(PLAIN, nudge=rounding)
     nudged = _run(run, [], folder / f"{name}-nudged", facts, limit_s, plan)
     return judged if isinstance(nudged, Unknown) else compared(settings, own, found, nudged)
 
@@ -143,13 +186,16 @@ def within(settings: Sequence[Setting], event: dict[str, Any]) -> Guarded | Unkn
         return Unknown("none of its settings changes how numbers are rounded, and that alone")
     seen = {"what": "outputs", "draws": event.get("draws"), "precision": event.get("precision")}
     try:
-        plain, redrawn, arm = (
-            msgspec.convert({**seen, "outputs": event.get(name)}, Reading)
-            for name in ("baseline", "redrawn", "candidate")
+        plain, redrawn, arm, reference, rounded = (
+            msgspec.convert({**seen, "outputs": event.get(name, [])}, Reading)
+            for name in ("baseline", "redrawn", "candidate", "reference", "rounded")
         )
     except msgspec.ValidationError as error:
         return Unknown(f"what the program said of results is damaged: {error}")
-    found = compared(settings, Own(first=[plain]), [arm])
+    own = Own(first=[plain])
+    if reference.outputs:
+        own.reference, own.rounded = [reference], {allowed(guarded(settings), plain.precision).rounding: [rounded]}
+    found = compared(settings, own, [arm])
     if (isinstance(found, Guarded) and found.ok) or not redrawn.outputs:
         return found
     return compared(settings, Own(first=[plain], redrawn=[redrawn]), [arm])
@@ -173,6 +219,8 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readi
     if len(whats) > 1:
         return Unknown("the one run trains, and the other does not")
     tolerance = allowed(guarded(settings), next((reading.precision for reading in own.first), ""))
+    if (referred := _by_reference(key, own, arm, tolerance)) is not None:
+        return referred
     redrawn = own.redrawn if tolerance.redraws and own.redrawn and len(own.redrawn) == len(arm) else None
     others = redrawn or again
     what = arm[0].what
@@ -196,8 +244,7 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readi
     num_values = min(len(mine.signed) for mine in apart)
     if not num_values or not (known or num_not_finite):
         return Unknown(f"no {what} were seen that could be compared")
-    none = LargestDifference(0.0, 0.0, 0.0, "no value")
-    worst = max(known, key=lambda one: one.difference / one.allowed, default=none)
+    worst = max(known, key=lambda one: one.difference / one.allowed, default=NO_DIFFERENCE)
     if worst.ok and worst.allowed > MOST_ALLOWED and not num_not_finite:
         source = "rounding errors alone move" if nudged else "under one seed, runs of the program itself move"
         return Unknown(f"{source} its {what} by {worst.own:.0%}: beside that nothing can be seen")
@@ -214,8 +261,81 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readi
         ok=worst.ok and not num_not_finite,
         where=worst.where,
         num_not_finite=num_not_finite,
-        reason=_reason(what, worst, tolerance, num_not_finite, source),
+        reason=_reason(what, worst, tolerance, num_not_finite, source) + _without(own.reference),
     )
+
+
+def _by_reference(key: str, own: Own, arm: Readings, tolerance: Tolerance) -> Guarded | None:
+    """Judge an arm by its errors, the worst of its ranks; None where no reference can tell."""
+    what = arm[0].what
+    rounded = own.rounded.get(tolerance.rounding)
+    if isinstance(own.reference, Unknown | None) or isinstance(rounded, Unknown | None):
+        return None
+    sides = list(zip(own.reference, own.first, rounded, arm, strict=False))
+    if len(sides) != len(arm) or any(one.what != what for side in sides for one in side):
+        return None
+    found = []
+    for reference, ours, moved, mine in sides:
+        apart = [_apart(reference, one) for one in (mine, ours, moved)]
+        judged = noise.judge(*(one.signed for one in apart))
+        if judged is None or judged.own > MOST_ALLOWED:
+            return None
+        # A value that is a number in the baseline and none in the arm is wrong, whatever the reference says.
+        num_not_finite = _apart(ours, mine).num_not_finite
+        num_missing = max(0, ours.num_values - mine.num_values)
+        is_ok = judged.verdict == "no worse" and not num_not_finite and not num_missing
+        if judged.verdict == "undecided" and not num_not_finite and not num_missing:
+            return None
+        module = "" if is_ok else _first_departure(reference, ours, moved, mine)
+        reason = _reason_by_reference(what, judged, own.reference_type, tolerance, num_missing, module)
+        if num_not_finite:
+            reason = _reason(what, NO_DIFFERENCE, tolerance, num_not_finite, "")
+        found.append(
+            Guarded(
+                arm=key,
+                what=what,
+                difference=judged.error,
+                own=judged.own,
+                tolerance=noise.NO_WORSE * judged.own,
+                num_values=min(ours.num_values, mine.num_values),
+                ok=is_ok,
+                where="" if judged.beyond is None else f"value {judged.beyond + 1}",
+                num_not_finite=num_not_finite,
+                reason=reason,
+                reference=own.reference_type,
+                ratio=judged.ratio,
+                ci=judged.ci,
+                module=module,
+            )
+        )
+    return min(found, key=lambda one: (one.ok, -(one.ratio or 0.0)))
+
+
+def _first_departure(reference: Reading, ours: Reading, moved: Reading, mine: Reading) -> str:
+    exact = dict(reference.parts)
+
+    def errors(one: Reading) -> list[tuple[str, float | None]]:
+        return [(name, outputs_apart([exact[name]], [call]).signed[0]) for name, call in one.parts if name in exact]
+
+    largest: dict[str, float] = {}
+    for name, error in [*errors(ours), *errors(moved)]:
+        largest[name] = max(largest.get(name, 0.0), error or 0.0)
+    return noise.first_departure(errors(mine), largest)
+
+
+def _reason_by_reference(
+    what: str, judged: noise.Judgement, reference: str, tolerance: Tolerance, num_missing: int, module: str
+) -> str:
+    if num_missing:
+        return f"{num_missing} of the {what} that the baseline computes are missing."
+    error = f"{what.capitalize()} lie {_percent(judged.error)} from {reference}"
+    explained = f"rounding explains {_percent(judged.own)} ({tolerance.why})"
+    if judged.verdict == "no worse":
+        return f"{error}; {explained}: no worse."
+    where = f", from module {module} on" if module else ""
+    if judged.beyond is not None:
+        return f"{error}, and value {judged.beyond + 1} lies beyond what rounding explains ({tolerance.why}){where}."
+    return f"{error}; {explained}: worse by {judged.ratio:.3g} times{where}."
 
 
 def _reason(what: str, worst: LargestDifference, tolerance: Tolerance, num_not_finite: int, source: str) -> str:
@@ -227,6 +347,10 @@ def _reason(what: str, worst: LargestDifference, tolerance: Tolerance, num_not_f
     if worst.own and worst.allowed > max(tolerance.first, tolerance.later, tolerance.outputs):
         limit = f"{_percent(worst.allowed)} is allowed, since {source} make {_percent(worst.own)} of difference"
     return f"{differ}; {limit}."
+
+
+def _without(reference: Readings | Unknown | None) -> str:
+    return f" No run in float64 could tell: {reference.reason}." if isinstance(reference, Unknown) else ""
 
 
 def _percent(share: float) -> str:

@@ -258,7 +258,7 @@ def test_a_layout_that_the_program_does_not_stand_is_found_by_its_outputs(tmp_pa
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "infer.py"]
     request = spec(command=command, cwd=tmp_path, env=env, base=tmp_path, seed=0, lock=False, sandbox=False)
-    once = guarding._run(request, [], tmp_path / "runs" / "once", {}, 120.0, guarding.CheckResults(num_values=8))
+    once = guarding.computed(request, [], tmp_path / "runs" / "once", {}, 120.0, guarding.CheckResults(num_values=8))
     layout = [knobs.parse("layout.channels_last=true")]
     found = guard(request, layout, folder=tmp_path / "runs", facts={}, own=Own(first=once, again=once))
     assert found.ok is not strided, found

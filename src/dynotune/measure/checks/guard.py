@@ -92,18 +92,18 @@ def baseline(run: RunSpec, *, folder: Path, facts: Facts, limit_s: float = LIMIT
 
     Raises CommandFailed, CannotRunHere: as `run_settings`.
     """
-    first = _run(run, [], folder / "guard-baseline", facts, limit_s, PLAIN)
+    first = computed(run, [], folder / "guard-baseline", facts, limit_s, PLAIN)
     return first if isinstance(first, Unknown) else Own(first=first)
 
 
 def _against_itself(own: Own, run: RunSpec, folder: Path, facts: Facts, limit_s: float) -> Unknown | None:
     """Run the baseline again, and fill in what it says."""
-    again = _run(run, [], folder / "guard-baseline-again", facts, limit_s, PLAIN)
+    again = computed(run, [], folder / "guard-baseline-again", facts, limit_s, PLAIN)
     if isinstance(again, Unknown):
         return again
     if draws := sorted({kind for reading in [*own.first, *again] for kind in reading.draws}):
         plan = msgspec.structs.replace(PLAIN, other_draws=draws)
-        redrawn = _run(run, [], folder / "guard-baseline-redrawn", facts, limit_s, plan)
+        redrawn = computed(run, [], folder / "guard-baseline-redrawn", facts, limit_s, plan)
         if isinstance(redrawn, Unknown):
             return redrawn
         own.redrawn = redrawn
@@ -111,13 +111,13 @@ def _against_itself(own: Own, run: RunSpec, folder: Path, facts: Facts, limit_s:
     return None
 
 
-def _refer(own: Own, rounding: float, run: RunSpec, folder: Path, facts: Facts, limit_s: float) -> None:
+def refer(own: Own, rounding: float, run: RunSpec, folder: Path, facts: Facts, limit_s: float) -> None:
     """Run the baseline in float64 and, where it fails in that, in float32; and once rounded as an arm promises."""
 
     def tried(name: str, **how: Any) -> Readings | Unknown:
         plan = msgspec.structs.replace(PLAIN, **how)
         try:
-            return _run(run, [], folder / f"guard-{name}", facts, limit_s, plan)
+            return computed(run, [], folder / f"guard-{name}", facts, limit_s, plan)
         except (CommandFailed, CannotRunHere) as error:
             return Unknown(f"{how.get('reference') or 'rounded'}: {error.message}")
 
@@ -161,11 +161,11 @@ def guard(
         own = baseline(run, folder=folder, facts=facts, limit_s=limit_s)
     if isinstance(own, Unknown):
         return own
-    found = _run(run, chosen, folder / name, facts, limit_s, PLAIN)
+    found = computed(run, chosen, folder / name, facts, limit_s, PLAIN)
     if isinstance(found, Unknown):
         return found
     rounding = allowed(chosen, own.first[0].precision).rounding
-    _refer(own, rounding, run, folder, facts, limit_s)
+    refer(own, rounding, run, folder, facts, limit_s)
     judged = compared(settings, own, found)
     if isinstance(judged, Guarded) and judged.reference:
         return judged
@@ -176,7 +176,7 @@ def guard(
     if _is_clear(judged):
         return judged
     plan = msgspec.structs.replace(PLAIN, nudge=rounding)
-    nudged = _run(run, [], folder / f"{name}-nudged", facts, limit_s, plan)
+    nudged = computed(run, [], folder / f"{name}-nudged", facts, limit_s, plan)
     return judged if isinstance(nudged, Unknown) else compared(settings, own, found, nudged)
 
 
@@ -363,9 +363,18 @@ def _apart(ours: Reading, others: Reading) -> Apart:
     return outputs_apart(ours.outputs, others.outputs)
 
 
-def _run(
-    run: RunSpec, settings: Sequence[Setting], folder: Path, facts: Facts, limit_s: float, plan: CheckResults
+def computed(
+    run: RunSpec,
+    settings: Sequence[Setting],
+    folder: Path,
+    facts: Facts,
+    limit_s: float = LIMIT_S,
+    plan: CheckResults = PLAIN,
 ) -> Readings | Unknown:
+    """Run the command with `settings` in `folder`, which is made, and return what its processes computed.
+
+    Raises CommandFailed, CannotRunHere: as `run_settings`.
+    """
     arm = "candidate" if settings else "baseline"
     outcome = run_settings(
         run,

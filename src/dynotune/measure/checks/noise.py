@@ -46,8 +46,8 @@ class Judgement(NamedTuple):
 def judge(arm: Errors, baseline: Errors, rounded: Errors | None = None) -> Judgement | None:
     """Compare the errors of an arm, value by value, with those of the baseline; None without any.
 
-    `no worse` if the interval of the ratio ends below `NO_WORSE`, or no error is larger than the other; `worse` if it begins above 1 and the ratio is above
-    that, or a single value lies beyond all noise.
+    `no worse` if the interval of the ratio ends below `NO_WORSE`, or no error is larger than the other; `worse` if it
+    begins above 1 and the ratio is above that, or a single value lies beyond all noise.
 
     Args:
         rounded: of a baseline that rounds as the arm promises.

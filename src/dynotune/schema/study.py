@@ -160,6 +160,8 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
             what was allowed there. `own`: likewise of the baseline, without a reference against itself, None where
             that was not asked; `tolerance`: what was allowed.
         ratio, ci: of the arm's errors over those that rounding explains.
+        error_ci: of `difference`, at 95%. `baseline_error`: of the baseline, unrounded; `no_worse`: the arm's errors
+            are proved equal to those or less.
         where: of what the difference is, in words. `module`: the first that departs; "" where that is not known.
         num_not_finite: values of the arm that are NaN or infinite where the baseline's are not.
         reason: in one sentence, with what was allowed and why.
@@ -178,6 +180,9 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
     reference: str = ""
     ratio: float | None = None
     ci: tuple[float, float] | None = None
+    error_ci: tuple[float, float] | None = None
+    baseline_error: float | None = None
+    no_worse: bool = False
     module: str = ""
 
 

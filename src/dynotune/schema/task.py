@@ -85,18 +85,19 @@ class CheckResults(_At, frozen=True, kw_only=True, tag="check-results"):
         num_values: losses, or calls.
         other_draws: kinds of devices (`cpu`, `cuda`) whose generators get another seed at the first call of an
             outermost module.
-        nudge: share by which each weight of an outermost module is changed, up or down, before its first call.
-        nudge_outputs: change by that share also what each innermost module gives.
+        nudge: share by which each weight of an outermost module is changed, up or down, before its first call, and what
+            each innermost module gives, as if it were rounded.
         reference: outermost modules and their inputs are made `float64` or `float32`, and autocast does nothing.
+        metric: `module:function` that is given an output and what the module was given, and returns one number or more.
         still: dropout is off, and what each module inside the first one gives in its first call is noted.
     """
 
     num_values: int
     other_draws: list[str] = []
     nudge: float = 0.0
-    nudge_outputs: bool = False
     reference: Literal["", "float64", "float32"] = ""
     still: bool = False
+    metric: str = ""
 
 
 class RecordMemory(_At, frozen=True, kw_only=True, tag="record-memory"):

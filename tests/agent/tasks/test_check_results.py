@@ -312,7 +312,7 @@ def test_modules_inside_say_what_they_gave_in_the_first_call_and_keep_no_hooks()
 
 
 def test_what_rounds_moves_weights_and_what_innermost_modules_give():
-    noted, net = Noted(nudge=2**-9, nudge_outputs=True), nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3))
+    noted, net = Noted(nudge=2**-9), nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3))
     x = torch.randn(4, 6)
     with torch.no_grad():
         plain = net(x)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynotune.measure.checks.noise import BEYOND, NO_WORSE, first_departure, judge
+from dynotune.measure.checks.noise import BEYOND, NO_WORSE, judge
 
 ERRORS = st.lists(st.floats(1e-12, 1.0), min_size=2, max_size=30)
 
@@ -49,9 +49,3 @@ def test_a_single_value_is_no_worse_only_if_its_error_is_no_larger():
     assert judge([2e-3], [1e-3]).verdict == "undecided"
     assert judge([], []) is None
     assert judge([None], [None]) is None
-
-
-def test_the_first_module_beyond_its_noise_is_the_place():
-    arm = [("a", 1e-6), ("b", None), ("c", 1e-2), ("d", 1.0)]
-    assert first_departure(arm, {"a": 1e-6, "b": 1e-6, "c": 1e-6, "d": 1e-6}) == "c"
-    assert first_departure(arm[:1], {"a": 1e-6}) == ""

@@ -2,19 +2,20 @@
 
 A loss is what `backward` is called on. If nothing is trained, a digest of each output is noted instead. All of it stays
 on the device, in float64, and is read once, at the end. Nothing that the program sees is changed, unless that is asked
-for: `other_draws` gives it other random numbers, `nudge` moves its weights by a rounding error, and what its modules
-give with `nudge_outputs`; `reference` has its modules compute in another type, `still` without dropout.
+for: `other_draws` gives it other random numbers, `nudge` moves its numbers by a rounding error, `reference` has its
+modules compute in another type, `still` without dropout.
 """
 
 from __future__ import annotations
 
 import functools
 import weakref
+from importlib import import_module
 
 from ..core.annotations import Any, Program
 from ..core.covers import call_directly, covers
 from ..core.device import is_capturing
-from ..core.errors import guarded
+from ..core.errors import by_a_signal, guarded
 from . import references
 from .digests import Digest, digests_of, fields_of, local, number, plainly, precision_of, random_states
 from .task import NEVER, Task
@@ -46,6 +47,9 @@ class CheckResults(Task):
         self._still: bool = order.get("still") or False
         self._met: weakref.WeakSet[Any] = weakref.WeakSet()
         self._parts: references.Parts | None = None
+        self._metric: str = order.get("metric") or ""
+        self._scores: list[float] = []
+        self._metric_error = ""
         self._losses: list[Any] = []
         self._outputs: list[list[Digest]] = []
         self._scaled: list[tuple[weakref.ref[Any], Any, Any]] = []
@@ -148,6 +152,8 @@ class CheckResults(Task):
                 args, kwargs = (references.widened(self._torch, given, self._reference) for given in (args, kwargs))
             output = make(call, module, args, kwargs)
             self._safely(self._after, before, output)
+            if self._metric:
+                self._safely(self._score, output, args, kwargs)
             return output
 
         return around
@@ -177,12 +183,9 @@ class CheckResults(Task):
         if self._still:
             references.still(torch, module)
         if self._reference is not None:
-            references.exactly(torch)
             references.widen(torch, module, self._reference)
         if self._nudge:
             references.nudge(torch, module, self._nudge, self._nudged)
-            if self.order.get("nudge_outputs"):
-                references.nudge_outputs(torch, module, self._nudge)
         if self._still and self._parts is None and not is_capturing(torch):
             self._parts = references.Parts(torch, module)
 
@@ -204,6 +207,18 @@ class CheckResults(Task):
             not self.program.steps.optimizers or self._num_calls >= PATIENCE * self._num_values
         ):
             self._read()
+
+    def _score(self, output: Any, args: Any, kwargs: Any) -> None:
+        name, _, function = self._metric.partition(":")
+        try:
+            with self._torch.no_grad():
+                found = getattr(import_module(name), function)(output, *args, **kwargs)
+            found = found.tolist() if hasattr(found, "tolist") else found
+            self._scores += [float(score) for score in (found if isinstance(found, (list, tuple)) else [found])]
+        except Exception as error:
+            if by_a_signal(error):
+                raise
+            self._metric, self._metric_error = "", "%s: %s" % (type(error).__name__, error)
 
     # What there is
 
@@ -228,4 +243,6 @@ class CheckResults(Task):
             precision=self._precision,
             num_captured=self._num_captured,
             parts=parts,
+            metric=self._scores,
+            metric_error=self._metric_error,
         )

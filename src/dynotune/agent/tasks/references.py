@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 
-from ..core.annotations import Any, Args, Iterator, Kwargs
+from ..core.annotations import Any, Args, Kwargs
 from ..core.covers import covers
 from .digests import Digest, digests_of, is_plain, local
 
@@ -24,7 +24,13 @@ def still(torch: Any, module: Any) -> None:
 
 
 def widen(torch: Any, module: Any, dtype: Any) -> None:
-    """Let parameters and buffers of floating point be of `dtype`; the optimizer's stay the same objects."""
+    """Let parameters and buffers of floating point be of `dtype`; the optimizer's stay the same objects.
+
+    Products of float32 are such from here on.
+    """
+    if dtype is torch.float32:
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False
     with torch.inference_mode(False), torch.no_grad():
         module.to(dtype)
 
@@ -51,30 +57,22 @@ def without_autocast(torch: Any) -> None:
         made._enabled = False
 
 
-def exactly(torch: Any) -> None:
-    """Let products of float32 be products of float32."""
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
-
-
 def nudge(torch: Any, module: Any, share: float, known: set[int]) -> None:
-    """Move each weight by `share` of itself, up or down by its place: nothing is drawn. `known`: moved already."""
+    """Move each weight by `share` of itself, and from here on what each innermost module gives, as if rounded.
+
+    Up or down by the place of an element: nothing is drawn. `known`: weights that are moved already.
+    """
+
+    def moved(_: Any, __: Any, output: Any) -> Any:
+        is_plain_one = isinstance(output, torch.Tensor) and is_plain(torch, output)
+        return output * _nudges(torch, output, share) if is_plain_one else None
+
     with torch.inference_mode(False), torch.no_grad():
         for parameter in module.parameters():
             weight = local(parameter)
             if is_plain(torch, weight) and id(parameter) not in known:
                 known.add(id(parameter))
                 weight.mul_(_nudges(torch, weight, share))
-
-
-def nudge_outputs(torch: Any, module: Any, share: float) -> None:
-    """From here on move what each innermost module gives as well, as kernels of that precision round it."""
-
-    def moved(_: Any, __: Any, output: Any) -> Any:
-        if isinstance(output, torch.Tensor) and is_plain(torch, output):
-            return output * _nudges(torch, output, share)
-        return None
-
     for part in module.modules():
         if next(part.children(), None) is None:
             part.register_forward_hook(moved)
@@ -94,40 +92,25 @@ def copied(torch: Any, module: Any, args: Args, kwargs: Kwargs, share: float) ->
     double = torch.float64
     reference = copy.deepcopy(module)
     widen(torch, reference, double)
-    with torch.autocast(_device(module), enabled=False):
-        exact = digests_of(torch, reference(*widened(torch, args, double), **widened(torch, kwargs, double)))
+    exact = digests_of(torch, reference(*widened(torch, args, double), **widened(torch, kwargs, double)))
     rounding = reference = copy.deepcopy(module)  # one copy at a time
     nudge(torch, rounding, share, set())
-    nudge_outputs(torch, rounding, share)
     return exact, digests_of(torch, rounding(*args, **kwargs))
 
 
-def _device(module: Any) -> str:
-    return next((parameter.device.type for parameter in module.parameters()), "cpu")
-
-
 class Parts:
-    """What each module inside of one gives in a call, in the order in which they end. `module` runs eagerly."""
+    """What each module inside of one gives in a call, in the order in which they end."""
 
     def __init__(self, torch: Any, module: Any) -> None:
-        self._torch = torch
         self.found: list[tuple[str, list[Digest]]] = []
-        self._hooks = [part.register_forward_hook(self._note(name)) for name, part in _inner(module)]
+        # One that is compiled would be compiled anew.
+        is_eager = all(not hasattr(one, "_orig_mod") and one._compiled_call_impl is None for one in module.modules())
+        inner = [(name, part) for name, part in module.named_modules() if name and is_eager]
+        self._hooks = [part.register_forward_hook(self._note(torch, name)) for name, part in inner[:MOST_PARTS]]
 
-    def _note(self, name: str) -> Any:
-        def note(_: Any, __: Any, output: Any) -> None:
-            if len(self.found) < MOST_PARTS:
-                self.found.append((name, digests_of(self._torch, output)))
-
-        return note
+    def _note(self, torch: Any, name: str) -> Any:
+        return lambda _, __, output: self.found.append((name, digests_of(torch, output)))
 
     def end(self) -> None:
         for hook in self._hooks:
             hook.remove()
-
-
-def _inner(module: Any) -> Iterator[tuple[str, Any]]:
-    """Inner modules and their names; none of what is compiled, which would be compiled anew."""
-    if any(hasattr(part, "_orig_mod") or part._compiled_call_impl is not None for part in module.modules()):
-        return
-    yield from ((name, part) for name, part in module.named_modules() if name)

@@ -51,6 +51,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
         draws: kinds of devices from whose generators its modules drew.
         precision: that it computes in, as far as it could be seen.
         num_captured: values inside CUDA graphs that were being captured; they were not looked at.
+        metric: of the calls, in order; `metric_error`: why there is none.
+        peak_bytes: of device memory.
         parts: what modules inside the first one gave in its first call, in the order in which they ended.
     """
 
@@ -61,6 +63,9 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     precision: str = ""
     num_captured: int = 0
     parts: list[tuple[str, list[Digest]]] = []
+    metric: list[float] = []
+    metric_error: str = ""
+    peak_bytes: int | None = None
 
     @property
     def num_values(self) -> int:
@@ -111,7 +116,7 @@ def _against_itself(own: Own, run: RunSpec, folder: Path, facts: Facts, limit_s:
     return None
 
 
-def refer(own: Own, rounding: float, run: RunSpec, folder: Path, facts: Facts, limit_s: float) -> None:
+def refer(own: Own, rounding: float, run: RunSpec, folder: Path, facts: Facts, limit_s: float = LIMIT_S) -> None:
     """Run the baseline in float64 and, where it fails in that, in float32; and once rounded as an arm promises."""
 
     def tried(name: str, **how: Any) -> Readings | Unknown:
@@ -128,7 +133,7 @@ def refer(own: Own, rounding: float, run: RunSpec, folder: Path, facts: Facts, l
         if isinstance(own.reference, Unknown) and any(reading.precision in HALVES for reading in own.first):
             own.reference_type, own.reference = "float32", tried("float32", reference="float32")
     if not isinstance(own.reference, Unknown) and rounding not in own.rounded:
-        own.rounded[rounding] = tried(f"rounded-{rounding:.0e}", nudge=rounding, nudge_outputs=True)
+        own.rounded[rounding] = tried(f"rounded-{rounding:.0e}", nudge=rounding)
 
 
 def guard(
@@ -277,8 +282,8 @@ def _by_reference(key: str, own: Own, arm: Readings, tolerance: Tolerance) -> Gu
     found = []
     for reference, ours, moved, mine in sides:
         apart = [_apart(reference, one) for one in (mine, ours, moved)]
-        judged = noise.judge(*(one.signed for one in apart))
-        if judged is None or judged.own > MOST_ALLOWED:
+        judged, plainly = noise.judge(*(one.signed for one in apart)), noise.judge(*(one.signed for one in apart[:2]))
+        if judged is None or plainly is None or judged.own > MOST_ALLOWED:
             return None
         # A value that is a number in the baseline and none in the arm is wrong, whatever the reference says.
         num_not_finite = _apart(ours, mine).num_not_finite
@@ -305,22 +310,24 @@ def _by_reference(key: str, own: Own, arm: Readings, tolerance: Tolerance) -> Gu
                 reference=own.reference_type,
                 ratio=judged.ratio,
                 ci=judged.ci,
+                error_ci=judged.error_ci,
+                baseline_error=plainly.own,
+                no_worse=plainly.verdict == "no worse",
                 module=module,
             )
         )
     return min(found, key=lambda one: (one.ok, -(one.ratio or 0.0)))
 
 
-def _first_departure(reference: Reading, ours: Reading, moved: Reading, mine: Reading) -> str:
-    exact = dict(reference.parts)
-
-    def errors(one: Reading) -> list[tuple[str, float | None]]:
-        return [(name, outputs_apart([exact[name]], [call]).signed[0]) for name, call in one.parts if name in exact]
-
-    largest: dict[str, float] = {}
-    for name, error in [*errors(ours), *errors(moved)]:
-        largest[name] = max(largest.get(name, 0.0), error or 0.0)
-    return noise.first_departure(errors(mine), largest)
+def _first_departure(*sides: Reading) -> str:
+    """Return the first module whose error rounding does not explain. `sides`: reference, baseline, rounded, arm."""
+    exact, ours, moved, mine = (dict(one.parts) for one in sides)
+    for name in mine:
+        if name in exact and name in ours and name in moved:
+            error, *others = (outputs_apart([exact[name]], [one[name]]).signed[0] or 0.0 for one in (mine, ours, moved))
+            if error > noise.NO_WORSE * (max(others) + noise.NOTHING):
+                return name
+    return ""
 
 
 def _reason_by_reference(
@@ -350,7 +357,9 @@ def _reason(what: str, worst: LargestDifference, tolerance: Tolerance, num_not_f
 
 
 def _without(reference: Readings | Unknown | None) -> str:
-    return f" No run in float64 could tell: {reference.reason}." if isinstance(reference, Unknown) else ""
+    if isinstance(reference, Unknown):
+        return f" No run in float64 could tell: {reference.reason}."
+    return " Errors against a run in float64 leave it open." if reference else ""
 
 
 def _percent(share: float) -> str:
@@ -416,6 +425,7 @@ def readings(records: Sequence[Record]) -> Readings | Unknown:
 def _reading(event: dict[str, Any], record: Record) -> Reading:
     values = "losses" if event.get("what") == "losses" else "outputs"
     try:
-        return document.convert({**event, values: event.get("values")}, Reading)
+        peak_bytes = (record.last("memory") or {}).get("peak_device_bytes")
+        return document.convert({**event, values: event.get("values"), "peak_bytes": peak_bytes}, Reading)
     except (ValueError, TypeError) as error:
         raise RecordError(f"{record.path} is damaged: what it says of results is not as we write it.") from error

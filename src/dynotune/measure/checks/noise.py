@@ -30,7 +30,7 @@ class Judgement(NamedTuple):
     """How errors of an arm compare with those that rounding explains.
 
     Args:
-        error, own: typical, geometric means over the values.
+        error, own: typical, geometric means over the values. `error_ci`: of `error`, as `ci`.
         ratio, ci: of the arm's errors over the others, value by value; `ci` None for fewer than two values.
         beyond: the index of a value that no rounding explains.
     """
@@ -41,6 +41,7 @@ class Judgement(NamedTuple):
     ratio: float
     ci: tuple[float, float] | None
     beyond: int | None = None
+    error_ci: tuple[float, float] | None = None
 
 
 def judge(arm: Errors, baseline: Errors, rounded: Errors | None = None) -> Judgement | None:
@@ -69,6 +70,11 @@ def judge(arm: Errors, baseline: Errors, rounded: Errors | None = None) -> Judge
         _, _, reach = mean_of(units)
         low, high = mean - reach, mean + reach
         ci = (math.exp(low), math.exp(high))
+    typical, own = (math.fsum(math.log(one[side]) for one in kept) / len(kept) for side in (1, 2))
+    error_ci = None
+    if len(kept) > 1:
+        _, _, reach = mean_of([math.log(mine) for _, mine, _ in kept])
+        error_ci = (math.exp(typical - reach), math.exp(typical + reach))
     most = BEYOND * max(noise for _, _, noise in kept)
     beyond = next((at for at, mine, _ in kept if mine > most), None)
     verdict: Literal["no worse", "worse", "undecided"] = "undecided"
@@ -76,16 +82,4 @@ def judge(arm: Errors, baseline: Errors, rounded: Errors | None = None) -> Judge
         verdict = "worse"
     elif high <= math.log(NO_WORSE) or max(logs) <= 0:
         verdict = "no worse"
-    error, own = (math.exp(statistics.fmean(math.log(one[side]) for one in kept)) for side in (1, 2))
-    return Judgement(verdict, error, own, math.exp(mean), ci, beyond)
-
-
-def first_departure(arm: Sequence[tuple[str, float | None]], noise: dict[str, float]) -> str:
-    """Return the first module whose error lies beyond what rounding explains; "" without one.
-
-    `arm`: the errors of modules, in the order in which they end. `noise`: by module, the error that rounding explains.
-    """
-    for name, error in arm:
-        if error is not None and name in noise and error > NO_WORSE * (noise[name] + NOTHING):
-            return name
-    return ""
+    return Judgement(verdict, math.exp(typical), math.exp(own), math.exp(mean), ci, beyond, error_ci)

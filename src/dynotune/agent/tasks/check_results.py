@@ -151,9 +151,9 @@ class CheckResults(Task):
             if self._reference is not None:
                 args, kwargs = (references.widened(self._torch, given, self._reference) for given in (args, kwargs))
             output = make(call, module, args, kwargs)
-            self._safely(self._after, before, output)
             if self._metric:
-                self._safely(self._score, output, args, kwargs)
+                self._score(output, args, kwargs)
+            self._safely(self._after, before, output)
             return output
 
         return around

@@ -8,6 +8,8 @@ from ..core.errors import by_a_signal
 from .digests import Digest, digests_of, fields_of, precision_of, random_states
 from .references import copied
 
+NAMES = ("baseline", "candidate", "redrawn", "reference", "rounded")
+
 
 class ResultsWithin:
     """Digests of what the first calls of an arm give, and of the same calls without it.
@@ -23,11 +25,7 @@ class ResultsWithin:
 
     def __init__(self, program: Program, num_calls: int, rounding: float = 0.0) -> None:
         self._program, self._num_left, self._rounding = program, num_calls, rounding
-        self._reference: list[list[Digest]] = []
-        self._rounded: list[list[Digest]] = []
-        self._plain: list[list[Digest]] = []
-        self._redrawn: list[list[Digest]] = []
-        self._with_arm: list[list[Digest]] = []
+        self._found: dict[str, list[list[Digest]]] = {name: [] for name in NAMES}
         self._draws: set[str] = set()
         self._precision = ""
 
@@ -65,10 +63,9 @@ class ResultsWithin:
         if on_device:
             torch.cuda.set_rng_state_all(on_device)
         output = with_it()
-        self._plain.append(plain)
-        self._with_arm.append(digests_of(torch, output))
         self._draws |= drawn
-        self._redrawn.append(redrawn)
+        for name, digests in zip(NAMES, (plain, digests_of(torch, output), redrawn)):
+            self._found[name].append(digests)
         return output
 
     def _refer(self, module: Any, args: Args, kwargs: Kwargs) -> None:
@@ -80,17 +77,19 @@ class ResultsWithin:
             if by_a_signal(error):
                 raise
             free_memory(torch, error)
-            self._rounding, self._reference, self._rounded = 0.0, [], []
+            self._rounding, self._found["reference"] = 0.0, []
         else:
-            self._reference.append(exact)
-            self._rounded.append(rounded)
+            self._found["reference"].append(exact)
+            self._found["rounded"].append(rounded)
 
     def read(self) -> dict[str, Any] | None:
         """Return the comparison as fields of an event; None if no call could be compared."""
-        if not self._with_arm:
+        found = dict(self._found)
+        if not found["candidate"]:
             return None
-        found = {"baseline": self._plain, "redrawn": self._redrawn if self._draws else [], "candidate": self._with_arm}
-        if len(self._reference) == len(self._plain):
-            found.update(reference=self._reference, rounded=self._rounded)
+        if len(found["reference"]) < len(found["candidate"]):
+            found["reference"] = found["rounded"] = []
+        if not self._draws:
+            found["redrawn"] = []
         fields: dict[str, Any] = {name: [fields_of(call) for call in calls] for name, calls in found.items()}
         return {**fields, "draws": sorted(self._draws), "precision": self._precision}

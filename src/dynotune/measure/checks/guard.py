@@ -22,7 +22,7 @@ from dynotune.launch.process import fresh_folder
 from dynotune.launch.records import Record
 from dynotune.measure.checks import noise
 from dynotune.measure.checks.differences import Apart, Digest, LargestDifference, judge, losses_apart, outputs_apart
-from dynotune.measure.checks.tolerance import Tolerance, allowed, guarded
+from dynotune.measure.checks.tolerance import BY_PRECISION, Tolerance, allowed, guarded
 from dynotune.measure.live.arm_run import run_settings
 from dynotune.measure.live.outcome import refuse_rejected
 from dynotune.schema import document
@@ -35,13 +35,9 @@ from dynotune.schema.task import CheckResults
 
 NUM_VALUES = 24
 PLAIN = CheckResults(num_values=NUM_VALUES, still=True)
-HALVES = ("bfloat16", "float16", "tf32")
 LIMIT_S = 900.0
 MOST_ALLOWED = 0.5
 """Where a program's own losses lie so far apart that this much would pass, nothing can be said."""
-
-
-NO_DIFFERENCE = LargestDifference(0.0, 0.0, 0.0, "no value")
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +126,7 @@ def refer(own: Own, rounding: float, run: RunSpec, folder: Path, facts: Facts, l
         own.reference = Unknown("its modules draw random numbers, which other kernels draw otherwise")
     if own.reference is None:
         own.reference = tried("float64", reference="float64")
-        if isinstance(own.reference, Unknown) and any(reading.precision in HALVES for reading in own.first):
+        if isinstance(own.reference, Unknown) and any(reading.precision in BY_PRECISION for reading in own.first):
             own.reference_type, own.reference = "float32", tried("float32", reference="float32")
     if not isinstance(own.reference, Unknown) and rounding not in own.rounded:
         own.rounded[rounding] = tried(f"rounded-{rounding:.0e}", nudge=rounding)
@@ -249,7 +245,8 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readi
     num_values = min(len(mine.signed) for mine in apart)
     if not num_values or not (known or num_not_finite):
         return Unknown(f"no {what} were seen that could be compared")
-    worst = max(known, key=lambda one: one.difference / one.allowed, default=NO_DIFFERENCE)
+    none = LargestDifference(0.0, 0.0, 0.0, "no value")
+    worst = max(known, key=lambda one: one.difference / one.allowed, default=none)
     if worst.ok and worst.allowed > MOST_ALLOWED and not num_not_finite:
         source = "rounding errors alone move" if nudged else "under one seed, runs of the program itself move"
         return Unknown(f"{source} its {what} by {worst.own:.0%}: beside that nothing can be seen")
@@ -281,20 +278,15 @@ def _by_reference(key: str, own: Own, arm: Readings, tolerance: Tolerance) -> Gu
         return None
     found = []
     for reference, ours, moved, mine in sides:
-        apart = [_apart(reference, one) for one in (mine, ours, moved)]
-        judged, plainly = noise.judge(*(one.signed for one in apart)), noise.judge(*(one.signed for one in apart[:2]))
-        if judged is None or plainly is None or judged.own > MOST_ALLOWED:
-            return None
-        # A value that is a number in the baseline and none in the arm is wrong, whatever the reference says.
-        num_not_finite = _apart(ours, mine).num_not_finite
+        apart = [_apart(reference, one).signed for one in (mine, ours, moved)]
+        judged, plainly = noise.judge(*apart), noise.judge(*apart[:2])
         num_missing = max(0, ours.num_values - mine.num_values)
-        is_ok = judged.verdict == "no worse" and not num_not_finite and not num_missing
-        if judged.verdict == "undecided" and not num_not_finite and not num_missing:
+        if judged is None or plainly is None or judged.own > MOST_ALLOWED or _apart(ours, mine).num_not_finite:
             return None
+        if judged.verdict == "undecided" and not num_missing:
+            return None
+        is_ok = judged.verdict == "no worse" and not num_missing
         module = "" if is_ok else _first_departure(reference, ours, moved, mine)
-        reason = _reason_by_reference(what, judged, own.reference_type, tolerance, num_missing, module)
-        if num_not_finite:
-            reason = _reason(what, NO_DIFFERENCE, tolerance, num_not_finite, "")
         found.append(
             Guarded(
                 arm=key,
@@ -305,8 +297,7 @@ def _by_reference(key: str, own: Own, arm: Readings, tolerance: Tolerance) -> Gu
                 num_values=min(ours.num_values, mine.num_values),
                 ok=is_ok,
                 where="" if judged.beyond is None else f"value {judged.beyond + 1}",
-                num_not_finite=num_not_finite,
-                reason=reason,
+                reason=_reason_by_reference(what, judged, own.reference_type, tolerance, num_missing, module),
                 reference=own.reference_type,
                 ratio=judged.ratio,
                 ci=judged.ci,
@@ -335,14 +326,12 @@ def _reason_by_reference(
 ) -> str:
     if num_missing:
         return f"{num_missing} of the {what} that the baseline computes are missing."
-    error = f"{what.capitalize()} lie {_percent(judged.error)} from {reference}"
-    explained = f"rounding explains {_percent(judged.own)} ({tolerance.why})"
-    if judged.verdict == "no worse":
-        return f"{error}; {explained}: no worse."
-    where = f", from module {module} on" if module else ""
+    ends = {"no worse": "no worse", "worse": f"worse by {judged.ratio:.3g} times"}[judged.verdict]
     if judged.beyond is not None:
-        return f"{error}, and value {judged.beyond + 1} lies beyond what rounding explains ({tolerance.why}){where}."
-    return f"{error}; {explained}: worse by {judged.ratio:.3g} times{where}."
+        ends = f"value {judged.beyond + 1} lies beyond that"
+    where = f", from module {module} on" if module else ""
+    explained = f"rounding explains {_percent(judged.own)} ({tolerance.why})"
+    return f"{what.capitalize()} lie {_percent(judged.error)} from {reference}; {explained}: {ends}{where}."
 
 
 def _reason(what: str, worst: LargestDifference, tolerance: Tolerance, num_not_finite: int, source: str) -> str:

@@ -26,25 +26,29 @@ NOTHING = 2.0**-24
 Errors = Sequence[float | None]
 
 
+Interval = tuple[float, float]
+
+
 class Judgement(NamedTuple):
     """How errors of an arm compare with those that rounding explains.
 
     Args:
-        error, own: typical, geometric means over the values. `error_ci`: of `error`, as `ci`.
-        ratio, ci: of the arm's errors over the others, value by value; `ci` None for fewer than two values.
+        error, own: typical, geometric means over the values.
+        ratio: of the arm's errors over the others, value by value.
+        error_ci, ci: of `error` and `ratio`, at 95%; None for fewer than two values.
         beyond: the index of a value that no rounding explains.
     """
 
     verdict: Literal["no worse", "worse", "undecided"]
     error: float
+    error_ci: Interval | None
     own: float
     ratio: float
-    ci: tuple[float, float] | None
-    beyond: int | None = None
-    error_ci: tuple[float, float] | None = None
+    ci: Interval | None
+    beyond: int | None
 
 
-def judge(arm: Errors, baseline: Errors, rounded: Errors | None = None) -> Judgement | None:
+def judge(arm: Errors, baseline: Errors, rounded: Errors = ()) -> Judgement | None:
     """Compare the errors of an arm, value by value, with those of the baseline; None without any.
 
     `no worse` if the interval of the ratio ends below `NO_WORSE`, or no error is larger than the other; `worse` if it
@@ -53,33 +57,34 @@ def judge(arm: Errors, baseline: Errors, rounded: Errors | None = None) -> Judge
     Args:
         rounded: of a baseline that rounds as the arm promises.
     """
-    kept: list[tuple[int, float, float]] = []
-    for at, (mine, ours) in enumerate(zip(arm, baseline, strict=False)):
-        other = rounded[at] if rounded is not None and at < len(rounded) else None
-        if mine is not None and ours is not None:
-            kept.append((at, abs(mine) + NOTHING, max(abs(ours), abs(other or 0.0)) + NOTHING))
+    kept = [
+        (at, abs(mine) + NOTHING, max(abs(ours), abs(other or 0.0)) + NOTHING)
+        for at, (mine, ours, other) in enumerate(itertools.zip_longest(arm, baseline, rounded))
+        if mine is not None and ours is not None
+    ]
     if not kept:
         return None
-    logs = [math.log(mine / noise) for _, mine, noise in kept]
-    num_units = min(NUM_UNITS, len(logs))
-    cuts = [len(logs) * unit // num_units for unit in range(num_units + 1)]
-    units = [statistics.fmean(logs[begin:end]) for begin, end in itertools.pairwise(cuts)]
-    mean, ci = statistics.fmean(units), None
-    low = high = math.inf
-    if len(units) > 1:
-        _, _, reach = mean_of(units)
-        low, high = mean - reach, mean + reach
-        ci = (math.exp(low), math.exp(high))
-    typical, own = (math.fsum(math.log(one[side]) for one in kept) / len(kept) for side in (1, 2))
-    error_ci = None
-    if len(kept) > 1:
-        _, _, reach = mean_of([math.log(mine) for _, mine, _ in kept])
-        error_ci = (math.exp(typical - reach), math.exp(typical + reach))
+    ratio, ci = _typical([mine / noise for _, mine, noise in kept])
+    error, error_ci = _typical([mine for _, mine, _ in kept])
+    own, _ = _typical([noise for _, _, noise in kept])
     most = BEYOND * max(noise for _, _, noise in kept)
     beyond = next((at for at, mine, _ in kept if mine > most), None)
     verdict: Literal["no worse", "worse", "undecided"] = "undecided"
-    if beyond is not None or (ci is not None and low > 0 and mean > math.log(NO_WORSE)):
+    if beyond is not None or (ci is not None and ci[0] > 1 and ratio > NO_WORSE):
         verdict = "worse"
-    elif high <= math.log(NO_WORSE) or max(logs) <= 0:
+    elif (ci is not None and ci[1] <= NO_WORSE) or all(mine <= noise for _, mine, noise in kept):
         verdict = "no worse"
-    return Judgement(verdict, math.exp(typical), math.exp(own), math.exp(mean), ci, beyond, error_ci)
+    return Judgement(verdict, error, error_ci, own, ratio, ci, beyond)
+
+
+def _typical(values: Sequence[float]) -> tuple[float, Interval | None]:
+    """The geometric mean and its interval, from means of consecutive values."""
+    logs = [math.log(value) for value in values]
+    num_units = min(NUM_UNITS, len(logs))
+    cuts = [len(logs) * unit // num_units for unit in range(num_units + 1)]
+    units = [statistics.fmean(logs[begin:end]) for begin, end in itertools.pairwise(cuts)]
+    mean = statistics.fmean(units)
+    if len(units) < 2:
+        return math.exp(mean), None
+    _, _, reach = mean_of(units)
+    return math.exp(mean), (math.exp(mean - reach), math.exp(mean + reach))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dynotune.report.explanation import explanation_report
     from dynotune.report.memory_account import memory_report
     from dynotune.report.plain_console import console
+    from dynotune.report.precision import precision_report
     from dynotune.report.recipe import recipe_report, verification_report
     from dynotune.report.terminal import Progress, comparison_table
 
@@ -33,6 +34,7 @@ __all__ = [
     "export",
     "layout",
     "memory_report",
+    "precision_report",
     "recipe_report",
     "startup",
     "study",
@@ -50,6 +52,7 @@ __getattr__ = lazy_face(
         "examination_report": "doctor",
         "explanation_report": "explanation",
         "memory_report": "memory_account",
+        "precision_report": "precision",
         "recipe_report": "recipe",
         "verification_report": "recipe",
     },

@@ -7,7 +7,7 @@ WORKERS ?= 4
 # pip runs only when what it would install changed.
 STAMP  := .venv/.installed-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint tests test-long test-gpu attack test-versions findings claims runtime-reference install clean
+.PHONY: demo test lint tests test-long test-gpu attack test-versions findings claims runtime-reference docs install clean
 
 demo: install
 	$(BIN)/dynotune demo
@@ -53,6 +53,12 @@ claims: install
 runtime-reference: install
 	$(BIN)/python tools/runtime_page.py > docs/reference/runtime.md
 
+# The site in .site, strict: a dead link or anchor fails. Only pip needs the network.
+docs:
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet 'mkdocs>=1.6,<2' 'mkdocs-material>=9.7,<10'
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
+
 install: $(STAMP)
 
 # torch is the user's: named here, never among the package's dependencies. The environment that runs
@@ -67,4 +73,4 @@ $(STAMP):
 	@touch $@
 
 clean:
-	rm -rf .venv .versions
+	rm -rf .venv .versions .venv-docs .site

@@ -7,7 +7,7 @@ WORKERS ?= 4
 # pip runs only when what it would install changed.
 STAMP  := .venv/.installed-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint tests test-long test-gpu attack test-versions findings runtime-reference install clean
+.PHONY: demo test lint tests test-long test-gpu attack test-versions findings claims runtime-reference docs install clean
 
 demo: install
 	$(BIN)/dynotune demo
@@ -45,9 +45,19 @@ test-versions: install
 findings: install
 	$(BIN)/python tools/findings_page.py > docs/reference/findings.md
 
+# The page of claims is made from the claims and the bundles among the results.
+claims: install
+	$(BIN)/python tools/claims_page.py > docs/reference/claims.md
+
 # The runtime's reference is made from its docstrings.
 runtime-reference: install
 	$(BIN)/python tools/runtime_page.py > docs/reference/runtime.md
+
+# The site in .site, strict: a dead link or anchor fails. Only pip needs the network.
+docs:
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet 'mkdocs>=1.6,<2' 'mkdocs-material>=9.7,<10'
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 
 install: $(STAMP)
 
@@ -63,4 +73,4 @@ $(STAMP):
 	@touch $@
 
 clean:
-	rm -rf .venv .versions
+	rm -rf .venv .versions .venv-docs .site

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from dynotune import doctor
-from dynotune.doctor import folklore
+from dynotune.claims import all_claims
 from dynotune.report.explanation import SCOPES, parts_of
-from dynotune.schema.explanation import Explained, Folklore
+from dynotune.schema.claims import Claim
+from dynotune.schema.explanation import Explained
 
 HEAD = """# Findings
 
 All that `dynotune doctor` and `dynotune diagnose` may find, family by family. `dynotune explain ID` shows one of them
-in the terminal. How shares and severities are defined stands in [the reference of diagnoses](diagnosis.md).
+in the terminal. [Claims](claims.md) are advice that bears on them. How shares and severities are defined stands in
+[the reference of diagnoses](diagnosis.md).
 
 This page is made from the rules themselves: `make findings` writes it.
-"""
-FOLKLORE_HEAD = """
-## Popular remedies
-
-These are often recommended, and do not do what is said of them. `dynotune doctor --about WORD` answers with these, and
-`doctor` mentions one where its traces stand on the machine.
 """
 
 
@@ -28,35 +24,25 @@ def page() -> str:
     """The page as it should be: families by name, whichever was imported first."""
     rules = sorted(doctor.all_rules().values(), key=lambda rule: rule.family)
     findings = [doctor.explained(rule) for rule in rules]
-    return findings_page(findings, [entry.folklore for entry in folklore.entries()])
+    return findings_page(findings, all_claims())
 
 
-def findings_page(findings: Sequence[Explained], folklore: Sequence[Folklore]) -> str:
+def findings_page(findings: Sequence[Explained], claims: Sequence[Claim]) -> str:
     lines = [HEAD]
     for family in dict.fromkeys(finding.family for finding in findings):
         lines.append(f"\n## {family.replace('_', ' ').capitalize()}\n")
-        lines += [_section(finding) for finding in findings if finding.family == family]
-    lines.append(FOLKLORE_HEAD)
-    lines += [_belief(each) for each in folklore]
+        lines += [_section(finding, claims) for finding in findings if finding.family == family]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _section(finding: Explained) -> str:
+def _section(finding: Explained, claims: Sequence[Claim]) -> str:
     rows = {**parts_of(finding), "judged from": SCOPES[finding.scope]}
     rows["explains"] = ", ".join(f"[`{id_}`](#{id_})" for id_ in finding.explains)
     rows["settings worth proving"] = ", ".join(f"`{setting}`" for setting in finding.settings)
-    return _entry(f"### `{finding.id}`", finding.title, rows)
-
-
-def _belief(folklore: Folklore) -> str:
-    rows = {"does": folklore.does, "does not": folklore.does_not, "instead": folklore.instead}
-    rows |= {"source": folklore.source, "bears on": ", ".join(f"`{id_}`" for id_ in folklore.bears_on)}
-    return _entry(f"### {folklore.id}", f"“{folklore.claim}”", rows)
-
-
-def _entry(heading: str, text: str, rows: Mapping[str, str]) -> str:
+    bearing = [claim.id for claim in claims if finding.id in claim.bears_on]
+    rows["claims"] = ", ".join(f"[`{id_}`](claims.md#{id_})" for id_ in bearing)
     listed = [f"- **{name.capitalize()}**: {told}" for name, told in rows.items() if told]
-    return "\n".join([f"{heading}\n", f"{text}\n", *listed]) + "\n"
+    return "\n".join([f"### `{finding.id}`\n", f"{finding.title}\n", *listed]) + "\n"
 
 
 if __name__ == "__main__":

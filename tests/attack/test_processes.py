@@ -10,7 +10,7 @@ import pytest
 from . import processes
 from .processes import FAULTS, SCENES, World, attack, drawn
 
-NUM_FAULTS = 3
+NUM_FAULTS = 2
 
 
 def test_nothing_is_left_or_lost_after_a_few_faults():

@@ -35,15 +35,15 @@ def step():
     time.sleep(0.01)
 """
 TRAIN = STEPS + "for _ in range(100_000):\n    step()\n"
-# Steps without an optimizer, for tests whose subject is not the step: torch imports its compiler for the first
-# optimizer, and that takes as long as importing torch.
+# Steps without torch, whose import is most of a small program, for tests whose subject is not the step. To be run with
+# MARKED.
 CALLS = """
-import time, torch
-net = torch.nn.Linear(8, 8).requires_grad_(False)
+import time, dynotune
 def step():
-    net(torch.randn(4, 8))
     time.sleep(0.01)
+    dynotune.step()
 """
+MARKED = ("--step-function", "dynotune.step")
 CALL = CALLS + "for _ in range(100_000):\n    step()\n"
 
 
@@ -96,7 +96,8 @@ class User:
     def trains(self, program: str, *options: str) -> subprocess.CompletedProcess[str]:
         """Compare on the Python text `program`."""
         self.write("train.py", program)
-        return self.compares(*options, "--", sys.executable, "train.py")
+        marked = MARKED if CALLS in program else ()
+        return self.compares(*marked, *options, "--", sys.executable, "train.py")
 
     def comparison_folder(self) -> Path:
         (found,) = self.runs.glob("*/comparison.json")

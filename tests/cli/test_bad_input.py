@@ -14,7 +14,7 @@ from dynotune.probe.facts.host import usable_cpus
 from dynotune.schema.errors import UsageError
 from dynotune.schema.setting import Setting
 
-from .conftest import CALL, CALLS, TRAIN, User
+from .conftest import CALL, CALLS, MARKED, TRAIN, User
 
 PYTHON = sys.executable
 
@@ -183,7 +183,7 @@ def test_a_command_that_is_not_python_is_told(user):
 
 def test_a_python_that_switches_the_agent_off_is_told(user):
     user.write("train.py", CALL.replace("100_000", "30"))
-    said(user.compares("--", PYTHON, "-I", "train.py"), 3, "No Python of this command", "-I")
+    said(user.compares(*MARKED, "--", PYTHON, "-I", "train.py"), 3, "No Python of this command", "-I")
 
 
 def test_a_command_that_never_imports_torch_is_told(user):
@@ -236,7 +236,7 @@ def test_a_command_with_fewer_steps_than_the_window_is_told_how_many(user):
 
 def test_a_command_that_is_over_in_a_moment_is_refused(user):
     user.write("train.py", CALLS.replace("0.01)\n", "0)\n") + "for _ in range(40):\n    step()\n")
-    words = ["compare", "env.A=1", "--no-lock", "--run-dir", str(user.runs), "--", PYTHON, "train.py"]
+    words = ["compare", "env.A=1", *MARKED, "--no-lock", "--run-dir", str(user.runs), "--", PYTHON, "train.py"]
     said(user.types(*words), 3, "too short to tell", "run longer")
 
 
@@ -247,7 +247,7 @@ def test_a_command_that_goes_on_in_the_background_is_told_so(user):
 
 def test_a_shell_that_leaves_its_work_in_the_background_is_told_so(user):
     user.write("train.py", CALL)
-    said(user.compares("--", "bash", "-c", f"{PYTHON} train.py & exit 0"), 3, "background")
+    said(user.compares(*MARKED, "--", "bash", "-c", f"{PYTHON} train.py & exit 0"), 3, "background")
 
 
 def test_no_setting_is_nothing_to_compare(user):

@@ -18,7 +18,7 @@ from dynotune.schema.comparison import Comparison
 from dynotune.schema.recipe import Header, Recipe
 from dynotune.schema.run import Run
 
-from .conftest import CALLS, User, has_typed
+from .conftest import CALLS, MARKED, User, has_typed
 
 WORD, FOLDER, SCRIPT = (os.fsdecode(name) for name in (b"arg\xff", b"dir\xfe", b"tr\xe9.py"))
 SAYS = r"""
@@ -52,7 +52,9 @@ def typed(user: User, *words: str) -> tuple[int, bytes, bytes]:
 def test_a_command_of_bytes_runs_and_is_recorded_byte_for_byte(elsewhere):
     command = [sys.executable, SCRIPT, WORD, "12"]
     setting = os.fsdecode(b"env.VALUE=\xe9")
-    code, out, err = typed(elsewhere, "run", "--set", setting, "--run-dir", str(elsewhere.runs), "--", *command)
+    code, out, err = typed(
+        elsewhere, "run", *MARKED, "--set", setting, "--run-dir", str(elsewhere.runs), "--", *command
+    )
     assert (code, out) == (0, b"said \xff\x1b[31m arg\xff \xe9\n"), err
     (folder,) = elsewhere.runs.iterdir()
     run = document.read(folder / "run.json", Run)
@@ -64,7 +66,7 @@ def test_a_command_of_bytes_runs_and_is_recorded_byte_for_byte(elsewhere):
 
 @pytest.mark.long
 def test_a_comparison_of_bytes_is_shown_and_read_again(elsewhere):
-    words = ["compare", os.fsdecode(b"env.VALUE=\xe9"), "--run-dir", str(elsewhere.runs), "--json", "out.json"]
+    words = ["compare", os.fsdecode(b"env.VALUE=\xe9"), *MARKED, "--run-dir", str(elsewhere.runs), "--json", "out.json"]
     command = [sys.executable, SCRIPT, WORD, "100000"]
     quick = ["--pairs", "2", "--warmup", "3", "--steps", "20", "--no-lock"]
     code, out, err = typed(elsewhere, *words, *quick, "--", *command)

@@ -15,7 +15,7 @@ from dynotune.schema.comparison import Comparison
 from dynotune.schema.setting import Setting
 
 from ..fakes import of_run
-from .conftest import CALLS
+from .conftest import CALLS, MARKED
 
 BY_BATCH = """
 import sys, time, torch
@@ -52,7 +52,7 @@ def test_a_branch_is_compared_with_the_working_tree(user):
     for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "-m", "Quick"], ["tag", "quick"]):
         subprocess.run([*git, *words], check=True)
     user.write("pace.py", "MORE_S = 0.04\n")
-    done = user.compares("git.ref=quick", "--", sys.executable, "train.py")
+    done = user.compares("git.ref=quick", *MARKED, "--", sys.executable, "train.py")
     assert done.returncode == 0, done.stderr
     comparison = user.comparison()
     assert all(3 < pair["baseline_s"] / pair["candidate_s"] < 7 for pair in comparison["pairs"])

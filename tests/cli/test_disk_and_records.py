@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import CALL, CALLS
+from .conftest import CALL, CALLS, MARKED
 from .test_bad_input import said
 
 PYTHON = sys.executable
@@ -57,7 +57,7 @@ def test_a_limit_on_file_sizes_loses_no_finished_pair(user):
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 10, 1 << 10))
 
     user.write("train.py", CALL)
-    words = ["compare", "env.A=1", "--no-lock", "--run-dir", str(user.runs), "--", PYTHON, "train.py"]
+    words = ["compare", "env.A=1", *MARKED, "--no-lock", "--run-dir", str(user.runs), "--", PYTHON, "train.py"]
     done = user.types(*words, preexec_fn=limit)
     said(done, 3, "--run-dir")
 

@@ -84,7 +84,7 @@ def test_json_is_one_document_that_reads_back(capsys, machine):
     machine(SLOW)
     out, _ = doctor(capsys, "--json", "-")
     examination = msgspec.json.decode(out.encode(), type=Examination)
-    assert examination.schema == "dynotune.examination/1"
+    assert examination.schema == "dynotune.examination/2"
     assert [finding.id for finding in examination.findings] == [
         "launch-blocking-on",
         "gpu-power-capped",
@@ -121,9 +121,9 @@ def test_what_another_machine_says_is_harmless_to_a_terminal(capsys, machine, tm
     [
         (None, 2, "There is no file"),
         (b"{", 3, "not a complete JSON document"),
-        (b'{"schema": "dynotune.comparison/2"}', 3, "is not a dynotune.examination/1"),
-        (b'{"schema": "dynotune.examination/2"}', 3, "this dynotune reads dynotune.examination/1"),
-        (b'{"schema": "dynotune.examination/1", "findings": 3}', 3, "is not a valid dynotune.examination/1"),
+        (b'{"schema": "dynotune.comparison/2"}', 3, "is not a dynotune.examination/2"),
+        (b'{"schema": "dynotune.examination/3"}', 3, "this dynotune reads dynotune.examination/2"),
+        (b'{"schema": "dynotune.examination/2", "findings": 3}', 3, "is not a valid dynotune.examination/2"),
         (b" " * (17 << 20), 2, "too large"),
     ],
 )

@@ -15,7 +15,7 @@ from dynotune.cli import COMMANDS
 
 SOURCE = Path(dynotune.__file__).parent
 HEAVY = ("numpy", "plotly", "psutil", "pynvml", "rich", "scipy")
-NOT_THE_PARENT = ("agent", "runtime")  # both need a program with torch around them
+NOT_THE_PARENT = ("agent", "runtime", "claims/programs")  # all need a program with torch around them
 
 
 def imported(modules: Sequence[str], watched: Sequence[str]) -> str:
@@ -28,7 +28,11 @@ def imported(modules: Sequence[str], watched: Sequence[str]) -> str:
 
 def of_the_parent() -> list[str]:
     paths = [path.relative_to(SOURCE).with_suffix("") for path in sorted(SOURCE.rglob("*.py"))]
-    names = [path.parts for path in paths if path.parts[0] not in NOT_THE_PARENT and path.name != "__main__"]
+    names = [
+        path.parts
+        for path in paths
+        if not any(path.is_relative_to(apart) for apart in NOT_THE_PARENT) and path.name != "__main__"
+    ]
     return [".".join(("dynotune", *parts)).removesuffix(".__init__") for parts in names]
 
 

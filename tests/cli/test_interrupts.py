@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import CALL, DEADLINE_S, QUICK, until
+from .conftest import CALL, DEADLINE_S, MARKED, QUICK, until
 from .test_bad_input import said
 
 PYTHON = sys.executable
@@ -45,7 +45,7 @@ def mark(user):
 def test_an_interrupted_comparison_leaves_no_process_and_goes_on_with_its_finished_pairs(user, mark):
     user.write("train.py", HANGS_LATER)
     (user.cwd / "hang").touch()
-    quick = [*QUICK, "--run-dir", str(user.runs)]
+    quick = [*QUICK, *MARKED, "--run-dir", str(user.runs)]
     with user.start("compare", "env.A=1", *quick, "--", PYTHON, "train.py") as process:
         until(lambda: list(user.runs.glob("*/002-*/hangs")), "the second pair begun")
         process.send_signal(signal.SIGINT)

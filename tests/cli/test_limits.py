@@ -13,7 +13,7 @@ import pytest
 
 from dynotune.cli import limits
 
-from .conftest import CALL, QUICK
+from .conftest import CALL, MARKED, QUICK
 from .test_bad_input import said
 
 PYTHON = sys.executable
@@ -44,7 +44,7 @@ def few_processes(user):
 def test_too_few_processes_are_named_and_are_no_interruption(most, few_processes, user):
     user.write("train.py", CALL)
     trains = f"exec {PYTHON} train.py"  # what may read all files may not be asked whether it may start this one
-    done = few_processes(most, *WORDS, "--run-dir", str(user.runs), "--", "/bin/sh", "-c", trains)
+    done = few_processes(most, *WORDS, *MARKED, "--run-dir", str(user.runs), "--", "/bin/sh", "-c", trains)
     said(done, 3, "ulimit -u")
     assert "interrupted" not in done.stderr
     assert "Traceback" not in done.stderr

@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from .conftest import CALL
+from .conftest import CALL, MARKED
 
 
 @pytest.mark.long
 def test_the_time_to_the_first_step_is_compared_by_runs_that_end_with_it(user):
     user.write("train.py", CALL)
-    done = user.compares("--objective", "time-to-first-step", "--", sys.executable, "train.py")
+    done = user.compares(*MARKED, "--objective", "time-to-first-step", "--", sys.executable, "train.py")
     assert done.returncode == 0, done.stderr
     assert "Each run ended when its first step was known" in done.stdout
     comparison = user.comparison()
@@ -33,7 +33,7 @@ def test_an_objective_that_does_not_exist_or_cannot_be_measured_is_refused_befor
 ):
     user.write("train.py", CALL)
     user.env["CUDA_VISIBLE_DEVICES"] = ""
-    done = user.compares("--objective", name, "--", sys.executable, "train.py")
+    done = user.compares(*MARKED, "--objective", name, "--", sys.executable, "train.py")
     assert done.returncode == exit_code
     assert said in done.stderr
     assert not list(user.runs.glob("*/comparison.json"))

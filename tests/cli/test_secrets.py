@@ -11,12 +11,13 @@ from dynotune import cli
 from dynotune.cli import compare as comparing
 from dynotune.schema.comparison import Comparison
 
-from .conftest import CALL, QUICK, User, has_typed
+from .conftest import CALL, MARKED, QUICK, User, has_typed
 from .test_bad_input import said
 
 PYTHON = sys.executable
 VARIABLE, ARGUMENT, LOGIN, INHERITED = "var-S3cr3t-1", "arg-S3cr3t-2", "log-S3cr3t-3", "env-S3cr3t-4"
 SECRETS = (VARIABLE, ARGUMENT, LOGIN, INHERITED)
+BY_RUNS = (*QUICK, *MARKED, "--in-process", "never")
 WORDS = ("--token", ARGUMENT, f"--data=https://me:{LOGIN}@example.org/x")
 SHOWS = "import os, sys\nprint(os.environ.get('HF_TOKEN'), os.environ['MY_API_KEY'], *sys.argv[1:], flush=True)\n"
 RECIPE = '[recipe]\nschema = "dynotune.recipe/2"\n'
@@ -55,7 +56,7 @@ def test_run_keeps_no_secret_and_the_command_has_them_all(user):
 
 
 def test_the_last_lines_of_a_command_that_failed_hold_no_secrets(user):
-    fail = SHOWS + "import torch\nraise ValueError(f'401 for {sys.argv[2]} and {os.environ[\"HF_TOKEN\"]}')\n"
+    fail = SHOWS + "raise ValueError(f'401 for {sys.argv[2]} and {os.environ[\"HF_TOKEN\"]}')\n"
     user.write("fail.py", fail)
     words = ("compare", f"env.HF_TOKEN={VARIABLE}", "--run-dir", str(user.runs), *QUICK, "--json", "-")
     done = user.types(*words, "--baseline", f"env.HF_TOKEN={INHERITED}", "--", PYTHON, "fail.py", *WORDS)
@@ -67,7 +68,7 @@ def test_the_last_lines_of_a_command_that_failed_hold_no_secrets(user):
 @pytest.mark.long
 def test_a_comparison_with_secrets_is_shown_and_kept_without_them(user):
     user.write("show.py", CALL)
-    words = ("compare", f"env.HF_TOKEN={VARIABLE}", "--run-dir", str(user.runs), *QUICK, "--in-process", "never")
+    words = ("compare", f"env.HF_TOKEN={VARIABLE}", "--run-dir", str(user.runs), *BY_RUNS)
     done = user.types(*words, "--json", "answer.json", "--", PYTHON, "show.py", *WORDS)
     said(done, 0)
     assert "env.HF_TOKEN=@redacted" in done.stdout and "--token @redacted" in " ".join(done.stdout.split())
@@ -80,7 +81,7 @@ def test_a_comparison_with_secrets_is_shown_and_kept_without_them(user):
 def test_a_comparison_goes_on_with_secrets_that_are_typed_again(user):
     """As if the power had gone before the first pair was finished."""
     user.write("show.py", CALL)
-    begun = ("compare", f"env.HF_TOKEN={VARIABLE}", "--run-dir", str(user.runs), *QUICK, "--in-process", "never")
+    begun = ("compare", f"env.HF_TOKEN={VARIABLE}", "--run-dir", str(user.runs), *BY_RUNS)
     user.types(*begun, "--", PYTHON, "show.py", *WORDS)
     folder = user.comparison_folder()
     kept = msgspec.json.decode((folder / "comparison.json").read_bytes())

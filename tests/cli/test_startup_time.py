@@ -7,7 +7,7 @@ import sys
 import msgspec
 import pytest
 
-from .conftest import CALL
+from .conftest import TRAIN
 
 # What it keeps makes its next start another one, and no file of the user's is a cache of it.
 KEEPS = """
@@ -68,7 +68,7 @@ def test_a_program_without_steps_is_timed_to_its_line_with_caches_of_its_own(use
 
 @pytest.mark.long
 def test_a_torch_program_is_timed_to_its_first_step_and_its_phases_sum_to_it(user, startup):
-    user.write("train.py", CALL)
+    user.write("train.py", TRAIN)
     done = times(user, "--json", "found.json", "--", sys.executable, "train.py")
     assert done.returncode == 0, done.stderr
     assert "torch import" in done.stdout

@@ -22,7 +22,7 @@ from dynotune.search import tune as studies
 from dynotune.search.earlier import pilots_on_disk
 
 from ..fakes import of_run
-from .conftest import CALLS
+from .conftest import CALLS, MARKED
 
 PYTHON = sys.executable
 COMMAND = ("--", "python", "train.py")
@@ -179,7 +179,7 @@ SAVES = (
 for number in range(100_000):
     step()
     if number % 5 == 0:
-        torch.save(net.state_dict(), "checkpoint.pt")
+        open("checkpoint.pt", "w").write("the state")
         open("log.txt", "a").write("saved\\n")
 """
 )
@@ -194,7 +194,7 @@ def test_a_program_that_saves_checkpoints_is_tuned_and_its_folder_is_as_it_was(u
     user.write("train.py", SAVES)
     user.write("log.txt", "mine\n")
     before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in user.cwd.iterdir()}
-    quick = ("--budget", "1h", "--warmup", "3", "--steps", "20", "--no-lock", "--run-dir", str(user.runs))
+    quick = ("--budget", "1h", "--warmup", "3", "--steps", "20", "--no-lock", "--run-dir", str(user.runs), *MARKED)
     code = dynotune("--try", "env.A=1", *quick, "--", PYTHON, "train.py")
     said = capsys.readouterr().err
     assert code == 0 and "Traceback" not in said, said

@@ -64,14 +64,14 @@ def test_a_process_of_its_own_shows_help_without_docstrings(stripped: User) -> N
 def test_doctor_judges_every_rule_without_docstrings(stripped: User) -> None:
     done = stripped.types("doctor", "--json", "-")
     document = json.loads(done.stdout)
-    assert (done.returncode, document["schema"]) == (0, "dynotune.examination/1")
+    assert (done.returncode, document["schema"]) == (0, "dynotune.examination/2")
     assert {row["id"] for row in [*document["findings"], *document["unknown"]]} <= set(all_rules())
 
 
 @pytest.mark.parametrize("id_", ["cudnn-benchmark-off", "launch-blocking-on"])
 def test_a_finding_is_explained_the_same_without_docstrings(stripped: User, id_: str) -> None:
     document = json.loads(stripped.types("explain", id_, "--json", "-").stdout)
-    finding = explain(id_).finding
+    finding = explain(id_, ()).finding
     assert finding is not None
     assert document["finding"]["costs"] == finding.costs
     assert document["finding"]["settings"] == finding.settings

@@ -76,6 +76,7 @@ def test_a_command_is_accounted_for_and_the_answer_kept(answer):
     assert document.read(folder / "memory.json", MemoryAccount).ranks == account.ranks
 
 
+@pytest.mark.long
 def test_batches_of_an_argument_are_run_one_after_another(answer):
     batches = [knobs.parse(f"arg.batch={batch}") for batch in (512, 1024)]
     account, _ = answer("{batch}", batches=batches, card="24GiB")

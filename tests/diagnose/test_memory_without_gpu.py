@@ -267,7 +267,8 @@ def test_checkpoints_take_away_what_lies_between_them(run):
     assert peak(fewer).of("activations") < 0.5 * peak(plain).of("activations")
 
 
-@pytest.mark.parametrize("program", [AUTOCAST, pytest.param(MOVES, marks=pytest.mark.long)], ids=["autocast", "moves"])
+@pytest.mark.long
+@pytest.mark.parametrize("program", [AUTOCAST, MOVES], ids=["autocast", "moves"])
 def test_the_device_answers_as_cuda_does(run, program):
     with pytest.raises(CommandFailed) as failed:
         run(program)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 
@@ -10,7 +11,7 @@ import pytest
 from dynotune import knobs
 from dynotune.diagnose.live_diagnosis import LiveDiagnosis
 from dynotune.diagnose.observe import PlainWindow, exact_window
-from dynotune.measure.live import placement
+from dynotune.measure.live import pilot, placement
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError
 from dynotune.schema.facts import Unknown
@@ -97,13 +98,16 @@ def watch(tmp_path):
     return make
 
 
-def test_a_command_is_timed_once_it_is_steady_and_ended(watch):
-    found, said = watch(TRAINS, 10**9, 0.005, settings=[knobs.parse("env.OMP_NUM_THREADS=1")])
+def test_a_command_is_timed_once_it_is_steady_and_ended(watch, monkeypatch):
+    # How long torch takes to start is the machine's affair, and what is said of it.
+    monkeypatch.setattr(pilot, "NO_STEP_S", math.inf)
+    # A hundred such steps take a second at least, however much slower those before them were.
+    found, said = watch(TRAINS, 10**9, 0.01, settings=[knobs.parse("env.OMP_NUM_THREADS=1")])
     (process,) = found.processes
     timing = process.timing
     assert timing.num_steps >= 100
     assert timing.window_s >= 1.0
-    assert timing.step_s >= 0.005
+    assert timing.step_s >= 0.01
     assert timing.steady
     assert process.step == "call Linear, step SGD"
     assert process.models[0].call.place.function == "program.py(7): <module>"
@@ -136,11 +140,13 @@ def test_of_a_program_that_replaces_itself_the_batches_are_timed_too(watch):
     assert loader.loading.num_batches > 10
 
 
+@pytest.mark.long
 def test_a_command_of_too_few_steps_is_refused(watch):
     with pytest.raises(CannotRunHere, match=r"makes 5 steps and ends: too few"):
         watch(CALLS, 5, 0.001)
 
 
+@pytest.mark.long
 def test_a_command_that_fails_says_so(watch):
     with pytest.raises(CommandFailed) as caught:
         watch(CALLS, 10**9, "1 // (20 - number) / 100")

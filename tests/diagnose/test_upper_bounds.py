@@ -67,7 +67,6 @@ IN_A_THREAD = """
 import queue, threading, time, torch
 from torch.utils.data import DataLoader
 net = torch.nn.Linear(8, 8)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 batches = queue.Queue(4)
 def draw():
     while True:
@@ -77,15 +76,12 @@ threading.Thread(target=draw, daemon=True).start()
 while True:
     net(batches.get()).sum().backward()
     time.sleep(0.002)
-    optimizer.step()
 """
 WITHOUT = """
 import torch
 net = torch.nn.Linear(8, 8)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 while True:
     net(torch.ones(4, 8)).sum().backward()
-    optimizer.step()
 """
 LIGHTNING = """
 import lightning

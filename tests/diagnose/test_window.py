@@ -35,6 +35,17 @@ def test_a_slow_start_makes_no_short_window():
     assert window_steps(record([6.0, *[0.02] * 10])) < 30
 
 
+@given(st.integers(0, 79), st.floats(0.0, 20.0))
+def test_a_step_that_was_held_up_once_makes_no_short_window(at, held_up_s):
+    made = [0.01] * 120
+    made[40 + at] += held_up_s
+    assert window_steps(record(made)) == pytest.approx(200, abs=1)
+
+
+def test_what_comes_every_few_steps_counts_for_the_length():
+    assert window_steps(record([0.01, 0.01, 0.01, 0.17] * 40)) == pytest.approx(100, abs=1)
+
+
 @given(st.floats(1e-4, 5.0), st.integers(2, 300), st.integers(1, 4))
 def test_short_epochs_are_whole_and_the_time_is_kept(step_s, epoch, num_epochs):
     num = window_steps(record([step_s] * (epoch * num_epochs + 2), epoch=epoch))

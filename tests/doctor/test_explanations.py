@@ -1,4 +1,4 @@
-"""Explaining a finding by its id, or a popular remedy by its name."""
+"""Explaining a finding by its id, or a claim by what people call it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import re
 
 import pytest
 
-from dynotune.doctor import all_rules, explain, explained, folklore
+from dynotune.claims import all_claims
+from dynotune.doctor import all_rules, explained
+from dynotune.doctor import explain as explain_with
 from dynotune.knobs import parse
 from dynotune.schema.errors import UsageError
+
+
+def explain(word):
+    return explain_with(word, all_claims())
 
 
 @pytest.mark.parametrize("id_", list(all_rules()))
@@ -28,7 +34,7 @@ def test_the_settings_of_a_finding_exist(id_):
 def test_a_finding_comes_with_what_people_believe_of_it():
     explanation = explain("cublas-env-regex")
     assert explanation.finding.settings == ["env.CUBLAS_WORKSPACE_CONFIG=@unset"]
-    assert [each.id for each in explanation.folklore] == ["cublas-workspace"]
+    assert [each.id for each in explanation.claims] == ["cublas-workspace"]
 
 
 @pytest.mark.parametrize("word", ["Cublas-Env-Regex", "cublas_env_regex", " cublas-env-regex "])
@@ -36,10 +42,10 @@ def test_an_id_is_known_however_it_is_written(word):
     assert explain(word).finding.id == "cublas-env-regex"
 
 
-def test_a_remedy_is_explained_without_a_finding():
+def test_a_claim_is_explained_without_a_finding():
     explanation = explain("vm.dirty_ratio")
     assert explanation.finding is None
-    assert [each.id for each in explanation.folklore] == ["dirty-ratio"]
+    assert [each.id for each in explanation.claims] == ["dirty-ratio"]
 
 
 @pytest.mark.parametrize(
@@ -58,6 +64,6 @@ def test_a_word_that_is_near_nothing_is_sent_to_the_list():
     assert refused.value.hint == "docs/reference/findings.md lists them all."
 
 
-def test_ids_that_remedies_bear_on_are_spelled_as_ids_are():
-    ids = {id_ for entry in folklore.entries() for id_ in entry.folklore.bears_on}
+def test_ids_that_claims_bear_on_are_spelled_as_ids_are():
+    ids = {id_ for claim in all_claims() for id_ in claim.bears_on}
     assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", id_) for id_ in ids)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynotune.doctor import ObservationView, all_rules, examine
-from dynotune.doctor.folklore import seen_here
+from dynotune.claims import all_claims
+from dynotune.doctor import ObservationView, all_rules, examine, seen_here
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Observation
 
@@ -39,7 +39,7 @@ def test_no_rule_fails_whatever_the_facts_are(state, changes):
         assert all(finding.id in all_rules() for finding in findings)
         assert all(0 <= finding.share <= 1 for finding in findings if not isinstance(finding.share, Unknown))
         assert all(each.missing and each.reason for each in unknown)
-        list(seen_here(seen))
+        list(seen_here(seen, all_claims()))
 
 
 def test_a_machine_that_tells_nothing_has_no_findings_and_every_rule_says_why():

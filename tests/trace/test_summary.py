@@ -207,7 +207,7 @@ def anything(draw: st.DrawFn) -> Made:
     return made
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.lists(anything(), min_size=1, max_size=2))
 def test_whatever_was_recorded_shares_sum_to_one_and_nothing_is_negative(ranks: list[Made]):
     found = summary(*ranks)
@@ -224,7 +224,7 @@ def test_whatever_was_recorded_shares_sum_to_one_and_nothing_is_negative(ranks: 
     assert len(found.verdict.splitlines()) == 1
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(anything(), st.integers(0, 10**18))
 def test_the_clocks_zero_does_not_matter(made: Made, later: int):
     timeline = made.timeline()

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from ..cli.conftest import until
+from .conftest import PROGRAM
 
 RANKS = """
 import os, sys, time, torch, torch.distributed as dist, torch.multiprocessing as mp
@@ -28,10 +29,8 @@ class Data(Dataset):
 def train(rank):
     dist.init_process_group("gloo", init_method="file://" + sys.argv[1] + ".store", rank=rank, world_size=2)
     net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for x in DataLoader(Data(rank), batch_size=2):
         net(x).mean().backward()
-        optimizer.step()
         ended = torch.tensor(float("end" in open(sys.argv[1]).read()))
         dist.all_reduce(ended)  # all leave after the same step
         if ended:
@@ -72,7 +71,8 @@ def watched_steps(log: str) -> int:
 
 
 def test_a_stall_says_what_its_threads_wait_for_and_ends_with_one(watch, user):
-    watched = watch("--fail-on", "stalled:1s", first="compute=0.02")
+    tells = "cat > told-$DYNOTUNE_ALERT.json"
+    watched = watch("--fail-on", "stalled:1s", "--on-alert", tells, first="compute=0.02")
     watched.until(lambda view: view["num_steps"] > 20, "steps")
     watched.does("stall=1")
     alert = watched.until_alert("stalled")
@@ -82,6 +82,21 @@ def test_a_stall_says_what_its_threads_wait_for_and_ends_with_one(watch, user):
     assert watched.process.returncode == 1
     assert "ending the command: stalled" in (user.cwd / "stderr").read_text()
     assert "ALERT stalled: No step for" in (watched.folder / "watch.log").read_text()
+    told = msgspec.json.decode((user.cwd / "told-stalled.json").read_bytes())
+    assert told["id"] == "stalled"
+    assert told["text"].startswith("No step for")
+
+
+@pytest.mark.long
+def test_a_stalled_program_that_ignores_the_signal_is_killed(watch):
+    program = PROGRAM.replace("kept, did", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nkept, did")
+    watched = watch("--fail-on", "stalled:1s", first="compute=0.02", program=program)
+    watched.until(lambda view: view["num_steps"] > 20, "steps")
+    watched.does("stall=1")
+    watched.process.communicate(timeout=120)
+    assert watched.process.returncode == 1
+    run = msgspec.json.decode((watched.folder / "run.json").read_bytes())
+    assert run["exit_code"] == -signal.SIGKILL
 
 
 @pytest.mark.long
@@ -212,10 +227,8 @@ def read(terminal: int) -> bytes:
 PROGRAM_WITHOUT_CONTROL = """
 import sys, time, torch
 net = torch.nn.Linear(8, 1)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 while "end" not in open(sys.argv[1]).read():
     net(torch.ones(2, 8)).sum().backward()
-    optimizer.step()
     time.sleep(0.01)
 """
 

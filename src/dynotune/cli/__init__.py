@@ -35,15 +35,17 @@ COMMANDS = {
     "recipe": "Show a recipe, prove it again, or write it for a shell, Docker, Kubernetes, an administrator.",
     "trace": "Say where the time of a command, or of a recorded trace, went.",
     "memory": "Say where device memory goes, and what fits.",
+    "precision": "Say how low the precision of your command can go.",
     "report": "Show again what tune, compare, diagnose or trace found.",
     "doctor": "What this machine and environment cost, without running anything.",
     "startup": "What a start compiles and waits for: GPU code, JIT and compile caches.",
-    "explain": "What a finding means, or what is so of a popular remedy.",
+    "explain": "What a finding means, or what is so of advice.",
+    "claims": "Advice on speed and memory: what is so, and tests of it on this machine.",
     "knobs": "What can be set, and what it may change.",
     "mcp": "Serve these to a coding agent (Model Context Protocol).",
     "demo": "Watch a comparison of settings on a real training script, on this machine.",
 }
-WITH_COMMAND = ("diagnose", "compare", "tune", "run", "watch")
+WITH_COMMAND = ("diagnose", "compare", "tune", "precision", "run", "watch")
 TAKE_COMMANDS = (*WITH_COMMAND, "trace", "memory", "watch", "doctor", "startup", "recipe")
 _PROGRAM = re.compile(r"(.*/)?(python[\d.]*|torchrun|accelerate|deepspeed|srun|uv|yolo)|[^=]+\.py")
 WITHOUT_NUMBERS = ("run", "watch", "recipe", "doctor", "explain", "knobs", "mcp", "--help", "--version")

@@ -49,7 +49,7 @@ def doctor(
         Path | None,
         typer.Option(metavar="OTHER.json", help="Compare this machine with another machine's saved --json."),
     ] = None,
-    about: Annotated[str | None, typer.Option(metavar="WORD", help="Ask about one finding or popular remedy.")] = None,
+    about: Annotated[str | None, typer.Option(metavar="WORD", help="Ask about one finding, or about advice.")] = None,
     fail_on: FailOnSeverity = None,
     json: Json = None,
 ) -> None:
@@ -117,14 +117,15 @@ def interpreter_asked(python: str | None, command: list[str] | None, env: Mappin
 
 
 def _examine(facts: Facts, other: Facts | None) -> Examination:
+    from dynotune.claims import all_claims
     from dynotune.doctor import ObservationView, differences, examine, seen_here
     from dynotune.schema.observation import Observation
 
     seen = ObservationView(Observation(facts=facts))
     findings, unknown = examine(seen, "machine")
     differing: list[Difference] | None = None if other is None else differences(facts, other)
-    folklore = list(seen_here(seen, [finding.id for finding in findings]))
-    return Examination(findings=findings, unknown=unknown, facts=facts, differences=differing, folklore=folklore)
+    claims = list(seen_here(seen, all_claims(), [finding.id for finding in findings]))
+    return Examination(findings=findings, unknown=unknown, facts=facts, differences=differing, claims=claims)
 
 
 def examination_report(examination: Examination) -> RenderableType:

@@ -1,4 +1,4 @@
-"""`dynotune explain`: what a finding means, or what is so of a popular remedy."""
+"""`dynotune explain`: what a finding means, or what is so of advice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ dynotune explain vm.dirty_ratio
 
 
 def explain(
-    id: Annotated[str, typer.Argument(metavar="ID", help="A finding, or a word for a popular remedy.")],
+    id: Annotated[str, typer.Argument(metavar="ID", help="A finding, a claim, or a word for it.")],
     json: Json = None,
 ) -> None:
     check_json(json)
@@ -30,8 +30,9 @@ def explain(
 def show(word: str, json: str | None) -> None:
     """Print what is known of `word`, or write it as JSON. Raises UsageError: nothing is known of it."""
     from dynotune import doctor
+    from dynotune.claims import all_claims
 
-    explanation = doctor.explain(word)
+    explanation = doctor.explain(word, all_claims())
     if json is not None:
         write_json(explanation, json)
         return

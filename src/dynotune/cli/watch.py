@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import signal
 import sys
 import threading
@@ -50,6 +49,10 @@ def watch(
         list[str] | None,
         typer.Option(metavar="ALERT:TIME", help="Exit 1 if an alert lasts so long; ends the command. Repeat for more."),
     ] = None,
+    on_alert: Annotated[
+        str | None,
+        typer.Option(metavar="COMMAND", help="Start this in a shell at each alert; it reads the alert as JSON."),
+    ] = None,
     settings: Settings = None,
     recipe: run.RecipeFile = None,
     strict: run.Strict = False,
@@ -65,10 +68,12 @@ def watch(
 
     def watcher(at: Path, stack: contextlib.ExitStack) -> Watcher:
         """The watcher of that folder, with what shows it; the stack ends them."""
-        from dynotune.watch import Server, Watcher
+        from dynotune.watch import Commands, Server, Watcher
 
         made = Watcher(at, fail_on=limits)
         stack.callback(made.follower.close)
+        if on_alert is not None:
+            made.show.append(Commands(on_alert, sys.stderr))
         if serve is not None:
             server = Server(serve, made, token=token)
             stack.callback(server.close)
@@ -109,12 +114,12 @@ def _begin(watcher: Callable[..., Watcher], own: Path | None) -> Callable[[Exit]
 
 
 def _watched(watcher: Watcher) -> None:
-    """Watch; once an alert has lasted too long, end the command as by `kill`."""
+    """Watch; once an alert has lasted too long, end the command."""
     with _said_if_it_fails():
         watcher.run()
         if watcher.failed is not None:
             run.say(f"ending the command: {watcher.failed.id}: {watcher.failed.text}")
-            os.kill(os.getpid(), signal.SIGTERM)
+            watcher.end_command()
 
 
 @contextlib.contextmanager

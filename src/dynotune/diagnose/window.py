@@ -18,7 +18,7 @@ from dynotune.text import words
 SHORTEST_S, LONGEST_S = 2.0, 10.0
 ENOUGH_STEPS, ENOUGH_S = 100, 5.0
 USUAL_STEPS, FEWEST_STEPS = 30, 3
-RECENT_STEPS = 100
+RECENT_STEPS, TURN_STEPS = 100, 20
 
 
 def window_from_now(records: Sequence[Record], request: RunSpec) -> TimeWindow:
@@ -70,15 +70,17 @@ def window_steps(record: Record) -> int:
 def _mean_step_s(record: Record, length: int | None) -> float:
     """Of recent steps, but for the warm-up: its compilations and first batches would make the window too short.
 
-    Of whole epochs where their length is known, and they hold what an epoch's begin costs.
+    Of whole epochs where their length is known, and they hold what an epoch's begin costs. Else of the middle one of
+    turns of steps: one in which the machine was busy with something else would make it too short as well.
     """
     made = record.step_s
     if length is not None and len(made) >= length:
         recent = made[-max(RECENT_STEPS, length) :]
-        recent = recent[-(len(recent) // length * length) :]
-    else:
-        recent = made[pilot.steady_steps(record) or 0 :][-RECENT_STEPS:]
-    return max(statistics.fmean(recent), 1e-6)
+        return max(statistics.fmean(recent[-(len(recent) // length * length) :]), 1e-6)
+    recent = made[pilot.steady_steps(record) or 0 :][-RECENT_STEPS:]
+    turns = [recent[max(0, end - TURN_STEPS) : end] for end in range(len(recent), 0, -TURN_STEPS)]
+    whole = [turn for turn in turns if len(turn) == TURN_STEPS] or turns
+    return max(statistics.median(map(statistics.fmean, whole)), 1e-6)
 
 
 def restlessness(record: Record, step: int) -> str:

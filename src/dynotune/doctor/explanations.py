@@ -1,30 +1,33 @@
-"""Explanations of findings, from their rules, and of popular remedies."""
+"""Explanations of findings, from their rules, and of claims."""
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 
-from dynotune.doctor import folklore
+from dynotune.doctor.claims import by_name
 from dynotune.doctor.declaration import Rule
 from dynotune.doctor.registry import all_rules
+from dynotune.schema.claims import Claim
 from dynotune.schema.errors import UsageError
 from dynotune.schema.explanation import Explained, Explanation
 
 MOST_NEAR = 3
 
 
-def explain(word: str) -> Explanation:
-    """Explain a finding by its id, with the remedies that bear on it; or a popular remedy by its name.
+def explain(word: str, claims: Sequence[Claim]) -> Explanation:
+    """Explain a finding by its id, with the claims that bear on it; or claims by what people call them.
 
-    Raises UsageError: no finding and no remedy has this name; the hint holds the nearest names.
+    Raises UsageError: no finding and no claim has this name; the hint holds the nearest names.
     """
     rules = all_rules()
     id_ = word.strip().lower().replace("_", "-")
     if id_ in rules:
-        return Explanation(asked=word, finding=explained(rules[id_]), folklore=folklore.about_finding(id_))
-    if remedies := folklore.by_name(word):
-        return Explanation(asked=word, folklore=remedies)
-    names = [*rules, *(name for entry in folklore.entries() for name in [entry.folklore.id, *entry.folklore.about])]
+        bearing = [claim for claim in claims if id_ in claim.bears_on]
+        return Explanation(asked=word, finding=explained(rules[id_]), claims=bearing)
+    if found := by_name(word, claims):
+        return Explanation(asked=word, claims=found)
+    names = [*rules, *(name for claim in claims for name in [claim.id, *claim.about])]
     raise UsageError(f"Nothing is known of {word!r} here.", hint=_nearest(word, names))
 
 

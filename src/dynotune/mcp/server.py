@@ -109,7 +109,7 @@ def server(root: Path, *, allow_run: bool) -> MCPServer[Any]:
     async def doctor() -> Answer:
         return await tools.at_once("doctor")
 
-    @served.tool(description="What a finding or a popular remedy means, and when it is wrong.")
+    @served.tool(description="What a finding means and when it is wrong, or what is so of advice.")
     async def explain(
         id: Annotated[str, Field(description="A finding's id, or a word such as vm.dirty_ratio.")],
     ) -> Answer:

@@ -2,7 +2,7 @@
 
 Reports of diagnoses, examinations, recipes, comparisons and device memory are here; `study/` shows a study in the
 terminal and `page/` the same as a page, `trace/` recorded traces, `startup/` timed starts and caches. `catalogue` shows
-knobs, `export` writes settings for shells, containers and administrators, `layout` makes tables.
+knobs, `claims` advice, `export` writes settings for shells, containers and administrators, `layout` makes tables.
 
 Nothing here decides: a verdict is shown as it was found, and what is unknown is called unknown. How a number reads is
 `text`'s. The face imports late, because parsing a command needs no rich.
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from dynotune.report.explanation import explanation_report
     from dynotune.report.memory_account import memory_report
     from dynotune.report.plain_console import console
+    from dynotune.report.precision import precision_report
     from dynotune.report.recipe import recipe_report, verification_report
     from dynotune.report.terminal import Progress, comparison_table
 
 __all__ = [
     "Progress",
     "catalogue",
+    "claims",
     "comparison_table",
     "console",
     "diagnosis_report",
@@ -32,6 +34,7 @@ __all__ = [
     "export",
     "layout",
     "memory_report",
+    "precision_report",
     "recipe_report",
     "startup",
     "study",
@@ -49,6 +52,7 @@ __getattr__ = lazy_face(
         "examination_report": "doctor",
         "explanation_report": "explanation",
         "memory_report": "memory_account",
+        "precision_report": "precision",
         "recipe_report": "recipe",
         "verification_report": "recipe",
     },

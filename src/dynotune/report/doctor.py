@@ -11,7 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dynotune.report.findings import belief, finding_lines
+from dynotune.report.claims import claim_report
+from dynotune.report.findings import finding_lines
 from dynotune.report.layout import fields, spaced
 from dynotune.schema.diagnosis import Difference, Examination, NotKnown
 from dynotune.schema.facts import Facts, Unknown, Value, known
@@ -36,8 +37,8 @@ def examination_report(examination: Examination, *, costs: Mapping[str, str]) ->
     parts += [finding_lines(finding, costs=costs.get(finding.id, "")) for finding in examination.findings]
     if examination.differences is not None:
         parts.append(_differences(examination.differences))
-    if examination.folklore:
-        parts.append(_titled("Does not do what people say", spaced(map(belief, examination.folklore))))
+    if examination.claims:
+        parts.append(_titled("Does not do what people say", spaced(map(claim_report, examination.claims))))
     if examination.unknown:
         parts.append(_not_known(examination.unknown))
     parts += [Text.assemble(("note: ", "yellow"), words.plain(note)) for note in examination.notes]

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from dynotune.report.findings import belief
+from dynotune.report.claims import claim_report
 from dynotune.report.layout import fields, spaced
 from dynotune.schema.explanation import Explained, Explanation
 from dynotune.text import words
@@ -19,7 +19,7 @@ SCOPES = {
 
 def explanation_report(explanation: Explanation) -> RenderableType:
     found = [] if explanation.finding is None else [_finding(explanation.finding)]
-    return spaced([*found, *map(belief, explanation.folklore)])
+    return spaced([*found, *map(claim_report, explanation.claims)])
 
 
 def _finding(finding: Explained) -> RenderableType:

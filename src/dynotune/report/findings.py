@@ -8,7 +8,6 @@ from rich.text import Text
 
 from dynotune.report.layout import fields
 from dynotune.schema.diagnosis import Finding, Severity
-from dynotune.schema.explanation import Folklore
 from dynotune.text import words
 
 SEVERITY_STYLES: dict[Severity, str] = {"high": "bold red", "medium": "bold yellow", "low": "cyan"}
@@ -51,18 +50,3 @@ def finding_lines(finding: Finding, *, costs: str = "") -> RenderableType:
         rows.append(("also", Text(", ".join(map(words.plain, finding.also)))))
     body = Group(Text(words.plain(finding.claim)), fields([row for row in rows if row[1].plain]))
     return Group(headline, Padding(body, (0, 0, 0, 2)))
-
-
-def belief(folklore: Folklore) -> RenderableType:
-    """A popular remedy: what people say, and what is so."""
-    rows = [
-        ("said", folklore.claim),
-        ("seen", folklore.seen),
-        ("does", folklore.does),
-        ("does not", folklore.does_not),
-        ("instead", folklore.instead),
-        ("source", folklore.source),
-        ("findings", ", ".join(folklore.bears_on)),
-    ]
-    shown = [(name, words.plain(text)) for name, text in rows if text]
-    return Group(Text(words.plain(folklore.id), style="bold"), Padding(fields(shown), (0, 0, 0, 2)))

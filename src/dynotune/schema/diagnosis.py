@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from dynotune.schema.attribution import Predicted, Shares
-from dynotune.schema.explanation import Folklore
+from dynotune.schema.claims import Claim
 from dynotune.schema.facts import Facts, Unknown, Value
 from dynotune.schema.observation import Timing
 from dynotune.schema.setting import Setting
@@ -138,13 +138,13 @@ class Examination(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         differences: from another machine; None where none was given.
-        folklore: settings seen that do not do what is said of them.
+        claims: advice whose traces were seen, with what is so.
     """
 
-    schema: str = "dynotune.examination/1"
+    schema: str = "dynotune.examination/2"
     findings: list[Finding]
     unknown: list[NotKnown]
     facts: Facts
     differences: list[Difference] | None = None
-    folklore: list[Folklore] = []
+    claims: list[Claim] = []
     notes: list[str] = []

@@ -6,28 +6,7 @@ from typing import Literal
 
 import msgspec
 
-
-class Folklore(msgspec.Struct, frozen=True, kw_only=True):
-    """A popular remedy that is none, or not for what it is recommended.
-
-    Args:
-        about: words by which it is asked for.
-        claim: what people say.
-        does, does_not: what it changes, and what it does not.
-        instead: what to do for what they want.
-        bears_on: ids of findings that it is about.
-        seen: where it was seen on this machine; "" where it was asked for.
-    """
-
-    id: str
-    about: list[str]
-    claim: str
-    does: str
-    does_not: str
-    instead: str
-    source: str
-    bears_on: list[str] = []
-    seen: str = ""
+from dynotune.schema.claims import Claim
 
 
 class Explained(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +33,7 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """`dynotune explain --json` and `dynotune doctor --about --json`."""
 
-    schema: str = "dynotune.explanation/1"
+    schema: str = "dynotune.explanation/2"
     asked: str
     finding: Explained | None = None
-    folklore: list[Folklore] = []
+    claims: list[Claim] = []

@@ -154,9 +154,15 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         what: "losses" or "outputs".
-        difference: the largest relative one, measured by what was allowed there; `own`: of the baseline against
-            itself, None where that was not asked; `tolerance`: what was allowed.
-        where: of what the difference is, in words.
+        reference: the type that both are held against, "float64" or "float32"; "" where they are held against each
+            other, and a fixed tolerance says what is allowed.
+        difference: relative; with a reference the typical error of the arm, else the largest difference, measured by
+            what was allowed there. `own`: likewise of the baseline, without a reference against itself, None where
+            that was not asked; `tolerance`: what was allowed.
+        ratio, ci: of the arm's errors over those that rounding explains.
+        error_ci: of `difference`, at 95%. `baseline_error`: of the baseline, unrounded; `no_worse`: the arm's errors
+            are proved equal to those or less.
+        where: of what the difference is, in words. `module`: the first that departs; "" where that is not known.
         num_not_finite: values of the arm that are NaN or infinite where the baseline's are not.
         reason: in one sentence, with what was allowed and why.
     """
@@ -171,6 +177,13 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
     where: str = ""
     num_not_finite: int = 0
     reason: str = ""
+    reference: str = ""
+    ratio: float | None = None
+    ci: tuple[float, float] | None = None
+    error_ci: tuple[float, float] | None = None
+    baseline_error: float | None = None
+    no_worse: bool = False
+    module: str = ""
 
 
 class BreakEven(msgspec.Struct, frozen=True, kw_only=True):

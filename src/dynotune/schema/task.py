@@ -62,6 +62,7 @@ class SwitchArms(_At, frozen=True, kw_only=True, tag="switch-arms"):
         seed: draws these orders, and in which order the arms take their turns.
         step_s: what a step of the baseline takes, as far as it is known.
         num_results: calls of each arm whose results are compared with those of the same calls without it.
+        rounding: share by which the arms may round a number; a copy of the module that rounds so is called as well.
         give_up_slow: an arm with which steps take far longer has no more blocks.
         caches: variables that say where compilers keep what they make; set before an arm compiles for the first time.
     """
@@ -72,6 +73,7 @@ class SwitchArms(_At, frozen=True, kw_only=True, tag="switch-arms"):
     seed: int = 0
     step_s: float = 0.0
     num_results: int = 0
+    rounding: float = 0.0
     give_up_slow: bool = False
     caches: dict[str, str] = {}
 
@@ -83,12 +85,19 @@ class CheckResults(_At, frozen=True, kw_only=True, tag="check-results"):
         num_values: losses, or calls.
         other_draws: kinds of devices (`cpu`, `cuda`) whose generators get another seed at the first call of an
             outermost module.
-        nudge: share by which each weight of an outermost module is changed, up or down, before its first call.
+        nudge: share by which each weight of an outermost module is changed, up or down, before its first call, and what
+            each innermost module gives, as if it were rounded.
+        reference: outermost modules and their inputs are made `float64` or `float32`, and autocast does nothing.
+        metric: `module:function` that is given an output and what the module was given, and returns one number or more.
+        still: dropout is off, and what each module inside the first one gives in its first call is noted.
     """
 
     num_values: int
     other_draws: list[str] = []
     nudge: float = 0.0
+    reference: Literal["", "float64", "float32"] = ""
+    still: bool = False
+    metric: str = ""
 
 
 class RecordMemory(_At, frozen=True, kw_only=True, tag="record-memory"):

@@ -132,7 +132,8 @@ class RealBench:
     def check_s(self, arm: Arm) -> float:
         if self._guards.is_known(arm):
             return 0.0
-        return self.run_s(arm) + (self.run_s(BASELINE) if self._guards.own is None else 0.0)
+        # The baseline as it is, in float64, and rounded.
+        return self.run_s(arm) + (3 * self.run_s(BASELINE) if self._guards.own is None else 0.0)
 
     def switch(self, arms: Sequence[Arm], limit_s: float) -> list[Estimate]:
         return self._within.switch(arms, limit_s)

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from dynotune.measure.checks import rounding
 from dynotune.measure.comparison import SequentialResult, in_process, judge
 from dynotune.measure.live import TaskRunner, Watcher, switching
 from dynotune.schema.comparison import MIN_PAIRS, Comparison
@@ -91,6 +92,7 @@ class WithinRun:
                 fewest_blocks=1,
                 stretch_s=in_process.STRETCH_S,
                 num_results=NUM_RESULTS,
+                rounding=rounding(arm.settings),
                 enough=enough,
             )
             earlier += found.blocks.get(arm.key, [])

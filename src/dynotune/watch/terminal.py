@@ -17,6 +17,7 @@ from dynotune.schema import redaction
 from dynotune.schema.watch import View
 from dynotune.text import words
 from dynotune.watch import columns
+from dynotune.watch.alerted import Begun
 
 LINE_EVERY_S = 5.0
 MOST_ROWS, GAP = 12, 2
@@ -28,13 +29,11 @@ class Lines:
 
     def __init__(self, file: IO[str]) -> None:
         self._file, self._last_s = file, float("-inf")
-        self._alerted: set[str] = set()
+        self._begun = Begun()
 
     def __call__(self, view: View) -> None:
-        new = [alert for alert in view.alerts if alert.id + alert.whose not in self._alerted]
-        self._alerted = {alert.id + alert.whose for alert in view.alerts}
         lines = []
-        for alert in new:
+        for alert in self._begun.of(view):
             lines += [f"ALERT {alert.id}: {alert.text}", *(f"  {line}" for line in alert.details)]
         if view.at_s - self._last_s >= LINE_EVERY_S or view.state == "ended":
             self._last_s = view.at_s

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +22,7 @@ from dynotune.watch.analysis import MINUTE_S, Analysis, Change, Look, Moment, se
 from dynotune.watch.follower import Follower, Rank
 from dynotune.watch.processes import stacks
 
-EVERY_S, UNSTEPPED_S = 1.0, 60.0
+EVERY_S, UNSTEPPED_S, GRACE_S = 1.0, 60.0, 10.0
 MOST_PROCESSES = 48
 
 
@@ -43,6 +46,14 @@ class Watcher:
     def stop(self) -> None:
         self._stopping.set()
 
+    def end_command(self) -> None:
+        """End the command as by `kill`; after ten seconds each of its processes that is left."""
+        os.kill(os.getpid(), signal.SIGTERM)
+        if not self._stopping.wait(GRACE_S):
+            for row in self.follower.processes.rows:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(row.pid, signal.SIGKILL)
+
     def run(self) -> None:
         """Look each second, until the run is over, an alert has lasted too long, or `stop`."""
         while not self._stopping.is_set():
@@ -63,8 +74,12 @@ class Watcher:
             except (DynotuneError, OSError, *CONTRADICTIONS) as error:
                 self.follower.notes = [str(error)]
             self.view = view = self._view(now)
-        for show in self.show:
-            show(view)
+        for show in list(self.show):
+            try:
+                show(view)
+            except Exception as error:  # the others go on: a full disk ends the log, not the page
+                self.show.remove(show)
+                self.follower.notes = [*self.follower.notes, f"{type(show).__name__} has ended: {error}"]
         return view
 
     def series(self, since_s: float = -math.inf) -> dict[str, dict[str, list[tuple[float, float, float]]]]:

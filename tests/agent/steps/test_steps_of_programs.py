@@ -27,15 +27,15 @@ def test_counts_the_steps_and_samples_that_the_program_made(program, fork_under_
     assert [error for process in ran.processes for error in process.errors] == []
 
 
-def test_programs_run_alike_without_the_agent(run_under_agent):
-    ran = run_under_agent([PROGRAMS[0]], env={"DYNOTUNE_RUN": ""})
+def test_programs_run_alike_without_the_agent(fork_under_agent):
+    ran = fork_under_agent([PROGRAMS[0]], env={"DYNOTUNE_RUN": ""})
     assert ran.returncode == 0, ran.stderr
     assert ran.records == []
 
 
-def test_times_the_window_that_was_asked_for(run_under_agent):
+def test_times_the_window_that_was_asked_for(fork_under_agent):
     program = Path(__file__).parents[1] / "programs" / "plain.py"
-    ran = run_under_agent([program], tasks=[window_task(12, 13)], seed=3)
+    ran = fork_under_agent([program], tasks=[window_task(12, 13)], seed=3)
     window = ran.stepping.window
     assert (window.first_step, window.num_steps) == (12, 13)
     # Steps 12 to 24 of epochs of 13, whose last batch has 4 samples where the others have 8.

@@ -50,6 +50,8 @@ def put_back(monkeypatch):
     monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)
     scaler = torch.amp.grad_scaler.GradScaler
     monkeypatch.setattr(scaler, "scale", scaler.scale)
+    region = torch.amp.autocast_mode.autocast
+    monkeypatch.setattr(region, "__init__", region.__init__)
 
 
 def train(net, num_steps, *, call=lambda net, x: net(x), losses=None):
@@ -268,3 +270,52 @@ def test_a_program_that_ends_early_says_what_there_is_and_nothing_is_noted_after
     noted.results.at_exit()
     weight.sum().backward()
     assert [fields["values"] for fields in noted.complete] == [[2.0]]
+
+
+# Reference runs
+
+
+def test_a_reference_run_trains_in_float64_from_the_same_weights_and_batches_whatever_autocast_says():
+    plain: list[float] = []
+    torch.manual_seed(3)
+    train(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), NUM, losses=plain)
+    torch.manual_seed(3)
+    noted = Noted(trains=True, reference="float64")
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+
+    def call(net, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return noted.call(net, x)
+
+    train(net, NUM, call=call)
+    assert noted.values == pytest.approx(plain, rel=1e-5)
+    assert noted.values != plain
+    assert {parameter.dtype for parameter in net.parameters()} == {torch.float64}
+
+
+def test_dropout_is_off_where_results_have_to_be_still():
+    noted, net = Noted(still=True), net_with_dropout()
+    x = torch.randn(4, 6)
+    with torch.no_grad():
+        assert torch.equal(noted.call(net, x), noted.call(net, x))
+    noted.results.at_exit()
+    assert noted.complete[0]["draws"] == []
+
+
+def test_modules_inside_say_what_they_gave_in_the_first_call_and_keep_no_hooks():
+    noted, net = Noted(still=True), net_with_dropout()
+    for _ in range(2):
+        noted.call(net, torch.randn(4, 6))
+    noted.results.at_exit()
+    assert [name for name, _ in noted.complete[0]["parts"]] == ["0", "1", "2", "3"]
+    assert not any(part._forward_hooks for part in net.modules())
+
+
+def test_what_rounds_moves_weights_and_what_innermost_modules_give():
+    noted, net = Noted(nudge=2**-9), nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3))
+    x = torch.randn(4, 6)
+    with torch.no_grad():
+        plain = net(x)
+        moved = noted.call(net, x)
+    error = (moved - plain).norm() / plain.norm()
+    assert 2**-11 < error < 2**-6

@@ -146,7 +146,7 @@ def test_inference_without_a_loader_is_recorded(fork_under_agent):
 def test_compiled_code_is_neither_broken_nor_compiled_again(program, fork_under_agent):
     # These programs fail where something is compiled again.
     asked = {"num_steps": 3, "stacks": True}
-    ran = fork_under_agent([PROGRAMS / program], compiler=False, tasks=[trace_task(15, **asked)])
+    ran = fork_under_agent([PROGRAMS / program], tasks=[trace_task(15, **asked)])
     assert ran.returncode == 0, ran.stderr
     _, events = trace_of(ran)
     assert len(named(events, "ProfilerStep")) == 3

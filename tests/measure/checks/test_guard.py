@@ -6,13 +6,14 @@ import os
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import dynotune.measure.checks.guard as guarding
 from dynotune import knobs
 from dynotune.measure.checks.guard import NUM_VALUES, Own, Reading, baseline, compared, guard, readings
 from dynotune.measure.live.outcome import Outcome
-from dynotune.schema.errors import CannotRunHere, RecordError
+from dynotune.schema.errors import CannotRunHere, CommandFailed, RecordError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Readback
 
@@ -31,7 +32,10 @@ def own(values=FALLING, again=None, **more) -> Own:
 
 
 class Runs:
-    """Stands for `run_settings`: each run says the losses that its folder's name is given."""
+    """Stands for `run_settings`: each run says the losses that its folder's name is given.
+
+    Of a program that computes in float64 if `exact` is given, its losses then; else of one that fails in it.
+    """
 
     def __init__(self) -> None:
         self.losses: dict[str, list[float | None]] = {}
@@ -39,14 +43,17 @@ class Runs:
         self.names: list[str] = []
         self.asked = []
         self.readback: list[Readback] = []
+        self.exact: list[float | None] = []
 
     def __call__(self, run_of, settings, *, label, folder, purpose, results, enough, **more) -> Outcome:
         assert purpose == "results"
+        if results.reference and not self.exact:
+            raise CommandFailed("expected Float but found Double", command_exit_code=1)
         self.names.append(folder.name)
         self.asked.append((label.removeprefix("a run of the "), list(map(str, settings)), results))
         one = record([0.1] * 30)
         assert not enough([one])
-        values = self.losses.get(folder.name, FALLING)
+        values = self.exact if results.reference else self.losses.get(folder.name, FALLING)
         one.events["results"] = [{"event": "results", "what": "losses", "values": values, "draws": self.draws}]
         assert enough([one])
         made = run(process(), readback=self.readback, purpose="results")
@@ -248,12 +255,73 @@ for _ in range(100):
 def test_a_layout_that_the_program_does_not_stand_is_found_by_its_outputs(tmp_path: Path, strided):
     (tmp_path / "runs").mkdir()
     (tmp_path / "infer.py").write_text(STRIDES.replace("STRIDED", str(strided)))
-    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "infer.py"]
     request = spec(command=command, cwd=tmp_path, env=env, base=tmp_path, seed=0, lock=False, sandbox=False)
-    once = guarding._run(request, [], tmp_path / "runs" / "once", {}, 120.0, guarding.CheckResults(num_values=8))
+    once = guarding.computed(request, [], tmp_path / "runs" / "once", {}, 120.0, guarding.CheckResults(num_values=8))
     layout = [knobs.parse("layout.channels_last=true")]
     found = guard(request, layout, folder=tmp_path / "runs", facts={}, own=Own(first=once, again=once))
     assert found.ok is not strided, found
     assert found.what == "outputs"
     assert found.num_values == 8
+
+
+# Against a reference
+
+
+def errors_of(share: float, *, first: float = 1.0) -> list[float]:
+    """Losses that lie `share` from `FALLING`, now above and now below it; the first value `first` times as far."""
+    return [value * (1 + share * (-1) ** at * (first if not at else 1.0)) for at, value in enumerate(FALLING)]
+
+
+def test_with_a_reference_an_arm_is_judged_by_what_rounding_explains_and_by_no_fixed_tolerance(ask, runs):
+    runs.exact = FALLING
+    runs.losses = {"guard-baseline": errors_of(1e-6), "guard-rounded-2e-03": errors_of(2e-3), "guard": errors_of(3e-3)}
+    found = ask("precision.autocast=bf16")
+    assert runs.names == ["guard-baseline", "guard", "guard-float64", "guard-rounded-2e-03"]
+    assert (found.ok, found.reference) == (True, "float64")
+    assert found.difference == pytest.approx(3e-3, rel=0.01)
+    assert found.own == pytest.approx(2e-3, rel=0.01)
+    assert "no worse" in found.reason
+    # Ten times what its bits explain, and yet within what a fixed tolerance lets pass.
+    runs.losses["guard"] = errors_of(1.9e-2)
+    found = ask("precision.autocast=bf16")
+    assert not found.ok
+    assert found.ratio == pytest.approx(9.5, rel=0.01)
+    assert "worse by 9.5 times" in found.reason
+
+
+def test_a_program_that_does_not_compute_in_float64_is_judged_by_fixed_tolerances_and_that_is_said(ask, runs):
+    found = ask("precision.autocast=bf16")
+    assert (found.ok, found.reference) == (True, "")
+    assert "expected Float but found Double" in found.reason
+
+
+def test_a_program_whose_modules_draw_has_no_reference(ask, runs):
+    runs.exact, runs.draws = FALLING, ["cpu"]
+    found = ask("precision.autocast=bf16")
+    assert found.reference == ""
+    assert "draw random numbers" in found.reason
+
+
+def test_values_that_are_missing_are_wrong(runs, ask):
+    runs.exact = runs.losses["guard-rounded-1e-06"] = FALLING
+    runs.losses["guard"] = FALLING[:-1]
+    found = ask("layout.channels_last=true")
+    assert not found.ok
+    assert "1 of the losses" in found.reason
+
+
+def test_the_first_module_that_departs_is_named():
+    def reading(*errors: float) -> list[Reading]:
+        parts = [
+            (name, [{"shape": [2], "sum": 2.0, "magnitudes": 2.0, "root": 2**0.5, "sampled": [1 + error, 1 - error]}])
+            for name, error in zip(("first", "attention", "last"), errors, strict=True)
+        ]
+        fields = {"what": "outputs", "outputs": [part for _, part in parts[-1:]] * 4, "parts": parts}
+        return [msgspec.convert(fields, Reading)]
+
+    known = Own(first=reading(1e-7, 1e-7, 1e-7), reference=reading(0, 0, 0), rounded={1e-6: reading(1e-6, 1e-6, 1e-6)})
+    found = compared([knobs.parse("layout.channels_last=true")], known, reading(1e-6, 0.1, 0.1))
+    assert (found.ok, found.module) == (False, "attention")
+    assert compared([knobs.parse("layout.channels_last=true")], known, reading(1e-6, 1e-6, 2e-6)).ok

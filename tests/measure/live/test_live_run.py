@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -45,28 +46,41 @@ with torch.no_grad():
 """
 
 
-@pytest.fixture
-def live(tmp_path):
-    """`live(program, tasks=[...])` starts it as a live run; leaving the test ends it."""
+@contextlib.contextmanager
+def starter(folder):
+    """`live(program, tasks=[...])` starts it as a live run in `folder`; leaving ends it."""
     started = []
 
     def make(program, *, num_steps=10**9, each="pass", tasks=(), python=(sys.executable,), limit_s=90.0):
-        path = tmp_path / "program.py"
+        path = folder / "program.py"
         path.write_text(program.replace("NUM_STEPS", str(num_steps)).replace("EACH", each))
         env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-        run = spec(
-            command=[*python, str(path)], cwd=tmp_path, base=tmp_path / "runs", env=env, lock=False, sandbox=False
-        )
-        folder = new_run_folder(run.base)
-        plan = launch_plan(
-            run, [], folder=folder, label="the run", purpose="live", facts={}, plan=Plan(tasks=list(tasks), live=True)
-        )
-        started.append(LiveRun(plan, folder=folder, limit_s=limit_s))
+        run = spec(command=[*python, str(path)], cwd=folder, base=folder / "runs", env=env, lock=False, sandbox=False)
+        run_folder = new_run_folder(run.base)
+        plan = Plan(tasks=list(tasks), live=True)
+        launch = launch_plan(run, [], folder=run_folder, label="the run", purpose="live", facts={}, plan=plan)
+        started.append(LiveRun(launch, folder=run_folder, limit_s=limit_s))
         return started[-1]
 
     yield make
     for one in started:
         one.__exit__(None, None, None)
+
+
+@pytest.fixture
+def live(tmp_path):
+    """`starter` of runs that a test has for itself."""
+    with starter(tmp_path) as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def going_on(tmp_path_factory):
+    """One run of calls without an end, past its first steps, for all tests that leave it going on."""
+    with starter(tmp_path_factory.mktemp("going-on")) as make:
+        run = make(CALLS, limit_s=3600.0)
+        assert run.until(has_steps(20))
+        yield run
 
 
 def has_steps(num):
@@ -92,11 +106,9 @@ def test_tasks_are_carried_out_one_after_another_and_the_program_goes_on_between
     assert not live_run.is_alive(outcome.records[0].pid)
 
 
-def test_a_task_that_cannot_be_done_is_a_reason_and_the_next_one_is_done(live):
-    run = live(CALLS)
-    assert run.until(has_steps(10))
-    assert "draw from no DataLoader" in run.do(IsolateLoader(num_steps=3)).reason
-    assert run.do(TimeWindow(num_steps=5)).reason == ""
+def test_a_task_that_cannot_be_done_is_a_reason_and_the_next_one_is_done(going_on):
+    assert "draw from no DataLoader" in going_on.do(IsolateLoader(num_steps=3)).reason
+    assert going_on.do(TimeWindow(num_steps=5)).reason == ""
 
 
 def test_a_program_that_ends_before_a_task_is_done_says_so_and_what_was_measured_stays(live):
@@ -128,31 +140,25 @@ def test_a_rank_that_dies_alone_is_named(live, monkeypatch):
     assert "ended" in answer.reason
 
 
-def test_a_task_takes_no_longer_than_it_may(live):
-    run = live(CALLS)
-    assert run.until(has_steps(10))
-    answer = run.do(TimeWindow(num_steps=10**6), limit_s=1.0)
+def test_a_task_takes_no_longer_than_it_may(going_on):
+    answer = going_on.do(TimeWindow(num_steps=10**6), limit_s=1.0)
     assert answer.reason == "the 1 s given were over"
 
 
-def test_a_damaged_task_file_is_refused_and_recorded_and_the_program_goes_on(live, monkeypatch):
-    run = live(CALLS)
-    assert run.until(has_steps(10))
-
+def test_a_damaged_task_file_is_refused_and_recorded_and_the_program_goes_on(going_on, monkeypatch):
     def damaged(path, task, **how):
         path.write_text(json.dumps({"schema": "dynotune.task/99", "task": {}}))
 
     with monkeypatch.context() as patch:
         patch.setattr(live_run.TaskPage.order.__globals__["document"], "write", damaged)
-        answer = run.do(TimeWindow(num_steps=5))
+        answer = going_on.do(TimeWindow(num_steps=5))
     assert "this agent reads dynotune.task/1" in answer.reason
-    assert run.do(TimeWindow(num_steps=5)).reason == ""
+    assert going_on.do(TimeWindow(num_steps=5)).reason == ""
 
 
-def test_a_second_parent_of_one_live_run_is_refused(live):
-    run = live(CALLS)
+def test_a_second_parent_of_one_live_run_is_refused(going_on):
     with pytest.raises(CannotRunHere, match="Another dynotune gives tasks"):
-        live_run.TaskPage(run.folder)
+        live_run.TaskPage(going_on.folder)
 
 
 def test_planned_tasks_are_known_by_their_place_in_the_plan(live):

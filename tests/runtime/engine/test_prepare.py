@@ -1,13 +1,12 @@
 """What the check of folding does to the process's settings, and what an engine compares."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import nn
 
 from dynotune.runtime import Engine, NumericsError
+
+from ...forked import Forked
 
 CHECK = """
 import torch
@@ -25,12 +24,22 @@ assert state() == before, (before, state())
 """
 
 
+@pytest.fixture(scope="module")
+def forked():
+    """An interpreter that has imported torch, for what each test sets in a process of its own."""
+    forked = Forked("torch")
+    yield forked
+    forked.end()
+
+
 @pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="this torch has one name for all")
 @pytest.mark.parametrize("setting", ["", "torch.backends.", "torch.backends.cudnn.", "torch.backends.cudnn.conv."])
-def test_folding_is_judged_without_tf32_however_it_was_asked_for_and_puts_it_back(setting):
+def test_folding_is_judged_without_tf32_however_it_was_asked_for_and_puts_it_back(setting, forked, tmp_path):
     # In a process of its own: torch cannot be told to forget such a setting.
     line = f"{setting}fp32_precision = 'tf32'" if setting else ""
-    done = subprocess.run([sys.executable, "-c", CHECK.format(line)], capture_output=True, text=True)
+    program = tmp_path / "check.py"
+    program.write_text(CHECK.format(line))
+    done = forked.run([str(program)], cwd=tmp_path, folder=tmp_path)
     assert done.returncode == 0, done.stderr
 
 

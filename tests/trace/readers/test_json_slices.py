@@ -16,7 +16,7 @@ from dynotune.trace.readers.chunks import chunks, default_limit
 from dynotune.trace.readers.json_slices import Slices
 
 LIST = msgspec.json.Decoder(list[dict[str, Any]])
-REUSED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=100)
+REUSED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 
 # Characters that make a string look like the end of an event.
 NASTY = st.text(st.sampled_from('{}[],:"\\ \n\u00e9ph'), max_size=12) | st.just('},{"ph":') | st.just('"}, {"name": ')

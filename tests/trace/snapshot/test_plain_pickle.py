@@ -129,7 +129,7 @@ def test_every_other_instruction_is_refused():
             load(raw)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(body=st.lists(st.sampled_from([o.code.encode("latin1") for o in pickletools.opcodes]) | st.binary(max_size=3)))
 def test_what_is_let_through_holds_harmless_instructions_alone(body):
     raw = b"\x80\x04" + b"".join(body) + b"."
@@ -146,7 +146,7 @@ def test_what_is_let_through_holds_harmless_instructions_alone(body):
     assert set(found) <= HARMLESS
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(changes=st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_size=1, max_size=8))
 def test_a_damaged_pickle_is_data_or_refused_and_never_breaks_the_reader(changes):
     raw = bytearray(

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from .program import Program
 
     __all__ = [
-        "AfterImport", "Any", "BoundArguments", "Callable", "CodeType", "Container", "Decode", "FrameType", "Generator",
-        "Iterable", "Iterator", "ModuleType", "PathLike", "Program", "Sequence",
+        "AbstractContextManager", "AfterImport", "Any", "BoundArguments", "Callable", "CodeType", "Container", "Decode",
+        "FrameType", "Generator", "Iterable", "Iterator", "ModuleType", "PathLike", "Program", "Sequence",
     ]  # fmt: skip
 
     Function = TypeVar("Function", bound=Callable[..., Any])

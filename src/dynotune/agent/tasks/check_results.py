@@ -2,19 +2,22 @@
 
 A loss is what `backward` is called on. If nothing is trained, a digest of each output is noted instead. All of it stays
 on the device, in float64, and is read once, at the end. Nothing that the program sees is changed, unless that is asked
-for: `other_draws` gives it other random numbers, `nudge` moves its weights by a rounding error.
+for: `other_draws` gives it other random numbers, `nudge` moves its numbers by a rounding error, `reference` has its
+modules compute in another type, `still` without dropout.
 """
 
 from __future__ import annotations
 
 import functools
 import weakref
+from importlib import import_module
 
 from ..core.annotations import Any, Program
 from ..core.covers import call_directly, covers
 from ..core.device import is_capturing
-from ..core.errors import guarded
-from .digests import Digest, as_fields, digests_of, is_plain, local, number, plainly, precision_of, random_states
+from ..core.errors import by_a_signal, guarded
+from . import references
+from .digests import Digest, digests_of, fields_of, local, number, plainly, precision_of, random_states
 from .task import NEVER, Task
 
 # A program that has an optimizer may evaluate for a while before it trains; so many times the calls are waited for.
@@ -40,6 +43,13 @@ class CheckResults(Task):
         self._other_draws: list[str] = order.get("other_draws") or []
         self._nudge: float = order.get("nudge") or 0.0
         self._nudged: set[int] = set()
+        self._reference: Any = order.get("reference") or None
+        self._still: bool = order.get("still") or False
+        self._met: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._parts: references.Parts | None = None
+        self._metric: str = order.get("metric") or ""
+        self._scores: list[float] = []
+        self._metric_error = ""
         self._losses: list[Any] = []
         self._outputs: list[list[Digest]] = []
         self._scaled: list[tuple[weakref.ref[Any], Any, Any]] = []
@@ -56,6 +66,9 @@ class CheckResults(Task):
         self._torch = self.program.torch
         self._cover_backward(self._torch)
         self._cover_scaler(self._torch)
+        if self._reference is not None:
+            self._reference = getattr(self._torch, self._reference)
+            references.without_autocast(self._torch)
 
     def at_exit(self) -> None:
         """What there is has to do."""
@@ -135,7 +148,11 @@ class CheckResults(Task):
             if self.done:
                 return make(call, module, args, kwargs)
             before = self._safely(self._before, module)
+            if self._reference is not None:
+                args, kwargs = (references.widened(self._torch, given, self._reference) for given in (args, kwargs))
             output = make(call, module, args, kwargs)
+            if self._metric:
+                self._score(output, args, kwargs)
             self._safely(self._after, before, output)
             return output
 
@@ -146,9 +163,9 @@ class CheckResults(Task):
         self._num_calls += 1
         if self._num_calls == 1 and self._other_draws:
             self._draw_others()
-        if self._nudge and id(module) not in self._nudged:
-            self._nudged.add(id(module))
-            self._nudge_weights(module)
+        if module not in self._met:
+            self._met.add(module)
+            self._meet(module)
         if self._num_calls > NUM_LOOKED_AT or is_capturing(self._torch):
             return None
         self._precision = self._precision or precision_of(self._torch, module)
@@ -161,20 +178,21 @@ class CheckResults(Task):
         if "cuda" in self._other_draws and torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(torch.cuda.initial_seed() + 1)
 
-    def _nudge_weights(self, module: Any) -> None:
-        """Up or down by the places of their elements: nothing is drawn."""
+    def _meet(self, module: Any) -> None:
         torch = self._torch
-        with torch.inference_mode(False), torch.no_grad():
-            for parameter in module.parameters():
-                weight = local(parameter)
-                if is_plain(torch, weight) and id(parameter) not in self._nudged:
-                    self._nudged.add(id(parameter))
-                    places = torch.arange(weight.numel(), device=weight.device, dtype=torch.int64)
-                    signs = (places * 2654435761 >> 16 & 1) * 2 - 1
-                    weight.mul_(1 + self._nudge * signs.view(weight.shape).to(weight.dtype))
+        if self._still:
+            references.still(torch, module)
+        if self._reference is not None:
+            references.widen(torch, module, self._reference)
+        if self._nudge:
+            references.nudge(torch, module, self._nudge, self._nudged)
+        if self._still and self._parts is None and not is_capturing(torch):
+            self._parts = references.Parts(torch, module)
 
     def _after(self, before: dict[str, Any] | None, output: Any) -> None:
         torch = self._torch
+        if self._parts is not None:
+            self._parts.end()
         if is_capturing(torch):
             self._num_captured += 1
             return
@@ -190,16 +208,30 @@ class CheckResults(Task):
         ):
             self._read()
 
+    def _score(self, output: Any, args: Any, kwargs: Any) -> None:
+        name, _, function = self._metric.partition(":")
+        try:
+            with self._torch.no_grad():
+                found = getattr(import_module(name), function)(output, *args, **kwargs)
+            found = found.tolist() if hasattr(found, "tolist") else found
+            self._scores += [float(score) for score in (found if isinstance(found, (list, tuple)) else [found])]
+        except Exception as error:
+            if by_a_signal(error):
+                raise
+            self._metric, self._metric_error = "", "%s: %s" % (type(error).__name__, error)
+
     # What there is
 
     def _read(self) -> None:
         what = "losses" if self._losses else "outputs"
         values: list[Any] = []
+        parts: list[Any] = []
         try:
             if self._losses:
                 values = [number(float(loss)) for loss in self._losses]
             else:
-                values = [[as_fields(shape, found) for shape, found in call] for call in self._outputs]
+                values = [fields_of(call) for call in self._outputs]
+            parts = [(name, fields_of(given)) for name, given in (self._parts.found if self._parts else ())]
         except Exception as error:
             # The device may be lost: then there is nothing to compare, and whoever reads this is told why.
             self.program.log("results", error)
@@ -210,4 +242,7 @@ class CheckResults(Task):
             draws=sorted(self._draws),
             precision=self._precision,
             num_captured=self._num_captured,
+            parts=parts,
+            metric=self._scores,
+            metric_error=self._metric_error,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..core.annotations import Any, Callable, Iterator, Program
+from ..core.annotations import Any, Iterator
 from ..core.autocast import inside_forward
 
 Digest = tuple[list[int], Any]
@@ -100,7 +100,11 @@ def precision_of(torch: Any, module: Any) -> str:
     return "tf32" if torch.get_float32_matmul_precision() != "highest" or torch.backends.cudnn.allow_tf32 else "float32"
 
 
-def as_fields(shape: list[int], found: Any) -> dict[str, Any]:
+def fields_of(call: list[Digest]) -> list[dict[str, Any]]:
+    return [_as_fields(shape, found) for shape, found in call]
+
+
+def _as_fields(shape: list[int], found: Any) -> dict[str, Any]:
     if found is None:
         return {"shape": shape, "num": 0}
     total, magnitudes, root, *sampled = found.tolist()
@@ -116,58 +120,3 @@ def as_fields(shape: list[int], found: Any) -> dict[str, Any]:
 def number(value: float) -> float | None:
     """None where it is none: JSON has no word for it."""
     return value if -1e308 < value < 1e308 else None
-
-
-class ResultsWithin:
-    """Digests of what the first calls of an arm give, and of the same calls without it.
-
-    Calls that train alone: one in which a model generates or is evaluated may keep what it computed, and must be made
-    once. The call without the arm comes first, keeps no graph, and draws the random numbers that the call with it draws
-    as well. Where it draws any, it is made once more with others: an arm's kernels may draw them in another order.
-
-    `num_calls`: to be compared.
-    """
-
-    def __init__(self, program: Program, num_calls: int) -> None:
-        self._program, self._num_left = program, num_calls
-        self._plain: list[list[Digest]] = []
-        self._redrawn: list[list[Digest]] = []
-        self._with_arm: list[list[Digest]] = []
-        self._draws: set[str] = set()
-        self._precision = ""
-
-    def compared(self, module: Any, without: Callable[[], Any], with_it: Callable[[], Any]) -> Any:
-        """The output of the call with the arm."""
-        torch = self._program.torch
-        # A program that compiles itself would do so anew for a call that keeps no graph.
-        if not self._num_left or self._program.compiles_itself or not (module.training and torch.is_grad_enabled()):
-            return with_it()
-        self._num_left -= 1
-        self._precision = self._precision or precision_of(torch, module)
-        before, on_device = torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-        looked_at = random_states(torch)
-        with torch.no_grad():
-            plain = digests_of(torch, without())
-            now = random_states(torch)
-            drawn = {kind for kind, state in looked_at.items() if now.get(kind) != state}
-            redrawn = digests_of(torch, without()) if drawn else plain
-        torch.set_rng_state(before)
-        if on_device:
-            torch.cuda.set_rng_state_all(on_device)
-        output = with_it()
-        self._plain.append(plain)
-        self._with_arm.append(digests_of(torch, output))
-        self._draws |= drawn
-        self._redrawn.append(redrawn)
-        return output
-
-    def read(self) -> dict[str, Any] | None:
-        """Return the comparison as fields of an event; None if no call could be compared."""
-        if not self._with_arm:
-            return None
-        found = {"baseline": self._plain, "redrawn": self._redrawn if self._draws else [], "candidate": self._with_arm}
-        fields: dict[str, Any] = {
-            name: [[as_fields(shape, values) for shape, values in call] for call in calls]
-            for name, calls in found.items()
-        }
-        return {**fields, "draws": sorted(self._draws), "precision": self._precision}

@@ -26,7 +26,7 @@ from ..core.covers import call_directly
 from ..core.device import device_allocations, synchronise
 from ..core.errors import by_a_signal
 from .arm import Arm
-from .digests import ResultsWithin
+from .results_within import ResultsWithin
 from .switches import NotSwitched
 from .task import Task
 
@@ -96,7 +96,8 @@ class SwitchArms(Task):
         self._arms = [Arm(planned, program) for planned in self._planned]
         if not self._has_ranks:
             wanted = self.order.get("num_results", 0)
-            self._results = {arm: ResultsWithin(program, wanted) for arm in self._arms if wanted}
+            rounding = self.order.get("rounding", 0.0)
+            self._results = {arm: ResultsWithin(program, wanted, rounding) for arm in self._arms if wanted}
         if any(arm.acts_in_calls for arm in self._arms):
             self._call_through(self._around(program.roots.around))
         self._thread = get_ident()
@@ -151,8 +152,7 @@ class SwitchArms(Task):
                 return plainly(call, module, args, kwargs)
 
             def without() -> Any:
-                with on.paused():
-                    return plainly(call, module, args, kwargs)
+                return plainly(call, module, args, kwargs)
 
             def with_it() -> Any:
                 def through(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -162,7 +162,9 @@ class SwitchArms(Task):
 
             results = self._results.get(on)
             try:
-                return with_it() if results is None else results.compared(module, without, with_it)
+                if results is None:
+                    return with_it()
+                return results.compared(module, args, kwargs, without, on.paused, with_it)
             except Exception as error:
                 if by_a_signal(error):
                     raise

@@ -1,9 +1,11 @@
 """Whether a setting leaves the results of the program what they were.
 
-`guard` compares losses and outputs of an arm with the baseline's, `differences` has the arithmetic, `tolerance` what
-each setting may change. Speed is compared in `measure.comparison`.
+`guard` compares losses and outputs of an arm with the baseline's, `boundary` precisions of a command with each other.
+`noise` judges errors against a reference,
+`differences` has the arithmetic of what is without one, `tolerance` what each setting may change. Speed is compared in
+`measure.comparison`.
 """
 
-from dynotune.measure.checks.tolerance import guarded
+from dynotune.measure.checks.tolerance import guarded, rounding
 
-__all__ = ["guard", "guarded"]
+__all__ = ["boundary", "guard", "guarded", "rounding"]

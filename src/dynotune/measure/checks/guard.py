@@ -1,9 +1,13 @@
 """Whether a setting that changes rounding leaves the results what they were: losses or outputs, under one seed.
 
-The runs are not timed. An arm that lies further from the baseline than rounding explains is held against how far the
-program lies from itself: the baseline runs again and, where its modules draw random numbers (dropout), once more with
-others, for a setting whose kernels draw them in another order. Where it begins alike and drifts away all the same, the
-baseline runs with its weights moved by a rounding error: an unstable training makes as much of that.
+The runs are not timed. An arm is held against the program's own noise: how far the baseline lies from a run in float64,
+and how far one lies whose numbers are rounded as the setting promises. Both run with dropout off, since other kernels
+draw other random numbers.
+
+Where no such reference can be had (a module that draws random numbers of its own, or does not compute in float64),
+fixed tolerances say what is allowed. An arm beyond them is held against how far the program lies from itself: the
+baseline runs again and, where its modules draw random numbers, once more with others. Where it begins alike and drifts
+away all the same, the baseline runs with its weights moved by a rounding error.
 """
 
 from __future__ import annotations
@@ -16,12 +20,13 @@ import msgspec
 
 from dynotune.launch.process import fresh_folder
 from dynotune.launch.records import Record
+from dynotune.measure.checks import noise
 from dynotune.measure.checks.differences import Apart, Digest, LargestDifference, judge, losses_apart, outputs_apart
-from dynotune.measure.checks.tolerance import Tolerance, allowed, guarded
+from dynotune.measure.checks.tolerance import BY_PRECISION, Tolerance, allowed, guarded
 from dynotune.measure.live.arm_run import run_settings
 from dynotune.measure.live.outcome import refuse_rejected
 from dynotune.schema import document
-from dynotune.schema.errors import RecordError
+from dynotune.schema.errors import CannotRunHere, CommandFailed, RecordError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting, over
@@ -29,7 +34,7 @@ from dynotune.schema.study import Guarded
 from dynotune.schema.task import CheckResults
 
 NUM_VALUES = 24
-PLAIN = CheckResults(num_values=NUM_VALUES)
+PLAIN = CheckResults(num_values=NUM_VALUES, still=True)
 LIMIT_S = 900.0
 MOST_ALLOWED = 0.5
 """Where a program's own losses lie so far apart that this much would pass, nothing can be said."""
@@ -42,6 +47,9 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
         draws: kinds of devices from whose generators its modules drew.
         precision: that it computes in, as far as it could be seen.
         num_captured: values inside CUDA graphs that were being captured; they were not looked at.
+        metric: of the calls, in order; `metric_error`: why there is none.
+        peak_bytes: of device memory.
+        parts: what modules inside the first one gave in its first call, in the order in which they ended.
     """
 
     what: Literal["losses", "outputs"]
@@ -50,6 +58,10 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     draws: list[str] = []
     precision: str = ""
     num_captured: int = 0
+    parts: list[tuple[str, list[Digest]]] = []
+    metric: list[float] = []
+    metric_error: str = ""
+    peak_bytes: int | None = None
 
     @property
     def num_values(self) -> int:
@@ -61,11 +73,19 @@ Readings = list[Reading]
 
 
 class Own(msgspec.Struct, kw_only=True):
-    """What the baseline computes: once; where that was asked for, again, and with other random numbers where it can."""
+    """What the baseline computes: once; where that was asked for, again, and with other random numbers where it can.
+
+    Args:
+        reference: in the type `reference_type`; Unknown where it does not.
+        rounded: with its numbers rounded by a share, by that share.
+    """
 
     first: Readings
     again: Readings | None = None
     redrawn: Readings | None = None
+    reference: Readings | Unknown | None = None
+    reference_type: Literal["float64", "float32"] = "float64"
+    rounded: dict[float, Readings | Unknown] = {}
 
 
 def baseline(run: RunSpec, *, folder: Path, facts: Facts, limit_s: float = LIMIT_S) -> Own | Unknown:
@@ -73,23 +93,43 @@ def baseline(run: RunSpec, *, folder: Path, facts: Facts, limit_s: float = LIMIT
 
     Raises CommandFailed, CannotRunHere: as `run_settings`.
     """
-    first = _run(run, [], folder / "guard-baseline", facts, limit_s, PLAIN)
+    first = computed(run, [], folder / "guard-baseline", facts, limit_s, PLAIN)
     return first if isinstance(first, Unknown) else Own(first=first)
 
 
 def _against_itself(own: Own, run: RunSpec, folder: Path, facts: Facts, limit_s: float) -> Unknown | None:
     """Run the baseline again, and fill in what it says."""
-    again = _run(run, [], folder / "guard-baseline-again", facts, limit_s, PLAIN)
+    again = computed(run, [], folder / "guard-baseline-again", facts, limit_s, PLAIN)
     if isinstance(again, Unknown):
         return again
     if draws := sorted({kind for reading in [*own.first, *again] for kind in reading.draws}):
-        plan = CheckResults(num_values=NUM_VALUES, other_draws=draws)
-        redrawn = _run(run, [], folder / "guard-baseline-redrawn", facts, limit_s, plan)
+        plan = msgspec.structs.replace(PLAIN, other_draws=draws)
+        redrawn = computed(run, [], folder / "guard-baseline-redrawn", facts, limit_s, plan)
         if isinstance(redrawn, Unknown):
             return redrawn
         own.redrawn = redrawn
     own.again = again
     return None
+
+
+def refer(own: Own, rounding: float, run: RunSpec, folder: Path, facts: Facts, limit_s: float = LIMIT_S) -> None:
+    """Run the baseline in float64 and, where it fails in that, in float32; and once rounded as an arm promises."""
+
+    def tried(name: str, **how: Any) -> Readings | Unknown:
+        plan = msgspec.structs.replace(PLAIN, **how)
+        try:
+            return computed(run, [], folder / f"guard-{name}", facts, limit_s, plan)
+        except (CommandFailed, CannotRunHere) as error:
+            return Unknown(f"{how.get('reference') or 'rounded'}: {error.message}")
+
+    if own.reference is None and any(reading.draws for reading in own.first):
+        own.reference = Unknown("its modules draw random numbers, which other kernels draw otherwise")
+    if own.reference is None:
+        own.reference = tried("float64", reference="float64")
+        if isinstance(own.reference, Unknown) and any(reading.precision in BY_PRECISION for reading in own.first):
+            own.reference_type, own.reference = "float32", tried("float32", reference="float32")
+    if not isinstance(own.reference, Unknown) and rounding not in own.rounded:
+        own.rounded[rounding] = tried(f"rounded-{rounding:.0e}", nudge=rounding)
 
 
 def guard(
@@ -122,18 +162,22 @@ def guard(
         own = baseline(run, folder=folder, facts=facts, limit_s=limit_s)
     if isinstance(own, Unknown):
         return own
-    found = _run(run, chosen, folder / name, facts, limit_s, PLAIN)
+    found = computed(run, chosen, folder / name, facts, limit_s, PLAIN)
     if isinstance(found, Unknown):
         return found
+    rounding = allowed(chosen, own.first[0].precision).rounding
+    refer(own, rounding, run, folder, facts, limit_s)
     judged = compared(settings, own, found)
+    if isinstance(judged, Guarded) and judged.reference:
+        return judged
     if own.again is None and not _is_clear(judged):
         if unknown := _against_itself(own, run, folder, facts, limit_s):
             return unknown
         judged = compared(settings, own, found)
     if _is_clear(judged):
         return judged
-    plan = CheckResults(num_values=NUM_VALUES, nudge=allowed(chosen, own.first[0].precision).rounding)
-    nudged = _run(run, [], folder / f"{name}-nudged", facts, limit_s, plan)
+    plan = msgspec.structs.replace(PLAIN, nudge=rounding)
+    nudged = computed(run, [], folder / f"{name}-nudged", facts, limit_s, plan)
     return judged if isinstance(nudged, Unknown) else compared(settings, own, found, nudged)
 
 
@@ -143,13 +187,16 @@ def within(settings: Sequence[Setting], event: dict[str, Any]) -> Guarded | Unkn
         return Unknown("none of its settings changes how numbers are rounded, and that alone")
     seen = {"what": "outputs", "draws": event.get("draws"), "precision": event.get("precision")}
     try:
-        plain, redrawn, arm = (
-            msgspec.convert({**seen, "outputs": event.get(name)}, Reading)
-            for name in ("baseline", "redrawn", "candidate")
+        plain, redrawn, arm, reference, rounded = (
+            msgspec.convert({**seen, "outputs": event.get(name, [])}, Reading)
+            for name in ("baseline", "redrawn", "candidate", "reference", "rounded")
         )
     except msgspec.ValidationError as error:
         return Unknown(f"what the program said of results is damaged: {error}")
-    found = compared(settings, Own(first=[plain]), [arm])
+    own = Own(first=[plain])
+    if reference.outputs:
+        own.reference, own.rounded = [reference], {allowed(guarded(settings), plain.precision).rounding: [rounded]}
+    found = compared(settings, own, [arm])
     if (isinstance(found, Guarded) and found.ok) or not redrawn.outputs:
         return found
     return compared(settings, Own(first=[plain], redrawn=[redrawn]), [arm])
@@ -173,6 +220,8 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readi
     if len(whats) > 1:
         return Unknown("the one run trains, and the other does not")
     tolerance = allowed(guarded(settings), next((reading.precision for reading in own.first), ""))
+    if (referred := _by_reference(key, own, arm, tolerance)) is not None:
+        return referred
     redrawn = own.redrawn if tolerance.redraws and own.redrawn and len(own.redrawn) == len(arm) else None
     others = redrawn or again
     what = arm[0].what
@@ -214,8 +263,75 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readi
         ok=worst.ok and not num_not_finite,
         where=worst.where,
         num_not_finite=num_not_finite,
-        reason=_reason(what, worst, tolerance, num_not_finite, source),
+        reason=_reason(what, worst, tolerance, num_not_finite, source) + _without(own.reference),
     )
+
+
+def _by_reference(key: str, own: Own, arm: Readings, tolerance: Tolerance) -> Guarded | None:
+    """Judge an arm by its errors, the worst of its ranks; None where no reference can tell."""
+    what = arm[0].what
+    rounded = own.rounded.get(tolerance.rounding)
+    if isinstance(own.reference, Unknown | None) or isinstance(rounded, Unknown | None):
+        return None
+    sides = list(zip(own.reference, own.first, rounded, arm, strict=False))
+    if len(sides) != len(arm) or any(one.what != what for side in sides for one in side):
+        return None
+    found = []
+    for reference, ours, moved, mine in sides:
+        apart = [_apart(reference, one).signed for one in (mine, ours, moved)]
+        judged, plainly = noise.judge(*apart), noise.judge(*apart[:2])
+        num_missing = max(0, ours.num_values - mine.num_values)
+        if judged is None or plainly is None or judged.own > MOST_ALLOWED or _apart(ours, mine).num_not_finite:
+            return None
+        if judged.verdict == "undecided" and not num_missing:
+            return None
+        is_ok = judged.verdict == "no worse" and not num_missing
+        module = "" if is_ok else _first_departure(reference, ours, moved, mine)
+        found.append(
+            Guarded(
+                arm=key,
+                what=what,
+                difference=judged.error,
+                own=judged.own,
+                tolerance=noise.NO_WORSE * judged.own,
+                num_values=min(ours.num_values, mine.num_values),
+                ok=is_ok,
+                where="" if judged.beyond is None else f"value {judged.beyond + 1}",
+                reason=_reason_by_reference(what, judged, own.reference_type, tolerance, num_missing, module),
+                reference=own.reference_type,
+                ratio=judged.ratio,
+                ci=judged.ci,
+                error_ci=judged.error_ci,
+                baseline_error=plainly.own,
+                no_worse=plainly.verdict == "no worse",
+                module=module,
+            )
+        )
+    return min(found, key=lambda one: (one.ok, -(one.ratio or 0.0)))
+
+
+def _first_departure(*sides: Reading) -> str:
+    """Return the first module whose error rounding does not explain. `sides`: reference, baseline, rounded, arm."""
+    exact, ours, moved, mine = (dict(one.parts) for one in sides)
+    for name in mine:
+        if name in exact and name in ours and name in moved:
+            error, *others = (outputs_apart([exact[name]], [one[name]]).signed[0] or 0.0 for one in (mine, ours, moved))
+            if error > noise.NO_WORSE * (max(others) + noise.NOTHING):
+                return name
+    return ""
+
+
+def _reason_by_reference(
+    what: str, judged: noise.Judgement, reference: str, tolerance: Tolerance, num_missing: int, module: str
+) -> str:
+    if num_missing:
+        return f"{num_missing} of the {what} that the baseline computes are missing."
+    ends = {"no worse": "no worse", "worse": f"worse by {judged.ratio:.3g} times"}[judged.verdict]
+    if judged.beyond is not None:
+        ends = f"value {judged.beyond + 1} lies beyond that"
+    where = f", from module {module} on" if module else ""
+    explained = f"rounding explains {_percent(judged.own)} ({tolerance.why})"
+    return f"{what.capitalize()} lie {_percent(judged.error)} from {reference}; {explained}: {ends}{where}."
 
 
 def _reason(what: str, worst: LargestDifference, tolerance: Tolerance, num_not_finite: int, source: str) -> str:
@@ -229,6 +345,12 @@ def _reason(what: str, worst: LargestDifference, tolerance: Tolerance, num_not_f
     return f"{differ}; {limit}."
 
 
+def _without(reference: Readings | Unknown | None) -> str:
+    if isinstance(reference, Unknown):
+        return f" No run in float64 could tell: {reference.reason}."
+    return " Errors against a run in float64 leave it open." if reference else ""
+
+
 def _percent(share: float) -> str:
     return f"{100 * share:.2g}%" if share < 10 else "more than 1000%"
 
@@ -239,9 +361,18 @@ def _apart(ours: Reading, others: Reading) -> Apart:
     return outputs_apart(ours.outputs, others.outputs)
 
 
-def _run(
-    run: RunSpec, settings: Sequence[Setting], folder: Path, facts: Facts, limit_s: float, plan: CheckResults
+def computed(
+    run: RunSpec,
+    settings: Sequence[Setting],
+    folder: Path,
+    facts: Facts,
+    limit_s: float = LIMIT_S,
+    plan: CheckResults = PLAIN,
 ) -> Readings | Unknown:
+    """Run the command with `settings` in `folder`, which is made, and return what its processes computed.
+
+    Raises CommandFailed, CannotRunHere: as `run_settings`.
+    """
     arm = "candidate" if settings else "baseline"
     outcome = run_settings(
         run,
@@ -283,6 +414,7 @@ def readings(records: Sequence[Record]) -> Readings | Unknown:
 def _reading(event: dict[str, Any], record: Record) -> Reading:
     values = "losses" if event.get("what") == "losses" else "outputs"
     try:
-        return document.convert({**event, values: event.get("values")}, Reading)
+        peak_bytes = (record.last("memory") or {}).get("peak_device_bytes")
+        return document.convert({**event, values: event.get("values"), "peak_bytes": peak_bytes}, Reading)
     except (ValueError, TypeError) as error:
         raise RecordError(f"{record.path} is damaged: what it says of results is not as we write it.") from error

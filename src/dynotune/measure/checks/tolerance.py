@@ -1,4 +1,4 @@
-"""How much losses and outputs may differ from the baseline's under a setting of effect `numerics`, and why so much.
+"""By how much a setting of effect `numerics` may round, and what may differ for that where there is no reference.
 
 Rounding differs, so results do; these say from where on it is no longer rounding. What is broken (a wrong kernel, a
 layout that the program does not stand, gradients that underflow) differs by tens of per cent, or is no number at all.
@@ -6,7 +6,7 @@ layout that the program does not stand, gradients that underflow) differs by ten
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -110,3 +110,9 @@ def allowed(settings: Iterable[Setting], precision: str) -> Tolerance:
         redraws=any(redraws for _, redraws in rows),
         why=widest.why,
     )
+
+
+def rounding(settings: Sequence[Setting]) -> float:
+    """Share by which an arm may round a number, in a program that computes in float32; 0 where nothing is guarded."""
+    chosen = guarded(settings)
+    return allowed(chosen, "").rounding if chosen else 0.0

@@ -138,6 +138,7 @@ def switch_arms(
     fewest_blocks: int = FEWEST_BLOCKS,
     stretch_s: float = STRETCH_S,
     num_results: int = 0,
+    rounding: float = 0.0,
     give_up_slow: bool = False,
     runner: TaskRunner | None = None,
     goes_on: bool = False,
@@ -155,6 +156,7 @@ def switch_arms(
         fewest_blocks: an arm with fewer is given up.
         stretch_s: the least that a stretch lasts.
         num_results: calls of each arm whose results are compared.
+        rounding: share by which the arms may round a number.
         give_up_slow: have no more blocks of an arm with which steps take far longer.
         runner: has a live run of the baseline that may go on with this; None, or one that has ended, for a new one.
         goes_on: leave the runner's live run as it is afterwards, for further tasks.
@@ -179,6 +181,7 @@ def switch_arms(
             seed=request.seed or 0,
             step_s=recent_step_s(records[0]),
             num_results=num_results,
+            rounding=rounding,
             give_up_slow=give_up_slow,
             caches=caches,
         )
@@ -223,14 +226,12 @@ def estimate(key: str, blocks: Sequence[Block]) -> Estimate:
 
     Raises statistics.StatisticsError: there are fewer than two.
     """
-    from scipy.special import stdtr, stdtrit
+    from scipy.special import stdtr
 
     by_sample = counts_samples(blocks)
     values = [math.log(a_s / b_s) for a_s, b_s in (block.unit_s(by_sample=by_sample) for block in blocks)]
-    df = len(values) - 1
-    mean, spread = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
-    reach = float(stdtrit(df, (1 + CONFIDENCE) / 2)) * spread
-    p = float(stdtr(df, -mean / spread)) if spread else float(mean <= 0)
+    mean, spread, reach = mean_of(values)
+    p = float(stdtr(len(values) - 1, -mean / spread)) if spread else float(mean <= 0)
     return Estimate(
         arm=key,
         against="",
@@ -241,6 +242,17 @@ def estimate(key: str, blocks: Sequence[Block]) -> Estimate:
         confidence=CONFIDENCE,
         p=p,
     )
+
+
+def mean_of(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the mean, its standard error, and half the width of its interval, by Student's t.
+
+    Raises statistics.StatisticsError: there are fewer than two values.
+    """
+    from scipy.special import stdtrit
+
+    spread = statistics.stdev(values) / math.sqrt(len(values))
+    return statistics.fmean(values), spread, float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * spread
 
 
 def counts_samples(blocks: Sequence[Block]) -> bool:

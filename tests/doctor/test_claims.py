@@ -1,16 +1,18 @@
-"""Popular remedies: found by what people call them, and by their traces on a machine."""
+"""Claims: found by what people call them, and by their traces on a machine."""
 
 from __future__ import annotations
 
 import pytest
 
-from dynotune.doctor import ObservationView, folklore
+from dynotune.claims import all_claims
+from dynotune.doctor import ObservationView, seen_here
+from dynotune.doctor.claims import by_name
 
 from .machines import alone, h200
 
 
 def named(word: str) -> list[str]:
-    return [each.id for each in folklore.by_name(word)]
+    return [each.id for each in by_name(word, all_claims())]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +36,7 @@ def named(word: str) -> list[str]:
         ("torch.backends.cuda.matmul.allow_tf32", "allow-tf32"),
     ],
 )
-def test_a_remedy_is_found_by_what_people_call_it(word, id_):
+def test_a_claim_is_found_by_what_people_call_it(word, id_):
     assert named(word) == [id_]
 
 
@@ -44,22 +46,17 @@ def test_a_part_of_a_name_finds_all_that_hold_it_and_a_whole_name_finds_itself_a
 
 
 @pytest.mark.parametrize("word", ["", "  ", "rt", "nothing of the kind"])
-def test_what_is_no_remedy_finds_nothing(word):
+def test_what_is_no_claim_finds_nothing(word):
     assert named(word) == []
 
 
-def test_every_remedy_is_told_whole_and_under_names_of_its_own():
-    every = [entry.folklore for entry in folklore.entries()]
-    assert len(every) >= 15
-    assert len({each.id for each in every}) == len(every)
-    for each in every:
-        assert all((each.claim, each.does, each.does_not, each.instead, each.source, each.about)), each.id
-    names = [name.lower() for each in every for name in {each.id, *each.about}]
+def test_every_name_is_of_one_claim():
+    names = [name.lower() for claim in all_claims() for name in {claim.id, *claim.about}]
     assert len(set(names)) == len(names)
 
 
 def traces(changes) -> dict[str, str]:
-    return {each.id: each.seen for each in folklore.seen_here(ObservationView(alone(h200(changes))))}
+    return {each.id: each.seen for each in seen_here(ObservationView(alone(h200(changes))), all_claims())}
 
 
 def test_a_machine_at_its_defaults_shows_none():
@@ -80,7 +77,7 @@ def test_a_machine_at_its_defaults_shows_none():
         ({"CUDA_CACHE_MAXSIZE": "4294967296"}, "jit-cache", "CUDA_CACHE_MAXSIZE=4294967296"),
     ],
 )
-def test_a_trace_on_the_machine_brings_the_remedy_up(changes, id_, seen):
+def test_a_trace_on_the_machine_brings_the_claim_up(changes, id_, seen):
     (found,) = traces(changes).items()
     assert found[0] == id_
     assert seen in found[1]
@@ -93,4 +90,4 @@ def test_defaults_of_newer_kernels_are_defaults_too():
 def test_what_a_finding_says_already_is_not_said_again_save_of_real_time_kernels():
     seen = ObservationView(alone(h200({"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "host.preempt_rt": True})))
     found = ["cublas-env-regex", "preempt-rt-kernel"]
-    assert [each.id for each in folklore.seen_here(seen, found)] == ["preempt-rt"]
+    assert [each.id for each in seen_here(seen, all_claims(), found)] == ["preempt-rt"]

@@ -1,0 +1,169 @@
+"""Faults that are planted in what a program computes, and settings that change nothing: what the judgement says.
+
+    python benchmarks/precision.py [--part catch] [--device cuda] [--exact 40]
+
+Beside it: fixed tolerances, torch's own (`torch.testing.assert_close` of float32), and whether numbers are finite. A
+fault is in force while the candidate's setting is; the same program without one is held against the same setting, and
+settings that round (sums in another order). One result grows over several calls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import kept
+from hardware import RESULTS
+
+from dynotune import knobs
+from dynotune.measure.checks import guard, rounding
+from dynotune.schema.errors import DynotuneError
+from dynotune.schema.facts import Unknown
+from dynotune.schema.run import RunSpec
+from dynotune.schema.setting import Setting
+from dynotune.schema.study import Guarded
+
+PROGRAM = Path(__file__).parent / "programs" / "planted.py"
+SETTING, BF16 = "determinism.algorithms=true", "precision.autocast=bf16"
+FAULTS = {
+    "infer attention": ["mask", "stale", "last", "row", "tf32", "bf16", "eps", "tanh"],
+    "infer packed": ["packed"],
+    "infer convolution": ["colours"],
+    "train attention": ["mask", "stale", "last", "tf32", "frozen"],
+    "train convolution": ["skipped", "accumulation"],
+    "train packed": ["packed"],
+}
+WITHOUT_FAULT = {
+    "infer attention": [SETTING, BF16, "host.num_threads=2"],
+    "infer convolution": [SETTING, BF16, "layout.channels_last=true"],
+    "train attention": [SETTING, BF16, "optimizer.fused=true", "host.num_threads=2"],
+    "train convolution": [SETTING, BF16, "layout.channels_last=true"],
+}
+RTOL, ATOL = 1.3e-6, 1e-5
+LIMIT_S = 300.0
+
+
+class Program:
+    """The baseline's runs of one program and seed, which serve all arms."""
+
+    def __init__(self, words: str, seed: int, device: str, folder: Path) -> None:
+        self._words, self._seed, self._device, self._folder = words, seed, device, folder
+        folder.mkdir()
+        self._own = guard.baseline(self._run(), folder=folder, facts={}, limit_s=LIMIT_S)
+
+    def _run(self, fault: str = "") -> RunSpec:
+        words = [*self._words.split(), "--device", self._device, "--seed", str(self._seed)]
+        return RunSpec(
+            command=[sys.executable, str(PROGRAM), *words, *(["--fault", fault] if fault else [])],
+            cwd=Path.cwd(),
+            env=os.environ | ({} if self._device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}),
+            base=self._folder,
+            seed=self._seed,
+            lock=False,
+            sandbox=False,
+        )
+
+    def judged(self, setting: str, fault: str = "") -> dict[str, Any]:
+        settings, began_s = [knobs.parse(setting)], time.monotonic()
+        own = self._own
+        if isinstance(own, Unknown):
+            return {"reason": own.reason}
+        name = f"{setting.partition('=')[0]}-{fault}"
+        arm = guard.computed(self._run(fault), settings, self._folder / name, {}, LIMIT_S)
+        if isinstance(arm, Unknown):
+            return {"reason": arm.reason}
+        guard.refer(own, rounding(settings), self._run(), self._folder, {}, LIMIT_S)
+        found = guard.compared(settings, own, arm)
+        if isinstance(found, Unknown):
+            return {"reason": found.reason}
+        return {
+            "ok": found.ok,
+            "reference": found.reference,
+            "error": found.difference,
+            "own": found.own,
+            "ratio": found.ratio,
+            "ci": found.ci,
+            "module": found.module,
+            "reason": found.reason,
+            "beside": beside(settings, own.first, arm),
+            "wall_s": round(time.monotonic() - began_s, 1),
+        }
+
+
+def beside(settings: Sequence[Setting], first: guard.Readings, arm: guard.Readings) -> dict[str, bool]:
+    """Whether each of the other judgements lets it pass."""
+    fixed = guard.compared(settings, guard.Own(first=first, again=first), arm)
+    ours, mine = numbers(first), numbers(arm)
+    close = all(b is not None and abs(b - a) <= ATOL + RTOL * abs(a) for a, b in zip(ours, mine, strict=False) if a)
+    return {
+        "fixed": isinstance(fixed, Guarded) and fixed.ok,
+        "close": close,
+        "finite": all(value is not None for value in mine),
+    }
+
+
+def numbers(readings: guard.Readings) -> list[float | None]:
+    """Losses, or sampled elements of outputs."""
+    sampled = [value for one in readings for call in one.outputs for digest in call for value in digest.sampled]
+    return sampled or [loss for one in readings for loss in one.losses]
+
+
+def catch(asked: argparse.Namespace, out: Path) -> None:
+    per_setting = -(-asked.exact // sum(map(len, WITHOUT_FAULT.values())))
+    wanted = [(words, 0, SETTING, fault) for words, faults in FAULTS.items() for fault in faults]
+    clean = [
+        (words, seed, setting, "")
+        for seed in range(per_setting)
+        for words, settings in WITHOUT_FAULT.items()
+        for setting in settings
+    ]
+    programs: dict[tuple[str, int], Program] = {}
+    with tempfile.TemporaryDirectory() as base:
+        for words, seed, setting, fault in [*wanted, *clean[: asked.exact]]:
+            key = f"{words} {seed} {setting} {fault}".strip()
+            if "ok" in kept.read(out).get("catch", {}).get(key, {}):
+                continue
+            if (words, seed) not in programs:
+                programs[words, seed] = Program(words, seed, asked.device, Path(base) / f"{len(programs)}")
+            try:
+                row = programs[words, seed].judged(setting, fault)
+            except DynotuneError as error:
+                row = {"reason": error.message}
+            with kept.opened(out) as result:
+                result.setdefault("catch", {})[key] = {"fault": fault, **row}
+            print(key, row.get("ok"), row.get("reason"), row.get("beside"), flush=True)
+    with kept.opened(out) as result:
+        result["summary"] = summary(list(result["catch"].values()))
+        print(result["summary"])
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
+    faults = [row for row in rows if row["fault"] and "ok" in row]
+    clean = [row for row in rows if not row["fault"] and "ok" in row]
+    counts = {"faults": len(faults), "caught": sum(not row["ok"] for row in faults)}
+    counts |= {"without_fault": len(clean), "alarms": sum(not row["ok"] for row in clean)}
+    counts["without_answer"] = len(rows) - len(faults) - len(clean)
+    for name in ("fixed", "close", "finite"):
+        counts[f"caught_{name}"] = sum(not row["beside"][name] for row in faults)
+        counts[f"alarms_{name}"] = sum(not row["beside"][name] for row in clean)
+    return counts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=("catch",), default="catch")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--exact", type=int, default=40, help="runs without a fault")
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    catch(asked, asked.out or RESULTS / f"precision_{asked.device}.json")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Claims, and what came of testing them, in the terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from dynotune.report.layout import fields, table
+from dynotune.schema.claims import CHANGES, SETTLED, Bundle, Claim
+from dynotune.text import words
+
+
+def claim_report(claim: Claim) -> RenderableType:
+    """One claim: what people say, what is so, how it is tested."""
+    rows = [
+        ("said", claim.says),
+        ("seen", claim.seen),
+        ("so is", claim.fact or ("It is so." if claim.read == "true" else "Not known.")),
+        ("instead", claim.instead),
+        ("source", claim.source),
+        ("findings", ", ".join(claim.bears_on)),
+        ("test", _test(claim)),
+        ("changes with", CHANGES.get(claim.kind, "another machine, other versions")),
+    ]
+    shown = [(name, words.plain(text)) for name, text in rows if text]
+    head = Text.assemble((claim.id, "bold"), f"  {claim.kind}", f"  article {claim.article}" if claim.article else "")
+    return Group(head, Padding(fields(shown), (0, 0, 0, 2)))
+
+
+def _test(claim: Claim) -> str:
+    if claim.untestable:
+        return f"none: {claim.untestable}"
+    needs = f" (needs {claim.needs})" if claim.needs else ""
+    if claim.compare is None:
+        return f"dynotune claims run {claim.id}{needs}: {claim.check}"
+    arms = " ".join(claim.compare.settings), " ".join(claim.compare.baseline) or "nothing set"
+    return f"dynotune claims run {claim.id}{needs}: {arms[0]} against {arms[1]} is {claim.compare.expects}"
+
+
+def claims_table(claims: Iterable[Claim]) -> RenderableType:
+    rows = table("Claim:whole", "Row:whole", "Kind:whole", "Tested:dim", "What is said:wide")
+    for claim in claims:
+        tested = "no" if claim.untestable else claim.needs or "anywhere"
+        rows.add_row(claim.id, claim.article, claim.kind, tested, claim.says)
+    return rows
+
+
+def evidence_table(bundle: Bundle) -> RenderableType:
+    rows = table("Claim:whole", "Verdict:whole", "Seen:wide")
+    for one in bundle.evidence:
+        verdict = Text(one.verdict, "bold" if one.verdict in SETTLED else "dim")
+        rows.add_row(Text(words.plain(one.id)), verdict, Text(words.plain(one.seen)))
+    counts = Counter(one.verdict for one in bundle.evidence)
+    summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+    return Group(rows, Text(f"\n{summary}.", style="dim"))

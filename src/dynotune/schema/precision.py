@@ -1,0 +1,53 @@
+"""What lower precisions are worth on a command: speed, memory, errors of results."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dynotune.schema.comparison import Comparison
+from dynotune.schema.setting import Setting
+from dynotune.schema.study import Guarded
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What an arm adds to the mean of a task metric, higher is better, paired over `num_samples`; `ci` at 95%."""
+
+    mean: float
+    ci: tuple[float, float]
+    num_samples: int
+
+
+class PrecisionArm(msgspec.Struct, frozen=True, kw_only=True):
+    """One precision against the command as written.
+
+    Args:
+        speed, results: None where they are unknown, for one of `reasons`.
+        peak_bytes: of device memory, in a run of its own; None without a GPU.
+    """
+
+    name: str
+    setting: Setting
+    speed: Comparison | None = None
+    results: Guarded | None = None
+    peak_bytes: int | None = None
+    metric: Change | None = None
+    reasons: list[str] = []
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Faster, with errors that its bits explain, and no loss of the metric proved."""
+        is_faster = self.speed is not None and self.speed.verdict == "faster"
+        return (
+            is_faster and self.results is not None and self.results.ok and not (self.metric and self.metric.ci[1] < 0)
+        )
+
+
+class Precision(msgspec.Struct, frozen=True, kw_only=True):
+    """`precision.json`. `own`: what the command computes in as written; `metric`: `module:function`, or ""."""
+
+    schema: str = "dynotune.precision/1"
+    command: list[str]
+    own: str
+    peak_bytes: int | None = None
+    metric: str = ""
+    arms: list[PrecisionArm] = []

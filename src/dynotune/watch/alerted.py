@@ -1,0 +1,61 @@
+"""Alerts when they begin, and a command of the user's that each of them starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import IO
+
+import msgspec
+
+from dynotune.schema.watch import Alert, View
+
+MOST_AT_ONCE = 4
+
+
+class Begun:
+    """Tells alerts that the view before did not have."""
+
+    def __init__(self) -> None:
+        self._known: set[tuple[str, str]] = set()
+
+    def of(self, view: View) -> list[Alert]:
+        known, self._known = self._known, {(alert.id, alert.whose) for alert in view.alerts}
+        return [alert for alert in view.alerts if (alert.id, alert.whose) not in known]
+
+
+class Commands:
+    """Starts a shell command for each alert that begins, and waits for none.
+
+    The command reads the alert as JSON (`schema.watch.Alert`) from its input: what programs chose, as their names, is
+    never part of the command itself. Four may run at once; alerts beyond start none. What they print goes to `output`.
+    """
+
+    def __init__(self, command: str, output: IO[str]) -> None:
+        self._command, self._output = command, output
+        self._begun = Begun()
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def __call__(self, view: View) -> None:
+        self._running = [one for one in self._running if one.poll() is None]
+        for alert in self._begun.of(view):
+            if len(self._running) < MOST_AT_ONCE:
+                self._start(alert)
+
+    def _start(self, alert: Alert) -> None:
+        started = subprocess.Popen(
+            ["/bin/sh", "-c", self._command],
+            env={**os.environ, "DYNOTUNE_ALERT": alert.id},
+            stdin=subprocess.PIPE,
+            stdout=self._output,
+            stderr=self._output,
+            start_new_session=True,
+        )
+        self._running.append(started)
+        assert started.stdin is not None
+        try:
+            # Less than a pipe holds, so nobody waits for a command that does not read.
+            started.stdin.write(msgspec.json.encode(alert)[:32768])
+            started.stdin.close()
+        except BrokenPipeError:
+            pass

@@ -1,0 +1,138 @@
+"""How low a real program's precision can go: results are its own, the times are made up."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from dynotune import knobs
+from dynotune.measure.checks import boundary
+from dynotune.report import precision_report
+from dynotune.schema import document
+from dynotune.schema.comparison import Comparison
+from dynotune.schema.errors import CannotRunHere, CommandFailed
+from dynotune.schema.facts import Unknown
+from dynotune.schema.precision import Change, Precision, PrecisionArm
+from dynotune.schema.study import Guarded
+
+from ...fakes import Watcher, spec
+
+PROGRAM = """
+import torch
+torch.set_num_threads(1)
+net = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4))
+with torch.no_grad():
+    for _ in range(40):
+        net(torch.randn(8, 32))
+"""
+METRIC = """
+def largest(output, x):
+    assert x.shape == (8, 32)
+    return output.amax(-1)
+def broken(output, x):
+    raise ValueError("no labels")
+"""
+BF16 = knobs.parse("precision.autocast=bf16")
+
+
+@pytest.fixture
+def ask(tmp_path: Path, monkeypatch):
+    (tmp_path / "infer.py").write_text(PROGRAM)
+    (tmp_path / "scores.py").write_text(METRIC)
+    monkeypatch.setattr(boundary, "ARMS", {"bf16": "precision.autocast=bf16"})
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "infer.py"]
+    run = spec(command=command, cwd=tmp_path, env=env, base=tmp_path / "runs", seed=0, lock=False, sandbox=False)
+
+    def compare(request, watcher):
+        assert request.in_process == "auto"
+        return Comparison(
+            id="made-up", run=run.recorded, candidate_settings=request.candidate, verdict="faster", speedup=1.9
+        )
+
+    monkeypatch.setattr(boundary.protocol, "compare", compare)
+    return lambda **more: boundary.boundary(run, Watcher(), **more)
+
+
+def test_a_precision_is_judged_by_speed_errors_and_the_users_own_metric(ask):
+    found, folder = ask(metric="scores:largest")
+    (arm,) = found.arms
+    assert (found.own, arm.name, arm.speed.speedup) == ("float32", "bf16", 1.9)
+    assert arm.results.reference == "float64"
+    assert arm.results.ok
+    assert not arm.results.no_worse
+    assert 1e-4 < arm.results.difference < 1e-1
+    assert arm.results.error_ci[0] < arm.results.difference < arm.results.error_ci[1]
+    assert arm.metric.num_samples == 24 * 8
+    assert arm.metric.ci[0] < arm.metric.mean < arm.metric.ci[1]
+    assert document.read(folder / boundary.FILE, Precision) == found
+
+
+def test_a_metric_that_raises_ends_it_with_its_own_words(ask):
+    with pytest.raises(CommandFailed, match="ValueError: no labels"):
+        ask(metric="scores:broken")
+
+
+def test_a_precision_that_cannot_be_tried_has_a_reason_and_the_others_go_on(ask, monkeypatch):
+    def refuse(request, watcher):
+        raise CannotRunHere("its steps are too few")
+
+    monkeypatch.setattr(boundary.protocol, "compare", refuse)
+    (arm,) = ask()[0].arms
+    assert arm.speed is None
+    assert arm.results.ok
+    assert arm.reasons == ["its steps are too few"]
+
+
+def test_a_metric_is_paired_over_samples():
+    found = boundary.changed([1.0, 2.0, 3.0], [1.1, 2.1, 3.4])
+    assert found.mean == pytest.approx(0.2)
+    assert found.ci[0] < 0.2 < found.ci[1]
+    assert "no pairs" in boundary.changed([1.0, 2.0], [1.0]).reason
+    assert boundary.changed([], []) == Unknown("")
+
+
+# In words
+
+
+def arm_of(**results) -> PrecisionArm:
+    judged = {"arm": str(BF16), "what": "outputs", "difference": 2e-3, "own": 1e-3, "tolerance": 4e-3}
+    judged |= {"num_values": 24, "ok": True, "reference": "float64", "baseline_error": 1e-6}
+    speed = Comparison(id="a", run=spec(), candidate_settings=[BF16], verdict="faster", speedup=1.9, ci=(1.8, 2.0))
+    return PrecisionArm(name="bf16", setting=BF16, speed=speed, results=Guarded(**(judged | results)))
+
+
+def told(*arms: PrecisionArm) -> str:
+    screen = io.StringIO()
+    Console(width=300, file=screen).print(
+        precision_report(Precision(command=["train"], own="float32", arms=list(arms)))
+    )
+    return screen.getvalue()
+
+
+def test_the_boundary_is_said_in_words():
+    assert "errors 2e+03 times the baseline's, which its bits explain" in told(arm_of())
+    assert "Worth it here: precision.autocast=bf16. Whether your task stands its errors" in told(arm_of())
+    assert "results no worse" in told(arm_of(no_worse=True))
+    wrong = told(arm_of(ok=False, reason="Outputs lie 18% from float64, from module head on."))
+    assert "do not use it here: Outputs lie 18% from float64, from module head on." in wrong
+    assert "No other precision is worth it here." in wrong
+
+
+def test_a_loss_of_the_metric_that_is_proved_makes_it_not_worth_it():
+    arm = arm_of()
+    for ci, is_worth_it in (((-1.6, -0.8), False), ((-0.1, 0.2), True)):
+        changed = msgspec.structs.replace(arm, metric=Change(sum(ci) / 2, ci, 500))
+        assert changed.is_worth_it is is_worth_it
+        assert "over 500 samples" in told(changed)
+
+
+def test_without_a_reference_no_error_is_shown():
+    assert "errors unknown" in told(arm_of(reference=""))
+    assert "results within fixed tolerances" in told(arm_of(reference=""))

@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 
 from dynotune.schema.trace_summary import RANK_PHASES
-from dynotune.trace.facts.rank_phases import RankPhases, late
+from dynotune.trace.facts import steps
+from dynotune.trace.facts.rank_phases import RankPhases, late, phases
+
+from ..made import Made
 
 NUM_STEPS = 10
 
 
 def rank_of(own_ns: np.ndarray) -> RankPhases:
-    return RankPhases([], own_ns, np.zeros(len(own_ns), dtype=np.int64))
+    return RankPhases(own_ns, np.zeros(len(own_ns), dtype=np.int64))
 
 
 def alike() -> np.ndarray:
@@ -47,3 +50,23 @@ def test_few_steps_make_no_rank_late():
     own = alike()[:, :2]
     own[1] += 2_000
     assert late([rank_of(one) for one in own]) is None
+
+
+def test_own_work_ends_where_the_last_gradients_exchange_begins():
+    made = Made()
+    for begin in range(0, 4_000, 1_000):
+        made.annotation(f"ProfilerStep#{begin // 1_000}", begin, begin + 1_000)
+        made.annotation("DistributedDataParallel.forward", begin + 100, begin + 300).operator(
+            "aten::mm", begin + 110, begin + 290
+        )
+        made.operator("autograd::engine::evaluate_function: MmBackward0", begin + 300, begin + 500, thread="autograd")
+        made.operator("gloo:all_reduce", begin + 480, begin + 700, thread="gloo")
+        made.annotation("Optimizer.step#Adam.step", begin + 700, begin + 750).operator(
+            "aten::add_", begin + 710, begin + 740
+        )
+    timeline = made.timeline()
+    found = phases(timeline, steps.find(timeline))
+    assert found is not None
+    own = dict(zip(RANK_PHASES, found.own_ns[1].tolist(), strict=True))
+    assert own == {"input": 350, "forward": 200, "backward": 180, "optimizer": 50}
+    assert found.exchange_ns[1] == 220

@@ -50,12 +50,10 @@ class RankPhases:
     """One rank's phases within its window.
 
     Args:
-        spans: of each of `RANK_PHASES`, when the working thread was in it and the rank was not in an exchange.
-        own_ns: of each step (row) and phase (column), the rank's own work.
+        own_ns: of each step (row) and phase (column, of `RANK_PHASES`), the rank's own work.
         exchange_ns: of each step, collectives beside which it could do nothing of its own.
     """
 
-    spans: list[intervals.Set]
     own_ns: Ints
     exchange_ns: Ints
 
@@ -73,7 +71,7 @@ def phases(timeline: Timeline, steps: Steps) -> RankPhases | None:
     own = np.stack([intervals.covered(one, steps.start_ns, steps.end_ns) for one in spans], axis=1)
     if len(timeline.device):
         own = np.maximum(own, _on_device(timeline, steps, edges, label))
-    return RankPhases(spans, own, intervals.covered(exchange, steps.start_ns, steps.end_ns))
+    return RankPhases(own, intervals.covered(exchange, steps.start_ns, steps.end_ns))
 
 
 def late(of_ranks: Sequence[RankPhases]) -> Late | None:

@@ -48,6 +48,7 @@ print("GRAPHS", graphs, dict(counters["graph_break"]), dict(counters["frames"]))
 """
 
 
+@pytest.mark.long
 def test_a_profiler_of_the_programs_own_asks_for_modules_with_stacks(script, fork_under_agent):
     # It takes the module from the frame of `Module.__call__`, by the name `self`.
     ran = fork_under_agent([script(OWN_PROFILER)])

@@ -82,6 +82,7 @@ def test_without_a_sitecustomize_importing_one_fails_as_ever(script, run_under_a
     assert run_under_agent([program]).stdout.strip() == "sitecustomize"
 
 
+@pytest.mark.long
 def test_the_import_of_torch_looks_as_it_does_without_us(script, run_under_agent):
     program = script(
         """

@@ -181,6 +181,7 @@ def test_a_command_that_is_not_python_is_told(user):
     said(user.compares("--", "/bin/echo", "hello"), 3, "No Python of this command began a record", "hello", "next: ")
 
 
+@pytest.mark.long
 def test_a_python_that_switches_the_agent_off_is_told(user):
     user.write("train.py", CALL.replace("100_000", "30"))
     said(user.compares(*MARKED, "--", PYTHON, "-I", "train.py"), 3, "No Python of this command", "-I")
@@ -206,6 +207,7 @@ def test_an_arm_that_fails_alone_is_the_answer(user):
     assert (failed["arm"], failed["exit_code"]) == ("candidate", 1)
 
 
+@pytest.mark.long
 def test_a_command_that_a_signal_ends_says_which(user):
     done = user.trains("import os\nos.kill(os.getpid(), 11)")
     said(done, 4)
@@ -224,6 +226,7 @@ def test_a_command_that_hangs_after_some_steps_is_told_so(user):
     said(user.trains(program, "--timeout", "8s"), 3, "longer than 8 s", "12 steps", "--timeout")
 
 
+@pytest.mark.long
 def test_a_command_without_steps_is_told_how_to_name_one(user):
     said(user.trains("import torch\ntorch.ones(3).sum()"), 3, "made no step", "--step-function", "dynotune.step()")
 
@@ -234,6 +237,7 @@ def test_a_command_with_fewer_steps_than_the_window_is_told_how_many(user):
     said(user.trains(program), 3, "makes 15 steps", "next: ")
 
 
+@pytest.mark.long
 def test_a_command_that_is_over_in_a_moment_is_refused(user):
     user.write("train.py", CALLS.replace("0.01)\n", "0)\n") + "for _ in range(40):\n    step()\n")
     words = ["compare", "env.A=1", *MARKED, "--no-lock", "--run-dir", str(user.runs), "--", PYTHON, "train.py"]
@@ -285,6 +289,7 @@ def test_modules_that_the_command_brings_are_not_dynotunes_own(user):
     assert done.stdout == "the command\n"
 
 
+@pytest.mark.long
 def test_an_interpreter_that_is_asked_to_stay_is_the_commands(user):
     user.write("ends.py", "x = 1")
     user.env["PYTHONINSPECT"] = "1"
@@ -340,6 +345,7 @@ def test_json_on_standard_output_is_the_comparison_and_nothing_else(compared):
     assert user.num_finished() >= 1
 
 
+@pytest.mark.long
 def test_the_json_of_an_arm_that_fails_is_whole_too(user):
     done = user.trains("raise SystemExit('no data')", "--json", "-")
     said(done, 4, "no data")

@@ -122,6 +122,7 @@ def test_an_interpreter_without_torch_is_refused_before_anything_runs(user, tmp_
     assert not user.runs.exists() or not list(user.runs.glob("*/comparison.json"))
 
 
+@pytest.mark.long
 def test_arms_that_are_the_same_are_told_within_one_run(user):
     user.write("train.py", BY_BATCH)
     user.env["OMP_NUM_THREADS"] = "1"

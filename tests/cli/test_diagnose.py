@@ -87,6 +87,7 @@ def test_a_program_that_uses_the_profiler_itself_still_gets_what_the_plain_run_s
     assert "profiler itself" in done.stdout
 
 
+@pytest.mark.long
 def test_a_program_without_torch_gets_what_its_marked_steps_say_and_no_mistake_of_ours(user):
     marks = "import time, dynotune\nwhile True:\n    time.sleep(0.002)\n    dynotune.step()\n"
     done = diagnoses(user, marks, "--json", "found.json", "--step-function", "dynotune.step")
@@ -111,6 +112,7 @@ def test_a_program_that_trains_briefly_is_diagnosed_in_what_it_does_afterwards(u
     assert diagnosis["steps"]["step_s"] > 0.01 and diagnosis["steps"]["num_steps"] > 8
 
 
+@pytest.mark.long
 def test_a_command_that_fails_shows_its_last_lines(user):
     done = diagnoses(user, "import torch\nraise SystemExit('no data here')\n")
     assert done.returncode == 4

@@ -27,6 +27,7 @@ def small_disk(user):
     subprocess.run(["umount", "-l", str(user.runs)], check=True)
 
 
+@pytest.mark.long
 def test_a_disk_that_fills_up_under_the_run_folder_is_not_the_commands_fault(user, small_disk):
     done = user.trains("import sys\nfor _ in range(10_000):\n    print('x' * 1000)\n    sys.stdout.flush()\n")
     said(done, 3, "--run-dir")
@@ -42,12 +43,14 @@ def test_a_run_folder_that_cannot_be_made_is_told(user):
     said(user.trains(CALL), 3, "Cannot make a run folder", "--run-dir")
 
 
+@pytest.mark.long
 def test_a_read_only_disk_under_the_run_folder_is_told(user, small_disk):
     remounted = subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], capture_output=True)
     assert remounted.returncode == 0, remounted.stderr
     said(user.trains(CALL), 3, "Read-only", "--run-dir")
 
 
+@pytest.mark.long
 def test_a_limit_on_file_sizes_loses_no_finished_pair(user):
     """The disk of a run is the command's as well: what it may not write, dynotune may not."""
 
@@ -96,6 +99,7 @@ def test_a_command_runs_where_its_record_cannot_be_kept(user, no_room):
     assert "nothing is recorded" in line
 
 
+@pytest.mark.long
 def test_settings_inside_the_process_hold_where_its_record_cannot_be_kept(user, no_room, tmp_path):
     user.env["TMPDIR"] = str(tmp_path)
     before = sorted(tmp_path.iterdir())
@@ -124,6 +128,7 @@ def anothers_state(state):
     return state
 
 
+@pytest.mark.long
 def test_a_command_runs_unrecorded_where_the_state_folder_is_another_users(user, anothers_state):
     done = user.types("run", "--set", "env.A=1", "--", PYTHON, "-c", SHOWS)
     assert (done.returncode, done.stdout) == (7, "1 None\n")
@@ -136,11 +141,11 @@ def test_a_command_runs_unrecorded_where_the_state_folder_is_another_users(user,
 @pytest.mark.parametrize(
     "words",
     [
-        ("compare", "env.A=1"),
-        ("diagnose",),
-        ("trace",),
-        ("tune",),
-        ("startup", "time"),
+        pytest.param(("compare", "env.A=1"), marks=pytest.mark.long),
+        pytest.param(("diagnose",), marks=pytest.mark.long),
+        pytest.param(("trace",), marks=pytest.mark.long),
+        pytest.param(("tune",), marks=pytest.mark.long),
+        pytest.param(("startup", "time"), marks=pytest.mark.long),
         ("startup", "warm"),
         ("recipe", "verify", "recipe.toml"),
     ],
@@ -162,7 +167,9 @@ def test_a_state_folder_that_others_may_write_is_closed_by_a_run(user, state):
     assert [stat.S_IMODE(path.stat().st_mode) for path in (state, state / "runs")] == [0o700, 0o700]
 
 
-@pytest.mark.parametrize("limit_bytes", [0, 1 << 10, 1 << 15, 1 << 17])
+@pytest.mark.parametrize(
+    "limit_bytes", [*(pytest.param(each, marks=pytest.mark.long) for each in (0, 1 << 10)), 1 << 15, 1 << 17]
+)
 def test_a_limit_on_file_sizes_does_not_keep_a_command_from_running(limit_bytes, user):
     def limit():
         import resource
@@ -194,6 +201,7 @@ def resume(user, file):
     return user.types("compare", "--resume", file.parent.name, "--run-dir", str(user.runs))
 
 
+@pytest.mark.long
 def test_a_comparison_of_a_newer_version_is_not_read(user, begun):
     begun.write_text(begun.read_text().replace("dynotune.comparison/2", "dynotune.comparison/3"))
     said(resume(user, begun), 3, "dynotune.comparison/3", "next: ")
@@ -204,17 +212,20 @@ def test_a_truncated_comparison_is_told(user, begun):
     said(resume(user, begun), 3, "not a complete JSON document")
 
 
+@pytest.mark.long
 def test_a_finished_comparison_answers_again(user, begun):
     done = resume(user, begun)
     said(done, 4)
     assert "exit code 3" in done.stdout
 
 
+@pytest.mark.long
 def test_a_comparison_that_is_not_there_is_told_with_those_that_are(user, begun):
     done = user.types("compare", "--resume", "nothing", "--run-dir", str(user.runs))
     said(done, 2, "There is no comparison nothing", begun.parent.name)
 
 
+@pytest.mark.long
 def test_resuming_takes_no_settings_and_no_command(user, begun):
     words = ["compare", "env.B=1", "--resume", begun.parent.name, "--run-dir", str(user.runs)]
     said(user.types(*words), 2, "takes no settings")
@@ -241,6 +252,7 @@ def test_a_record_that_the_program_overwrites_is_refused(user):
     said(user.trains(program), 3, "not a record of dynotune's")
 
 
+@pytest.mark.long
 def test_a_record_that_the_program_damages_does_not_change_how_a_run_ends(user):
     program = (
         CALLS + DAMAGES + "with open(record, 'r+b') as file:\n    file.write(b'GARBAGE!')\nprint('out', flush=True)\n"

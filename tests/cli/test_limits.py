@@ -40,7 +40,7 @@ def few_processes(user):
     return types
 
 
-@pytest.mark.parametrize("most", [1, 2, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("most", [1, *(pytest.param(most, marks=pytest.mark.long) for most in (2, 3))])
 def test_too_few_processes_are_named_and_are_no_interruption(most, few_processes, user):
     user.write("train.py", CALL)
     trains = f"exec {PYTHON} train.py"  # what may read all files may not be asked whether it may start this one
@@ -50,7 +50,7 @@ def test_too_few_processes_are_named_and_are_no_interruption(most, few_processes
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("most", [1, 2])
+@pytest.mark.parametrize("most", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_run_without_room_for_its_processes_says_so(most, few_processes, user):
     done = few_processes(most, "run", "--run-dir", str(user.runs), "--", "/bin/true")
     said(done, 3, "Cannot start a process", "ulimit -u")

@@ -57,6 +57,7 @@ def test_a_good_recipe_is_applied_and_the_command_line_wins(user, run):
     assert run("--recipe", good, "--set", "env.OMP_SCHEDULE=4", program=program).stdout == "4\n"
 
 
+@pytest.mark.long
 def test_a_variable_that_is_not_known_is_applied_once_the_user_types_it(user, run):
     own = recipe(user, RECIPE + '[settings]\n"env.A" = "1 2"\n')
     left_out = run("--recipe", own)
@@ -72,13 +73,13 @@ def test_a_variable_that_is_not_known_is_applied_once_the_user_types_it(user, ru
     ("name", "value"),
     [
         ("LD_PRELOAD", "/tmp/evil.so"),
-        ("PYTHONSTARTUP", "x.py"),
-        ("PATH", "/tmp"),
-        ("NCCL_NET_PLUGIN", "evil"),
-        ("TRITON_CACHE_DIR", "/tmp"),
-        ("NODE_OPTIONS", "--require evil"),
-        ("CUBLAS_WORKSPACE_CONFIG", "/tmp"),
-        ("OPENSSL_CONF", "evil.cnf"),
+        pytest.param("PYTHONSTARTUP", "x.py", marks=pytest.mark.long),
+        pytest.param("PATH", "/tmp", marks=pytest.mark.long),
+        pytest.param("NCCL_NET_PLUGIN", "evil", marks=pytest.mark.long),
+        pytest.param("TRITON_CACHE_DIR", "/tmp", marks=pytest.mark.long),
+        pytest.param("NODE_OPTIONS", "--require evil", marks=pytest.mark.long),
+        pytest.param("CUBLAS_WORKSPACE_CONFIG", "/tmp", marks=pytest.mark.long),
+        pytest.param("OPENSSL_CONF", "evil.cnf", marks=pytest.mark.long),
         ("BROWSER", "evil"),
     ],
 )
@@ -90,7 +91,7 @@ def test_what_could_load_foreign_code_does_not_reach_the_command(user, run, name
     assert done.stdout == "true False\n"
 
 
-@pytest.mark.parametrize("where", ["absolute", "relative"])
+@pytest.mark.parametrize("where", [pytest.param("absolute", marks=pytest.mark.long), "relative"])
 def test_a_recipe_does_not_load_a_shared_object_through_a_variable(user, run, where):
     """As it was seen: the constructor of an OpenSSL engine ran as soon as the command imported ssl."""
     if shutil.which("cc") is None:
@@ -204,6 +205,7 @@ def test_why_memory_ran_out_is_said_after_the_commands_own_error(run):
     assert "dynotune: The device's memory is full: 2.00 GiB more was asked for." in done.stderr
 
 
+@pytest.mark.long
 def test_a_failure_that_the_program_gets_over_is_not_told(run):
     pytest.importorskip("torch")
     program = (

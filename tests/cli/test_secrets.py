@@ -55,6 +55,7 @@ def test_run_keeps_no_secret_and_the_command_has_them_all(user):
     ]
 
 
+@pytest.mark.long
 def test_the_last_lines_of_a_command_that_failed_hold_no_secrets(user):
     fail = SHOWS + "raise ValueError(f'401 for {sys.argv[2]} and {os.environ[\"HF_TOKEN\"]}')\n"
     user.write("fail.py", fail)

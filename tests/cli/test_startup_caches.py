@@ -70,6 +70,7 @@ def test_a_program_that_never_is_warm_ends_with_exit_code_1(user):
     assert "Not warm:" in answer.stdout
 
 
+@pytest.mark.long
 def test_nothing_is_taken_on_nobodys_word(user, filled, tmp_path):
     packed(user, filled)
     answer = user.types("startup", "unpack", "a.pack", "--caches", str(tmp_path / "theirs"))
@@ -80,6 +81,7 @@ def test_nothing_is_taken_on_nobodys_word(user, filled, tmp_path):
     assert not (tmp_path / "theirs").exists()
 
 
+@pytest.mark.long
 def test_a_pack_of_another_python_is_refused_with_the_reason_and_taken_by_force(user, filled, tmp_path):
     other = tmp_path / "bin/python"
     other.parent.mkdir()

@@ -87,11 +87,21 @@ def test_a_torch_program_is_timed_to_its_first_step_and_its_phases_sum_to_it(use
     [
         (["--", "sh", "-c", "echo started; exit 0"], 3, "--ready-pattern REGEX"),
         (["--ready-pattern", "never", "--", "sh", "-c", "echo started; exit 0"], 4, "│ started"),
-        (["--ready-pattern", "never", "--", "sh", "-c", "echo broken >&2; exit 7"], 4, "with exit code 7"),
-        (["--ready-pattern", "never", "--timeout", "1s", "--", "sleep", "100"], 3, "held back"),
-        (["--ready-pattern", "(", "--", "true"], 2, "no regular expression"),
-        (["--ready-pattern", "", "--", "true"], 2, "empty line"),
-        ([], 2, "There is no command to run"),
+        pytest.param(
+            ["--ready-pattern", "never", "--", "sh", "-c", "echo broken >&2; exit 7"],
+            4,
+            "with exit code 7",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            ["--ready-pattern", "never", "--timeout", "1s", "--", "sleep", "100"],
+            3,
+            "held back",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(["--ready-pattern", "(", "--", "true"], 2, "no regular expression", marks=pytest.mark.long),
+        pytest.param(["--ready-pattern", "", "--", "true"], 2, "empty line", marks=pytest.mark.long),
+        pytest.param([], 2, "There is no command to run", marks=pytest.mark.long),
     ],
 )
 def test_what_cannot_be_timed_is_refused_with_the_reason(user, words, exit_code, said):
@@ -103,8 +113,8 @@ def test_what_cannot_be_timed_is_refused_with_the_reason(user, words, exit_code,
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "There is no startup it"),
-        (["--", "true"], "takes no command"),
+        pytest.param([], "There is no startup it", marks=pytest.mark.long),
+        pytest.param(["--", "true"], "takes no command", marks=pytest.mark.long),
         (["--blocks", "2"], "takes no --blocks"),
     ],
 )
@@ -118,8 +128,8 @@ def test_a_resumed_startup_takes_nothing_else(user, words, said):
     ("words", "said"),
     [
         (["--", "true"], "takes no command"),
-        (["--blocks", "4"], "takes no --blocks"),
-        ([], "There is no startup it"),
+        pytest.param(["--blocks", "4"], "takes no --blocks", marks=pytest.mark.long),
+        pytest.param([], "There is no startup it", marks=pytest.mark.long),
     ],
 )
 def test_what_cannot_be_resumed_is_refused_with_the_reason(user, words, said):

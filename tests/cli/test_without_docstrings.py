@@ -46,6 +46,7 @@ def stripped(user: User) -> User:
     return user
 
 
+@pytest.mark.long
 def test_every_help_is_the_same_text_without_docstrings(user: User) -> None:
     paths = json.dumps(commands())
     plain, without = (

@@ -48,11 +48,11 @@ def of(acts, *, slower: float) -> Attribution:
     [
         [load(20 * MS), *kernels(100, 20 * US, 100 * US), SYNC],
         [load(20 * MS), *kernels(100, 20 * US, 100 * US)],
-        [load(20 * MS), *kernels(100, 150 * US, 190 * US)],
-        [load(3 * MS), python(MS), *kernels(100, 60 * US, 20 * US)],
-        [drawn(20 * MS), *kernels(100, 20 * US, 100 * US)],
-        [drawn(20 * MS), *kernels(100, 20 * US, 100 * US), SYNC],
-        [drawn(12 * MS), *kernels(100, 60 * US, 80 * US)],
+        pytest.param([load(20 * MS), *kernels(100, 150 * US, 190 * US)], marks=pytest.mark.long),
+        pytest.param([load(3 * MS), python(MS), *kernels(100, 60 * US, 20 * US)], marks=pytest.mark.long),
+        pytest.param([drawn(20 * MS), *kernels(100, 20 * US, 100 * US)], marks=pytest.mark.long),
+        pytest.param([drawn(20 * MS), *kernels(100, 20 * US, 100 * US), SYNC], marks=pytest.mark.long),
+        pytest.param([drawn(12 * MS), *kernels(100, 60 * US, 80 * US)], marks=pytest.mark.long),
     ],
     ids=["sync", "async", "long-queue", "host-bound", "worker", "worker-sync", "worker-close"],
 )
@@ -72,8 +72,8 @@ def test_a_loader_that_the_device_never_waits_for_costs_nothing(slower):
     [
         [copy(5 * MS), *kernels(100, 20 * US, 100 * US)],
         [copy(5 * MS), *kernels(100, 20 * US, 100 * US), SYNC],
-        [copy(5 * MS), *kernels(100, 100 * US, 20 * US)],
-        [pinned(5 * MS), *kernels(100, 20 * US, 100 * US)],
+        pytest.param([copy(5 * MS), *kernels(100, 100 * US, 20 * US)], marks=pytest.mark.long),
+        pytest.param([pinned(5 * MS), *kernels(100, 20 * US, 100 * US)], marks=pytest.mark.long),
     ],
 )
 def test_the_share_of_transfer_is_what_a_step_without_it_saves(acts, slower):
@@ -95,9 +95,11 @@ def test_what_a_synchronisation_costs_is_the_hosts_share(slower):
     [
         [python(2 * MS), *kernels(100, 20 * US, 50 * US), SYNC],
         [python(500 * US), *kernels(100, 80 * US, 100 * US), SYNC],
-        [python(300 * US), *kernels(30, 20 * US, 60 * US), SYNC] * 2,
-        [python(5 * MS), *kernels(50, 20 * US, 100 * US), SYNC],
-        [*kernels(50, 20 * US, 100 * US), SYNC, python(MS), *kernels(50, 20 * US, 100 * US)],
+        pytest.param([python(300 * US), *kernels(30, 20 * US, 60 * US), SYNC] * 2, marks=pytest.mark.long),
+        pytest.param([python(5 * MS), *kernels(50, 20 * US, 100 * US), SYNC], marks=pytest.mark.long),
+        pytest.param(
+            [*kernels(50, 20 * US, 100 * US), SYNC, python(MS), *kernels(50, 20 * US, 100 * US)], marks=pytest.mark.long
+        ),
     ],
 )
 def test_of_the_timeline_brought_to_the_step_a_synchronisation_costs_what_a_step_without_it_saves(acts, slower):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+import pytest
+
 from dynotune.diagnose.live_diagnosis import _fresh_caches, gather
 from dynotune.launch.records.record import Records
 from dynotune.schema.facts import Unknown
@@ -44,6 +46,7 @@ def test_a_folder_that_lasts_and_one_of_the_librarys_own_say_nothing() -> None:
     assert _fresh_caches(plain(change(fresh=True, file="/site-packages/torch/_inductor/x.py"))) == {}
 
 
+@pytest.mark.long
 def test_one_live_run_is_timed_recorded_and_tells_which_folders_are_new_in_each(tmp_path) -> None:
     (tmp_path / "program.py").write_text(NAMES_CACHES)
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}

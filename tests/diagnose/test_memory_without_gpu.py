@@ -240,15 +240,18 @@ def test_a_plain_loop_has_its_terms_to_the_byte_and_two_batches_tell_what_fits(r
     assert found.margin_bytes > 0.02 * found.limit_bytes
 
 
+@pytest.mark.long
 def test_calls_in_any_spelling_and_tensors_without_storage_are_as_on_a_gpu(run):
     assert peak(run(ODD_CALLS)).of("weights") == 4 * (64 * 64 + 64)
 
 
+@pytest.mark.long
 def test_a_shape_that_depends_on_values_is_refused_with_its_place(run):
     with pytest.raises(CannotRunHere, match=r"nonzero.*program.py\(6\)"):
         run(BOXES)
 
 
+@pytest.mark.long
 def test_values_that_the_program_brought_there_are_known(run):
     account = run(MASKS)
     assert peak(account).of("weights") == 100 * 32 * 4

@@ -119,6 +119,7 @@ def test_a_command_is_timed_once_it_is_steady_and_ended(watch, monkeypatch):
     assert said == []
 
 
+@pytest.mark.long
 def test_a_command_that_ends_early_is_run_once_more_and_timed_within(watch):
     found, said = watch(CALLS, 40, 0.001)
     assert "ended after 40 steps" in said[0]
@@ -127,12 +128,14 @@ def test_a_command_that_ends_early_is_run_once_more_and_timed_within(watch):
     assert timing.num_steps == found.run.processes[0].window.num_steps
 
 
+@pytest.mark.long
 def test_the_window_that_is_asked_for_is_timed(watch):
     found, _ = watch(CALLS, 10**9, 0.001, warmup_steps=20, window_steps=15)
     window = found.run.processes[0].window
     assert (window.first_step, window.num_steps) == (20, 15)
 
 
+@pytest.mark.long
 def test_of_a_program_that_replaces_itself_the_batches_are_timed_too(watch):
     found, _ = watch(REPLACES_ITSELF)
     (loader,) = found.processes[0].loaders

@@ -96,6 +96,7 @@ def test_the_probe_tells_a_peak_for_each_type_and_why_there_is_none():
     assert "no_such_type" in found.unknown["no_such_type"]
 
 
+@pytest.mark.long
 def test_a_device_that_is_not_there_is_said_for_each_type():
     found = probed(["float32"], uses_device=True)
     assert found.flops_per_s == {}

@@ -174,6 +174,7 @@ def test_a_cold_page_cache_is_declared_or_it_is_said_why_not(reached):
     assert loader.page_cache == "cold" or "could not" in loader.notes[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("program", "reason"),
     [(WITHOUT, "draw from no DataLoader"), LONG(IN_A_THREAD, "draw from no DataLoader|in another thread")],
@@ -184,6 +185,7 @@ def test_steps_without_a_loader_of_their_own_have_no_ceilings(program, reason, r
     assert any(part in found.reason for part in reason.split("|"))
 
 
+@pytest.mark.long
 def test_a_command_that_fails_is_no_failure_of_the_diagnosis(reached):
     found = reached("import torch\nraise SystemExit('no data here')\n")
     assert isinstance(found, Unknown)

@@ -30,10 +30,7 @@ def port_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # In `make test`: the rest start ranks, or more than one training each.
-FIRST = (
-    "torchrun, two ranks with DistributedDataParallel",
-    "dynotune.step() in an environment without dynotune",
-)
+FIRST = ("dynotune.step() in an environment without dynotune",)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ def test_tests_of_the_agent_alone_import_no_other_part_of_dynotune(torch):
     assert ("tests/agent/tasks/test_loader_drain.py" in files) is torch
 
 
+@pytest.mark.long
 def test_only_tests_that_start_programs_by_the_target_are_kept_when_it_is_named():
     words = [sys.executable, "-m", "pytest", "-q", "--collect-only", "tests/agent/core/test_writer.py"]
     env = {**os.environ, "DYNOTUNE_TEST_PYTHON": sys.executable}

@@ -207,6 +207,7 @@ def anything(draw: st.DrawFn) -> Made:
     return made
 
 
+@pytest.mark.long
 @settings(max_examples=60)
 @given(st.lists(anything(), min_size=1, max_size=2))
 def test_whatever_was_recorded_shares_sum_to_one_and_nothing_is_negative(ranks: list[Made]):
@@ -224,6 +225,7 @@ def test_whatever_was_recorded_shares_sum_to_one_and_nothing_is_negative(ranks: 
     assert len(found.verdict.splitlines()) == 1
 
 
+@pytest.mark.long
 @settings(max_examples=40)
 @given(anything(), st.integers(0, 10**18))
 def test_the_clocks_zero_does_not_matter(made: Made, later: int):

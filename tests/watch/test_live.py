@@ -70,6 +70,7 @@ def watched_steps(log: str) -> int:
     return int(log.rsplit("after ", 1)[1].split(" steps")[0].replace(",", ""))
 
 
+@pytest.mark.long
 def test_a_stall_says_what_its_threads_wait_for_and_ends_with_one(watch, user):
     tells = "cat > told-$DYNOTUNE_ALERT.json"
     watched = watch("--fail-on", "stalled:1s", "--on-alert", tells, first="compute=0.02")
@@ -153,6 +154,7 @@ def test_memory_that_leaks_is_said_with_the_step_at_which_it_ends(watch):
     assert watched.ends()[0] == 0
 
 
+@pytest.mark.long
 def test_a_rank_that_is_late_with_its_input_is_named(watch):
     watched = watch(program=RANKS)
     alert = watched.until_alert("rank-lag")
@@ -163,7 +165,8 @@ def test_a_rank_that_is_late_with_its_input_is_named(watch):
     assert watched.ends()[0] == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_command_dies_by_the_signal_that_dynotune_got_and_dynotune_by_the_same(watch, number):
     watched = watch(first="compute=0.02")
     watched.until(lambda view: view["num_steps"] > 5, "steps")

@@ -279,6 +279,7 @@ def test_the_page_shows_the_run_at_any_width_and_asks_nobody_else(browser, serve
     assert {url for url in asked_for if not url.startswith(("data:", server.url))} == set()
 
 
+@pytest.mark.long
 def test_a_reload_loses_nothing(browser, server):
     before = opened(browser, server.url, 900)["points"]
     assert opened(browser, server.url, 900)["points"] == before == [60, 60]

@@ -151,6 +151,7 @@ def test_an_allocator_key_reaches_the_allocator_beside_those_already_set(child):
     assert all(answer["ok"] is True for answer in done.readback.values()), done.readback
 
 
+@pytest.mark.long
 def test_an_allocator_key_that_the_program_sets_anew_is_found_out(child):
     done = child(
         'import torch\nout["sets"] = hasattr(torch._C, "_accelerator_setAllocatorSettings")\n'

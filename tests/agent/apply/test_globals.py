@@ -1,5 +1,7 @@
 """Values that hold for the whole process."""
 
+import pytest
+
 
 def test_attributes_and_setters_are_set_right_after_the_import_of_torch(child):
     done = child(
@@ -70,6 +72,7 @@ def test_matmul_precision_is_read_and_put_back_where_the_program_uses_the_newer_
     assert done.readback["matmul.fp32_precision"]["ok"] is True, done.readback
 
 
+@pytest.mark.long
 def test_a_module_attribute_that_this_torch_lacks_is_reported_and_not_invented(child):
     site = {"type": "attr", "path": "torch.backends.cudnn.never_heard_of"}
     planned = [{"knob": "cudnn.never", "value": True, "site": site, "keep": True}]
@@ -79,6 +82,7 @@ def test_a_module_attribute_that_this_torch_lacks_is_reported_and_not_invented(c
     assert "never_heard_of" in done.readback["cudnn.never"]["detail"]
 
 
+@pytest.mark.long
 def test_a_setting_of_a_kind_unknown_to_the_agent_is_answered_and_not_dropped(child):
     planned = [{"knob": "new.thing", "value": 1, "site": {"type": "module", "action": "new"}, "keep": True}]
     done = child("", planned=planned)

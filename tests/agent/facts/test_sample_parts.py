@@ -213,8 +213,8 @@ def parts_of(ran, num_workers):
     return filled.loading
 
 
-# One of each kind is enough for every run of the tests.
-USUAL = {("json", 0), ("zip", 1), ("collate", 1), ("lock", 1), ("moved", 1), ("resized", 0)}
+# A few are enough for every run of the tests.
+USUAL = {("json", 0), ("zip", 1), ("collate", 1)}
 
 
 @pytest.mark.parametrize(
@@ -263,6 +263,7 @@ for _ in range(450):
 """
 
 
+@pytest.mark.long
 def test_a_thread_of_the_programs_own_that_makes_samples_is_told_apart(script, fork_under_agent):
     # Long enough that one look, which came late because the machine was busy, stands for little of it.
     ran = fork_under_agent([script(IN_A_THREAD)], observe=True, tasks=[window_task(20, 400)])

@@ -10,13 +10,13 @@ from dynotune.measure.live.pilot import num_steps_to_find
 from ..planned_tasks import window_task
 
 PROGRAMS = sorted((Path(__file__).parents[1] / "programs").glob("*.py"))
-# Each compiles, as `compiled` does.
-LONG = ("compiled_function", "compiled_inference", "compiled_after_eager_calls")
+# In `make test`.
+FIRST = ("accumulation", "compiled", "gan", "hf_trainer", "plain")
 
 
 @pytest.mark.parametrize(
     "program",
-    [pytest.param(path, id=path.stem, marks=pytest.mark.long if path.stem in LONG else ()) for path in PROGRAMS],
+    [pytest.param(path, id=path.stem, marks=() if path.stem in FIRST else pytest.mark.long) for path in PROGRAMS],
 )
 def test_counts_the_steps_and_samples_that_the_program_made(program, fork_under_agent):
     ran = fork_under_agent([program], compiler="compiled" not in program.name)
@@ -27,12 +27,14 @@ def test_counts_the_steps_and_samples_that_the_program_made(program, fork_under_
     assert [error for process in ran.processes for error in process.errors] == []
 
 
+@pytest.mark.long
 def test_programs_run_alike_without_the_agent(fork_under_agent):
     ran = fork_under_agent([PROGRAMS[0]], env={"DYNOTUNE_RUN": ""})
     assert ran.returncode == 0, ran.stderr
     assert ran.records == []
 
 
+@pytest.mark.long
 def test_times_the_window_that_was_asked_for(fork_under_agent):
     program = Path(__file__).parents[1] / "programs" / "plain.py"
     ran = fork_under_agent([program], tasks=[window_task(12, 13)], seed=3)
@@ -62,7 +64,7 @@ for _ in range(60):
 """
 
 
-@pytest.mark.parametrize("compiles", [True, False])
+@pytest.mark.parametrize("compiles", [pytest.param(True, marks=pytest.mark.long), False])
 def test_a_pilot_marks_what_was_compiled_by_the_first_step_that_it_is_asked_of(fork_under_agent, script, compiles):
     ran = fork_under_agent([script(COMPILES.format(disable=not compiles))], note_events=True)
     (record,) = ran.records
@@ -104,6 +106,7 @@ def test_steps_on_a_function_of_an_imported_module(script, fork_under_agent):
     assert fork_under_agent([program], step_function="engine_room:train_step").stepping.num_steps == 9
 
 
+@pytest.mark.long
 def test_steps_on_a_function_that_is_compiled_whole_or_inside_another(script, fork_under_agent):
     script("def train_step(x):\n    return (x @ x).sum()\n", "engine_room.py")
     program = script(

@@ -1,5 +1,6 @@
 """Traces of real programs: which steps are in them, and what becomes of the program."""
 
+import functools
 import gzip
 import itertools
 import json
@@ -89,7 +90,10 @@ def left_behind(ran):
     return {name for name in names if not name.startswith("process-")} - {"plan.json", "tasks.page", "task-001.json"}
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+LONG = functools.partial(pytest.param, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_records_as_many_steps_as_asked_each_with_its_batch_and_its_update(num_workers, script, fork_under_agent):
     program = script(TRAINING + f"main({num_workers})\n")
     ran = fork_under_agent([program], tasks=[trace_task(20, 4)])
@@ -142,6 +146,7 @@ def test_inference_without_a_loader_is_recorded(fork_under_agent):
     assert len(named(events, "ProfilerStep")) == 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("program", ["compiled.py", pytest.param("compiled_inference.py", marks=pytest.mark.long)])
 def test_compiled_code_is_neither_broken_nor_compiled_again(program, fork_under_agent):
     # These programs fail where something is compiled again.
@@ -209,7 +214,7 @@ with torch.no_grad():
 """
 
 
-@pytest.mark.parametrize(("at_step", "first"), [(15000, 15001), (3, None), (None, None)])
+@pytest.mark.parametrize(("at_step", "first"), [LONG(15000, 15001), (3, None), LONG(None, None)])
 def test_a_trace_is_ordered_while_the_program_runs(at_step, first, script, fork_under_agent):
     ran = fork_under_agent([script(ORDERED.replace("AT", str(at_step)))], note_events=True, live=True)
     outcome, events = trace_of(ran)
@@ -247,7 +252,7 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize("when", OWN)
+@pytest.mark.parametrize("when", ["while it gets ready", *map(LONG, sorted({*OWN} - {"while it gets ready"}))])
 def test_a_profiler_of_the_programs_own_goes_first(when, script, fork_under_agent):
     program = script(PROFILED + OWN[when] + "print([(e.key, e.count) for e in own.key_averages()])\n")
     ran = fork_under_agent([program], tasks=[trace_task(20, 5)])
@@ -334,6 +339,7 @@ def test_each_rank_records_the_same_steps_into_a_file_of_its_own(script, tmp_pat
     assert steps[0] == steps[1] == ["ProfilerStep#16", "ProfilerStep#17", "ProfilerStep#18"]
 
 
+@pytest.mark.long
 def test_without_a_trace_to_record_nothing_of_the_profiler_is_touched(script, fork_under_agent):
     program = script(
         TRAINING
@@ -349,6 +355,7 @@ print([type(getattr(torch.autograd.profiler, name)).__name__ for name in ("_prep
     assert ran.stdout.split("\n")[2] == without.stdout.split("\n")[2]
 
 
+@pytest.mark.long
 def test_a_mistake_of_ours_is_a_reason_and_not_an_error_of_the_programs(script, fork_under_agent):
     program = script("import torch\ntorch.profiler._KinetoProfile.start_trace = lambda self: 1 / 0\n" + BY_HAND)
     ran = fork_under_agent([program], tasks=[trace_task(20, 5)])

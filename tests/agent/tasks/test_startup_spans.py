@@ -66,6 +66,7 @@ print("GRAPHS", counters["stats"]["unique_graphs"], dict(counters["graph_break"]
 """
 
 
+@pytest.mark.long
 def test_compilations_are_spans_and_break_no_graph(script, fork_under_agent):
     ran = fork_under_agent([script(COMPILES)], compiler=False, startup=True)
     assert "GRAPHS 1 {}" in ran.stdout, ran.stderr

@@ -65,7 +65,9 @@ def folder():
     shutil.rmtree(base)
 
 
-@pytest.mark.parametrize("how", ["ends", "stays"], ids=["the command ends", "the supervisor is killed"])
+@pytest.mark.parametrize(
+    "how", ["ends", pytest.param("stays", marks=pytest.mark.long)], ids=["the command ends", "the supervisor is killed"]
+)
 @pytest.mark.parametrize("what", [pytest.param("waits", marks=pytest.mark.long), "forks"])
 def test_what_another_user_runs_is_named_after_a_limit(what, how, folder, marked):
     become = [

@@ -251,7 +251,8 @@ for _ in range(100):
 """
 
 
-@pytest.mark.parametrize("strided", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("strided", [True, False])
 def test_a_layout_that_the_program_does_not_stand_is_found_by_its_outputs(tmp_path: Path, strided):
     (tmp_path / "runs").mkdir()
     (tmp_path / "infer.py").write_text(STRIDES.replace("STRIDED", str(strided)))

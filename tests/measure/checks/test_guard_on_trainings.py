@@ -56,7 +56,7 @@ def attention():
     return Attention(), 0.05
 
 
-PROGRAMS = [perceptron, convolutions, pytest.param(attention, marks=pytest.mark.long)]
+PROGRAMS = [convolutions, *(pytest.param(each, marks=pytest.mark.long) for each in (perceptron, attention))]
 
 
 def run(program, *, lr_times=1.0, autocast=False, broken=False, other_draws=(), seed=0) -> list[Reading]:

@@ -121,6 +121,7 @@ def test_a_program_that_ends_before_a_task_is_done_says_so_and_what_was_measured
     assert run.end().run.processes[0].windows[0].num_steps == window.events[0]["num_steps"] == 20
 
 
+@pytest.mark.long
 def test_a_program_that_hangs_is_told_in_time(live, monkeypatch):
     monkeypatch.setattr(live_run, "STALL_S", 3.0)
     run = live(CALLS, each="time.sleep(10**6 * (number == 60))")
@@ -130,6 +131,7 @@ def test_a_program_that_hangs_is_told_in_time(live, monkeypatch):
     assert run.end().run.ended_by == "window"
 
 
+@pytest.mark.long
 def test_a_rank_that_dies_alone_is_named(live, monkeypatch):
     monkeypatch.setattr(live_run, "LOST_RANK_S", 0.5)
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")

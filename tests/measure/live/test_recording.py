@@ -93,6 +93,7 @@ def test_a_command_is_recorded_once_it_is_steady_and_ended(trace, tmp_path):
         assert not (tmp_path / "project" / "made.txt").exists()
 
 
+@pytest.mark.long
 def test_a_command_that_ends_too_early_is_run_once_more(trace):
     found, said = trace(CALLS, 60)
     assert len(steps_in(found.traces[0])) == 10
@@ -101,6 +102,7 @@ def test_a_command_that_ends_too_early_is_run_once_more(trace):
     assert 0 < first < 50
 
 
+@pytest.mark.long
 def test_a_command_without_room_for_a_recording_says_what_to_do(trace):
     with pytest.raises(CannotRunHere, match="makes 8 steps and ends: too few to record 3") as refused:
         trace(CALLS, 8)
@@ -135,6 +137,7 @@ while True:
     assert len(first) == 3
 
 
+@pytest.mark.long
 def test_a_command_that_profiles_itself_is_refused_with_the_place(trace):
     program = """
 import time, torch
@@ -150,12 +153,14 @@ with torch.no_grad(), torch.profiler.profile(schedule=lambda step: torch.profile
     assert "dynotune trace FILE" in refused.value.hint
 
 
+@pytest.mark.long
 def test_a_command_that_fails_is_an_error_of_its_own(trace):
     with pytest.raises(CommandFailed) as failed:
         trace(CALLS.replace('print("DONE")', "sys.exit(7)"), 50)
     assert failed.value.command_exit_code == 7
 
 
+@pytest.mark.long
 def test_a_command_without_steps_is_refused(trace):
     with pytest.raises(CannotRunHere, match="made no step"):
         trace("import torch\ntorch.ones(3).sum()\n")

@@ -264,6 +264,7 @@ for step in range(100_000):
 """
 
 
+@pytest.mark.long
 def test_a_call_that_fails_with_a_setting_is_made_again_without_it_and_the_program_goes_on(switch):
     found = switch(GAN, ["precision.autocast=bf16", "matmul.fp32_precision=high"], ["cudnn.deterministic=true"])
     (arm, reason), *others = found.given_up.items()
@@ -273,6 +274,7 @@ def test_a_call_that_fails_with_a_setting_is_made_again_without_it_and_the_progr
     assert list(found.blocks) == ["cudnn.deterministic=true"]
 
 
+@pytest.mark.long
 def test_calls_that_train_are_compared_with_the_same_calls_without_the_arm(switch):
     found = switch(GAN.replace("if torch", "if 0 and torch"), ["precision.autocast=bf16"], num_results=2)
     (event,) = found.results.values()
@@ -281,6 +283,7 @@ def test_calls_that_train_are_compared_with_the_same_calls_without_the_arm(switc
     assert judged.ok and 0 < judged.difference < judged.tolerance
 
 
+@pytest.mark.long
 def test_a_compiled_program_has_arms_given_up_that_compile_it_anew(switch):
     found = switch(
         TRAIN.format(prepare="model.compile(backend='eager')", num_steps=100_000, each="pass"),
@@ -291,6 +294,7 @@ def test_a_compiled_program_has_arms_given_up_that_compile_it_anew(switch):
     assert [estimate.arm for estimate in found.estimates] == ["cudnn.deterministic=true"]
 
 
+@pytest.mark.long
 def test_a_program_that_ends_too_soon_says_so(switch):
     found = switch(TRAIN.format(prepare="", num_steps=50, each="pass"), ["host.num_threads=7"])
     assert found.estimates == []
@@ -336,6 +340,7 @@ for step in range(100_000):
 """
 
 
+@pytest.mark.long
 def test_layout_and_fused_optimizers_are_switched_with_what_belongs_to_them(switch, tmp_path):
     text = f"FILE = {str(tmp_path / 'seen')!r}\n{IMAGES}"
     both = "layout.channels_last=true optimizer.fused=true"
@@ -352,6 +357,7 @@ def test_what_the_program_has_already_is_given_up(switch, tmp_path):
     assert found.given_up == {"optimizer.fused=true": HAS_ALREADY}
 
 
+@pytest.mark.long
 def test_a_module_is_compiled_once_and_runs_eagerly_in_between(switch, tmp_path):
     text = TRAIN.format(
         prepare=f"""
@@ -397,6 +403,7 @@ for epoch in range(100_000):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "settings",
     [
@@ -417,6 +424,7 @@ def test_batches_of_other_workers_come_in_between_and_each_sample_once_an_epoch(
     assert found.reason == "" and int(seen.read_text()) >= 1
 
 
+@pytest.mark.long
 def test_samples_of_an_iterable_dataset_are_not_drawn_twice(switch):
     found = switch(
         """

@@ -202,6 +202,7 @@ def test_no_more_is_read_once_the_time_is_up_and_that_is_told(tmp_path):
     assert "not every file was read" in found.problems[-1].what
 
 
+@pytest.mark.long
 def test_many_libraries_are_read_without_holding_them_all_open(tmp_path):
     content = library(NATIVE)
     for at in range(1500):

@@ -113,6 +113,7 @@ def test_plots_take_the_colours_of_the_page(looks, width):
     assert brightness(dark["paper"]) < 40 < 150 < brightness(dark["ink"])
 
 
+@pytest.mark.long
 def test_plots_follow_when_the_scheme_or_the_width_changes(browser, rich):
     show(browser, rich, 1600)
     browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
@@ -147,7 +148,10 @@ def test_strange_names_are_shown_as_they_are_and_run_nothing(browser, tmp_path):
     assert len(browser.said("Network.requestWillBeSent")) == 1
 
 
-@pytest.mark.parametrize("made", [studies.empty, studies.unfinished, studies.large])
+@pytest.mark.parametrize(
+    "made",
+    [studies.empty, *(pytest.param(made, marks=pytest.mark.long) for made in (studies.unfinished, studies.large))],
+)
 def test_pages_that_lack_parts_are_as_sound(made, browser, tmp_path):
     path = tmp_path / "report.html"
     write(path, made())

@@ -39,6 +39,7 @@ def test_workers_that_are_stopped_finish_what_they_were_given_and_take_no_more()
     Workers("w").stop()
 
 
+@pytest.mark.long
 def test_workers_end_with_their_last_reference_and_hold_no_job_that_is_done():
     class Job:
         def __init__(self, workers):

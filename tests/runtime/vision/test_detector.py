@@ -144,6 +144,7 @@ def test_a_stream_does_not_read_further_ahead_than_its_depth():
         stream.close()
 
 
+@pytest.mark.long
 def test_a_stream_that_is_closed_or_dropped_ends_its_threads_and_gives_its_buffers_back():
     def endless():
         while True:
@@ -388,6 +389,7 @@ def test_buffers_are_made_once():
         assert list(after.engines) == ["1x48x64", "4x48x64"] or set(after.engines) == set(before.engines)
 
 
+@pytest.mark.long
 def test_a_detector_that_is_closed_frees_its_model():
     model = YoloLike()
     ours = detector(model)
@@ -419,6 +421,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
 """
 
 
+@pytest.mark.long
 def test_a_program_and_its_forked_child_may_end_with_streams_and_servers_open():
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],

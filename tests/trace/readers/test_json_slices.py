@@ -51,6 +51,7 @@ def ends(text: str) -> list[int]:
         found.append(len(text[:at].encode()))
 
 
+@pytest.mark.long
 @REUSED
 @given(
     events=EVENTS,
@@ -84,6 +85,7 @@ def test_slices_of_any_size_hold_all_events_in_order(
         assert others == {key: value for key, value in document.items() if key != "traceEvents"}
 
 
+@pytest.mark.long
 @REUSED
 @given(events=EVENTS, cut=st.floats(0, 1), slice_bytes=st.integers(1, 200), is_bare=st.booleans())
 def test_a_file_cut_anywhere_gives_every_event_before_the_cut(
@@ -117,7 +119,7 @@ def test_a_gzipped_file_cut_anywhere_gives_events_from_the_start(tmp_path: Path)
     assert nums[-1] > 290
 
 
-@pytest.mark.parametrize("chunk_bytes", [7, 100, 1 << 20])
+@pytest.mark.parametrize("chunk_bytes", [pytest.param(7, marks=pytest.mark.long), 100, 1 << 20])
 def test_a_gzipped_file_cut_short_gives_all_text_that_is_in_it(tmp_path: Path, chunk_bytes: int) -> None:
     packed = gzip.compress(b"".join(b'{"ts": %d},' % (number // 9) for number in range(4000)))
     path = tmp_path / "trace.json.gz"
@@ -166,6 +168,7 @@ def test_the_limit_leaves_room_for_traces_and_none_for_bombs() -> None:
     assert default_limit(1 << 30) == 100 << 30
 
 
+@pytest.mark.long
 def test_a_text_in_which_no_event_ends_is_not_kept_in_memory_whole(tmp_path: Path) -> None:
     path = tmp_path / "bomb.json.gz"
     squeeze = zlib.compressobj(9, zlib.DEFLATED, 31)

@@ -129,6 +129,7 @@ def test_every_other_instruction_is_refused():
             load(raw)
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(body=st.lists(st.sampled_from([o.code.encode("latin1") for o in pickletools.opcodes]) | st.binary(max_size=3)))
 def test_what_is_let_through_holds_harmless_instructions_alone(body):

@@ -35,6 +35,8 @@ PRODUCTS = {
     "in turns": [*kernels(40, 20 * US, 150 * US), SYNC, python(3 * MS)],
     "beside other work": [*kernels(40, 20 * US, 100 * US), *kernels(40, 10 * US, 100 * US, HALF)],
 }
+# In `make test`.
+FIRST = ("the device sets the pace", "the host sets the pace")
 POINTS = {
     "small": [python(MS), *([*kernels(1, 30 * US, 40 * US), *kernels(4, 30 * US, 6 * US, POINTWISE)] * 20)],
     "large": [python(MS), *([*kernels(1, 10 * US, 90 * US), *kernels(4, 10 * US, 80 * US, POINTWISE)] * 20)],
@@ -62,7 +64,9 @@ def inside(range_: Range):
 
 
 @pytest.mark.parametrize("slower", [1.7, 2.5])
-@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FIRST else pytest.mark.long) for name in PRODUCTS]
+)
 @pytest.mark.parametrize(("setting", "range_"), [(TF32, TF32_OF_FP32), (AUTOCAST, HALF_OF_FP32)])
 def test_faster_products_save_what_the_host_leaves_of_it(setting, range_, name, slower):
     acts = PRODUCTS[name]
@@ -82,7 +86,7 @@ def test_faster_products_save_what_the_host_leaves_of_it(setting, range_, name, 
         assert holds(found, gain(acts, changed)), (factor, found, gain(acts, changed))
 
 
-@pytest.mark.parametrize("name", POINTS)
+@pytest.mark.parametrize("name", ["small", pytest.param("large", marks=pytest.mark.long)])
 @pytest.mark.parametrize(("setting", "range_"), [(COMPILE, COMPILED_HOST), (GRAPHS, GRAPH_HOST)])
 def test_compiling_merges_small_kernels_and_spares_the_host_the_launches(setting, range_, name):
     acts = POINTS[name]
@@ -114,6 +118,7 @@ def test_a_small_model_that_is_called_often_is_slower_compiled():
     assert found.low < -0.5 < 0 < found.high
 
 
+@pytest.mark.long
 def test_a_loader_that_keeps_up_saves_its_wait():
     acts = [load(6 * MS), *kernels(100, 40 * US, 50 * US)]
     found = told(acts)["loader.num_workers"]

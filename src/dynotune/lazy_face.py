@@ -18,13 +18,14 @@ def lazy_face(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 
     Args:
         package: `__name__` of the package.
-        homes: module of each name, relative to the package. No name may be that of a module of the package:
+        homes: by module, relative to the package, its names. No name may be that of a module of the package:
             the import system would put the module in its place.
     """
+    home_of = {name: home for home, names in homes.items() for name in names.split()}
 
     def attribute(name: str) -> Any:
-        if name not in homes:
+        if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{homes[name]}"), name)
+        return getattr(import_module(f"{package}.{home_of[name]}"), name)
 
     return attribute

@@ -16,6 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["all_claims", "flipped", "named", "new_bundle", "program_hash", "read", "run", "with_evidence", "write"]
 
-_HOMES = {"bundles": "flipped new_bundle read with_evidence write", "running": "program_hash run"}
-
-__getattr__ = lazy_face(__name__, {name: home for home, names in _HOMES.items() for name in names.split()})
+__getattr__ = lazy_face(
+    __name__, {"bundles": "flipped new_bundle read with_evidence write", "running": "program_hash run"}
+)

@@ -20,14 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = ["LiveDiagnosis", "conclude", "forecast_loader", "gather", "live_memory", "replayed"]
 
-__getattr__ = lazy_face(
-    __name__,
-    {
-        "LiveDiagnosis": "live_diagnosis",
-        "conclude": "conclusions",
-        "forecast_loader": "forecast",
-        "gather": "live_diagnosis",
-        "live_memory": "memory_runs",
-        "replayed": "live_diagnosis",
-    },
-)
+_HOMES = {
+    "live_diagnosis": "LiveDiagnosis gather replayed",
+    "conclusions": "conclude",
+    "forecast": "forecast_loader",
+    "memory_runs": "live_memory",
+}
+
+__getattr__ = lazy_face(__name__, _HOMES)

@@ -46,4 +46,4 @@ _HOMES = {
     "process.leases": "sweep",
 }
 
-__getattr__ = lazy_face(__name__, {name: home for home, names in _HOMES.items() for name in names.split()})
+__getattr__ = lazy_face(__name__, _HOMES)

@@ -194,7 +194,9 @@ class CachingAllocator:
         """A free range with new memory, for which all that is free goes back to the device if need be."""
         if self.settings.expandable_segments:
             return self._expanded(pool, size)
-        num_bytes = _segment_bytes(size)
+        num_bytes = pool.page
+        if size >= _OWN_SEGMENT:
+            num_bytes = -(-size // _LARGE_STEP) * _LARGE_STEP
         if self.reserved_bytes + num_bytes > self._limit:
             self.empty_cache()
         address = self._addresses(num_bytes)
@@ -252,9 +254,3 @@ class CachingAllocator:
 def rounded(num_bytes: int) -> int:
     """The size of the block for so many bytes."""
     return max(_BLOCK, -(-num_bytes // _BLOCK) * _BLOCK)
-
-
-def _segment_bytes(size: int) -> int:
-    if size <= _SMALL:
-        return SMALL_SEGMENT_BYTES
-    return _LARGE_SEGMENT if size < _OWN_SEGMENT else -(-size // _LARGE_STEP) * _LARGE_STEP

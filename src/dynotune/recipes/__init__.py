@@ -18,6 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ON_WORKERS", "checking", "export_parts", "judge_recipe", "recipe_of"]
 
-__getattr__ = lazy_face(
-    __name__, {"ON_WORKERS": "export", "export_parts": "export", "judge_recipe": "verify", "recipe_of": "writing"}
-)
+_HOMES = {"export": "ON_WORKERS export_parts", "verify": "judge_recipe", "writing": "recipe_of"}
+
+__getattr__ = lazy_face(__name__, _HOMES)

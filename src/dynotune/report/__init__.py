@@ -42,18 +42,15 @@ __all__ = [
     "verification_report",
 ]
 
-__getattr__ = lazy_face(
-    __name__,
-    {
-        "Progress": "terminal",
-        "comparison_table": "terminal",
-        "console": "plain_console",
-        "diagnosis_report": "diagnosis",
-        "examination_report": "doctor",
-        "explanation_report": "explanation",
-        "memory_report": "memory_account",
-        "precision_report": "precision",
-        "recipe_report": "recipe",
-        "verification_report": "recipe",
-    },
-)
+_HOMES = {
+    "terminal": "Progress comparison_table",
+    "plain_console": "console",
+    "diagnosis": "diagnosis_report",
+    "doctor": "examination_report",
+    "explanation": "explanation_report",
+    "memory_account": "memory_report",
+    "precision": "precision_report",
+    "recipe": "recipe_report verification_report",
+}
+
+__getattr__ = lazy_face(__name__, _HOMES)

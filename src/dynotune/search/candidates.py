@@ -151,7 +151,19 @@ def candidates(
     """
 
     def made(setting: Setting, why: Iterable[str], bounded: tuple[float | Unknown, str]) -> Candidate:
-        return _candidate(setting, why, bounded, machine, asked, objective, makers)
+        # A program that compiles would compile anew for most arms.
+        can_switch = not machine.compiles or setting.knob.startswith(("compile.mode", *_OUTSIDE_OF_GRAPHS))
+        return Candidate(
+            setting=setting,
+            effect=knobs.get(setting.knob).effect,
+            why=_unique(why),
+            asked=asked.names(setting),
+            bound=bounded[0],
+            bound_by=bounded[1],
+            needs=makers if needs_workers(setting) and machine.present.get("loader.num_workers") == 0 else [],
+            needs_warm_cache=machine.compiles or setting.knob == "compile.mode",
+            in_process=objective == "throughput" and can_switch and not knobs.why_not_switched(setting),
+        )
 
     offered, refused = _of_findings(diagnosis, machine, asked, objective)
     several = [one for knob_id in asked.extra_knobs for one in _fit(knob_id, machine.present, machine)]
@@ -260,31 +272,6 @@ def _why_not(setting: Setting, kind: Kind, machine: Machine, asked: Asked, objec
     except DynotuneError as error:
         return error.message
     return machine.refused(setting)
-
-
-def _candidate(
-    setting: Setting,
-    why: Iterable[str],
-    bounded: tuple[float | Unknown, str],
-    machine: Machine,
-    asked: Asked,
-    objective: Objective,
-    makers: list[str],
-) -> Candidate:
-    """`makers`: ids of candidates that give a loader workers."""
-    # A program that compiles would compile anew for most arms.
-    can_switch = not machine.compiles or setting.knob.startswith(("compile.mode", *_OUTSIDE_OF_GRAPHS))
-    return Candidate(
-        setting=setting,
-        effect=knobs.get(setting.knob).effect,
-        why=_unique(why),
-        asked=asked.names(setting),
-        bound=bounded[0],
-        bound_by=bounded[1],
-        needs=makers if needs_workers(setting) and machine.present.get("loader.num_workers") == 0 else [],
-        needs_warm_cache=machine.compiles or setting.knob == "compile.mode",
-        in_process=objective == "throughput" and can_switch and not knobs.why_not_switched(setting),
-    )
 
 
 def _order(candidate: Candidate) -> tuple[float, str, float]:

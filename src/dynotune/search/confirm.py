@@ -56,7 +56,12 @@ def confirm(work: Search, settings: list[Setting]) -> Comparison | None:
         except OutOfTime:
             judgement = _judge(comparison, ended=True)
         if judgement.finished:
-            comparison = _concluded(work, comparison, judgement)
+            pairs = comparison.pairs
+            comparison = judgement.conclude(
+                comparison,
+                baseline=_summary(work, comparison, BASELINE.key, [pair.baseline_s for pair in pairs]),
+                candidate=_summary(work, comparison, candidate.key, [pair.candidate_s for pair in pairs]),
+            )
         work.update(confirmed=comparison)
     return comparison
 
@@ -120,15 +125,6 @@ def _pair(work: Search, comparison: Comparison, candidate: Arm) -> Comparison:
     baseline, other = ran["baseline"], ran["candidate"]
     pair = Pair(first, value_of(baseline), value_of(other), baseline.run, other.run)
     return replace(comparison, pairs=[*comparison.pairs, pair])
-
-
-def _concluded(work: Search, comparison: Comparison, judgement: SequentialResult) -> Comparison:
-    pairs, candidate = comparison.pairs, arm(comparison.candidate_settings)
-    return judgement.conclude(
-        comparison,
-        baseline=_summary(work, comparison, BASELINE.key, [pair.baseline_s for pair in pairs]),
-        candidate=_summary(work, comparison, candidate.key, [pair.candidate_s for pair in pairs]),
-    )
 
 
 def _summary(work: Search, comparison: Comparison, key: str, values: list[float]) -> ArmSummary:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Commands", "Lines", "Screen", "Server", "Watcher"]
 
-__getattr__ = lazy_face(
-    __name__,
-    {"Commands": "alerted", "Lines": "terminal", "Screen": "terminal", "Server": "server", "Watcher": "watcher"},
-)
+_HOMES = {"alerted": "Commands", "terminal": "Lines Screen", "server": "Server", "watcher": "Watcher"}
+
+__getattr__ = lazy_face(__name__, _HOMES)

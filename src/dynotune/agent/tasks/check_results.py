@@ -227,10 +227,7 @@ class CheckResults(Task):
         values: list[Any] = []
         parts: list[Any] = []
         try:
-            if self._losses:
-                values = [number(float(loss)) for loss in self._losses]
-            else:
-                values = [fields_of(call) for call in self._outputs]
+            values = [number(float(loss)) for loss in self._losses] or [fields_of(call) for call in self._outputs]
             parts = [(name, fields_of(given)) for name, given in (self._parts.found if self._parts else ())]
         except Exception as error:
             # The device may be lost: then there is nothing to compare, and whoever reads this is told why.

@@ -101,20 +101,11 @@ def precision_of(torch: Any, module: Any) -> str:
 
 
 def fields_of(call: list[Digest]) -> list[dict[str, Any]]:
-    return [_as_fields(shape, found) for shape, found in call]
-
-
-def _as_fields(shape: list[int], found: Any) -> dict[str, Any]:
-    if found is None:
-        return {"shape": shape, "num": 0}
-    total, magnitudes, root, *sampled = found.tolist()
-    return {
-        "shape": shape,
-        "sum": number(total),
-        "magnitudes": number(magnitudes),
-        "root": number(root),
-        "sampled": [number(value) for value in sampled],
-    }
+    fields: list[dict[str, Any]] = []
+    for shape, found in call:
+        total, magnitudes, root, *sampled = [0.0] * 3 if found is None else map(number, found.tolist())
+        fields.append({"shape": shape, "sum": total, "magnitudes": magnitudes, "root": root, "sampled": sampled})
+    return fields
 
 
 def number(value: float) -> float | None:

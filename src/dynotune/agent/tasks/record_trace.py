@@ -125,8 +125,7 @@ class RecordTrace(Task):
         else:
             session.close()
             self._step_s.append(now - self._last_s)
-            stopped_by = self._enough(now)
-            if stopped_by:
+            if stopped_by := self._enough(now):
                 self._stop(session, now, stopped_by)
                 return
         session.open("ProfilerStep#%d" % num_steps)

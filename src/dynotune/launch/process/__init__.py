@@ -47,4 +47,4 @@ _HOMES = {
     "executable": "find_executable",
 }
 
-__getattr__ = lazy_face(__name__, {name: home for home, names in _HOMES.items() for name in names.split()})
+__getattr__ = lazy_face(__name__, _HOMES)

@@ -39,4 +39,4 @@ _HOMES = {
     "oom": "why_memory_ran_out",
 }
 
-__getattr__ = lazy_face(__name__, {name: home for home, names in _HOMES.items() for name in names.split()})
+__getattr__ = lazy_face(__name__, _HOMES)

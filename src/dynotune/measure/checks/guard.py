@@ -251,8 +251,7 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readi
         source = "rounding errors alone move" if nudged else "under one seed, runs of the program itself move"
         return Unknown(f"{source} its {what} by {worst.own:.0%}: beside that nothing can be seen")
     source = "other random numbers alone" if redrawn else "two runs of it under one seed"
-    if nudged:
-        source = "rounding errors in its weights alone"
+    source = "rounding errors in its weights alone" if nudged else source
     return Guarded(
         arm=key,
         what=what,

@@ -24,9 +24,8 @@ NOTHING = 2.0**-24
 """Half of what float32 can tell apart: no smaller error is one."""
 
 Errors = Sequence[float | None]
-
-
 Interval = tuple[float, float]
+Verdict = Literal["no worse", "worse", "undecided"]
 
 
 class Judgement(NamedTuple):
@@ -39,7 +38,7 @@ class Judgement(NamedTuple):
         beyond: the index of a value that no rounding explains.
     """
 
-    verdict: Literal["no worse", "worse", "undecided"]
+    verdict: Verdict
     error: float
     error_ci: Interval | None
     own: float
@@ -69,7 +68,7 @@ def judge(arm: Errors, baseline: Errors, rounded: Errors = ()) -> Judgement | No
     own, _ = _typical([noise for _, _, noise in kept])
     most = BEYOND * max(noise for _, _, noise in kept)
     beyond = next((at for at, mine, _ in kept if mine > most), None)
-    verdict: Literal["no worse", "worse", "undecided"] = "undecided"
+    verdict: Verdict = "undecided"
     if beyond is not None or (ci is not None and ci[0] > 1 and ratio > NO_WORSE):
         verdict = "worse"
     elif (ci is not None and ci[1] <= NO_WORSE) or all(mine <= noise for _, mine, noise in kept):

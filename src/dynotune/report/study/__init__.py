@@ -11,4 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["long_time", "spent_s", "study_report"]
 
-__getattr__ = lazy_face(__name__, {"long_time": "rows", "spent_s": "header", "study_report": "summary"})
+__getattr__ = lazy_face(__name__, {"rows": "long_time", "header": "spent_s", "summary": "study_report"})

@@ -10,6 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["difference_report", "trace_report"]
 
-_HOMES = {"difference_report": "difference", "trace_report": "summary"}
-
-__getattr__ = lazy_face(__name__, _HOMES)
+__getattr__ = lazy_face(__name__, {"difference": "difference_report", "summary": "trace_report"})

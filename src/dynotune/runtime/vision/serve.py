@@ -10,6 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, takewhile
 from typing import Literal
 
 from dynotune.runtime.errors import DynotuneRuntimeError, InputError, SourceError
@@ -18,8 +19,6 @@ from dynotune.runtime.vision import pipeline
 from dynotune.runtime.vision.detections import Detections
 from dynotune.runtime.vision.frames import Frame
 from dynotune.runtime.vision.stages import Lanes
-
-__all__ = ["Drop", "Served", "Server", "SourceStats"]
 
 _log = logging.getLogger(__name__)
 
@@ -220,13 +219,8 @@ class _Mux:
         return not any(source.may_add(key, self._queue) for source in self.sources)
 
     def _num_alike(self, key: tuple[int, int]) -> int:
-        num = 0
-        for source in self.sources:
-            for waiting in source.waiting:
-                if waiting.key != key:
-                    break
-                num += 1
-        return num
+        fitting = (takewhile(lambda waiting: waiting.key == key, source.waiting) for source in self.sources)
+        return sum(1 for _ in chain.from_iterable(fitting))
 
     def _take(self, key: tuple[int, int]) -> list[_Waiting]:
         """One frame of each source in turn, then again, until the batch is full or none is left that fits."""

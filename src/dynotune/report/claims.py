@@ -42,10 +42,10 @@ def _test(claim: Claim) -> str:
 
 
 def claims_table(claims: Iterable[Claim]) -> RenderableType:
-    rows = table("Claim:whole", "Row:whole", "Kind:whole", "Tested:dim", "What is said:wide")
+    rows = table("Claim:whole", "Tested:dim", "What is said:wide")
     for claim in claims:
         tested = "no" if claim.untestable else claim.needs or "anywhere"
-        rows.add_row(claim.id, claim.article, claim.kind, tested, claim.says)
+        rows.add_row(claim.id, tested, claim.says)
     return rows
 
 

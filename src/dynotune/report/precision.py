@@ -15,12 +15,12 @@ def precision_report(found: Precision) -> RenderableType:
     """The whole answer."""
     known = [arm.results for arm in found.arms if arm.results is not None and arm.results.reference]
     against = f"errors against {known[0].reference}, 95%" if known else "errors unknown: no run in float64 could be had"
-    rows = table("precision:name", "speed:number", "95%:number", "error:number", "95%:number", "memory:number")
+    rows = table("precision:whole", "speed (95%):whole", "error (95%):whole", "memory:number")
     error = f"{known[0].baseline_error:.2g}" if known else ""
-    rows.add_row(f"{found.own}, as written", "1×", "", error, "", _memory(found.peak_bytes))
+    rows.add_row(f"{found.own}, as written", "1×", error, _memory(found.peak_bytes))
     for arm in found.arms:
-        speed = ("", "") if arm.speed is None else (words.speedup(arm.speed), words.interval(arm.speed.ci))
-        rows.add_row(arm.name, *speed, *_errors(arm.results), _memory(arm.peak_bytes))
+        speed = "" if arm.speed is None else f"{words.speedup(arm.speed)} ({words.interval(arm.speed.ci)})"
+        rows.add_row(arm.name, speed, _error(arm.results), _memory(arm.peak_bytes))
     lines = [*map(in_words, found.arms), boundary_in_words(found)]
     return spaced([Group(title("Precision", against), rows), Group(*map(prose, lines))])
 
@@ -30,7 +30,7 @@ def in_words(arm: PrecisionArm) -> str:
     results, parts = arm.results, ["speed unknown" if arm.speed is None else words.verdict(arm.speed)]
     if results is None or not results.reference:
         parts.append(
-            f"results {'unknown' if results is None else 'within' if results.ok else 'beyond'} fixed tolerances"
+            "results unknown" if results is None else f"results {'within' if results.ok else 'beyond'} fixed tolerances"
         )
     elif results.ok and results.no_worse:
         parts.append("results no worse")
@@ -57,11 +57,11 @@ def boundary_in_words(found: Precision) -> str:
     )
 
 
-def _errors(results: Guarded | None) -> tuple[str, str]:
+def _error(results: Guarded | None) -> str:
     if results is None or not results.reference:
-        return words.UNKNOWN, ""
+        return words.UNKNOWN
     low, high = results.error_ci or (results.difference, results.difference)
-    return f"{results.difference:.2g}", f"{low:.2g} to {high:.2g}"
+    return f"{results.difference:.2g} ({low:.2g} to {high:.2g})"
 
 
 def _memory(size: int | None) -> str:

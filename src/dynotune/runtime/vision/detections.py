@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+__all__ = ["Detections"]
+
 
 @dataclass(eq=False, repr=False, slots=True)
 class Detections:

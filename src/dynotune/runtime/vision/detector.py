@@ -17,8 +17,10 @@ from dynotune.runtime.vision import pipeline
 from dynotune.runtime.vision.detections import Detections
 from dynotune.runtime.vision.frames import Frame, consecutive
 from dynotune.runtime.vision.network import checked_model
-from dynotune.runtime.vision.serve import Drop, Server
+from dynotune.runtime.vision.serve import Drop, Served, Server, SourceStats
 from dynotune.runtime.vision.stages import Lanes, Options, UnderWay
+
+__all__ = ["Detections", "Detector", "DetectorStats", "Served", "Server", "SourceStats"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from torch import Tensor
 from dynotune.runtime.errors import InputError
 from dynotune.runtime.vision.kernels import kernels_of
 
+__all__ = ["Letterbox", "Placement", "place", "rows_read"]
+
 GREY = 114  # the level that YOLO models are trained to see around a picture
 FEW = 0.75  # of a frame's rows; more are copied faster all together
 

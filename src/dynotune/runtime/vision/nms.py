@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from dynotune.runtime.vision.kernels import kernels_of
 
+__all__ = ["PostProcess", "nms", "suppress"]
+
 NUM_ROUNDS = 10  # of clusters around objects, as detectors emit them, the deepest of 200 drawn ones took 8
 
 # Fields of the row that `PostProcess` puts behind the detections of each image.

@@ -20,6 +20,8 @@ from dynotune.runtime.vision.detections import Detections
 from dynotune.runtime.vision.frames import Frame
 from dynotune.runtime.vision.stages import Lanes
 
+__all__ = ["Drop", "Served", "Server", "SourceStats"]
+
 _log = logging.getLogger(__name__)
 
 Drop = Literal["never", "oldest", "newest"]

@@ -74,10 +74,10 @@ def live(tmp_path):
         yield make
 
 
-@pytest.fixture(scope="module")
-def going_on(tmp_path_factory):
-    """One run of calls without an end, past its first steps, for all tests that leave it going on."""
-    with starter(tmp_path_factory.mktemp("going-on")) as make:
+@pytest.fixture
+def going_on(tmp_path):
+    """A run of calls without an end, past its first steps. Not shared: its record is full after a few minutes."""
+    with starter(tmp_path) as make:
         run = make(CALLS, limit_s=3600.0)
         assert run.until(has_steps(20))
         yield run

@@ -12,10 +12,6 @@ IdleCause = Literal["host", "loader", "sync", "kernel", "other"]
 StepSource = Literal["profiler", "repetition"]
 Caller = Literal["program", "library", "compiled", "optimizer", "backward", "loader", "unknown"]
 
-RankPhase = Literal["input", "forward", "backward", "optimizer"]
-RANK_PHASES: tuple[RankPhase, ...] = ("input", "forward", "backward", "optimizer")
-"""What a rank does in a step besides exchanging, in order. Copies to the device belong to the phase that waits."""
-
 SHORT_KERNEL_S = 10e-6
 """A shorter kernel takes the host longer to queue than the device to run."""
 SMALL_COPY_BYTES = 64 * 1024
@@ -209,17 +205,12 @@ class RankTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ranks(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranks compared. `straggler`: whom the others wait for; None where nobody stands out.
-
-    `late_phase`: in which it works longer than the others, `late_s` in a middling step; None where it is not known.
-    """
+    """Ranks compared. `straggler`: whom the others wait for; None where nobody stands out."""
 
     ranks: list[RankTime]
     straggler: int | None
     imbalance: float | None
     aligned_by: Literal["clock", "collectives", "nothing"]
-    late_phase: RankPhase | None = None
-    late_s: float | None = None
 
 
 class Called(msgspec.Struct, frozen=True, kw_only=True):

@@ -105,17 +105,12 @@ def _imbalance(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause
             evidence = [f"rank {row.rank} waits {waits} in collectives before the last rank joins"]
             if compared.imbalance is not None:
                 evidence.append(f"the busiest rank computes {compared.imbalance:.2f} times as long as the idlest")
-            within = ""
-            if compared.late_phase is not None and compared.late_s is not None:
-                within = f": it is late in its {compared.late_phase} phase"
-                late = duration(compared.late_s * 1e9)
-                evidence.append(f"its {compared.late_phase} phase takes {late} longer than the other ranks' in a step")
             rows.append(
                 Cause(
                     id="rank-imbalance",
                     lost_s=row.waits_s,
                     share=row.waits_s * 1e9 / facts.window_ns,
-                    claim=f"The other ranks wait for rank {compared.straggler} in collectives{within}.",
+                    claim=f"The other ranks wait for rank {compared.straggler} in collectives.",
                     evidence=evidence,
                 )
             )

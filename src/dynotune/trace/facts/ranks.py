@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import Communication, Ranks, RankTime
-from dynotune.trace.facts import host_time, intervals, rank_phases
+from dynotune.trace.facts import host_time, intervals
 from dynotune.trace.facts.kernel_names import CLASSES, without_arguments
 from dynotune.trace.facts.kernels import classes_of
 from dynotune.trace.facts.steps import Steps
@@ -108,21 +108,11 @@ def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Seq
         for index, timeline in enumerate(timelines)
     ]
     straggler = _straggler(waits[1], windows) if waits else None
-    found = [rank_phases.phases(one, own) for one, own in zip(timelines, steps, strict=True) if own is not None]
-    known = [one for one in found if one is not None]
-    late = rank_phases.late(known) if len(known) == len(timelines) else None
-    # On shared cores any rank may wait long in one step: who is late by its own work must be late in most.
-    if len(known) == len(timelines) and all(own.on_host for own in collectives) and late is None:
-        straggler = None
-    if late is not None and late.rank != straggler:
-        late = None
     return Ranks(
         ranks=rows,
         straggler=None if straggler is None else labels[straggler],
         imbalance=_imbalance(timelines, windows, steps),
         aligned_by=alignment.aligned_by,
-        late_phase=None if late is None else late.phase,
-        late_s=None if late is None else late.late_ns / 1e9,
     )
 
 

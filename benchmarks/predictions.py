@@ -164,7 +164,7 @@ def main() -> None:
     cpus = sorted(os.sched_getaffinity(0))
     size = max(1, len(cpus) // given.lanes)
     free = queue.SimpleQueue[tuple[list[int], str | None]]()
-    # Of those that were left to it: another benchmark may have the others.
+    # Only those that were left to it: another benchmark may have the others.
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(given.gpus)))).split(",")
     for lane in range(given.lanes):
         free.put((cpus[lane * size : (lane + 1) * size], gpus[lane % given.gpus] if given.gpus > 1 else None))

@@ -51,7 +51,7 @@ class Layer(nn.Module):
 
 
 class Attention(nn.Module):
-    """Of words (batch, length) and what they may look at, -inf where not."""
+    """Attend over words (batch, length); `mask` is -inf where they may not look."""
 
     def __init__(self):
         super().__init__()
@@ -108,7 +108,7 @@ def batches(kind: str, device: str):
 
 
 def changed(given):
-    """What reaches the net of the program's batches."""
+    """Yield each batch as it reaches the net."""
     before = None
     for number, (given_x, mask, target) in enumerate(given):
         x = given_x

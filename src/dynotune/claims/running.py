@@ -30,7 +30,7 @@ MARGIN = 0.03
 PRECISION = 2.0
 """A verdict asks which arm is faster. An interval that tells is no wider than twice the difference: pairs end there."""
 NEEDED = {"gpu": "on_gpu()", "no gpu": "no_gpu()"}
-"""What a check begins with, and what is asked before a comparison."""
+"""The expression that a check begins with, and that is asked before a comparison."""
 
 
 def run(claim: Claim, spec: RunSpec, watcher: Watcher, budget_s: float | None = None) -> Evidence:

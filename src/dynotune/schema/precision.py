@@ -1,4 +1,4 @@
-"""What lower precisions are worth on a command: speed, memory, errors of results."""
+"""The worth of lower precisions on a command: speed, memory, errors of results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dynotune.schema.study import Guarded
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What an arm adds to the mean of a task metric, higher is better, paired over `num_samples`; `ci` at 95%."""
+    """How much an arm adds to a metric's mean, higher is better, paired over `num_samples`; `ci` at 95%."""
 
     mean: float
     ci: tuple[float, float]

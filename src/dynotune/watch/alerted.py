@@ -8,9 +8,10 @@ from typing import IO
 
 import msgspec
 
+from dynotune.schema import document
 from dynotune.schema.watch import Alert, View
 
-MOST_AT_ONCE = 4
+MOST_AT_ONCE, MOST_DETAILS = 4, 64
 
 
 class Begun:
@@ -54,8 +55,9 @@ class Commands:
         self._running.append(started)
         assert started.stdin is not None
         try:
-            # Less than a pipe holds, so nobody waits for a command that does not read.
-            started.stdin.write(msgspec.json.encode(alert)[:32768])
+            # No more than a pipe holds, so nobody waits for a command that does not read.
+            told = document.without_secrets(msgspec.structs.replace(alert, details=alert.details[:MOST_DETAILS]))
+            started.stdin.write(msgspec.json.encode(told))
             started.stdin.close()
         except BrokenPipeError:
             pass

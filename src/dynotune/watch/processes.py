@@ -83,6 +83,12 @@ class Processes:
         self.rows = sorted(rows, key=lambda row: -(row.cores or 0.0))
         self._known = {row.pid: self._known[row.pid] for row in rows}
 
+    def kill(self) -> None:
+        """Kill those that are left, and nobody who has the number of one that ended."""
+        for known in list(self._known.values()):
+            with contextlib.suppress(psutil.Error):
+                known.process.kill()
+
 
 def stacks(pid: int, number: int, folder: Path) -> list[str]:
     """Ask where each thread of Python is, by the signal that the process said it answers, if it still catches that.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import signal
@@ -38,6 +37,7 @@ class Watcher:
         self.view: View | None = None
         self.failed: Alert | None = None
         self.lock = threading.RLock()
+        self._ended: list[str] = []
         self._fail_on = dict(fail_on or {})
         self._alerted: dict[tuple[str, str], tuple[float, Alert]] = {}
         self._stopping = threading.Event()
@@ -50,9 +50,7 @@ class Watcher:
         """End the command as by `kill`; after ten seconds each of its processes that is left."""
         os.kill(os.getpid(), signal.SIGTERM)
         if not self._stopping.wait(GRACE_S):
-            for row in self.follower.processes.rows:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(row.pid, signal.SIGKILL)
+            self.follower.processes.kill()
 
     def run(self) -> None:
         """Look each second, until the run is over, an alert has lasted too long, or `stop`."""
@@ -79,7 +77,7 @@ class Watcher:
                 show(view)
             except Exception as error:  # the others go on: a full disk ends the log, not the page
                 self.show.remove(show)
-                self.follower.notes = [*self.follower.notes, f"{type(show).__name__} has ended: {error}"]
+                self._ended.append(f"{type(show).__name__} has ended: {error}")
         return view
 
     def series(self, since_s: float = -math.inf) -> dict[str, dict[str, list[tuple[float, float, float]]]]:
@@ -128,7 +126,7 @@ class Watcher:
             memory_bytes=sum(row.rss_bytes for row in rows),
             marks=list(follower.marks),
             alerts=alerts,
-            notes=follower.notes,
+            notes=[*follower.notes, *self._ended],
         )
 
     def _verdict(self, look: Look, moment: Moment, alerts: list[Alert], change: Change | None) -> str:

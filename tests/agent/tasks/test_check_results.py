@@ -293,6 +293,20 @@ def test_a_reference_run_trains_in_float64_from_the_same_weights_and_batches_wha
     assert {parameter.dtype for parameter in net.parameters()} == {torch.float64}
 
 
+def test_a_module_that_cannot_be_widened_gives_no_value_that_would_pass_for_one_in_float64():
+    class Narrow(nn.Linear):
+        def _apply(self, function, recurse=True):
+            raise TypeError("is of float32, whatever is said")
+
+    noted, x = Noted(reference="float64"), torch.ones(2, 6)
+    net = Narrow(6, 3)
+    for _ in range(NUM + 1):
+        noted.call(net, x)
+    (fields,) = noted.complete
+    assert fields["values"] == []
+    assert "whatever is said" in str(noted.errors)
+
+
 def test_dropout_is_off_where_results_have_to_be_still():
     noted, net = Noted(still=True), net_with_dropout()
     x = torch.randn(4, 6)

@@ -63,7 +63,7 @@ class Site:
 
 
 def chosen(site: dict[str, Any], table: dict[str, type[T]]) -> type[T] | None:
-    """What a table has for the place where a setting acts: by its action, a class that is constructed, or its type."""
+    """Return the entry of a table for a setting's place: by its action, a class that is constructed, or its type."""
     kind = site.get("type", "")
     words = site.get("targets", ()) if kind == "constructor" else (site.get("action", kind),)
     return next((table[word] for word in words if word in table), None)

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     Special = Callable[[Call, Call, Callable[[], bool], set[int], Log], Call]
     # Class of the loader, identity of its data, batch size, class of its sampler, whether gradients were on.
     Key = tuple[type, int, Any, type, bool]
-    # Of a variable.
+    # The name of a variable.
     Name = str | bytes | PathLike[str] | PathLike[bytes]
     # After how many steps to go on.
     Stops = Generator[int, None, Any]
-    # Of a look at a frame: code, a line of it, its module's globals, the instruction.
+    # A look at a frame: code, a line of it, its module's globals, the instruction.
     Taken = tuple[CodeType, int, dict[str, Any], int]
 else:
 

@@ -30,7 +30,7 @@ _MIN_PATIENT_REPEATS = 10
 
 
 Token = namedtuple("Token", ("kind", "name", "with_grad"), defaults=(False,))
-"""What one number in the list of events stands for."""
+"""One number in the list of events, with its meaning."""
 
 
 class Cycle:

@@ -180,17 +180,25 @@ class CheckResults(Task):
 
     def _meet(self, module: Any) -> None:
         torch = self._torch
-        if self._still:
-            references.still(torch, module)
-        if self._reference is not None:
-            references.widen(torch, module, self._reference)
-        if self._nudge:
-            references.nudge(torch, module, self._nudge, self._nudged)
+        try:
+            if self._still:
+                references.still(torch, module)
+            if self._reference is not None:
+                references.widen(torch, module, self._reference)
+            if self._nudge:
+                references.nudge(torch, module, self._nudge, self._nudged)
+        except Exception:
+            # Whatever it computes is not what was asked for, and no value may pass for it.
+            self._losses, self._outputs, self._reference = [], [], None
+            self._read()
+            raise
         if self._still and self._parts is None and not is_capturing(torch):
             self._parts = references.Parts(torch, module)
 
     def _after(self, before: dict[str, Any] | None, output: Any) -> None:
         torch = self._torch
+        if self.done:
+            return
         if self._parts is not None:
             self._parts.end()
         if is_capturing(torch):

@@ -85,7 +85,7 @@ def _nudges(torch: Any, tensor: Any, share: float) -> Any:
 
 
 def copied(torch: Any, module: Any, args: Args, kwargs: Kwargs, share: float) -> tuple[list[Digest], list[Digest]]:
-    """What a copy of the module gives in float64, and one that rounds by `share`, on the same inputs.
+    """Call a copy of the module in float64, and one that rounds by `share`, on the same inputs.
 
     Raises Exception: whatever the module raises in another precision.
     """
@@ -93,13 +93,14 @@ def copied(torch: Any, module: Any, args: Args, kwargs: Kwargs, share: float) ->
     reference = copy.deepcopy(module)
     widen(torch, reference, double)
     exact = digests_of(torch, reference(*widened(torch, args, double), **widened(torch, kwargs, double)))
-    rounding = reference = copy.deepcopy(module)  # one copy at a time
+    del reference  # one copy at a time
+    rounding = copy.deepcopy(module)
     nudge(torch, rounding, share, set())
     return exact, digests_of(torch, rounding(*args, **kwargs))
 
 
 class Parts:
-    """What each module inside of one gives in a call, in the order in which they end."""
+    """Notes the outputs of each module inside of one in a call, in the order in which they end."""
 
     def __init__(self, torch: Any, module: Any) -> None:
         self.found: list[tuple[str, list[Digest]]] = []

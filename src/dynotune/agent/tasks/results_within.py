@@ -18,7 +18,7 @@ class ResultsWithin:
     once. The call without the arm comes first, keeps no graph, and draws the random numbers that the call with it draws
     as well. Where it draws any, it is made once more with others: an arm's kernels may draw them in another order.
 
-    Where nothing is drawn, copies of the module make the call as well: in float64, and rounding by `rounding`.
+    Copies of the module make the call as well, if it draws nothing: in float64, and rounding by `rounding`.
 
     `num_calls`: to be compared.
     """

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 SEEN: list[str] = []
-"""What helpers compared, in words."""
+"""Put into words how helpers compared."""
 
 
 class Untestable(Exception):

@@ -86,7 +86,7 @@ def boundary(
 
 
 def changed(baseline: list[float], candidate: list[float]) -> Change | Unknown:
-    """What an arm adds to a metric, paired over samples."""
+    """Return how much an arm adds to a metric, paired over samples."""
     if not baseline or len(baseline) != len(candidate) or len(baseline) < 2:
         both = f"{len(baseline)} values, and {len(candidate)} in this precision"
         return Unknown(f"The metric has {both}: no pairs." if baseline else "")

@@ -12,6 +12,7 @@ away all the same, the baseline runs with its weights moved by a rounding error.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -41,7 +42,7 @@ MOST_ALLOWED = 0.5
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process computed.
+    """Values that one process computed.
 
     Args:
         draws: kinds of devices from whose generators its modules drew.
@@ -73,7 +74,7 @@ Readings = list[Reading]
 
 
 class Own(msgspec.Struct, kw_only=True):
-    """What the baseline computes: once; where that was asked for, again, and with other random numbers where it can.
+    """Readings of the baseline: once; again and with other random numbers if that was needed.
 
     Args:
         reference: in the type `reference_type`; Unknown where it does not.
@@ -314,8 +315,9 @@ def _first_departure(*sides: Reading) -> str:
     exact, ours, moved, mine = (dict(one.parts) for one in sides)
     for name in mine:
         if name in exact and name in ours and name in moved:
-            error, *others = (outputs_apart([exact[name]], [one[name]]).signed[0] or 0.0 for one in (mine, ours, moved))
-            if error > noise.NO_WORSE * (max(others) + noise.NOTHING):
+            errors = [outputs_apart([exact[name]], [one[name]]).signed[0] for one in (mine, ours, moved)]
+            error, *others = (math.inf if one is None else abs(one) for one in errors)
+            if max(others) < math.inf and error > noise.NO_WORSE * (max(others) + noise.NOTHING):
                 return name
     return ""
 
@@ -346,8 +348,8 @@ def _reason(what: str, worst: LargestDifference, tolerance: Tolerance, num_not_f
 
 def _without(reference: Readings | Unknown | None) -> str:
     if isinstance(reference, Unknown):
-        return f" No run in float64 could tell: {reference.reason}."
-    return " Errors against a run in float64 leave it open." if reference else ""
+        return f" No more exact run could tell: {reference.reason}."
+    return " Errors against a more exact run leave it open." if reference else ""
 
 
 def _percent(share: float) -> str:
@@ -390,24 +392,21 @@ def computed(
 
 
 def readings(records: Sequence[Record]) -> Readings | Unknown:
-    """What the processes that made steps say that they computed; Unknown where one says nothing.
+    """Return what the processes that made steps computed; Unknown where one says nothing.
 
     Raises RecordError: it is not as dynotune's agent writes it.
     """
     found = []
     for record in sorted(records, key=lambda record: record.among_ranks("rank") or 0):
         event = record.last("results")
+        why = "".join([f": {error.get('error')}" for error in record.events.get("error", [])][-1:])
         if event is None:
-            mistakes = [str(error.get("error")) for error in record.events.get("error", [])]
-            return Unknown("a process ended before its losses were read" + (f": {mistakes[-1]}" if mistakes else ""))
+            return Unknown(f"a process ended before its losses were read{why}")
         found.append(_reading(event, record))
-    if not found:
-        return Unknown("no process made a step")
-    for reading in found:
-        if not reading.num_values:
-            inside = ": they are inside CUDA graphs" if reading.num_captured else ""
-            return Unknown(f"no losses and no outputs of floating point were seen{inside}")
-    return found
+        if not found[-1].num_values:
+            why = ": they are inside CUDA graphs" if found[-1].num_captured else why
+            return Unknown(f"no losses and no outputs of floating point were seen{why}")
+    return found or Unknown("no process made a step")
 
 
 def _reading(event: dict[str, Any], record: Record) -> Reading:

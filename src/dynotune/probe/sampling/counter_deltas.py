@@ -79,7 +79,7 @@ class Window:
         self.inside = inside(samples, begin_s, end_s)
 
     def growth(self, part: str, field: str, place: int = 0) -> float:
-        """Of one counter of a part of the samples. Raises Missing: it was not counted all along."""
+        """Growth of one counter over a part of the samples. Raises Missing: it was not counted all along."""
         return self._growth(counted(part, field, place))
 
     def own_cpu_s(self) -> float:

@@ -60,7 +60,7 @@ def test_a_branch_is_compared_with_the_working_tree(user):
     assert any("(Quick)" in text for text in comparison["warnings"])
     assert (user.cwd / "pace.py").read_text() == "MORE_S = 0.04\n"
     # The gate of a branch, as the README has it: what is checked out is judged against another revision.
-    gate = ("--baseline", "git.ref=quick", "--fail-on", "slower")
+    gate = ("--baseline", "git.ref=quick", "--pairs", "4", "--fail-on", "slower")
     gated = user.compares(*gate, *MARKED, "--", sys.executable, "train.py")
     assert gated.returncode == 1, gated.stderr
 

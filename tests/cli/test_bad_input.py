@@ -249,6 +249,15 @@ def test_a_command_that_goes_on_in_the_background_is_told_so(user):
     said(user.trains(program), 3, "background")
 
 
+def test_a_command_that_ends_before_its_work_in_the_background_is_told_so_also_after_some_steps(user):
+    some = "import os\nread, write = os.pipe()\nif os.fork():\n    os.read(read, 1)\n    os._exit(0)\n" + CALLS
+    said(
+        user.trains(some + "for _ in range(3):\n    step()\nos.write(write, b'.')\nwhile True:\n    step()\n"),
+        3,
+        "background",
+    )
+
+
 def test_a_shell_that_leaves_its_work_in_the_background_is_told_so(user):
     user.write("train.py", CALL)
     said(user.compares(*MARKED, "--", "bash", "-c", f"{PYTHON} train.py & exit 0"), 3, "background")

@@ -245,7 +245,7 @@ def plan_window(
     most = min(ended, default=None)
     warmup = _warmup(run, records, found, most)
     if most is not None:
-        _refuse_too_few(run, most, warmup)
+        _refuse_too_few(run, most, warmup, is_cut_off=any(record.last("exit") is None for record in records))
     start_s = max(_start_s(pilot, warmup, cold_kept) for pilot in pilots[:num_telling])
     steady = [_steps_from(warmup, r) for r in records]
     # A window may be shorter than an epoch, and hold no begin of one: then all steps together tell more.
@@ -306,13 +306,15 @@ def _warmup(run: RunSpec, records: Sequence[Record], found: Sequence[int | None]
     return warmup
 
 
-def _refuse_too_few(run: RunSpec, most: int, warmup: int) -> None:
+def _refuse_too_few(run: RunSpec, most: int, warmup: int, *, is_cut_off: bool) -> None:
+    """`is_cut_off`: a process that makes steps did not say that it ended."""
     wanted = run.window_steps or MIN_STEPS
     if most - warmup >= wanted:
         return
     raise CannotRunHere(
         f"The command makes {most} steps and ends: too few to time {wanted} after {warmup} of warm-up.",
-        hint="Let it run longer (more epochs, more data), or ask for fewer steps with --warmup and --steps.",
+        hint="Let it run longer (more epochs, more data), or ask for fewer steps with --warmup and --steps."
+        + is_cut_off * " If it leaves its work in the background and ends, give the command that does the work.",
     )
 
 

@@ -170,24 +170,26 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     names = args.faults.split(",") if args.faults else [*FAULTS, *(OF_GPU if args.device != "cpu" else {})]
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in random.sample(names * args.times, len(names) * args.times):
         rows.append(inject(name, args.device))
         print(json.dumps(rows[-1]), flush=True)
+        keep(args.json, rows, 0.0, [])
     clean: list[View] = []
     if args.clean:
         with started([], args.device) as run:
             clean = run.runs(args.clean)
-    total = {
-        "num": len(rows),
-        "in_time": sum(row["in_time"] for row in rows),
-        "clean_s": args.clean,
-        "clean_alerts": len(clean),
-    }
-    print(json.dumps(total))
-    if args.json:
+    print(json.dumps(keep(args.json, rows, args.clean, clean)))
+
+
+def keep(path: Path | None, rows: list[dict[str, Any]], clean_s: float, clean: list[View]) -> dict[str, Any]:
+    """Write what there is so far; a run may be cut off. The totals."""
+    num_in_time = sum(row["in_time"] for row in rows)
+    total = {"num": len(rows), "in_time": num_in_time, "clean_s": clean_s, "clean_alerts": len(clean)}
+    if path is not None:
         result = {"schema": "dynotune.benchmark/1", **describe(), **total, "rows": rows, "clean": clean}
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
+        path.write_text(json.dumps(result, indent=1) + "\n")
+    return total
 
 
 if __name__ == "__main__":

@@ -44,7 +44,8 @@ def command(args: argparse.Namespace, layers: int) -> list[str]:
         "--width",
         str(args.width),
     ]
-    return [sys.executable, PROGRAM, *words]
+    pinned = ["taskset", "-c", args.cores] if args.cores else []
+    return [*pinned, sys.executable, PROGRAM, *words]
 
 
 def plain(args: argparse.Namespace, layers: int) -> dict[str, float]:
@@ -113,29 +114,38 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--layers", default="8,32", help="a size of step each")
     parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--cores", help="of the program in both arms, as taskset takes them; the watcher has all")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     arms = {"plain": plain, "watched": watched}
     if shutil.which("traceml"):
         arms["traceml"] = traceml
-    rows: list[dict[str, Any]] = []
-    for layers in map(int, args.layers.split(",")):
-        pairs = []
-        for _ in range(args.pairs):
+    found: dict[int, list[dict[str, Any]]] = {layers: [] for layers in map(int, args.layers.split(","))}
+    for _ in range(args.pairs):
+        for layers, pairs in found.items():
             order = random.sample(sorted(arms), len(arms))
             pairs.append({name: arms[name](args, layers) for name in order})
             print(json.dumps(pairs[-1]), flush=True)
+            if args.json:  # a run may be cut off
+                result = {"schema": "dynotune.benchmark/1", **describe(), "rows": rows(found)}
+                args.json.write_text(json.dumps(result, indent=1) + "\n")
+    for row in rows(found):
+        print(json.dumps({name: value for name, value in row.items() if name != "pairs"}))
+
+
+def rows(found: dict[int, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """What came of each size of step so far."""
+    made = []
+    for layers, pairs in found.items():
+        if not pairs:
+            continue
         row: dict[str, Any] = {"layers": layers, "step_s": statistics.median(pair["plain"]["step_s"] for pair in pairs)}
         row["watcher_cores"] = statistics.median(pair["watched"]["watcher_cores"] for pair in pairs)
-        for name in sorted(set(arms) - {"plain"}):
+        for name in sorted(set(pairs[0]) - {"plain"}):
             ratios = [pair[name]["step_s"] / pair["plain"]["step_s"] for pair in pairs]
             row[name] = {"added": statistics.median(ratios) - 1, "ci": [end - 1 for end in interval(ratios)]}
-        rows.append({**row, "pairs": pairs})
-        print(json.dumps(row), flush=True)
-    if args.json:
-        args.json.write_text(
-            json.dumps({"schema": "dynotune.benchmark/1", **describe(), "rows": rows}, indent=1) + "\n"
-        )
+        made.append({**row, "pairs": pairs})
+    return made
 
 
 if __name__ == "__main__":

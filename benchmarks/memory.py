@@ -1,6 +1,6 @@
 """How near `dynotune memory` comes to what NVML counts: batches that were not run, terms that add up, largest batches.
 
-    python benchmarks/memory.py [--limit-s 540] [--only NAME]… [--lanes 1] [--gpus 1] [--fill NAME]… [--out FILE]
+    python benchmarks/memory.py [--limit-s 540] [--only NAME]… [--lanes 1] [--gpus 1] [--fill NAME]…
 
 Each case is a program of benchmarks/programs/memory_point.py. `dynotune memory --values arg.batch=A,B` runs it with two
 batches. Then it is run plainly with others, and the reference is what NVML counts for its process after the last step,
@@ -8,6 +8,10 @@ with what its allocator had given back before. Other processes on the GPU are le
 lists none, what the device has more in use counts, and a point is dropped if more or less is in use after the run. Of
 each point the error of the prediction is kept (below 0: predicted too little), and of each calibrated run how far its
 terms are from NVML's count and how large the unknown one is.
+
+Then the command is run with the larger of the two batches as on a GPU that is pretended (`--gpu`, with none visible),
+and that prediction is held against the plain run of this batch, too; beside it what FakeTensor alone tells, which is
+the bytes that the program asks for.
 
 `--fill` also runs the largest batch of these cases, and the next one. `--lanes` needs as many `--gpus`: programs that
 share a GPU leave each other less. What is in FILE already is not run again; `--limit-s` starts no further case once so
@@ -142,10 +146,34 @@ def calibrate(case: Case, env: dict[str, str]) -> tuple[MemoryAccount | str, flo
         return msgspec.json.decode(out.read_bytes(), type=MemoryAccount), time.monotonic() - begun_s
 
 
-def measure(case: Case, env: dict[str, str], *, fill: bool) -> Row:
+def without_gpu(case: Case, card: str, env: dict[str, str]) -> Row:
+    """What is predicted where no GPU is visible."""
+    begun_s = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "memory.json"
+        words = [sys.executable, "-m", "dynotune", "memory", "--json", str(out), "--no-lock", "--run-dir", folder]
+        words += ["--gpu", card, "--", sys.executable, str(PROGRAM), case.model, str(case.calibrated[1]), *case.options]
+        nowhere = {**env, "CUDA_VISIBLE_DEVICES": ""}
+        done = subprocess.run(words, env=nowhere, capture_output=True, text=True, timeout=DEADLINE_S)
+        row: Row = {"batch": case.calibrated[1], "took_s": time.monotonic() - begun_s}
+        if done.returncode:
+            return row | {"failed": done.stderr.strip()[-600:]}
+        peak = msgspec.json.decode(out.read_bytes(), type=MemoryAccount).ranks[0].peak
+    if isinstance(peak, Unknown):
+        return row | {"failed": peak.reason}
+    told = {term.name: term.num_bytes for term in peak.terms}
+    return row | {"predicted_bytes": peak.total_bytes, "requested_bytes": peak.requested_bytes, "terms": told}
+
+
+def measure(case: Case, card: str, env: dict[str, str], *, fill: bool) -> Row:
     """All points of a case."""
     account, took_s = calibrate(case, env)
     row: Row = {"name": case.name, "took_s": took_s, "points": [], "terms": []}
+    row["without_gpu"] = without_gpu(case, card, env)
+    held = plain_bytes(case, case.calibrated[1], env)
+    for told, error in (("predicted_bytes", "error"), ("requested_bytes", "error_of_requested")):
+        if told in row["without_gpu"] and isinstance(held, int):
+            row["without_gpu"][error] = row["without_gpu"][told] / held - 1
     if isinstance(account, str):
         return row | {"failed": account}
     row["notes"] = account.notes + [note for rank in account.ranks for note in rank.notes]
@@ -187,7 +215,18 @@ def summary(rows: list[Row]) -> Row:
     terms = [term for row in rows for term in row["terms"] if "error" in term]
     if not errors:
         return {"num_points": 0}
+    without = [row["without_gpu"] for row in rows if "error" in row.get("without_gpu", {})]
     return {
+        "without_gpu": {
+            "num_points": len(without),
+            "median_error": statistics.median(abs(one["error"]) for one in without) if without else None,
+            "worst_under": min((one["error"] for one in without), default=None),
+            "worst_over": max((one["error"] for one in without), default=None),
+            "longest_s": max((one["took_s"] for one in without), default=None),
+            "median_error_of_requested": statistics.median(one["error_of_requested"] for one in without)
+            if without
+            else None,
+        },
         "num_points": len(errors),
         "median_error": statistics.median(map(abs, errors)),
         "worst_under": min(errors),
@@ -202,6 +241,7 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=1e9)
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--fill", action="append", default=[])
+    parser.add_argument("--card", default="H200-141GB", help="the GPU, as --gpu names it")
     parser.add_argument("--lanes", type=int, default=1)
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS / "memory_calibrated.json")
@@ -223,7 +263,7 @@ def main() -> None:
             env = dict(os.environ)
             if given.gpus > 1:
                 env["CUDA_VISIBLE_DEVICES"] = str(lane)
-            row = measure(case, env, fill=case.name in given.fill)
+            row = measure(case, given.card, env, fill=case.name in given.fill)
             with lock:
                 kept.append(row)
                 given.out.write_text(

@@ -25,10 +25,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 from hardware import describe
 
 PROGRAM = str(Path(__file__).parent / "programs" / "watched.py")
 CLEAN_S, LIMIT_S, FIRST_STEP_S = 60.0, 15.0, 180.0
+STEPS_PER_S, FULL_S = 45, 400
 HOG = "import torch\na = torch.randn(8192, 8192, device='cuda')\nwhile True:\n    a @ a\n    torch.cuda.synchronize()"
 
 View = dict[str, Any]
@@ -62,7 +64,7 @@ FAULTS: dict[str, tuple[str, list[str], Callable[[View], bool]]] = {
     "slow-input": ("input=0.02", [], of_input),
     "slow-input-of-workers": ("input=0.05", ["--workers", "2"], of_input),
     "stopped-worker": ("", ["--workers", "2"], stopped),
-    "leak": ("leak=2000000", [], has("memory-growth")),
+    "leak": ("", [], has("memory-growth")),
     "stall": ("stall=1", [], has("stalled")),
     "host-sleeps": ("compute=0.04", [], of_host),
     "host-computes": ("busy=0.03", [], of_host),
@@ -132,6 +134,8 @@ def started(options: list[str], device: str) -> Iterator[Run]:
 
 def inject(name: str, device: str) -> dict[str, Any]:
     told, options, right = {**FAULTS, **OF_GPU}[name]
+    if name == "leak":  # the machine would be full in some minutes
+        told = f"leak={max(2_000_000, psutil.virtual_memory().available // (STEPS_PER_S * FULL_S))}"
     with started(options, device) as run:
         before = run.runs(CLEAN_S + random.uniform(0.0, 10.0))
         hog = subprocess.Popen([sys.executable, "-c", HOG]) if name == "shared-gpu" else None

@@ -35,7 +35,8 @@ def test_a_card_that_is_unknown_or_could_be_two_is_refused_with_those_that_are_k
 def test_what_was_measured_elsewhere_is_taken_with_a_wider_interval_and_says_so():
     known, spread, _ = memory.outside(memory.gpu("H100-80GB"), "2.11.0+cu130", convolves=True)
     other, wider, notes = memory.outside(memory.gpu("A100-80GB"), "2.11.0+cu130", convolves=True)
-    assert known == other
+    # A typical context is less than that which was measured.
+    assert other < known < other + wider
     assert 0 < spread < wider
     assert "not measured for compute capability 8.0" in notes[1]
 

@@ -1,5 +1,7 @@
 """Other batches by their allocations, against a program that runs on the model of the allocator itself."""
 
+from dataclasses import replace
+
 import pytest
 
 from dynotune.memory.allocator import AllocatorSettings, CachingAllocator, OutOfMemory
@@ -71,9 +73,38 @@ def test_older_blocks_are_matched_by_size_for_each_run_has_other_addresses():
     assert matched(first, second, (8, 16))(64) == matched(first, in_order, (8, 16))(64)
 
 
-@pytest.mark.parametrize("other", [steps(16, num=3), steps(16, swapped=True)])
-def test_runs_that_allocate_in_another_order_are_not_matched(other):
-    assert matched(lives(steps(8)), lives(other), (8, 16)) is None
+def with_workspaces(events):
+    """The same with kernels that take a workspace before every third layer's output."""
+    found = []
+    for name, size in events:
+        if size is not None and name[1:] in (("a", 0), ("a", 3), ("a", 6), ("a", 9)):
+            found += [((*name, "w"), 2_500_000), ((*name, "w"), None)]
+        found.append((name, size))
+    return found
+
+
+@pytest.mark.parametrize(
+    "other",
+    [steps(16, num=3), steps(16, swapped=True), with_workspaces(steps(16))],
+    ids=["a step more", "another order", "workspaces"],
+)
+def test_runs_that_differ_in_more_than_sizes_are_matched_as_far_as_they_go(other):
+    found = matched(lives(steps(8)), lives(other), (8, 16))
+    assert found is not None
+    assert found(64) == pytest.approx(reserved(steps(64)), rel=0.02)
+
+
+def test_what_grows_with_the_square_of_the_argument_is_recognised():
+    first, second = lives(steps(8)), lives(steps(32))  # as a side of 8 and of 16
+    found = matched(first, second, (8, 16))
+    assert found is not None
+    assert found(24) == pytest.approx(reserved(steps(72)), rel=0.01)
+
+
+def test_a_history_that_is_too_long_or_empty_is_not_replayed():
+    assert matched(lives(steps(8)), Lives(0, [], 0, []), (8, 16)) is None
+    long = replace(lives(steps(8)), num_events=1_000_000)
+    assert matched(long, long, (8, 16)) is None
 
 
 def test_a_limit_is_kept_by_giving_back_the_cache_or_said_to_be_too_low():

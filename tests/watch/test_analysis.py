@@ -197,8 +197,8 @@ def test_a_quiet_stall_is_said_within_fifteen_seconds_and_a_busy_one_only_after_
     assert "stalled" in busy.found
 
 
-def worker(pid: int, cores: float, at_disk_share: float, run: Simulated) -> None:
-    fixed = {"role": "worker of program", "num_threads": 1, "rss_bytes": 1, "state": "sleeping"}
+def worker(pid: int, cores: float, at_disk_share: float, run: Simulated, state: str = "sleeping") -> None:
+    fixed = {"role": "worker of program", "num_threads": 1, "rss_bytes": 1, "state": state}
     run.rows.append(ProcessView(pid=pid, cores=cores, at_disk_share=at_disk_share, **fixed))
 
 
@@ -215,6 +215,16 @@ def test_the_loader_is_late_for_what_its_workers_do(states, reason):
     for pid, (cores, at_disk_share) in enumerate(states):
         worker(pid, cores, at_disk_share, run)
     assert analysis.loader_reason(run.look()) == reason
+
+
+def test_a_process_that_was_stopped_is_said_within_seconds_of_the_last_step():
+    run = Simulated().runs(120)
+    worker(7, 0.0, 0.0, run, "stopped")
+    run.runs(20)  # its work is in the queue still
+    assert "stalled" not in run.found
+    run.stands(5)
+    assert "is stopped" in run.found["stalled"].text
+    assert run.moment.cause == "stalled"
 
 
 def test_a_gpu_that_others_use_is_named():

@@ -33,19 +33,22 @@ def test_a_process_is_called_by_its_part_in_the_first_look_that_knows_its_steps(
     assert called == [{os.getpid(): "program"}]
 
 
-def sample(time_s, rate=WHY, *, comparable=True):
+def sample(time_s, rate=WHY, *, comparable=True, ours=True, idle=()):
     processes = [
-        GpuProcess(pid=10, name="python", ours=True),
+        GpuProcess(pid=10, name="python", ours=ours),
         GpuProcess(pid=77, name="blender", ours=False, sm_percent=40),
         GpuProcess(pid=78, name="idle", ours=False, sm_percent=0),
         GpuProcess(pid=79, name="unknown", ours=False, sm_percent=WHY),
     ]
-    gpu = Gpu(
-        nvml_index=3, utilisation_percent=99, memory_used_bytes=1, sm_clock_mhz=1980, power_w=650.0, clock_reasons=0,
-        processes=processes, pcie_rx_bytes_per_s=rate,
-    )  # fmt: skip
+    gpus = [
+        Gpu(
+            nvml_index=index, utilisation_percent=99, memory_used_bytes=1, sm_clock_mhz=1980, power_w=650.0,
+            clock_reasons=0, processes=processes if index == 3 else [], pcie_rx_bytes_per_s=rate,
+        )
+        for index in (3, *idle)
+    ]  # fmt: skip
     return Sample(
-        time_s=time_s, cores=WHY, tree=WHY, own_cpu_s=0.0, quota=None, swap=WHY, gpus=[gpu], pids_comparable=comparable
+        time_s=time_s, cores=WHY, tree=WHY, own_cpu_s=0.0, quota=None, swap=WHY, gpus=gpus, pids_comparable=comparable
     )
 
 
@@ -54,6 +57,28 @@ def test_others_on_a_gpu_are_those_that_run_kernels_where_process_ids_are_compar
     assert follower.gpus[0].others == ["blender (77), 40% of the time"]
     follower._take_sample(sample(2e9, comparable=False))
     assert follower.gpus[0].others == []
+
+
+def indices(follower):
+    return [gpu.nvml_index for gpu in follower.gpus]
+
+
+def test_a_gpu_that_only_others_use_is_none_of_the_run(follower):
+    follower._take_sample(sample(1e9, ours=False))
+    assert indices(follower) == []
+
+
+def test_gpus_of_a_run_are_those_that_it_was_seen_on(follower):
+    follower._take_sample(sample(1e9, ours=False, idle=[4]))
+    assert indices(follower) == [4]
+    follower._take_sample(sample(2e9, idle=[4]))
+    follower._take_sample(sample(3e9, ours=False, idle=[4]))
+    assert indices(follower) == [3]
+
+
+def test_where_process_ids_tell_nothing_all_gpus_are_shown(follower):
+    follower._take_sample(sample(1e9, ours=False, comparable=False, idle=[4]))
+    assert indices(follower) == [3, 4]
 
 
 def test_a_rate_that_is_asked_less_often_stays_until_it_is_asked_again(follower):

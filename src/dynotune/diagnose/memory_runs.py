@@ -32,10 +32,12 @@ from dynotune.schema.memory_account import MemoryAccount
 from dynotune.schema.observation import Observation
 from dynotune.schema.run import PretendedGpu, RunSpec
 from dynotune.schema.setting import Setting
-from dynotune.schema.task import RecordMemory
+from dynotune.schema.task import RecordHistory, RecordMemory
 from dynotune.trace.snapshot import Lives, load_snapshot
 
 NUM_STEPS = 2
+EARLY_STEP = 3
+"""The steps before it make the optimizer's states, and put all things where they stay."""
 NUM_BEFORE = 30
 BESIDE_LIMIT_S = 60.0
 """For a diagnosis, whose subject is time."""
@@ -46,7 +48,7 @@ KERNELS_SPREAD = 0.03
 """Part of activations and temporary buffers: what kernels take for themselves is known in part only."""
 NOT_ASKED = Unknown("it was not asked before the start")
 Recorded = tuple[RankMemory, Lives | None]
-"""Memory of one rank on one device, and the blocks that this is told by."""
+"""Memory of one rank on one device, and its blocks: since the start, or of the recorded steps alone."""
 
 
 def live_memory(
@@ -119,6 +121,7 @@ def recorded_memory(runner: TaskRunner, run: RunSpec) -> list[Recorded]:
         return RecordMemory(at_step=window_within(record, timed).at_step, num_steps=NUM_STEPS)
 
     before: dict[int, probe.DeviceMemory | Unknown] = {}
+    whole: dict[tuple[int, int], Lives] = {}
     if runner.live is not None:
         answer = runner.live.do(now(runner.live.records()), limit_s=BESIDE_LIMIT_S)
     elif run.pretend is not None:
@@ -127,6 +130,8 @@ def recorded_memory(runner: TaskRunner, run: RunSpec) -> list[Recorded]:
         answer = runner.planned()
     else:
         before = {index: probe.device_memory(run.env, index) for index in range(_num_gpus(run))}
+        runner.start([RecordHistory(at_step=EARLY_STEP)])
+        whole = _since_start(runner)
         answer = runner.do(now, within, what="recorded")
     outcome = runner.outcome()
     if not answer.events:
@@ -143,7 +148,23 @@ def recorded_memory(runner: TaskRunner, run: RunSpec) -> list[Recorded]:
         )
     steps = {record.pid: record.step_s for record in outcome.records}
     with from_elsewhere(outcome.folder):
-        return [rank for event in answer.events for rank in _ranks(event, outcome.folder, run, before, steps)]
+        found = [rank for event in answer.events for rank in _ranks(event, outcome.folder, run, before, steps)]
+    # By rank where the command was run once more: it has other processes then.
+    return [(rank, whole.get((rank.rank or 0, rank.device), lives)) for rank, lives in found]
+
+
+def _since_start(runner: TaskRunner) -> dict[tuple[int, int], Lives]:
+    """Return the whole history of the first steps, by rank and device; nothing of one that was cut."""
+    found: dict[tuple[int, int], Lives] = {}
+    for event in runner.planned().events:
+        folder = runner.outcome().folder
+        with from_elsewhere(folder):
+            path = folder / Path(str(event["file"])).name
+            for device, lives in load_snapshot(path, limit_bytes=MAX_SNAPSHOT_BYTES).items():
+                if not lives.unknown and all(life.born >= 0 for life in lives.lives):
+                    found[event.get("rank") or 0, device] = lives
+            path.unlink()  # what follows tells more of each block
+    return found
 
 
 def _ranks(

@@ -22,6 +22,7 @@ MARGIN_SHARE = 0.02
 CONSTANT: tuple[TermName, ...] = ("workspaces", "weights", "optimizer")
 LEAST_GROWTH = 0.001
 """Part of the memory, between two batches: below it the argument does not change the batch on the device."""
+MOST_BATCH = 1 << 24
 ONE = "one batch was run; --values arg.batch=8,16 predicts others"
 
 
@@ -49,21 +50,24 @@ def capacity(
     low, high = min(measured), max(measured)
     known = {batch: peak.total_bytes for batch, peak in measured.items()}
     growth = measured[high].requested_bytes - measured[low].requested_bytes
-    if low != high and growth <= LEAST_GROWTH * measured[low].requested_bytes:  # reserved memory comes in large pieces
-        return Unknown(f"a batch of {high} takes no more memory than one of {low}: something else sets the peak")
     matched = None
     if low != high and histories:
         matched = by_batch(histories[low], histories[high], (low, high), settings or AllocatorSettings())
+    # Reserved memory comes in large pieces, so it tells only where it is predicted.
+    grows = growth > LEAST_GROWTH * measured[low].requested_bytes or (matched and matched(high) > matched(low))
+    if low != high and not grows:
+        return Unknown(f"a batch of {high} takes no more memory than one of {low}: something else sets the peak")
     constant, varying = _model(measured, matched)
     residual = max(abs(constant + varying(batch) - total) / total for batch, total in known.items())
     # A model that misses what it was made from is that much less sure of the rest.
     spread = max(spread_bytes, int(residual * limit_bytes))
     margin = max(int(MARGIN_SHARE * limit_bytes), spread)
-    largest = 0
+    largest, room = 0, limit_bytes - margin - constant
     if low != high:
-        # No more than twice what fits by requested bytes alone, which are the least of what is held.
-        most = 2 * int(limit_bytes * (high - low) / growth) + 2
-        largest = bisect_right(range(1, most), limit_bytes - margin - constant, key=varying)
+        most = high
+        while varying(most) <= room and most < MOST_BATCH:
+            most *= 2
+        largest = bisect_right(range(1, most + 1), room, key=varying)
 
     def fit(batch: int) -> Fit:
         predicted = constant + varying(batch)

@@ -1,7 +1,8 @@
 """The allocations of recorded steps, run through the model of the allocator: as they were, or at any other batch.
 
-Two runs with different batches allocate and release in the same order where nothing depends on data. Each allocation is
-then a constant and so much a sample, and the segments that another batch needs follow, with their rounding and holes.
+What the allocator holds follows from all that was asked of it since the start: where the first steps put things,
+others find their holes. Of two runs with different batches each allocation has the same size in both, or follows the
+batch, and the segments that another batch needs come out, with their rounding and holes.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from dataclasses import replace
 
 import msgspec
 
+from dynotune.memory.alignment import aligned
 from dynotune.memory.allocator import SMALL_SEGMENT_BYTES, AllocatorSettings, CachingAllocator, OutOfMemory
 from dynotune.schema.memory import DeviceOwners
 from dynotune.trace.snapshot import Life, Lives, Range
 
 MOST_EVENTS = 100_000
 """To replay more takes seconds for each batch that is looked at."""
+POWERS = (1, 2)
+"""What follows the batch does so in proportion; what follows a side of a picture, with its square."""
 Block = tuple[int, int, int]
 """Born, died and size of one allocation; born is -1 for those that are older than the history."""
 
@@ -26,24 +30,35 @@ def by_batch(
 ) -> Callable[..., int] | None:
     """Return what the allocator reserves at most for any batch, by the matched blocks of two runs.
 
+    A workspace that one run has and the other has not, or has in a size that is neither, is taken to grow like the
+    rest: libraries choose kernels by the batch, and no two runs tell which.
+
     Returns:
         A function of the batch, and of a limit that is kept by giving back the cache. It raises OutOfMemory if the
-        limit is too low. None where the runs differ in more than sizes, or cannot be replayed.
+        limit is too low. None where the runs cannot be replayed.
     """
     one, other = _ordered(first), _ordered(second)
-    same = [(life.born, life.died) for life in one] == [(life.born, life.died) for life in other]
-    if not same or first.num_events > MOST_EVENTS or settings.unmodelled:
+    if not one or not other or max(first.num_events, second.num_events) > MOST_EVENTS or settings.unmodelled:
         return None
-    # What is older lies as it was once allocated: in the order of addresses, more or less.
-    pairs = sorted(zip(one, other, strict=True), key=lambda pair: (pair[0].born, pair[0].address))
-    is_expandable = any(segment.is_split and segment.size > SMALL_SEGMENT_BYTES for segment in first.segments)
-    settings, emptied = AllocatorSettings(settings.expandable_segments or is_expandable), _emptied(first)
+    found = [(*aligned(one, other, (batches[1] / batches[0]) ** power), power) for power in POWERS]
+    partners, _, power = max(found, key=lambda each: each[1])
+    # What comes after the last match is of a step that only one of them recorded.
+    num = max((at + 1 for at, partner in enumerate(partners) if partner is not None), default=0)
+    blocks = [
+        (life, partner is not None and one[partner].size == life.size)
+        for life, partner in zip(other[:num], partners, strict=False)
+    ]
+    num_events = second.num_events if num == len(other) else max((life.born + 1 for life, _ in blocks), default=0)
+    is_expandable = any(segment.is_split and segment.size > SMALL_SEGMENT_BYTES for segment in second.segments)
+    settings, emptied = AllocatorSettings(settings.expandable_segments or is_expandable), _emptied(second)
 
     def reserved_bytes(batch: int, limit_bytes: int | None = None) -> int:
         model = CachingAllocator(settings, limit_bytes=limit_bytes)
-        share = (batch - batches[0]) / (batches[1] - batches[0])
-        sized = ((a.born, a.died, max(1, round(a.size + share * (b.size - a.size)))) for a, b in pairs)
-        _run(model, sized, first.num_events, emptied)
+        grown = (batch / batches[1]) ** power
+        sized = (
+            (life.born, life.died, life.size if stays else max(1, round(life.size * grown))) for life, stays in blocks
+        )
+        _run(model, sized, num_events, emptied)
         return model.peak_reserved_bytes
 
     return reserved_bytes
@@ -109,6 +124,6 @@ def _emptied(lives: Lives) -> list[int]:
 
 
 def _ordered(lives: Lives) -> list[Life]:
-    """By birth; older ones by death, and those that outlive the history by size: another run has other addresses."""
+    """By birth; those that are older by death, and by size: another run has other addresses."""
     shared = [life for life in lives.lives if not lives.is_private(life)]
     return sorted(shared, key=lambda life: (life.born, life.died, life.size))

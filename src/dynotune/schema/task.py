@@ -106,7 +106,11 @@ class RecordMemory(_At, frozen=True, kw_only=True, tag="record-memory"):
     num_steps: int
 
 
-Task = TimeWindow | RecordTrace | IsolateLoader | SwitchArms | CheckResults | RecordMemory
+class RecordHistory(_At, frozen=True, kw_only=True, tag="record-history"):
+    """Record what the caching allocator does from the device's first use to the step; only as a task of the plan."""
+
+
+Task = TimeWindow | RecordTrace | IsolateLoader | SwitchArms | CheckResults | RecordMemory | RecordHistory
 
 
 class TaskFile(msgspec.Struct, frozen=True, kw_only=True):

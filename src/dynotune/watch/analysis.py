@@ -30,6 +30,8 @@ DROP, BELOW_ALL = 0.9, 0.97
 PAST_S, FEWEST_PAST, MOST_MOMENTS, LOOKS = 20.0, 30, 600, 3
 """The past ends this long before now, and is so many looks at least. What passes within three looks is no change."""
 MORE_CORES, LAG = 0.25, 0.1
+HALTED_S = 3.0
+"""A process that was stopped explains at once why there are no steps."""
 STALL_S, STALL_STEPS, BUSY_STALL_S, QUIET_CORES = 10.0, 10.0, 300.0, 0.1
 WARM_S, LEAST_GROWTH_BYTES = 30.0, 64 << 20
 GROWTH = ((15.0, 600.0), (120.0, 3600.0), (600.0, 86400.0))
@@ -325,7 +327,11 @@ def stalled(look: Look) -> Iterator[Alert]:
     usual_s, longest_s = ever.quantile(0.5), ever.most if ever.num > 1 else 0.0
     cores, device = look.lately("cores", "", WINDOW_S / 2).mean, look.mean("gpu.kernel_running_percent") or 0.0
     is_quiet = cores < QUIET_CORES and device < 100 * DEVICE_IDLE
-    if since_s > max(STALL_S if is_quiet else BUSY_STALL_S, STALL_STEPS * usual_s, 2 * longest_s):
+    halted = [f"{row.role} ({row.pid})" for row in look.rows if row.state == "stopped"]
+    if halted and since_s > max(HALTED_S, STALL_STEPS * usual_s):
+        text = f"No step for {words.duration(since_s)} (usual: {words.duration(usual_s)}): {halted[0]} is stopped."
+        yield Alert(id="stalled", text=text)
+    elif since_s > max(STALL_S if is_quiet else BUSY_STALL_S, STALL_STEPS * usual_s, 2 * longest_s):
         does = "and no process computes" if is_quiet else "though its processes or its GPU are busy"
         text = f"No step for {words.duration(since_s)} (usual: {words.duration(usual_s)}), {does}."
         yield Alert(id="stalled", text=text)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ class Follower:
         self.command: list[str] = []
         self._records, self._more = Records(folder), Records(folder, "process-*.more")
         self._before: probe.Sample | None = None
+        self._used: set[int] = set()
         self._alive_s = time.perf_counter()
         # Known before the first sample: what its processes used before is none of the first second's.
         self._known = self._records.update()
@@ -150,7 +152,7 @@ class Follower:
         if before is not None and sample.time_s <= before.time_s:
             return
         known = {} if isinstance(self.gpus, Unknown) else {gpu.nvml_index: gpu for gpu in self.gpus}
-        sampled = [] if isinstance(sample.gpus, Unknown) else sample.gpus
+        sampled = [] if isinstance(sample.gpus, Unknown) else self._of_the_run(sample, sample.gpus)
         found = [_gpu(sample, gpu, known.get(gpu.nvml_index)) for gpu in sampled]
         self.gpus = sample.gpus if isinstance(sample.gpus, Unknown) else found
         for gpu in found:
@@ -160,6 +162,15 @@ class Follower:
         if before is not None:
             with contextlib.suppress(Missing):
                 self._take_cores(before, sample)
+
+    def _of_the_run(self, sample: probe.Sample, gpus: Sequence[probe.Gpu]) -> list[probe.Gpu]:
+        """GPUs that its processes were seen on; before, all but those that only other processes use."""
+        listed = {
+            gpu.nvml_index: [] if isinstance(gpu.processes, Unknown) else gpu.processes
+            for gpu in (gpus if sample.pids_comparable else [])
+        }
+        self._used.update(index for index, known in listed.items() if any(each.ours for each in known))
+        return [gpu for gpu in gpus if gpu.nvml_index in self._used or not (self._used or listed.get(gpu.nvml_index))]
 
     def _take_cores(self, before: probe.Sample, sample: probe.Sample) -> None:
         took_s = sample.time_s - before.time_s

@@ -22,7 +22,15 @@ PAGE_BYTES = 4096
 PAGE_HEAD = struct.Struct("<8sHHII")
 PAGE_MAGIC, PAGE_VERSION = b"DYNOTASK", 1
 TASK_SCHEMA = "dynotune.task/1"
-KINDS = ("time-window", "record-trace", "isolate-loader", "switch-arms", "check-results", "record-memory")
+KINDS = (
+    "time-window",
+    "record-trace",
+    "isolate-loader",
+    "switch-arms",
+    "check-results",
+    "record-memory",
+    "record-history",
+)
 # Steps are worked off many at a time; a look after each would end that.
 LOOK_S = 0.02
 MOST_STEPS_BETWEEN_LOOKS = 100

@@ -151,7 +151,8 @@ with torch.autocast("cuda", dtype=torch.bfloat16):
     y = x @ weight
     for half in (y, torch.mm(x, weight), F.linear(x, weight), F.conv2d(image, image[:, :, :3, :3]), F.gelu(y), y + y):
         assert half.dtype == torch.bfloat16, half
-    for single in (F.layer_norm(y, (8,)), torch.cat([x, y]), y.sum(), F.softmax(y, -1), y.exp(), y.norm()):
+    log = torch.ops.aten.log_softmax.int(y, -1, None)  # as some versions of torch call it themselves
+    for single in (F.layer_norm(y, (8,)), torch.cat([x, y]), y.sum(), F.softmax(y, -1), y.exp(), y.norm(), log):
         assert single.dtype == torch.float32, single
 y.sum().backward()
 assert weight.grad.dtype == torch.float32 and weight.grad.is_cuda and weight.grad.device.index == 0
@@ -167,6 +168,7 @@ assert x.detach().cpu().numpy().tolist() == [1.0, 2.0]
 made = torch.nn.functional.one_hot(torch.tensor([0, 2]).cuda(), 5)  # by C++, beside a tensor of the device
 assert made.device.type == "cuda" and made.sum().item() == 2
 assert torch.empty(3, device="meta").device.type == "meta"
+assert torch.cuda.is_current_stream_capturing() is False
 with torch.device("cuda"):
     assert torch.nn.Linear(2, 2).weight.is_cuda and torch.tensor(1.0).is_cuda
 raise SystemExit("as on CUDA")

@@ -23,7 +23,7 @@ from dynotune.text import words
 
 PROGRAMS = Path(__file__).with_name("programs")
 CHECK_S, COMPARISONS_S = 180.0, 240.0
-"""The most that a check takes, and the comparisons of a claim without a budget."""
+"""The most that a check takes, and the comparisons of a claim."""
 MOST_PAIRS = 8
 MARGIN = 0.03
 """A claim of a gain speaks of more than this."""
@@ -51,7 +51,7 @@ def run(claim: Claim, spec: RunSpec, watcher: Watcher, budget_s: float | None = 
         found["answer"] = _answer([*spec.command, str(PROGRAMS / "check.py"), expression], spec)
     if claim.compare is not None and (not needed or found["answer"].get("so")):
         try:
-            found |= _compared(claim.compare, spec, watcher, COMPARISONS_S if budget_s is None else budget_s)
+            found |= _compared(claim.compare, spec, watcher, min(COMPARISONS_S, budget_s or COMPARISONS_S))
         except UsageError as error:  # the settings are ours: a budget that is too small, a setting that does not apply
             found["answer"] = {"undecided": error.message}
         except DynotuneError as error:

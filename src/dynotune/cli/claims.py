@@ -14,9 +14,6 @@ from dynotune.cli.options import Budget, Json, Python, RunDir, check_json, check
 from dynotune.schema.claims import SETTLED, Bundle, Claim
 from dynotune.schema.errors import UsageError
 
-PARTS = 3
-"""A comparison may take so many equal parts of what is left of the budget."""
-
 claims = typer.Typer(no_args_is_help=True, help="Advice on speed and memory: what is so, and tests of it here.")
 
 
@@ -120,9 +117,8 @@ def _tested(
                 answers.say(f"The budget is spent, and {len(waiting) - number} claims are left: --output goes on.")
                 break
             progress.running(f"{claim.id}, {number + 1} of {len(waiting)}")
-            # Checks come first. Comparisons share what they leave: many need less than their part, and some more.
-            share_s = None if left_s is None else min(left_s, PARTS * left_s / (len(waiting) - number))
-            bundle = with_evidence(bundle, run_claim(claim, spec, progress, share_s))
+            # Checks come first. A comparison gets what it needs: parts of equal size are too small for all of them.
+            bundle = with_evidence(bundle, run_claim(claim, spec, progress, left_s))
             if output is not None:
                 write(output, bundle)
     return bundle

@@ -61,16 +61,21 @@ class _Casts:
 
     def around(self, name: str, operator: Any) -> Any:
         torch, lower, widest = self._torch, name in _LOWER, name in _WIDEST
-        takes_dtype = any(argument.name == "dtype" for argument in operator._schema.arguments)
+        names = [argument.name for argument in operator._schema.arguments]
+        at = names.index("dtype") if "dtype" in names else None
         fuses = {"softmax": torch.ops.aten._softmax, "log_softmax": torch.ops.aten._log_softmax}.get(name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             with torch._C._ExcludeDispatchKeyGuard(self._key):
-                if takes_dtype and not lower:
-                    if self._is_eligible(args[0]) and kwargs.get("dtype") is None and args[-1] is not torch.float32:
+                if at is not None and not lower:
+                    asked = args[at] if len(args) > at else kwargs.get("dtype")  # some versions pass all by position
+                    if self._is_eligible(args[0]) and asked is None:
                         if fuses is not None and args[0].dtype == torch.float16:
                             return fuses(args[0], args[1], True)
-                        kwargs = {**kwargs, "dtype": torch.float32}
+                        if len(args) > at:
+                            args = (*args[:at], torch.float32, *args[at + 1 :])
+                        else:
+                            kwargs = {**kwargs, "dtype": torch.float32}
                     return operator(*args, **kwargs)
                 wanted = torch.get_autocast_dtype("cuda") if lower else torch.float32
                 given = filter(self._is_eligible, self._tree.tree_leaves(args))

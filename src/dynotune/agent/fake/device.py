@@ -70,8 +70,9 @@ def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
         shared_memory_per_block_optin=232448, L2_cache_size=50 << 20, gcnArchName="",
     )  # fmt: skip
     for owner in (cuda, cuda.memory, cuda.random):
-        # Whatever has no answer below is an order, and nothing comes of it.
-        _answers(owner, {name: None for name in owner.__all__ if isinstance(getattr(owner, name, 0), FunctionType)})
+        # Whatever has no answer below is an order, and nothing comes of it; or a question that is answered by no.
+        unanswered = [name for name in owner.__all__ if isinstance(getattr(owner, name, 0), FunctionType)]
+        _answers(owner, {name: False if name.startswith("is_") else None for name in unanswered})
     of_memory = {
         "memory_allocated": lambda *_, **__: recorder.live_bytes,
         "memory_reserved": lambda *_, **__: recorder.live_bytes,

@@ -67,6 +67,7 @@ class RecordMemory(Task):
         self._is_recording = True
         self._mark("begin")
         self._tell_owners()
+        self._tell_kept()  # what only the collection of garbage will release is gone at the end
         self._first, self._samples_before = num_steps, self.program.steps.num_samples
         self._last_s = perf_counter()
         return num_steps + 1
@@ -110,8 +111,7 @@ class RecordMemory(Task):
     def _stop(self) -> None:
         torch = self.program.torch
         self._tell_owners()
-        # Classes that lie about what they are are not asked.
-        self._tell("kept", [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)])
+        self._tell_kept()
         # The counters come first: to take the snapshot allocates nothing on the device.
         for device in self._devices.values():
             stats = torch.cuda.memory_stats(device["device"])
@@ -162,6 +162,11 @@ class RecordMemory(Task):
         for role, tensors in found.items():
             self._tell(role, tensors)
 
+    def _tell_kept(self) -> None:
+        kind = self.program.torch.Tensor
+        # Classes that lie about what they are are not asked.
+        self._tell("kept", [thing for thing in gc.get_objects() if issubclass(type(thing), kind)])
+
     def _tell(self, role: str, tensors: Iterable[Any]) -> None:
         at: dict[int, int] = {}
         with self.program.torch._C.DisableTorchFunction():
@@ -177,7 +182,7 @@ class RecordMemory(Task):
         return _address(tensor) if pretended is None else pretended.address(tensor)
 
     def _tell_workspaces(self) -> None:
-        """Tell what cuBLAS holds for its handles, by its release; the next product gets it again."""
+        """Tell what cuBLAS holds for its handles, by its release; products get it again at once, where it was."""
         torch = self.program.torch
         clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
         # A captured graph may use these workspaces.
@@ -193,6 +198,18 @@ class RecordMemory(Task):
         for device in self._devices.values():
             found = [address for index, address in gone if index == device["device"]]
             device["owners"] += [["workspaces", address, device["num_events"]] for address in found]
+        if gone:
+            self._tried(self._multiply)
+
+    def _multiply(self) -> None:
+        """A product here and one in the backward pass, whose thread has a handle of its own."""
+        torch = self.program.torch
+        weight = next(weight for root in self.program.roots.alive() for weight in root.parameters())
+        with torch.enable_grad(), torch.inference_mode(False), torch.autocast("cuda", enabled=False):
+            one = weight.detach().new_ones((32, 32), dtype=torch.float32).requires_grad_(self._trains)
+            product = one @ one
+            if self._trains:
+                product.sum().backward()
 
     # Covers, for the recorded steps alone
 

@@ -57,6 +57,15 @@ def seconds_of(param: typer.CallbackParam, value: str | None) -> float | None:
     return None if value is None else seconds(value, param.opts[0])
 
 
+def lanes_of(value: str | int) -> int:
+    """Convert the value of `--lanes`: a number, or `auto`, which is 0. Raises UsageError: it is neither."""
+    if str(value) == "auto":
+        return 0
+    if str(value).isdecimal() and int(value):
+        return int(value)
+    raise UsageError(f"--lanes {value} is not a number of lanes.", hint="For example --lanes 2, or --lanes auto.")
+
+
 def one_of(*names: str) -> Callable[[typer.CallbackParam, Any], Any]:
     """Make the callback of an option that takes one of `names`; it raises UsageError for another word."""
 
@@ -164,6 +173,14 @@ RUN_OPTIONS: dict[str, Any] = {
     "sandbox": _run_option(bool, "--sandbox/--no-sandbox", "Run in a copy-on-write view of this folder."),
     "nice": _run_option(int, "--nice", "Niceness that the command runs at.", metavar="N", min=0, max=19),
     "lock": _run_option(bool, "--lock/--no-lock", "Wait for another dynotune that measures on the same cores or GPU."),
+    "lanes": _run_option(
+        int,
+        "--lanes",
+        "Fresh runs side by side, each on a GPU and cores of its own; auto: as many as there are idle GPUs.",
+        metavar="N|auto",
+        parser=str,
+        callback=lanes_of,
+    ),
     "base": RunDir,
 }
 """By field of RunSpec, in the order of the help."""

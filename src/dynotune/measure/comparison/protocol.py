@@ -1,10 +1,18 @@
-"""A comparison from beginning to end: pilots, pairs in randomised order, verdict, and all of it on disk."""
+"""A comparison from beginning to end: pilots, pairs in randomised order, verdict, and all of it on disk.
+
+Pairs may run side by side, in lanes. Then more are begun than have been looked at, and they are taken in the order in
+which they were drawn, never in that in which they end. How soon a pair ends depends on what it measures: were the first
+to end taken first, a look would judge the quick ones among those begun, and the test would stop on a selection.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 import time
+from concurrent.futures import Future
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -13,7 +21,7 @@ from dynotune.launch import new_run_folder
 from dynotune.launch.process import fresh_folder, origin, variants
 from dynotune.measure.comparison import in_process, objective, schedule, summary
 from dynotune.measure.comparison.stats import SequentialResult, judge
-from dynotune.measure.live import cautions, pilot
+from dynotune.measure.live import cautions, lanes, pilot
 from dynotune.measure.live.arm_run import refuse_impossible, run_settings
 from dynotune.measure.live.machine import check, facts_of, machine_lock, refuse_another_machine
 from dynotune.measure.live.outcome import Outcome, refuse_rejected
@@ -51,6 +59,7 @@ def compare(request: CompareRequest, watcher: Watcher) -> Comparison:
     for arm in ARMS:
         refuse_impossible(run, request.arm(arm), facts)
     objective.refuse_impossible(run)
+    lanes.refuse_impossible(run, [*request.candidate, *run.settings])
     reason = in_process.why_not(request)
     if request.in_process == "only" and reason:
         raise UsageError(
@@ -132,6 +141,14 @@ def _sit(request: CompareRequest, folder: Path, watcher: Watcher) -> Comparison:
         raise Interrupted(folder) from stopped
 
 
+class _Tried(NamedTuple):
+    """A pair that was run, and where its runs lie."""
+
+    number: int
+    pair: Pair
+    runs: dict[ArmName, Outcome]
+
+
 class _Session:
     """One attempt of a comparison. What has to outlive it is in the comparison."""
 
@@ -143,6 +160,9 @@ class _Session:
         self._began_s = time.monotonic()
         self._outcomes: list[Outcome] = []
         self._first_steps: dict[ArmName, pilot.FirstStep] = {}
+        self._side = lanes.SideBySide()
+        self._lanes = [lanes.WHOLE]
+        self._num_begun = len(comparison.pairs) + len(comparison.voided)
 
     def run(self) -> Comparison:
         if _is_over(self._comparison):
@@ -150,7 +170,8 @@ class _Session:
         try:
             if self._comparison.within and self._within():
                 return self._comparison
-            self._pairs(self._pilots())
+            with self._side:
+                self._pairs(self._pilots())
         except _ArmFailed as failed:
             self._summarise(failed=failed.arm, num_pairs=len(self._comparison.pairs))
         except DynotuneError as error:
@@ -181,7 +202,8 @@ class _Session:
 
     def _pilots(self) -> pilot.WindowPlan:
         said = cautions.say_where(self._request.run, self._folder / "pilot", self._watcher)
-        outcomes = [self._pilot(arm, f"pilot-{arm}") for arm in ARMS]
+        alone = self._pilot("baseline", "pilot-baseline")
+        outcomes = self._pilots_in_lanes(alone) or [alone, self._pilot("candidate", "pilot-candidate")]
         if self._comparison.run_s is not None:
             # Resumed: what was decided holds, whatever these pilots would say. No look is added by resuming.
             return pilot.plan_window(self._request.run, outcomes)
@@ -205,22 +227,81 @@ class _Session:
             step=summary.step(outcomes[0]),
             warnings=[*self._comparison.warnings, *wary],
         )
-        self._watcher.say(summary.cost(self._comparison, window))
+        self._watcher.say(summary.cost(self._comparison, window, len(self._lanes)))
         return window
 
     def _pilot(self, arm: ArmName, name: str) -> Outcome:
         self._watcher.running(f"pilot: {arm}")
-        outcome = self._launch(arm, name, pilot.limit_s(self._request.run, None), window=None)
+        outcome = self._side.begin(self._lanes[0], functools.partial(self._launch, self._lanes[0], arm, name)).result()
+        return self._note_pilot(arm, outcome)
+
+    def _note_pilot(self, arm: ArmName, outcome: Outcome) -> Outcome:
         self._first_steps[arm] = pilot.FirstStep(outcome)
+        self._note(arm, outcome)
         return outcome
+
+    def _pilots_in_lanes(self, alone: Outcome) -> list[Outcome]:
+        """Find the lanes that runs go in, and return the first one's pilots; none if runs go one after another.
+
+        `alone`: the baseline's pilot, that had the whole machine.
+        """
+        run = self._request.run
+        places = lanes.places(run, self._watcher)
+        if places and (reason := lanes.why_several(alone)):
+            if run.lanes != lanes.AUTO:
+                raise UsageError(f"Lanes are for a program of one GPU: {reason}.", hint="Leave --lanes out.")
+            self._watcher.say(f"Lanes are for a program of one GPU: {reason}.")
+            places = []
+        while len(places) > 1:
+            made = lanes.divide(places, probe.host.cores(probe.host.usable_cpus()))
+            baselines = self._alike(alone, self._in_lanes(made, "baseline"))
+            candidates = self._in_lanes([*baselines], "candidate") if len(baselines) > 1 else {}
+            if len(candidates) > 1:
+                self._lanes = [*candidates]
+                self._watcher.say(f"Pairs go side by side in {len(candidates)} lanes, each on its own cores.")
+                first = self._lanes[0]
+                return [
+                    self._note_pilot("baseline", baselines[first]),
+                    self._note_pilot("candidate", candidates[first]),
+                ]
+            places = places[: len(places) // 2]
+        if run.lanes != 1 and not places:
+            self._watcher.say("Runs go one after another.")
+        return []
+
+    def _alike(self, alone: Outcome, pilots: dict[lanes.Lane, Outcome]) -> dict[lanes.Lane, Outcome]:
+        """Return the pilots of the lanes in which steps take no longer than on the whole machine."""
+        slower = lanes.slower(alone, pilots)
+        for lane, share in slower.items():
+            self._watcher.say(f"{str(lane).capitalize()} is left out: steps take {share:.0%} longer there.")
+        return {lane: outcome for lane, outcome in pilots.items() if lane not in slower}
+
+    def _in_lanes(self, made: list[lanes.Lane], arm: ArmName) -> dict[lanes.Lane, Outcome]:
+        """Run the arm's pilot in all lanes at once, and return those that did not fail.
+
+        What fails in every lane may still run if it has the machine to itself: the runs that follow tell.
+        """
+        self._watcher.running(f"pilot: {arm}, in {len(made)} lanes")
+        begun = {}
+        for lane in made:
+            name = f"pilot-{arm}-lane-{lane.number}-of-{len(made)}"
+            begun[lane] = self._side.begin(lane, functools.partial(self._launch, lane, arm, name))
+        found = {}
+        for lane, future in begun.items():
+            try:
+                found[lane] = future.result()
+            except (DynotuneError, _ArmFailed) as error:
+                self._watcher.say(f"{str(lane).capitalize()} is left out: {error}")
+        return found
 
     def _plan(self, outcomes: list[Outcome]) -> tuple[pilot.WindowPlan, int]:
         """The window and the most pairs. Where only cold caches of the pilots are in the way, they run once more, warm.
 
         Raises CannotRunHere, UsageError: as `plan`.
         """
+        plan = functools.partial(pilot.plan, in_turn=self._in_turn)
         try:
-            return pilot.plan(self._request, outcomes, self._left_s())
+            return plan(self._request, outcomes, self._left_s())
         except UsageError:
             baseline, candidate = outcomes
             at_best = [
@@ -234,7 +315,10 @@ class _Session:
             outcome if found is None else self._pilot(arm, f"pilot-{arm}-warm")
             for arm, outcome, found in zip(ARMS, outcomes, at_best, strict=True)
         ]
-        return pilot.plan(self._request, warm, self._left_s(), cold_kept=1.0)
+        return plan(self._request, warm, self._left_s(), cold_kept=1.0)
+
+    def _in_turn(self, num_pairs: int) -> int:
+        return lanes.most_in_a_lane(num_pairs, len(self._lanes))
 
     def _would_do_warm(self, outcomes: list[Outcome], at_best: list[Outcome | None]) -> bool:
         """Whether the budget may do if what pilots compiled and read lies in caches, their runs once more included."""
@@ -248,71 +332,118 @@ class _Session:
         )
         warm = [found or outcome for outcome, found in zip(outcomes, at_best, strict=True)]
         try:
-            pilot.plan(self._request, warm, left_s - once_more_s, cold_kept=0.0)
+            pilot.plan(self._request, warm, left_s - once_more_s, cold_kept=0.0, in_turn=self._in_turn)
         except UsageError:
             return False
         return True
 
-    def _launch(self, arm: ArmName, name: str, limit: float, window: pilot.WindowPlan | None) -> Outcome:
+    def _launch(
+        self,
+        lane: lanes.Lane,
+        arm: ArmName,
+        name: str,
+        limit: float | None = None,
+        window: pilot.WindowPlan | None = None,
+    ) -> Outcome:
+        """One run, perhaps in a lane's thread: nothing of the session changes. Without a window it is a pilot."""
         folder = fresh_folder(self._folder / name)
         try:
             outcome = run_settings(
-                self._request.run,
+                lane.of(self._request.run),
                 self._request.arm(arm),
                 label=f"a run of the {arm}",
-                cache_folder=self._folder / "caches" / arm,
+                cache_folder=lane.cache_folder(self._folder, arm),
                 folder=folder,
                 purpose="pilot" if window is None else "measured",
                 facts=self._comparison.facts,
-                limit_s=limit,
+                limit_s=pilot.limit_s(self._request.run, None) if limit is None else limit,
                 warmup_steps=(window.warmup_steps or None) if window else None,
                 window_steps=(window.num_steps or None) if window else None,
                 enough=self._first_steps[arm]
                 if window
                 else pilot.UntilStep(pilot.Steadiness(self._request.run), self._watcher.say),
+                go_on=self._side.go_on,
             )
         except CommandFailed as error:
             raise _ArmFailed(FailedArm(arm, error.command_exit_code, list(error.last_lines), str(folder))) from error
         refuse_rejected(outcome, f"in the {arm}")
+        return outcome
+
+    def _note(self, arm: ArmName, outcome: Outcome) -> None:
         self._outcomes.append(outcome.without_steps)
         self._update(
             readback=summary.merged_readback(self._comparison, outcome, arm),
             set_by=summary.changes_by_program(self._comparison, outcome),
         )
-        return outcome
 
     # Pairs
 
     def _pairs(self, window: pilot.WindowPlan) -> None:
         limit = pilot.limit_s(self._request.run, window.run_s)
+        begun: dict[int, Future[_Tried]] = {}
         while not (judgement := self._judge()).finished:
-            valid, left_s = len(self._comparison.pairs), self._left_s()
-            if left_s is not None and left_s < 2 * window.run_s and valid:
+            told = words.so_far(judgement.speedup, judgement.ci, self._left_s())
+            self._begin_ahead(begun, window, limit, told)
+            if (tried := begun.pop(len(self._comparison.pairs), None)) is None:
                 judgement = self._judge(ended=True)
                 break
-            order = schedule.orders(self._comparison.max_pairs, self._comparison.run.seed or 0)
-            told = words.so_far(judgement.speedup, judgement.ci, self._left_s())
-            self._pair(valid + len(self._comparison.voided) + 1, order[valid], window, limit, told)
+            self._take(tried.result())
         self._comparison = judgement.conclude(self._comparison)
         self._summarise()
 
-    def _pair(self, number: int, first: ArmName, window: pilot.WindowPlan, limit: float, so_far: str) -> None:
+    def _begin_ahead(
+        self, begun: dict[int, Future[_Tried]], window: pilot.WindowPlan, limit: float, so_far: str
+    ) -> None:
+        """Give each lane what it can do in the time left: of the pairs to come, those of its blocks.
+
+        One lane has a pair at a time. Several are given the next pair while one runs, so that none waits for another.
+        """
+        num, left_s, taken = len(self._lanes), self._left_s(), len(self._comparison.pairs)
+        most = math.inf if left_s is None else left_s // (2 * window.run_s)
+        order = schedule.orders(self._comparison.max_pairs, self._comparison.run.seed or 0)
+        for pair in range(taken, min(taken + 2 * num - 1, len(order))):
+            lane = lanes.lane_of(pair, num)
+            has_time = sum(lanes.lane_of(other, num) == lane for other in begun) < most
+            # However long a run takes, one pair is made.
+            if pair not in begun and (has_time or pair == taken == 0):
+                self._num_begun += 1
+                run = functools.partial(
+                    self._pair, self._lanes[lane], self._num_begun, order[pair], window, limit, so_far
+                )
+                begun[pair] = self._side.begin(self._lanes[lane], run)
+        if num > 1:
+            self._watcher.running(f"pairs in {num} lanes, {taken} of at most {len(order)} done; {so_far}".rstrip("; "))
+
+    def _pair(
+        self, lane: lanes.Lane, number: int, first: ArmName, window: pilot.WindowPlan, limit: float, so_far: str
+    ) -> _Tried:
         values: dict[ArmName, float] = {}
         runs: dict[ArmName, Outcome] = {}
         for arm in ARMS if first == ARMS[0] else ARMS[::-1]:
-            self._watcher.running_arm(arm, pair=number, max_pairs=self._comparison.max_pairs, so_far=so_far)
-            runs[arm] = self._launch(arm, f"{number:03d}-{arm}", limit, window)
+            if lane == lanes.WHOLE:
+                self._watcher.running_arm(arm, pair=number, max_pairs=self._comparison.max_pairs, so_far=so_far)
+            runs[arm] = self._launch(lane, arm, f"{number:03d}-{arm}", limit, window)
             values[arm] = objective.value(runs[arm], self._request.run.objective, self._comparison.unit)
-        pair = Pair(first, values["baseline"], values["candidate"], runs["baseline"].run.id, runs["candidate"].run.id)
-        if reasons := objective.void_reasons(self._request.run.objective, runs):
-            voided = Voided(number, "; ".join(reasons), pair)
+        ids = runs["baseline"].run.id, runs["candidate"].run.id
+        return _Tried(number, Pair(first, values["baseline"], values["candidate"], *ids, lane.number), runs)
+
+    def _take(self, tried: _Tried) -> None:
+        """Count the pair, or say why it is void: then it is made again, in its own order and lane."""
+        for arm, outcome in tried.runs.items():
+            self._note(arm, outcome)
+        if reasons := objective.void_reasons(self._request.run.objective, tried.runs):
+            voided = Voided(tried.number, "; ".join(reasons), tried.pair)
             self._update(voided=[*self._comparison.voided, voided])
             self._watcher.voided(voided)
         else:
-            self._update(pairs=[*self._comparison.pairs, pair])
+            self._update(pairs=[*self._comparison.pairs, tried.pair])
             done = self._comparison
             self._watcher.finished(
-                pair, number=len(done.pairs), max_pairs=done.max_pairs, unit=done.unit, objective=done.run.objective
+                tried.pair,
+                number=len(done.pairs),
+                max_pairs=done.max_pairs,
+                unit=done.unit,
+                objective=done.run.objective,
             )
 
     def _judge(self, *, ended: bool = False) -> SequentialResult:
@@ -366,5 +497,5 @@ class _ArmFailed(Exception):
     """The command of one arm failed: that is the comparison's answer."""
 
     def __init__(self, arm: FailedArm) -> None:
-        super().__init__(arm)
+        super().__init__(f"The {arm.arm} failed there with exit code {arm.exit_code}. Its run is in {arm.run}.")
         self.arm = arm

@@ -174,13 +174,20 @@ def steady_steps(record: Record) -> int | None:
 
 
 def plan(
-    request: CompareRequest, pilots: Sequence[Outcome], left_s: float | None, *, cold_kept: float | None = None
+    request: CompareRequest,
+    pilots: Sequence[Outcome],
+    left_s: float | None,
+    *,
+    cold_kept: float | None = None,
+    in_turn: Callable[[int], int] = int,
 ) -> tuple[WindowPlan, int]:
     """The window, and the most pairs: as asked, or the even number below it that the time left affords.
 
     Fewer pairs of a whole window are taken before many of a short one.
 
-    `cold_kept`: as `plan_window` takes it; None for what is usual with the caches of `request`.
+    Args:
+        cold_kept: as `plan_window` takes it; None for what is usual with the caches of `request`.
+        in_turn: of so many pairs, how many go one after another; the others go beside them.
 
     Raises:
         CannotRunHere: as `plan_window`, or the window is too short to tell anything.
@@ -201,15 +208,16 @@ def plan(
     for least in (max(enough, floor), max(few, floor)):
         for num_pairs in numbers:
             try:
-                window = plan_window(request.run, pilots, num_runs=2 * num_pairs, budget_s=left_s, cold_kept=cold_kept)
+                num_runs = 2 * in_turn(num_pairs)
+                window = plan_window(request.run, pilots, num_runs=num_runs, budget_s=left_s, cold_kept=cold_kept)
             except UsageError:
                 continue
-            if window.num_steps >= least and 2 * num_pairs * window.run_s <= left_s:
+            if window.num_steps >= least and num_runs * window.run_s <= left_s:
                 return window, num_pairs
     raise UsageError(
         f"The budget does not afford {fewest} pairs, the fewest that can tell anything; {left_s:.0f} s of it are left.",
         hint=f"A pair takes about {2 * whole.run_s:.0f} s here: give at least "
-        f"--budget {math.ceil(2 * fewest * whole.run_s + request.budget_s - left_s)}s."
+        f"--budget {math.ceil(2 * in_turn(fewest) * whole.run_s + request.budget_s - left_s)}s."
         if request.budget_s is not None
         else "",
     )

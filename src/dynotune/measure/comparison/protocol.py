@@ -8,9 +8,9 @@ to end taken first, a look would judge the quick ones among those begun, and the
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import time
-from concurrent.futures import Future
 from pathlib import Path
 from typing import NamedTuple
 
@@ -162,11 +162,14 @@ class _Session:
         self._first_steps: dict[ArmName, pilot.FirstStep] = {}
         self._side = lanes.SideBySide()
         self._lanes = [lanes.WHOLE]
-        self._num_begun = len(comparison.pairs) + len(comparison.voided)
+        self._places: list[lanes.Place] = []
+        self._numbers = itertools.count(1 + len(comparison.pairs) + len(comparison.voided))
 
     def run(self) -> Comparison:
         if _is_over(self._comparison):
             return self._comparison
+        # Whether a GPU is idle is seen before anything of ours runs.
+        self._places = lanes.places(self._request.run, self._watcher)
         try:
             if self._comparison.within and self._within():
                 return self._comparison
@@ -241,58 +244,24 @@ class _Session:
         return outcome
 
     def _pilots_in_lanes(self, alone: Outcome) -> list[Outcome]:
-        """Find the lanes that runs go in, and return the first one's pilots; none if runs go one after another.
+        """Find the lanes that pairs go in, and return the first one's pilots; none if pairs go one after another.
 
         `alone`: the baseline's pilot, that had the whole machine.
         """
-        run = self._request.run
-        places = lanes.places(run, self._watcher)
-        if places and (reason := lanes.why_several(alone)):
-            if run.lanes != lanes.AUTO:
-                raise UsageError(f"Lanes are for a program of one GPU: {reason}.", hint="Leave --lanes out.")
-            self._watcher.say(f"Lanes are for a program of one GPU: {reason}.")
-            places = []
-        while len(places) > 1:
-            made = lanes.divide(places, probe.host.cores(probe.host.usable_cpus()))
-            baselines = self._alike(alone, self._in_lanes(made, "baseline"))
-            candidates = self._in_lanes([*baselines], "candidate") if len(baselines) > 1 else {}
-            if len(candidates) > 1:
-                self._lanes = [*candidates]
-                self._watcher.say(f"Pairs go side by side in {len(candidates)} lanes, each on its own cores.")
-                first = self._lanes[0]
-                return [
-                    self._note_pilot("baseline", baselines[first]),
-                    self._note_pilot("candidate", candidates[first]),
-                ]
-            places = places[: len(places) // 2]
-        if run.lanes != 1 and not places:
-            self._watcher.say("Runs go one after another.")
-        return []
 
-    def _alike(self, alone: Outcome, pilots: dict[lanes.Lane, Outcome]) -> dict[lanes.Lane, Outcome]:
-        """Return the pilots of the lanes in which steps take no longer than on the whole machine."""
-        slower = lanes.slower(alone, pilots)
-        for lane, share in slower.items():
-            self._watcher.say(f"{str(lane).capitalize()} is left out: steps take {share:.0%} longer there.")
-        return {lane: outcome for lane, outcome in pilots.items() if lane not in slower}
+        def launch(arm: ArmName, lane: lanes.Lane) -> Outcome:
+            return self._launch(lane, arm, f"pilot-{arm}-lane-{lane.number}")
 
-    def _in_lanes(self, made: list[lanes.Lane], arm: ArmName) -> dict[lanes.Lane, Outcome]:
-        """Run the arm's pilot in all lanes at once, and return those that did not fail.
-
-        What fails in every lane may still run if it has the machine to itself: the runs that follow tell.
-        """
-        self._watcher.running(f"pilot: {arm}, in {len(made)} lanes")
-        begun = {}
-        for lane in made:
-            name = f"pilot-{arm}-lane-{lane.number}-of-{len(made)}"
-            begun[lane] = self._side.begin(lane, functools.partial(self._launch, lane, arm, name))
-        found = {}
-        for lane, future in begun.items():
-            try:
-                found[lane] = future.result()
-            except (DynotuneError, _ArmFailed) as error:
-                self._watcher.say(f"{str(lane).capitalize()} is left out: {error}")
-        return found
+        side, watcher = self._side, self._watcher
+        of_baseline = functools.partial(launch, "baseline")
+        baselines = lanes.alike(self._request.run, self._places, alone, side, of_baseline, watcher)
+        candidates = lanes.on_each(side, baselines, functools.partial(launch, "candidate"), watcher)
+        if len(candidates) < 2:
+            return []
+        self._lanes = [*candidates]
+        watcher.say(f"Pairs go side by side in {len(candidates)} lanes.")
+        first = self._lanes[0]
+        return [self._note_pilot("baseline", baselines[first]), self._note_pilot("candidate", candidates[first])]
 
     def _plan(self, outcomes: list[Outcome]) -> tuple[pilot.WindowPlan, int]:
         """The window and the most pairs. Where only cold caches of the pilots are in the way, they run once more, warm.
@@ -379,40 +348,26 @@ class _Session:
     # Pairs
 
     def _pairs(self, window: pilot.WindowPlan) -> None:
-        limit = pilot.limit_s(self._request.run, window.run_s)
-        begun: dict[int, Future[_Tried]] = {}
+        limit, num = pilot.limit_s(self._request.run, window.run_s), len(self._lanes)
+        order = schedule.orders(self._comparison.max_pairs, self._comparison.run.seed or 0)
+        told = ""
+
+        def run(lane: lanes.Lane, pair: int) -> _Tried:
+            return self._pair(lane, next(self._numbers), order[pair], window, limit, told)
+
+        in_order = lanes.InOrder(self._side, self._lanes, run)
         while not (judgement := self._judge()).finished:
-            told = words.so_far(judgement.speedup, judgement.ci, self._left_s())
-            self._begin_ahead(begun, window, limit, told)
-            if (tried := begun.pop(len(self._comparison.pairs), None)) is None:
+            left_s, valid = self._left_s(), len(self._comparison.pairs)
+            told = words.so_far(judgement.speedup, judgement.ci, left_s)
+            if num > 1:
+                self._watcher.running(f"{valid} of at most {len(order)} pairs, in {num} lanes; {told}".rstrip("; "))
+            most = math.inf if left_s is None else left_s // (2 * window.run_s)
+            if (tried := in_order.take(valid, len(order), most)) is None:
                 judgement = self._judge(ended=True)
                 break
-            self._take(tried.result())
+            self._take(tried)
         self._comparison = judgement.conclude(self._comparison)
         self._summarise()
-
-    def _begin_ahead(
-        self, begun: dict[int, Future[_Tried]], window: pilot.WindowPlan, limit: float, so_far: str
-    ) -> None:
-        """Give each lane what it can do in the time left: of the pairs to come, those of its blocks.
-
-        One lane has a pair at a time. Several are given the next pair while one runs, so that none waits for another.
-        """
-        num, left_s, taken = len(self._lanes), self._left_s(), len(self._comparison.pairs)
-        most = math.inf if left_s is None else left_s // (2 * window.run_s)
-        order = schedule.orders(self._comparison.max_pairs, self._comparison.run.seed or 0)
-        for pair in range(taken, min(taken + 2 * num - 1, len(order))):
-            lane = lanes.lane_of(pair, num)
-            has_time = sum(lanes.lane_of(other, num) == lane for other in begun) < most
-            # However long a run takes, one pair is made.
-            if pair not in begun and (has_time or pair == taken == 0):
-                self._num_begun += 1
-                run = functools.partial(
-                    self._pair, self._lanes[lane], self._num_begun, order[pair], window, limit, so_far
-                )
-                begun[pair] = self._side.begin(self._lanes[lane], run)
-        if num > 1:
-            self._watcher.running(f"pairs in {num} lanes, {taken} of at most {len(order)} done; {so_far}".rstrip("; "))
 
     def _pair(
         self, lane: lanes.Lane, number: int, first: ArmName, window: pilot.WindowPlan, limit: float, so_far: str
@@ -493,9 +448,9 @@ class _Session:
         document.write(self._folder / FILE, comparison)
 
 
-class _ArmFailed(Exception):
+class _ArmFailed(DynotuneError):
     """The command of one arm failed: that is the comparison's answer."""
 
     def __init__(self, arm: FailedArm) -> None:
-        super().__init__(f"The {arm.arm} failed there with exit code {arm.exit_code}. Its run is in {arm.run}.")
+        super().__init__(f"The {arm.arm} failed with exit code {arm.exit_code}. All that it printed is in {arm.run}.")
         self.arm = arm

@@ -12,6 +12,7 @@ the user. If fewer than two lanes are left, half as many share the machine, and 
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import statistics
@@ -20,17 +21,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from dynotune import probe
 from dynotune.measure.live.live_run import num_ranks
 from dynotune.measure.live.outcome import Outcome
-from dynotune.measure.live.pilot import steady_steps
+from dynotune.measure.live.pilot import steady_steps, steps_from
 from dynotune.measure.live.request import Watcher
 from dynotune.measure.live.warmup import PRIOR_BETWEEN_RUNS, batch_means
-from dynotune.schema.errors import CannotRunHere, UsageError
+from dynotune.schema.errors import CannotRunHere, DynotuneError, UsageError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
@@ -171,55 +172,7 @@ def divide(among: Sequence[Place], cores: Sequence[list[int]]) -> list[Lane]:
     ]
 
 
-# Whether lanes are alike
-
-
-def why_several(alone: Outcome) -> str:
-    """Why the program is none of a single GPU; empty if it is."""
-    if (num := num_ranks(alone.records)) > 1:
-        return f"the program runs in {num} ranks"
-    num = max((process.num_devices or 0 for process in alone.run.processes), default=0)
-    return f"the program uses {num} GPUs itself" if num > 1 else ""
-
-
-def slower(alone: Outcome, together: Mapping[Lane, Outcome]) -> dict[Lane, float]:
-    """By how much a lane's baseline is slower than the fastest of all, as a share, of lanes where that is no noise.
-
-    `alone`: a pilot that had the whole machine. It may be slower than all lanes, as the first run of all reads a cold
-    disk: then the fastest lane shows what the machine can do.
-    """
-    paces = {lane: _pace(outcome) for lane, outcome in {WHOLE: alone, **together}.items()}
-    best, best_se = min(paces.values())
-    found = {}
-    for lane in together:
-        log, se = paces[lane]
-        # Two runs of one lane differ as well, by what a single pilot cannot tell.
-        if log - best > SURE * math.sqrt(se**2 + best_se**2 + 2 * PRIOR_BETWEEN_RUNS**2):
-            found[lane] = math.expm1(log - best)
-    return found
-
-
-def _pace(outcome: Outcome) -> tuple[float, float]:
-    """Logarithm of the time of a steady step, and its standard error; infinite where the steps are too few for one."""
-    record = outcome.records[0]
-    first = steady_steps(record)
-    times = record.step_s[len(record.steps) // 2 if first is None else first :]
-    means, mean = batch_means(times), statistics.fmean(times)
-    se = statistics.stdev(means) / math.sqrt(len(means)) / mean if len(means) > 1 else math.inf
-    return math.log(mean), se
-
-
-# The order of pairs
-
-
-def lane_of(pair: int, num_lanes: int) -> int:
-    """Return the index of the lane that has the pair, counted from 0: both pairs of a block have the same."""
-    return pair // 2 % num_lanes
-
-
-def most_in_a_lane(num_pairs: int, num_lanes: int) -> int:
-    """Return how many of the pairs the first lane has, which has most: so long they take together."""
-    return sum(lane_of(pair, num_lanes) == 0 for pair in range(num_pairs))
+# Runs in lanes
 
 
 class Stopped(Exception):
@@ -227,10 +180,10 @@ class Stopped(Exception):
 
 
 class SideBySide(AbstractContextManager["SideBySide"]):
-    """A thread a lane. Leaving the `with` block ends what runs.
+    """A thread a lane. Leaving the `with` block ends what runs; after that it can be used again.
 
     The kernel keeps the affinity of each thread, and whatever a thread starts inherits it: the command, and the sampler
-    that looks at its cores. So other lanes' work is none of a run's neighbours.
+    that looks at its cores. So the work of other lanes does not pass for interference.
     """
 
     def __init__(self) -> None:
@@ -256,5 +209,135 @@ class SideBySide(AbstractContextManager["SideBySide"]):
 
     def __exit__(self, *error: object) -> None:
         self._is_over.set()
-        for thread in self._threads.values():
-            thread.shutdown(cancel_futures=True)
+        while self._threads:
+            self._threads.popitem()[1].shutdown(cancel_futures=True)
+        self._is_over.clear()
+
+
+class InOrder(Generic[T]):
+    """Pairs that are begun ahead, each in the lane of its block, and taken in the order in which they were drawn.
+
+    `job`: makes the pair of this number, counted from 0, in this lane.
+    """
+
+    def __init__(self, side: SideBySide, among: Sequence[Lane], job: Callable[[Lane, int], T]) -> None:
+        self._side, self._lanes, self._job = side, among, job
+        self._begun: dict[int, Future[T]] = {}
+
+    def take(self, pair: int, num_pairs: int, most: float = math.inf) -> T | None:
+        """Wait for a pair, while its lane and the others have those that come next; None if there is no time for it.
+
+        A pair that was taken is made again if it is asked for again.
+
+        Args:
+            num_pairs: none from this one on is begun.
+            most: pairs that a lane can make in the time left. However long it takes, one pair is made.
+        """
+        num = len(self._lanes)
+        # One lane has a pair at a time. Several are given the next one while one runs, so that no lane waits.
+        for ahead in range(pair, min(pair + 2 * num - 1, num_pairs)):
+            at = lane_of(ahead, num)
+            has_time = sum(lane_of(other, num) == at for other in self._begun) < most
+            if ahead not in self._begun and (has_time or ahead == pair == 0):
+                job = functools.partial(self._job, self._lanes[at], ahead)
+                self._begun[ahead] = self._side.begin(self._lanes[at], job)
+        begun = self._begun.pop(pair, None)
+        return None if begun is None else begun.result()
+
+
+def lane_of(pair: int, num_lanes: int) -> int:
+    """Return the index of the lane that has the pair, counted from 0: both pairs of a block have the same."""
+    return pair // 2 % num_lanes
+
+
+def most_in_a_lane(num_pairs: int, num_lanes: int) -> int:
+    """Return how many of the pairs the first lane has, which has most: so long they take together."""
+    return sum(lane_of(pair, num_lanes) == 0 for pair in range(num_pairs))
+
+
+# Whether lanes are alike
+
+
+def alike(
+    run: RunSpec,
+    among: Sequence[Place],
+    alone: Outcome,
+    side: SideBySide,
+    launch: Callable[[Lane], Outcome],
+    watcher: Watcher,
+) -> dict[Lane, Outcome]:
+    """Return the lanes in which steps take no longer than on the whole machine, each with its pilot; none or several.
+
+    Args:
+        alone: a pilot of the command that had the whole machine.
+        launch: runs such a pilot in a lane.
+
+    Raises UsageError: the program uses several GPUs itself, and lanes were asked for by number.
+    """
+    if reason := among and _why_several(alone):
+        if run.lanes != AUTO:
+            raise UsageError(f"Lanes are for a program of one GPU: {reason}.", hint="Leave --lanes out.")
+        watcher.say(f"Lanes are for a program of one GPU: {reason}.")
+        return {}
+    while len(among) > 1:
+        made = divide(among, probe.host.cores(probe.host.usable_cpus()))
+        watcher.running(f"the command in {len(made)} lanes at once")
+        pilots = on_each(side, made, launch, watcher)
+        slow = slower(alone, pilots)
+        for lane, share in slow.items():
+            watcher.say(f"{str(lane).capitalize()} is left out: steps take {share:.0%} longer there.")
+        if len(pilots) - len(slow) > 1:
+            return {lane: pilot for lane, pilot in pilots.items() if lane not in slow}
+        among = among[: len(among) // 2]
+        watcher.say(f"{len(made)} lanes are too many here.")
+    return {}
+
+
+def on_each(side: SideBySide, made: Iterable[Lane], launch: Callable[[Lane], T], watcher: Watcher) -> dict[Lane, T]:
+    """Launch in all lanes at once, and return what came of those that did not fail.
+
+    What fails beside others may still run if it has the machine to itself: the runs that follow tell.
+    """
+    begun = {lane: side.begin(lane, functools.partial(launch, lane)) for lane in made}
+    found = {}
+    for lane, future in begun.items():
+        try:
+            found[lane] = future.result()
+        except DynotuneError as error:
+            watcher.say(f"{str(lane).capitalize()} is left out: {error.message}")
+    return found
+
+
+def _why_several(alone: Outcome) -> str:
+    """Why the program is none of a single GPU; empty if it is."""
+    if (num := num_ranks(alone.records)) > 1:
+        return f"this one runs in {num} ranks"
+    num = max((process.num_devices or 0 for process in alone.run.processes), default=0)
+    return f"this one uses {num} GPUs itself" if num > 1 else ""
+
+
+def slower(alone: Outcome, together: Mapping[Lane, Outcome]) -> dict[Lane, float]:
+    """By how much a lane is slower than the fastest of all, as a share, of lanes where that is no noise.
+
+    `alone`: a pilot that had the whole machine. It may be slower than all lanes, as the first run of all reads a cold
+    disk: then the fastest lane shows what the machine can do.
+    """
+    paces = {lane: _pace(outcome) for lane, outcome in {WHOLE: alone, **together}.items()}
+    best, best_se = min(paces.values())
+    found = {}
+    for lane in together:
+        log, se = paces[lane]
+        # Two runs of one lane differ as well, by what a single pilot cannot tell.
+        if log - best > SURE * math.sqrt(se**2 + best_se**2 + 2 * PRIOR_BETWEEN_RUNS**2):
+            found[lane] = math.expm1(log - best)
+    return found
+
+
+def _pace(outcome: Outcome) -> tuple[float, float]:
+    """Logarithm of the time of a steady step, and its standard error; infinite where the steps are too few for one."""
+    record = outcome.records[0]
+    first = steady_steps(record)
+    times = steps_from(len(record.steps) // 2 if first is None else first, record)
+    means, mean = batch_means(times), statistics.fmean(times)
+    se = statistics.stdev(means) / math.sqrt(len(means)) / mean if len(means) > 1 else math.inf
+    return math.log(mean), se

@@ -255,7 +255,7 @@ def plan_window(
     if most is not None:
         _refuse_too_few(run, most, warmup, is_cut_off=any(record.last("exit") is None for record in records))
     start_s = max(_start_s(pilot, warmup, cold_kept) for pilot in pilots[:num_telling])
-    steady = [_steps_from(warmup, r) for r in records]
+    steady = [steps_from(warmup, r) for r in records]
     # A window may be shorter than an epoch, and hold no begin of one: then all steps together tell more.
     step_s = max(*map(_timed_step_s, records), *(statistics.fmean(times) for times in steady if times))
     num_steps, whole_epochs = run.window_steps, 0
@@ -285,7 +285,7 @@ def plan_window(
     )
 
 
-def _steps_from(warmup: int, record: Record) -> list[float]:
+def steps_from(warmup: int, record: Record) -> list[float]:
     """Times of the steps from there on, or of the last ones where there are few; none from the end of a window on.
 
     There the device was waited for, and then the host runs ahead of it: its steps say nothing for a while.

@@ -116,7 +116,7 @@ def test_the_live_run_goes_before_any_other() -> None:
     order: list[str] = []
 
     class Live(SimulatedBench):
-        def run(self, arm, phase, block):
+        def run(self, arm, phase, block, *lane):
             order.append(phase)
             return super().run(arm, phase, block)
 
@@ -190,7 +190,7 @@ def test_what_a_call_fails_with_is_left_out_and_the_rest_is_proved() -> None:
 
 def test_what_does_not_run_from_the_start_is_no_recipe_whatever_one_process_said() -> None:
     class NotLaunched(SimulatedBench):
-        def run(self, arm, phase, block):
+        def run(self, arm, phase, block, *lane):
             trial = super().run(arm, phase, block)
             return replace(trial, ended="rejected", detail="it did not act") if arm.settings else trial
 
@@ -329,7 +329,7 @@ def test_a_value_that_fails_gives_way_to_another_of_its_knob() -> None:
 
 def test_without_what_the_others_need_to_run_the_whole_fails_and_it_stays() -> None:
     class Needy(SimulatedBench):
-        def run(self, arm, phase, block):
+        def run(self, arm, phase, block, *lane):
             ids = {str(setting) for setting in arm.settings}
             self.table = Table({"a=1": 0.2}, ends={frozenset({"a=1"}): "failed"} if "b=1" not in ids else {})
             return super().run(arm, phase, block)

@@ -6,11 +6,13 @@ were of the same command. So that spread counts beside the pairs' own, and fewer
 
 from __future__ import annotations
 
+import itertools
 import statistics
 
 from msgspec.structs import replace
 
 from dynotune.measure.comparison import SequentialResult, judge, orders
+from dynotune.measure.live import lanes
 from dynotune.schema.comparison import (
     MAX_PAIRS,
     MIN_PAIRS,
@@ -28,7 +30,7 @@ from dynotune.schema.study import Trial
 from dynotune.search import words
 from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.fit import Fit, value_of
-from dynotune.search.running import OutOfTime, Search
+from dynotune.search.running import OutOfTime, Search, gave_nothing
 
 MOST_SEEN_DF = 4
 """Of a spread that earlier runs showed: with more, runs that spread otherwise later would hardly count."""
@@ -47,12 +49,28 @@ def confirm(work: Search, settings: list[Setting]) -> Comparison | None:
         if begun is None:
             return None
         comparison = begun
+    with work.bench.side:
+        return _confirmed(work, comparison, candidate)
+
+
+def _confirmed(work: Search, comparison: Comparison, candidate: Arm) -> Comparison:
+    """Judge pairs until they tell, in the order in which they were drawn, whichever lane is ready first."""
+    orders_of = orders(comparison.max_pairs, comparison.run.seed or 0)
+    numbers = itertools.count(1 + max([0, *(trial.block for trial in work.trials("confirm"))]))
+
+    def run(lane: lanes.Lane, pair: int) -> _Ran:
+        return _run(work, orders_of[pair], candidate, lane, next(numbers))
+
+    in_order = lanes.InOrder(work.bench.side, work.bench.all_lanes(), run)
     while comparison.verdict is None:
         judgement = _judge(comparison)
         work.best = judgement.speedup, judgement.ci
         try:
             if not judgement.finished:
-                comparison = _as_planned(work, _pair(work, comparison, candidate))
+                pair = len(comparison.pairs)
+                ran = in_order.take(pair, comparison.max_pairs)
+                assert ran is not None, "a pair for which there is no time says so itself"
+                comparison = _as_planned(work, _with(comparison, orders_of[pair], ran))
         except OutOfTime:
             judgement = _judge(comparison, ended=True)
         if judgement.finished:
@@ -73,7 +91,8 @@ def _begun(work: Search, candidate: Arm) -> Comparison | None:
     spread = fit.of_a_pair(*(key for key in (BASELINE.key, candidate.key) if fit.num_blocks(key)))
     seen = spread and Spread(NOISIER * spread.variance, min(spread.df, MOST_SEEN_DF))
     fewest = MIN_PAIRS if seen is not None and seen.df >= ENOUGH_SEEN_DF else TELLING_PAIRS
-    max_pairs = min(int(work.bench.left_s() / (work.bench.run_s(BASELINE) + run_s)), MAX_PAIRS)
+    in_turn, num = int(work.bench.left_s() / (work.bench.run_s(BASELINE) + run_s)), len(work.bench.all_lanes())
+    max_pairs = max((n for n in range(MAX_PAIRS + 1) if lanes.most_in_a_lane(n, num) <= in_turn), default=0)
     if max_pairs < fewest:
         return None
     comparison = _as_planned(work, work.comparison(candidate, max_pairs=max_pairs, run_s=run_s, seen=seen))
@@ -101,29 +120,34 @@ def _judge(comparison: Comparison, *, ended: bool = False) -> SequentialResult:
     )
 
 
-def _pair(work: Search, comparison: Comparison, candidate: Arm) -> Comparison:
-    block = 1 + max([0, *(trial.block for trial in work.trials("confirm"))])
-    first = orders(comparison.max_pairs, comparison.run.seed or 0)[len(comparison.pairs)]
+_Ran = dict[ArmName, Trial]
+
+
+def _run(work: Search, first: ArmName, candidate: Arm, lane: lanes.Lane, block: int) -> _Ran:
     in_turn: list[tuple[ArmName, Arm]] = [("baseline", BASELINE), ("candidate", candidate)]
-    ran: dict[ArmName, Trial] = {}
+    ran: _Ran = {}
     for name, one in in_turn if first == "baseline" else reversed(in_turn):
-        ran[name] = work.run(one, "confirm", block)
-        trial, num_pairs, reason = ran[name], len(comparison.pairs), ""
-        if work.failure(trial.arm):
-            reason = f"A run of it failed: {trial.detail or trial.ended}."
-        elif trial.void and trial.ended == "timeout" and num_pairs < TELLING_PAIRS:
-            # How long it took is why it is void, and that is what is measured.
-            reason = f"A run did not end in the time left, and fewer than {TELLING_PAIRS} pairs cannot do without it."
-        if reason:
-            return replace(comparison, verdict="undecided", reason=reason, num_pairs=num_pairs)
-        if trial.void:
+        ran[name] = work.run(one, "confirm", block, lane)
+        if ran[name].void or gave_nothing(ran[name]):
             # The pair counts for nothing whatever the other run says: its time is better spent on the next pair.
             break
-    void = "; ".join(dict.fromkeys(trial.void for trial in ran.values() if trial.void))
-    if void:
-        return replace(comparison, voided=[*comparison.voided, Voided(block, void)])
+    return ran
+
+
+def _with(comparison: Comparison, first: ArmName, ran: _Ran) -> Comparison:
+    """Return the comparison with the pair, or with what its last run said instead."""
+    last, num_pairs, reason = [*ran.values()][-1], len(comparison.pairs), ""
+    if gave_nothing(last):
+        reason = f"A run of it failed: {last.detail or last.ended}."
+    elif last.void and last.ended == "timeout" and num_pairs < TELLING_PAIRS:
+        # How long it took is why it is void, and that is what is measured.
+        reason = f"A run did not end in the time left, and fewer than {TELLING_PAIRS} pairs cannot do without it."
+    if reason:
+        return replace(comparison, verdict="undecided", reason=reason, num_pairs=num_pairs)
+    if last.void:
+        return replace(comparison, voided=[*comparison.voided, Voided(last.block, last.void)])
     baseline, other = ran["baseline"], ran["candidate"]
-    pair = Pair(first, value_of(baseline), value_of(other), baseline.run, other.run)
+    pair = Pair(first, value_of(baseline), value_of(other), baseline.run, other.run, last.lane)
     return replace(comparison, pairs=[*comparison.pairs, pair])
 
 

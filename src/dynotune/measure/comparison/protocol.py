@@ -8,7 +8,6 @@ to end taken first, a look would judge the quick ones among those begun, and the
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import time
 from pathlib import Path
@@ -163,7 +162,9 @@ class _Session:
         self._side = lanes.SideBySide()
         self._lanes = [lanes.WHOLE]
         self._places: list[lanes.Place] = []
-        self._numbers = itertools.count(1 + len(comparison.pairs) + len(comparison.voided))
+        made = [*comparison.pairs, *(one.values for one in comparison.voided if one.values is not None)]
+        num = len(comparison.pairs) + len(comparison.voided)
+        self._numbers = lanes.numbers(num, (pair.baseline_run for pair in made))
 
     def run(self) -> Comparison:
         if _is_over(self._comparison):

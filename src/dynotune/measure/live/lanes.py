@@ -13,11 +13,12 @@ the user. If fewer than two lanes are left, half as many share the machine, and 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import os
 import statistics
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -253,6 +254,15 @@ def lane_of(pair: int, num_lanes: int) -> int:
 def most_in_a_lane(num_pairs: int, num_lanes: int) -> int:
     """Return how many of the pairs the first lane has, which has most: so long they take together."""
     return sum(lane_of(pair, num_lanes) == 0 for pair in range(num_pairs))
+
+
+def numbers(num: int, runs: Iterable[str]) -> Iterator[int]:
+    """Count on from the `num` that were taken before, past the numbers that their run folders begin with.
+
+    Those of lanes are not taken in the order in which they begin.
+    """
+    known = (run.rpartition("/")[2].partition("-")[0] for run in runs)
+    return itertools.count(1 + max([num, *(int(number) for number in known if number.isdecimal())]))
 
 
 # Whether lanes are alike

@@ -12,7 +12,7 @@ import statistics
 from msgspec.structs import replace
 
 from dynotune.measure.comparison import SequentialResult, judge, orders
-from dynotune.measure.live import lanes
+from dynotune.measure.live import lanes, pilot
 from dynotune.schema.comparison import (
     MAX_PAIRS,
     MIN_PAIRS,
@@ -49,38 +49,31 @@ def confirm(work: Search, settings: list[Setting]) -> Comparison | None:
         if begun is None:
             return None
         comparison = begun
+    first = orders(comparison.max_pairs, comparison.run.seed or 0)
+    blocks = itertools.count(1 + max([0, *(trial.block for trial in work.trials("confirm"))]))
+    in_order = lanes.InOrder(
+        work.bench.side,
+        work.bench.all_lanes(),
+        lambda lane, pair: _pair(work, first[pair], candidate, lane, next(blocks)),
+    )
     with work.bench.side:
-        return _confirmed(work, comparison, candidate)
-
-
-def _confirmed(work: Search, comparison: Comparison, candidate: Arm) -> Comparison:
-    """Judge pairs until they tell, in the order in which they were drawn, whichever lane is ready first."""
-    orders_of = orders(comparison.max_pairs, comparison.run.seed or 0)
-    numbers = itertools.count(1 + max([0, *(trial.block for trial in work.trials("confirm"))]))
-
-    def run(lane: lanes.Lane, pair: int) -> _Ran:
-        return _run(work, orders_of[pair], candidate, lane, next(numbers))
-
-    in_order = lanes.InOrder(work.bench.side, work.bench.all_lanes(), run)
-    while comparison.verdict is None:
-        judgement = _judge(comparison)
-        work.best = judgement.speedup, judgement.ci
-        try:
-            if not judgement.finished:
-                pair = len(comparison.pairs)
-                ran = in_order.take(pair, comparison.max_pairs)
-                assert ran is not None, "a pair for which there is no time says so itself"
-                comparison = _as_planned(work, _with(comparison, orders_of[pair], ran))
-        except OutOfTime:
-            judgement = _judge(comparison, ended=True)
-        if judgement.finished:
-            pairs = comparison.pairs
-            comparison = judgement.conclude(
-                comparison,
-                baseline=_summary(work, comparison, BASELINE.key, [pair.baseline_s for pair in pairs]),
-                candidate=_summary(work, comparison, candidate.key, [pair.candidate_s for pair in pairs]),
-            )
-        work.update(confirmed=comparison)
+        while comparison.verdict is None:
+            judgement = _judge(comparison)
+            work.best = judgement.speedup, judgement.ci
+            try:
+                if not judgement.finished:
+                    ran = in_order.take(len(comparison.pairs), comparison.max_pairs)
+                    comparison = _as_planned(work, _with_pair(comparison, ran or {}))
+            except OutOfTime:
+                judgement = _judge(comparison, ended=True)
+            if judgement.finished:
+                pairs = comparison.pairs
+                comparison = judgement.conclude(
+                    comparison,
+                    baseline=_summary(work, comparison, BASELINE.key, [pair.baseline_s for pair in pairs]),
+                    candidate=_summary(work, comparison, candidate.key, [pair.candidate_s for pair in pairs]),
+                )
+            work.update(confirmed=comparison)
     return comparison
 
 
@@ -91,8 +84,8 @@ def _begun(work: Search, candidate: Arm) -> Comparison | None:
     spread = fit.of_a_pair(*(key for key in (BASELINE.key, candidate.key) if fit.num_blocks(key)))
     seen = spread and Spread(NOISIER * spread.variance, min(spread.df, MOST_SEEN_DF))
     fewest = MIN_PAIRS if seen is not None and seen.df >= ENOUGH_SEEN_DF else TELLING_PAIRS
-    in_turn, num = int(work.bench.left_s() / (work.bench.run_s(BASELINE) + run_s)), len(work.bench.all_lanes())
-    max_pairs = max((n for n in range(MAX_PAIRS + 1) if lanes.most_in_a_lane(n, num) <= in_turn), default=0)
+    num, in_turn = len(work.bench.all_lanes()), int(work.bench.left_s() / (work.bench.run_s(BASELINE) + run_s))
+    max_pairs = max(n for n in range(MAX_PAIRS + 1) if pilot.most_in_a_lane(n, num) <= max(0, in_turn))
     if max_pairs < fewest:
         return None
     comparison = _as_planned(work, work.comparison(candidate, max_pairs=max_pairs, run_s=run_s, seen=seen))
@@ -120,12 +113,9 @@ def _judge(comparison: Comparison, *, ended: bool = False) -> SequentialResult:
     )
 
 
-_Ran = dict[ArmName, Trial]
-
-
-def _run(work: Search, first: ArmName, candidate: Arm, lane: lanes.Lane, block: int) -> _Ran:
+def _pair(work: Search, first: ArmName, candidate: Arm, lane: lanes.Lane, block: int) -> dict[ArmName, Trial]:
     in_turn: list[tuple[ArmName, Arm]] = [("baseline", BASELINE), ("candidate", candidate)]
-    ran: _Ran = {}
+    ran: dict[ArmName, Trial] = {}
     for name, one in in_turn if first == "baseline" else reversed(in_turn):
         ran[name] = work.run(one, "confirm", block, lane)
         if ran[name].void or gave_nothing(ran[name]):
@@ -134,20 +124,20 @@ def _run(work: Search, first: ArmName, candidate: Arm, lane: lanes.Lane, block: 
     return ran
 
 
-def _with(comparison: Comparison, first: ArmName, ran: _Ran) -> Comparison:
-    """Return the comparison with the pair, or with what its last run said instead."""
-    last, num_pairs, reason = [*ran.values()][-1], len(comparison.pairs), ""
-    if gave_nothing(last):
-        reason = f"A run of it failed: {last.detail or last.ended}."
-    elif last.void and last.ended == "timeout" and num_pairs < TELLING_PAIRS:
+def _with_pair(comparison: Comparison, ran: dict[ArmName, Trial]) -> Comparison:
+    """Return the comparison with the pair, or with why there is none, which its last run says."""
+    (first, *_), trial, num_pairs, reason = ran, list(ran.values())[-1], len(comparison.pairs), ""
+    if gave_nothing(trial):
+        reason = f"A run of it failed: {trial.detail or trial.ended}."
+    elif trial.void and trial.ended == "timeout" and num_pairs < TELLING_PAIRS:
         # How long it took is why it is void, and that is what is measured.
         reason = f"A run did not end in the time left, and fewer than {TELLING_PAIRS} pairs cannot do without it."
     if reason:
         return replace(comparison, verdict="undecided", reason=reason, num_pairs=num_pairs)
-    if last.void:
-        return replace(comparison, voided=[*comparison.voided, Voided(last.block, last.void)])
+    if trial.void:
+        return replace(comparison, voided=[*comparison.voided, Voided(trial.block, trial.void)])
     baseline, other = ran["baseline"], ran["candidate"]
-    pair = Pair(first, value_of(baseline), value_of(other), baseline.run, other.run, last.lane)
+    pair = Pair(first, value_of(baseline), value_of(other), baseline.run, other.run, trial.lane)
     return replace(comparison, pairs=[*comparison.pairs, pair])
 
 

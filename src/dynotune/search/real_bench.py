@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,7 +62,7 @@ class RealBench:
         elapsed_s: of earlier attempts and of this one so far.
         guess_s: what a run takes, as long as none has told.
         runner: of a live run of the command as it is, that may go on; it ends before anything else runs.
-        places: for lanes, where they were looked for before; None to look now.
+        wanted: lanes, as `lanes.wanted` found them.
     """
 
     def __init__(
@@ -76,17 +75,13 @@ class RealBench:
         elapsed_s: float = 0.0,
         guess_s: float = 60.0,
         runner: TaskRunner | None = None,
-        places: Sequence[lanes.Place] | None = None,
+        wanted: Sequence[lanes.Lane] = (),
     ) -> None:
         self._request = request
         self._folder, self._watcher = folder, watcher
         self._facts, self._budget_s, self._guess_s = study.facts, study.budget_s, guess_s
         self._began_s = time.monotonic() - elapsed_s
-        self.side, self._lanes = lanes.SideBySide(), list[lanes.Lane]()
-        # Whether a GPU is idle is seen before anything of ours runs.
-        self._places = lanes.places(request, watcher) if places is None else places
-        # Of what is known of the study, which runs in several lanes are written to.
-        self._writing = threading.RLock()
+        self.side, self._wanted, self._lanes = lanes.SideBySide(), wanted, list[lanes.Lane]()
         self._numbers = lanes.numbers(len(study.trials), (trial.run for trial in study.trials if "/" not in trial.run))
         self._study, self._trials, self._num_runs = study, list(study.trials), num_runs(study)
         self._guards = Guards(self._request, folder / "guard", study.facts, study.guarded)
@@ -117,14 +112,13 @@ class RealBench:
         """As `Bench.all_lanes`; found by a pilot in each. UsageError as `lanes.alike`."""
         if not self._lanes:
             pilots = [trial for trial in self._trials if trial.arm == BASELINE.key]
-            alone = pilots_on_disk(self._folder, pilots).get(BASELINE.key) if self._places else None
-            found: list[lanes.Lane] = []
+            alone = pilots_on_disk(self._folder, pilots).get(BASELINE.key) if self._wanted else None
+            self._lanes = [lanes.WHOLE]
             if alone is not None and self.left_s() > RUNS_WORTH_LANES * self.run_s(BASELINE):
                 self._within.end()
-                found = [*lanes.alike(self._request, self._places, alone, self.side, self._lane_pilot, self._watcher)]
-            if found:
-                self._watcher.say(f"Fresh runs go side by side in {len(found)} lanes.")
-            self._lanes = found or [lanes.WHOLE]
+                self._lanes = lanes.alike(
+                    self._request, self._wanted, alone, self.side, self._lane_pilot, self._watcher
+                )
         return self._lanes
 
     def _lane_pilot(self, lane: lanes.Lane) -> Outcome:
@@ -133,7 +127,7 @@ class RealBench:
 
     def run(self, arm: Arm, phase: Phase, block: int, lane: lanes.Lane = lanes.WHOLE) -> Trial:
         """As `Bench.run`; DynotuneError if the command as it is fails, or the machine."""
-        with self._writing:
+        with self.side.lock:
             self._within.end()
             if phase != "pilot":
                 self._plan()
@@ -373,7 +367,7 @@ class RealBench:
     # What is told
 
     def _note(self, outcome: Outcome) -> None:
-        with self._writing:
+        with self.side.lock:
             merged = dict(self._study.readback)
             for readback in outcome.run.readback:
                 before = merged.get(readback.knob)
@@ -390,7 +384,7 @@ class RealBench:
     def _cache_folder(self, arm: Arm, lane: lanes.Lane = lanes.WHOLE) -> Path:
         """Compiled code is found by its content, so arms and lanes share a folder, unless the start is measured."""
         shares = self._study.run.objective != "time-to-first-step" and self._request.caches != "cold"
-        return self._folder / "caches" / "shared" if shares else lane.cache_folder(self._folder, arm.short_name)
+        return lane.cache_folder(self._folder / "caches" / ("shared" if shares else arm.short_name), self._request)
 
     def _settings(self, arm: Arm) -> list[Setting]:
         return over(self._study.run.settings, arm.settings)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import wait
 from functools import partial
@@ -38,8 +37,6 @@ class Search:
         self.best: tuple[float | None, tuple[float, float] | None] = (None, None)
         """Of the best arm so far, for whoever watches: the speed-up and its interval."""
         self._save = save
-        # Of the study, which runs in several lanes are written to.
-        self._writing = threading.RLock()
 
     # What is known
 
@@ -68,7 +65,7 @@ class Search:
     # What is written down
 
     def update(self, **changes: object) -> None:
-        with self._writing:
+        with self.bench.side.lock:
             self.study = self.bench.add_to(replace(self.study, **changes))
             self._save(self.study)
 
@@ -97,13 +94,13 @@ class Search:
             OutOfTime: it would not end before the deadline.
             CannotRunHere: the command as written gave no measurement.
         """
-        with self._writing:
+        with self.bench.side.lock:
             self._must_fit(self.bench.run_s(one))
             num, known = len(self.alive()), formats.so_far(*self.best, self.bench.left_s())
             what = one.key or "the command as it is"
             self.watcher.running(f"{in_place(phase, block)}: {what} ({num} setting{'s' * (num != 1)} alive); {known}")
         trial = self.bench.run(one, phase, block, lane)
-        with self._writing:
+        with self.bench.side.lock:
             self.update(trials=[*self.study.trials, trial])
         if one == BASELINE and gave_nothing(trial):
             raise CannotRunHere(

@@ -1,17 +1,10 @@
-"""A comparison from beginning to end: pilots, pairs in randomised order, verdict, and all of it on disk.
-
-Pairs may run side by side, in lanes. Then more are begun than have been looked at, and they are taken in the order in
-which they were drawn, never in that in which they end. How soon a pair ends depends on what it measures: were the first
-to end taken first, a look would judge the quick ones among those begun, and the test would stop on a selection.
-"""
+"""A comparison from beginning to end: pilots, pairs in randomised order, verdict, and all of it on disk."""
 
 from __future__ import annotations
 
-import functools
 import math
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -58,7 +51,6 @@ def compare(request: CompareRequest, watcher: Watcher) -> Comparison:
     for arm in ARMS:
         refuse_impossible(run, request.arm(arm), facts)
     objective.refuse_impossible(run)
-    lanes.refuse_impossible(run, [*request.candidate, *run.settings])
     reason = in_process.why_not(request)
     if request.in_process == "only" and reason:
         raise UsageError(
@@ -140,14 +132,6 @@ def _sit(request: CompareRequest, folder: Path, watcher: Watcher) -> Comparison:
         raise Interrupted(folder) from stopped
 
 
-class _Tried(NamedTuple):
-    """A pair that was run, and where its runs lie."""
-
-    number: int
-    pair: Pair
-    runs: dict[ArmName, Outcome]
-
-
 class _Session:
     """One attempt of a comparison. What has to outlive it is in the comparison."""
 
@@ -159,9 +143,7 @@ class _Session:
         self._began_s = time.monotonic()
         self._outcomes: list[Outcome] = []
         self._first_steps: dict[ArmName, pilot.FirstStep] = {}
-        self._side = lanes.SideBySide()
-        self._lanes = [lanes.WHOLE]
-        self._places: list[lanes.Place] = []
+        self._lanes, self._side = list[lanes.Lane](), lanes.SideBySide()
         made = [*comparison.pairs, *(one.values for one in comparison.voided if one.values is not None)]
         num = len(comparison.pairs) + len(comparison.voided)
         self._numbers = lanes.numbers(num, (pair.baseline_run for pair in made))
@@ -169,13 +151,12 @@ class _Session:
     def run(self) -> Comparison:
         if _is_over(self._comparison):
             return self._comparison
-        # Whether a GPU is idle is seen before anything of ours runs.
-        self._places = lanes.places(self._request.run, self._watcher)
         try:
+            run = self._request.run
+            self._lanes = lanes.wanted(run, [*self._request.candidate, *run.settings], self._watcher)
             if self._comparison.within and self._within():
                 return self._comparison
-            with self._side:
-                self._pairs(self._pilots())
+            self._pairs(self._pilots())
         except _ArmFailed as failed:
             self._summarise(failed=failed.arm, num_pairs=len(self._comparison.pairs))
         except DynotuneError as error:
@@ -206,8 +187,10 @@ class _Session:
 
     def _pilots(self) -> pilot.WindowPlan:
         said = cautions.say_where(self._request.run, self._folder / "pilot", self._watcher)
-        alone = self._pilot("baseline", "pilot-baseline")
-        outcomes = self._pilots_in_lanes(alone) or [alone, self._pilot("candidate", "pilot-candidate")]
+        outcomes = [self._pilot(arm, f"pilot-{arm}") for arm in ARMS]
+        self._lanes = lanes.alike(
+            self._request.run, self._lanes, outcomes[0], self._side, self._lane_pilot, self._watcher
+        )
         if self._comparison.run_s is not None:
             # Resumed: what was decided holds, whatever these pilots would say. No look is added by resuming.
             return pilot.plan_window(self._request.run, outcomes)
@@ -234,44 +217,23 @@ class _Session:
         self._watcher.say(summary.cost(self._comparison, window, len(self._lanes)))
         return window
 
+    def _lane_pilot(self, lane: lanes.Lane) -> Outcome:
+        name, limit = f"pilot-lane-{lane.number}", pilot.limit_s(self._request.run, None)
+        return self._launch("baseline", name, limit, None, lane)
+
     def _pilot(self, arm: ArmName, name: str) -> Outcome:
         self._watcher.running(f"pilot: {arm}")
-        outcome = self._side.begin(self._lanes[0], functools.partial(self._launch, self._lanes[0], arm, name)).result()
-        return self._note_pilot(arm, outcome)
-
-    def _note_pilot(self, arm: ArmName, outcome: Outcome) -> Outcome:
+        outcome = self._launch(arm, name, pilot.limit_s(self._request.run, None), window=None)
         self._first_steps[arm] = pilot.FirstStep(outcome)
-        self._note(arm, outcome)
         return outcome
-
-    def _pilots_in_lanes(self, alone: Outcome) -> list[Outcome]:
-        """Find the lanes that pairs go in, and return the first one's pilots; none if pairs go one after another.
-
-        `alone`: the baseline's pilot, that had the whole machine.
-        """
-
-        def launch(arm: ArmName, lane: lanes.Lane) -> Outcome:
-            return self._launch(lane, arm, f"pilot-{arm}-lane-{lane.number}")
-
-        side, watcher = self._side, self._watcher
-        of_baseline = functools.partial(launch, "baseline")
-        baselines = lanes.alike(self._request.run, self._places, alone, side, of_baseline, watcher)
-        candidates = lanes.on_each(side, baselines, functools.partial(launch, "candidate"), watcher)
-        if len(candidates) < 2:
-            return []
-        self._lanes = [*candidates]
-        watcher.say(f"Pairs go side by side in {len(candidates)} lanes.")
-        first = self._lanes[0]
-        return [self._note_pilot("baseline", baselines[first]), self._note_pilot("candidate", candidates[first])]
 
     def _plan(self, outcomes: list[Outcome]) -> tuple[pilot.WindowPlan, int]:
         """The window and the most pairs. Where only cold caches of the pilots are in the way, they run once more, warm.
 
         Raises CannotRunHere, UsageError: as `plan`.
         """
-        plan = functools.partial(pilot.plan, in_turn=self._in_turn)
         try:
-            return plan(self._request, outcomes, self._left_s())
+            return pilot.plan(self._request, outcomes, self._left_s(), num_lanes=len(self._lanes))
         except UsageError:
             baseline, candidate = outcomes
             at_best = [
@@ -285,10 +247,7 @@ class _Session:
             outcome if found is None else self._pilot(arm, f"pilot-{arm}-warm")
             for arm, outcome, found in zip(ARMS, outcomes, at_best, strict=True)
         ]
-        return plan(self._request, warm, self._left_s(), cold_kept=1.0)
-
-    def _in_turn(self, num_pairs: int) -> int:
-        return lanes.most_in_a_lane(num_pairs, len(self._lanes))
+        return pilot.plan(self._request, warm, self._left_s(), cold_kept=1.0, num_lanes=len(self._lanes))
 
     def _would_do_warm(self, outcomes: list[Outcome], at_best: list[Outcome | None]) -> bool:
         """Whether the budget may do if what pilots compiled and read lies in caches, their runs once more included."""
@@ -302,31 +261,25 @@ class _Session:
         )
         warm = [found or outcome for outcome, found in zip(outcomes, at_best, strict=True)]
         try:
-            pilot.plan(self._request, warm, left_s - once_more_s, cold_kept=0.0, in_turn=self._in_turn)
+            pilot.plan(self._request, warm, left_s - once_more_s, cold_kept=0.0, num_lanes=len(self._lanes))
         except UsageError:
             return False
         return True
 
     def _launch(
-        self,
-        lane: lanes.Lane,
-        arm: ArmName,
-        name: str,
-        limit: float | None = None,
-        window: pilot.WindowPlan | None = None,
+        self, arm: ArmName, name: str, limit: float, window: pilot.WindowPlan | None, lane: lanes.Lane = lanes.WHOLE
     ) -> Outcome:
-        """One run, perhaps in a lane's thread: nothing of the session changes. Without a window it is a pilot."""
         folder = fresh_folder(self._folder / name)
         try:
             outcome = run_settings(
                 lane.of(self._request.run),
                 self._request.arm(arm),
                 label=f"a run of the {arm}",
-                cache_folder=lane.cache_folder(self._folder, arm),
+                cache_folder=lane.cache_folder(self._folder / "caches" / arm, self._request.run),
                 folder=folder,
                 purpose="pilot" if window is None else "measured",
                 facts=self._comparison.facts,
-                limit_s=pilot.limit_s(self._request.run, None) if limit is None else limit,
+                limit_s=limit,
                 warmup_steps=(window.warmup_steps or None) if window else None,
                 window_steps=(window.num_steps or None) if window else None,
                 enough=self._first_steps[arm]
@@ -337,69 +290,61 @@ class _Session:
         except CommandFailed as error:
             raise _ArmFailed(FailedArm(arm, error.command_exit_code, list(error.last_lines), str(folder))) from error
         refuse_rejected(outcome, f"in the {arm}")
+        with self._side.lock:
+            self._outcomes.append(outcome.without_steps)
+            self._update(
+                readback=summary.merged_readback(self._comparison, outcome, arm),
+                set_by=summary.changes_by_program(self._comparison, outcome),
+            )
         return outcome
-
-    def _note(self, arm: ArmName, outcome: Outcome) -> None:
-        self._outcomes.append(outcome.without_steps)
-        self._update(
-            readback=summary.merged_readback(self._comparison, outcome, arm),
-            set_by=summary.changes_by_program(self._comparison, outcome),
-        )
 
     # Pairs
 
     def _pairs(self, window: pilot.WindowPlan) -> None:
-        limit, num = pilot.limit_s(self._request.run, window.run_s), len(self._lanes)
         order = schedule.orders(self._comparison.max_pairs, self._comparison.run.seed or 0)
         told = ""
-
-        def run(lane: lanes.Lane, pair: int) -> _Tried:
-            return self._pair(lane, next(self._numbers), order[pair], window, limit, told)
-
-        in_order = lanes.InOrder(self._side, self._lanes, run)
-        while not (judgement := self._judge()).finished:
-            left_s, valid = self._left_s(), len(self._comparison.pairs)
-            told = words.so_far(judgement.speedup, judgement.ci, left_s)
-            if num > 1:
-                self._watcher.running(f"{valid} of at most {len(order)} pairs, in {num} lanes; {told}".rstrip("; "))
-            most = math.inf if left_s is None else left_s // (2 * window.run_s)
-            if (tried := in_order.take(valid, len(order), most)) is None:
-                judgement = self._judge(ended=True)
-                break
-            self._take(tried)
+        in_order = lanes.InOrder(
+            self._side, self._lanes, lambda lane, pair: self._pair(lane, next(self._numbers), order[pair], window, told)
+        )
+        with self._side:
+            while not (judgement := self._judge()).finished:
+                left_s = self._left_s()
+                told = words.so_far(judgement.speedup, judgement.ci, left_s)
+                most = math.inf if left_s is None else left_s // (2 * window.run_s)
+                pair = in_order.take(len(self._comparison.pairs), len(order), most)
+                if pair is None:
+                    judgement = self._judge(ended=True)
+                    break
+                with self._side.lock:
+                    self._take(pair)
         self._comparison = judgement.conclude(self._comparison)
         self._summarise()
 
     def _pair(
-        self, lane: lanes.Lane, number: int, first: ArmName, window: pilot.WindowPlan, limit: float, so_far: str
-    ) -> _Tried:
+        self, lane: lanes.Lane, number: int, first: ArmName, window: pilot.WindowPlan, so_far: str
+    ) -> Pair | Voided:
+        limit = pilot.limit_s(self._request.run, window.run_s)
         values: dict[ArmName, float] = {}
         runs: dict[ArmName, Outcome] = {}
         for arm in ARMS if first == ARMS[0] else ARMS[::-1]:
-            if lane == lanes.WHOLE:
+            with self._side.lock:
                 self._watcher.running_arm(arm, pair=number, max_pairs=self._comparison.max_pairs, so_far=so_far)
-            runs[arm] = self._launch(lane, arm, f"{number:03d}-{arm}", limit, window)
+            runs[arm] = self._launch(arm, f"{number:03d}-{arm}", limit, window, lane)
             values[arm] = objective.value(runs[arm], self._request.run.objective, self._comparison.unit)
         ids = runs["baseline"].run.id, runs["candidate"].run.id
-        return _Tried(number, Pair(first, values["baseline"], values["candidate"], *ids, lane.number), runs)
+        pair = Pair(first, values["baseline"], values["candidate"], *ids, lane.number)
+        reasons = objective.void_reasons(self._request.run.objective, runs)
+        return Voided(number, "; ".join(reasons), pair) if reasons else pair
 
-    def _take(self, tried: _Tried) -> None:
-        """Count the pair, or say why it is void: then it is made again, in its own order and lane."""
-        for arm, outcome in tried.runs.items():
-            self._note(arm, outcome)
-        if reasons := objective.void_reasons(self._request.run.objective, tried.runs):
-            voided = Voided(tried.number, "; ".join(reasons), tried.pair)
-            self._update(voided=[*self._comparison.voided, voided])
-            self._watcher.voided(voided)
+    def _take(self, pair: Pair | Voided) -> None:
+        if isinstance(pair, Voided):
+            self._update(voided=[*self._comparison.voided, pair])
+            self._watcher.voided(pair)
         else:
-            self._update(pairs=[*self._comparison.pairs, tried.pair])
+            self._update(pairs=[*self._comparison.pairs, pair])
             done = self._comparison
             self._watcher.finished(
-                tried.pair,
-                number=len(done.pairs),
-                max_pairs=done.max_pairs,
-                unit=done.unit,
-                objective=done.run.objective,
+                pair, number=len(done.pairs), max_pairs=done.max_pairs, unit=done.unit, objective=done.run.objective
             )
 
     def _judge(self, *, ended: bool = False) -> SequentialResult:
@@ -442,7 +387,8 @@ class _Session:
         return self._request.budget_s - (time.monotonic() - self._began_s)
 
     def _update(self, **changes: object) -> None:
-        self._keep(msgspec.structs.replace(self._comparison, **changes))
+        with self._side.lock:
+            self._keep(msgspec.structs.replace(self._comparison, **changes))
 
     def _keep(self, comparison: Comparison) -> None:
         self._comparison = comparison
@@ -453,5 +399,5 @@ class _ArmFailed(DynotuneError):
     """The command of one arm failed: that is the comparison's answer."""
 
     def __init__(self, arm: FailedArm) -> None:
-        super().__init__(f"The {arm.arm} failed with exit code {arm.exit_code}. All that it printed is in {arm.run}.")
+        super().__init__(f"the {arm.arm} failed with exit code {arm.exit_code}, see {arm.run}.")
         self.arm = arm

@@ -10,9 +10,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from dynotune.measure.live import lanes
 from dynotune.measure.live.outcome import Outcome
-from dynotune.measure.live.pilot import WindowPlan
+from dynotune.measure.live.pilot import WindowPlan, most_in_a_lane
 from dynotune.schema import document
 from dynotune.schema.comparison import ArmName, ArmSummary, Comparison
 from dynotune.schema.errors import StatisticsError
@@ -181,7 +180,7 @@ def changes_by_program(comparison: Comparison, outcome: Outcome) -> list[Environ
 
 
 def cost(comparison: Comparison, window: WindowPlan, num_lanes: int = 1) -> str:
-    most_s = 2 * lanes.most_in_a_lane(comparison.max_pairs, num_lanes) * window.run_s
+    most_s = 2 * most_in_a_lane(comparison.max_pairs, num_lanes) * window.run_s
     each = "Each run ends with its first steps"
     if window.num_steps:
         epochs = f" ({window.whole_epochs} whole epochs)" if window.whole_epochs else ""

@@ -1,13 +1,13 @@
 """Lanes: fresh runs of a single-GPU program side by side, each on a GPU and cores of its own.
 
-A lane is a GPU, named by its UUID, with its share of the cores, those near it first; without any GPU, a share of the
+A lane is a GPU, named by its UUID, with its share of the cores, those near it first; without a GPU, a share of the
 cores alone. A pair of runs stays in one lane, and so does a block of two pairs, ABBA or BAAB. How fast a lane is
 cancels in the ratio within a pair, and what it does to the second run of a pair cancels within a block. So lanes enter
 as blocks, need no weights, and may differ in speed without a wrong verdict.
 
 A lane in which steps take longer than on the whole machine is left out all the same: the program has too few cores
-there, waits for a disk that lanes share, or has a worse GPU. What a setting does there says little of what it does to
-the user. If fewer than two lanes are left, half as many share the machine, and at last there is one.
+there, waits for a disk that lanes share, or has a worse GPU. What a setting does there says little to the user. If
+fewer than two lanes are left, half as many share the machine, and at last there is one.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from dynotune import probe
 from dynotune.measure.live.live_run import num_ranks
 from dynotune.measure.live.outcome import Outcome
-from dynotune.measure.live.pilot import steady_steps, steps_from
+from dynotune.measure.live.pilot import lane_of, steady_steps, steps_from
 from dynotune.measure.live.request import Watcher
 from dynotune.measure.live.warmup import PRIOR_BETWEEN_RUNS, batch_means
-from dynotune.schema.errors import CannotRunHere, DynotuneError, UsageError
+from dynotune.schema.errors import DynotuneError, UsageError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
@@ -42,21 +42,17 @@ T = TypeVar("T")
 AUTO = 0
 """`RunSpec.lanes`: as many as there are idle GPUs of one kind."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-BUSY_PERCENT, BUSY_MEMORY = 10, 0.1
-"""Of a GPU's time, and of its memory: more in use before anything of ours runs, and it is another program's."""
+BUSY = 0.1
+"""Of a GPU's time, or of its memory: if more is in use before anything of ours runs, another program has the GPU."""
 SURE = 3.0
-"""Standard errors by which a lane is slower than the fastest: by less, eight lanes that are alike might lose one."""
+"""Standard errors by which a lane must be slower: with fewer, one of eight lanes that are alike would often be."""
 
 
-class Place(NamedTuple):
-    """Where a lane may be: a GPU as `CUDA_VISIBLE_DEVICES` names it, empty without one, and the cores near it."""
+class Lane(NamedTuple):
+    """A GPU as `CUDA_VISIBLE_DEVICES` names it, empty without one, and cores, that one run at a time has.
 
-    gpu: str = ""
-    near: frozenset[int] = frozenset()
-
-
-class Lane(msgspec.Struct, frozen=True):
-    """A GPU and cores that one run at a time has. `number` counts from 1."""
+    `number` counts from 1. Before the cores are shared out, `cpus` are those near the GPU.
+    """
 
     number: int = 0
     gpu: str = ""
@@ -64,96 +60,69 @@ class Lane(msgspec.Struct, frozen=True):
 
     def of(self, run: RunSpec) -> RunSpec:
         """Return the run as it is in this lane; its cores are those of the thread that starts it."""
-        return msgspec.structs.replace(run, env=run.env | {VISIBLE: self.gpu}) if self.gpu else run
+        return replace(run, env=run.env | {VISIBLE: self.gpu}) if self.gpu else run
 
-    def cache_folder(self, folder: Path, arm: str) -> Path:
-        """Of an arm: each lane has its own, so that no lane finds, or empties, what another has compiled."""
-        return folder / "caches" / (f"lane-{self.number}" if self.number else "") / arm
-
-    def __str__(self) -> str:
-        return f"lane {self.number}" + (f" ({self.gpu})" if self.gpu else "")
+    def cache_folder(self, folder: Path, run: RunSpec) -> Path:
+        """Return `folder`, which lanes share like ranks do; cold caches are emptied, so there each lane has its own."""
+        return folder / f"lane-{self.number}" if self.number and run.caches == "cold" else folder
 
 
 WHOLE = Lane()
 """The machine as it is: one run has all of it, and runs go one after another."""
 
 
-def refuse_impossible(run: RunSpec, settings: Iterable[Setting]) -> None:
-    """Find out before anything runs which lanes cannot be. `settings`: of all arms.
+def wanted(run: RunSpec, settings: Iterable[Setting], watcher: Watcher) -> list[Lane]:
+    """Return as many lanes as are asked for at most, with the cores near them; none to run one after another.
 
-    Raises UsageError, CannotRunHere: there are fewer GPUs or cores, or runs must not go side by side.
-    """
-    if run.lanes == 1:
-        return
-    if run.objective == "time-to-first-step":
-        raise UsageError(
-            "Starts are not timed side by side: all of them read the same disk.", hint="Leave --lanes out."
-        )
-    if chosen := next((one for one in settings if one.knob == f"env.{VISIBLE}"), None):
-        raise UsageError(f"{chosen} chooses the GPU, as lanes do.", hint="Leave --lanes out, or that setting.")
-    gpus = probe.nvml.visible_gpus(run.env)
-    if isinstance(gpus, Unknown):
-        raise CannotRunHere(
-            f"Lanes need to know which GPUs the command sees: {gpus.reason}.", hint="Leave --lanes out."
-        )
-    num, what = (len(gpus), "GPUs") if gpus else (len(probe.host.usable_cpus()), "cores")
-    if run.lanes > num:
-        raise UsageError(
-            f"The command sees {num} {what}: too few for {run.lanes} lanes.",
-            hint=f"Give --lanes {num} at most, or --lanes auto.",
-        )
+    To be asked before anything of ours runs: a GPU that is busy then is left out. `settings`: of all arms.
 
-
-def places(run: RunSpec, watcher: Watcher) -> list[Place]:
-    """Return a place a lane, as many as are asked for at most; none where runs are to go one after another.
-
-    A GPU that is busy, or is of another kind than the first idle one, is left out, which the watcher is told.
+    Raises UsageError: lanes as asked for cannot be.
     """
     if run.lanes == 1:
         return []
-    facts = probe.gpu.facts(run.env)
+    facts, why = probe.gpu.facts(run.env), ""
     count = facts["gpu.count"]
-    if not count or isinstance(count, Unknown):
-        return [Place()] * run.lanes
-    found = idle_places(facts, run.env.get(VISIBLE, ""), watcher)[: run.lanes or None]
-    if len(found) < 2:
-        watcher.say("Fewer than two GPUs are idle and of one kind.")
-    return found if len(found) > 1 else []
+    num, what = (count, "GPUs") if isinstance(count, int) and count else (len(probe.host.usable_cpus()), "cores")
+    if run.objective == "time-to-first-step":
+        why = "Starts are not timed side by side: they read the same disk."
+    elif any(one.knob == f"env.{VISIBLE}" for one in settings):
+        why = f"A setting of {VISIBLE} chooses the GPU, as lanes do."
+    elif isinstance(count, Unknown):
+        why = f"Which GPUs the command sees is not known: {count.reason}."
+    elif run.lanes > num:
+        why = f"The command sees {num} {what}, too few for {run.lanes} lanes."
+    if why:
+        raise UsageError(why, hint="Leave --lanes out, or ask for fewer.")
+    if not count:
+        return [Lane()] * run.lanes
+    return idle(facts, num, run.env.get(VISIBLE, ""), watcher)[: run.lanes or None]
 
 
-def idle_places(facts: Facts, visible: str, watcher: Watcher) -> list[Place]:
-    """Return the places of idle GPUs of one kind. `facts`: as `probe.gpu.facts`; `visible`: the user's own variable."""
-    found: list[Place] = []
-    kind: tuple[object, object] | None = None
-    names = visible.split(",") if visible else []
-    for place in range(int(str(facts["gpu.count"]))):
-        fact = {name: facts.get(f"gpu{place or ''}.{name}", Unknown("")) for name in _ASKED}
-        uuid, near = fact["uuid"], fact["cpu_affinity"]
-        name = uuid if isinstance(uuid, str) else names[place] if names else str(place)
-        kind = kind or (None if _busy(fact) else (fact["name"], fact["memory_bytes"]))
-        if why := _busy(fact) or (
-            kind != (fact["name"], fact["memory_bytes"]) and f"it is another kind, {fact['name']}"
-        ):
-            watcher.say(f"GPU {place} ({name}) is left out: {why}.")
+def idle(facts: Facts, num: int, visible: str, watcher: Watcher) -> list[Lane]:
+    """Return those of `num` GPUs that are idle, if they are of the kind of the first one that is.
+
+    `facts`: as `probe.gpu.facts`. `visible`: the user's own `CUDA_VISIBLE_DEVICES`, whose words name what has no UUID.
+    """
+    found: list[Lane] = []
+    kinds: set[tuple[object, object]] = set()
+    names = visible.split(",") if visible else [*map(str, range(num))]
+    for place, name in enumerate(names[:num]):
+        prefix = f"gpu{place or ''}."
+        known: dict[str, Any] = {
+            key.removeprefix(prefix): value for key, value in facts.items() if not isinstance(value, Unknown)
+        }
+        kind = known.get("name"), known.get("memory_bytes", math.inf)
+        used = max(known.get("utilisation_percent", 0) / 100, known.get("memory_used_bytes", 0) / kind[1])
+        if used >= BUSY or kind not in (kinds or {kind}):
+            why = "another program uses it" if used >= BUSY else f"it is of another kind, {kind[0]}"
+            watcher.say(f"GPU {name} is left out: {why}.")
             continue
-        found.append(Place(name, frozenset(map(int, near)) if isinstance(near, list) else frozenset()))
+        kinds.add(kind)
+        found.append(Lane(0, known.get("uuid", name), frozenset(known.get("cpu_affinity", ()))))
     return found
 
 
-_ASKED = ("uuid", "name", "memory_bytes", "utilisation_percent", "memory_used_bytes", "cpu_affinity")
-
-
-def _busy(fact: Mapping[str, object]) -> str:
-    """Whether another program works on a GPU; what is not known speaks for none."""
-    percent, used, held = (fact[name] for name in ("utilisation_percent", "memory_used_bytes", "memory_bytes"))
-    if isinstance(percent, int) and percent >= BUSY_PERCENT:
-        return f"it is busy with other work ({percent}% of the time)"
-    if isinstance(used, int) and isinstance(held, int) and used >= BUSY_MEMORY * held:
-        return f"other programs hold {used / held:.0%} of its memory"
-    return ""
-
-
-def divide(among: Sequence[Place], cores: Sequence[list[int]]) -> list[Lane]:
+def divide(among: Sequence[Lane], cores: Sequence[list[int]]) -> list[Lane]:
     """Share the cores out, as many a lane: in turns, the cores near its GPU before others.
 
     `cores`: the logical processors of each, which stay together unless there are fewer cores than lanes.
@@ -161,16 +130,13 @@ def divide(among: Sequence[Place], cores: Sequence[list[int]]) -> list[Lane]:
     left = [*cores] if len(cores) >= len(among) else [[cpu] for core in cores for cpu in core]
     share = len(left) // len(among)
     taken: list[list[list[int]]] = [[] for _ in among]
-    for only_near in (True, False):
-        for mine, place in [(mine, place) for _ in range(share) for mine, place in zip(taken, among, strict=True)]:
-            core = next((core for core in left if not only_near or place.near.issuperset(core)), None)
+    for only_near, _ in itertools.product((True, False), range(share)):
+        for mine, lane in zip(taken, among, strict=True):
+            core = next((core for core in left if not only_near or lane.cpus.issuperset(core)), None)
             if core is not None and len(mine) < share:
                 left.remove(core)
                 mine.append(core)
-    return [
-        Lane(number, place.gpu, frozenset(cpu for core in mine for cpu in core))
-        for number, (mine, place) in enumerate(zip(taken, among, strict=True), 1)
-    ]
+    return [Lane(at + 1, lane.gpu, frozenset(itertools.chain(*taken[at]))) for at, lane in enumerate(among)]
 
 
 # Runs in lanes
@@ -188,19 +154,19 @@ class SideBySide(AbstractContextManager["SideBySide"]):
     """
 
     def __init__(self) -> None:
+        self.lock = threading.RLock()
+        """Of what several runs write to."""
         self._threads: dict[Lane, ThreadPoolExecutor] = {}
         self._is_over = threading.Event()
 
     def begin(self, lane: Lane, job: Callable[[], T]) -> Future[T]:
         """Do the job once what the lane was given before is done; now, if it has the whole machine."""
-        if not lane.cpus:
+        if lane == WHOLE:
             done = Future[T]()
             done.set_result(job())
             return done
         if lane not in self._threads:
-            self._threads[lane] = ThreadPoolExecutor(
-                1, f"dynotune-lane-{lane.number}", initializer=os.sched_setaffinity, initargs=(0, lane.cpus)
-            )
+            self._threads[lane] = ThreadPoolExecutor(1, initializer=os.sched_setaffinity, initargs=(0, lane.cpus))
         return self._threads[lane].submit(job)
 
     def go_on(self) -> None:
@@ -218,6 +184,9 @@ class SideBySide(AbstractContextManager["SideBySide"]):
 class InOrder(Generic[T]):
     """Pairs that are begun ahead, each in the lane of its block, and taken in the order in which they were drawn.
 
+    How soon a pair ends depends on what it measures. Were the first to end taken first, a look would judge the quick
+    ones among those begun, and the test would stop on a selection.
+
     `job`: makes the pair of this number, counted from 0, in this lane.
     """
 
@@ -226,9 +195,7 @@ class InOrder(Generic[T]):
         self._begun: dict[int, Future[T]] = {}
 
     def take(self, pair: int, num_pairs: int, most: float = math.inf) -> T | None:
-        """Wait for a pair, while its lane and the others have those that come next; None if there is no time for it.
-
-        A pair that was taken is made again if it is asked for again.
+        """Wait for a pair, made anew if it was taken before; None if there is no time for it.
 
         Args:
             num_pairs: none from this one on is begun.
@@ -246,21 +213,8 @@ class InOrder(Generic[T]):
         return None if begun is None else begun.result()
 
 
-def lane_of(pair: int, num_lanes: int) -> int:
-    """Return the index of the lane that has the pair, counted from 0: both pairs of a block have the same."""
-    return pair // 2 % num_lanes
-
-
-def most_in_a_lane(num_pairs: int, num_lanes: int) -> int:
-    """Return how many of the pairs the first lane has, which has most: so long they take together."""
-    return sum(lane_of(pair, num_lanes) == 0 for pair in range(num_pairs))
-
-
 def numbers(num: int, runs: Iterable[str]) -> Iterator[int]:
-    """Count on from the `num` that were taken before, past the numbers that their run folders begin with.
-
-    Those of lanes are not taken in the order in which they begin.
-    """
+    """Count on from `num`, and past what the run folders are numbered by: lanes do not end in that order."""
     known = (run.rpartition("/")[2].partition("-")[0] for run in runs)
     return itertools.count(1 + max([num, *(int(number) for number in known if number.isdecimal())]))
 
@@ -270,67 +224,52 @@ def numbers(num: int, runs: Iterable[str]) -> Iterator[int]:
 
 def alike(
     run: RunSpec,
-    among: Sequence[Place],
+    among: Sequence[Lane],
     alone: Outcome,
     side: SideBySide,
     launch: Callable[[Lane], Outcome],
     watcher: Watcher,
-) -> dict[Lane, Outcome]:
-    """Return the lanes in which steps take no longer than on the whole machine, each with its pilot; none or several.
+) -> list[Lane]:
+    """Return those lanes in which steps take no longer than on the whole machine; if these are not several, `WHOLE`.
 
-    Args:
-        alone: a pilot of the command that had the whole machine.
-        launch: runs such a pilot in a lane.
+    `alone`: a pilot of the command that had the whole machine. `launch`: runs such a pilot in a lane.
 
     Raises UsageError: the program uses several GPUs itself, and lanes were asked for by number.
     """
-    if reason := among and _why_several(alone):
+    num = max([num_ranks(alone.records), *(process.num_devices or 0 for process in alone.run.processes)])
+    if among and num > 1:
+        why = f"Lanes are for a program of one GPU, and this one has {num} ranks or GPUs."
         if run.lanes != AUTO:
-            raise UsageError(f"Lanes are for a program of one GPU: {reason}.", hint="Leave --lanes out.")
-        watcher.say(f"Lanes are for a program of one GPU: {reason}.")
-        return {}
+            raise UsageError(why, hint="Leave --lanes out.")
+        watcher.say(why)
+        among = []
     while len(among) > 1:
+        watcher.running(f"the command in {len(among)} lanes at once")
         made = divide(among, probe.host.cores(probe.host.usable_cpus()))
-        watcher.running(f"the command in {len(made)} lanes at once")
-        pilots = on_each(side, made, launch, watcher)
+        pilots = {}
+        with side:
+            begun = {lane: side.begin(lane, functools.partial(launch, lane)) for lane in made}
+            for lane, future in begun.items():
+                try:
+                    pilots[lane] = future.result()
+                except DynotuneError as error:
+                    watcher.say(f"Lane {lane.number} is left out: {error.message}")
         slow = slower(alone, pilots)
         for lane, share in slow.items():
-            watcher.say(f"{str(lane).capitalize()} is left out: steps take {share:.0%} longer there.")
-        if len(pilots) - len(slow) > 1:
-            return {lane: pilot for lane, pilot in pilots.items() if lane not in slow}
+            watcher.say(f"Lane {lane.number} is left out: steps take {share:.0%} longer there.")
+        if len(found := [lane for lane in pilots if lane not in slow]) > 1:
+            watcher.say(f"Fresh runs go side by side in {len(found)} lanes.")
+            return found
         among = among[: len(among) // 2]
-        watcher.say(f"{len(made)} lanes are too many here.")
-    return {}
-
-
-def on_each(side: SideBySide, made: Iterable[Lane], launch: Callable[[Lane], T], watcher: Watcher) -> dict[Lane, T]:
-    """Launch in all lanes at once, and return what came of those that did not fail.
-
-    What fails beside others may still run if it has the machine to itself: the runs that follow tell.
-    """
-    begun = {lane: side.begin(lane, functools.partial(launch, lane)) for lane in made}
-    found = {}
-    for lane, future in begun.items():
-        try:
-            found[lane] = future.result()
-        except DynotuneError as error:
-            watcher.say(f"{str(lane).capitalize()} is left out: {error.message}")
-    return found
-
-
-def _why_several(alone: Outcome) -> str:
-    """Why the program is none of a single GPU; empty if it is."""
-    if (num := num_ranks(alone.records)) > 1:
-        return f"this one runs in {num} ranks"
-    num = max((process.num_devices or 0 for process in alone.run.processes), default=0)
-    return f"this one uses {num} GPUs itself" if num > 1 else ""
+    if run.lanes != 1:
+        watcher.say("Runs go one after another.")
+    return [WHOLE]
 
 
 def slower(alone: Outcome, together: Mapping[Lane, Outcome]) -> dict[Lane, float]:
     """By how much a lane is slower than the fastest of all, as a share, of lanes where that is no noise.
 
-    `alone`: a pilot that had the whole machine. It may be slower than all lanes, as the first run of all reads a cold
-    disk: then the fastest lane shows what the machine can do.
+    `alone` may be slower than all lanes, as the first run of all reads a cold disk.
     """
     paces = {lane: _pace(outcome) for lane, outcome in {WHOLE: alone, **together}.items()}
     best, best_se = min(paces.values())
@@ -346,8 +285,6 @@ def slower(alone: Outcome, together: Mapping[Lane, Outcome]) -> dict[Lane, float
 def _pace(outcome: Outcome) -> tuple[float, float]:
     """Logarithm of the time of a steady step, and its standard error; infinite where the steps are too few for one."""
     record = outcome.records[0]
-    first = steady_steps(record)
-    times = steps_from(len(record.steps) // 2 if first is None else first, record)
+    times = steps_from(steady_steps(record) or len(record.steps) // 2, record)
     means, mean = batch_means(times), statistics.fmean(times)
-    se = statistics.stdev(means) / math.sqrt(len(means)) / mean if len(means) > 1 else math.inf
-    return math.log(mean), se
+    return math.log(mean), statistics.stdev(means) / math.sqrt(len(means)) / mean if len(means) > 1 else math.inf

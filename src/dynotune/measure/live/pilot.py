@@ -173,21 +173,29 @@ def steady_steps(record: Record) -> int | None:
     return steady_from(record.step_s, events=events)
 
 
+def lane_of(pair: int, num_lanes: int) -> int:
+    """Return the index of the lane that has the pair, counted from 0: both pairs of a block have the same."""
+    return pair // 2 % num_lanes
+
+
+def most_in_a_lane(num_pairs: int, num_lanes: int) -> int:
+    """Return how many of the pairs the first lane has, which has most: so long they take together."""
+    return sum(lane_of(pair, num_lanes) == 0 for pair in range(num_pairs))
+
+
 def plan(
     request: CompareRequest,
     pilots: Sequence[Outcome],
     left_s: float | None,
     *,
     cold_kept: float | None = None,
-    in_turn: Callable[[int], int] = int,
+    num_lanes: int = 1,
 ) -> tuple[WindowPlan, int]:
     """The window, and the most pairs: as asked, or the even number below it that the time left affords.
 
     Fewer pairs of a whole window are taken before many of a short one.
 
-    Args:
-        cold_kept: as `plan_window` takes it; None for what is usual with the caches of `request`.
-        in_turn: of so many pairs, how many go one after another; the others go beside them.
+    `cold_kept`: as `plan_window` takes it; None for what is usual with the caches of `request`.
 
     Raises:
         CannotRunHere: as `plan_window`, or the window is too short to tell anything.
@@ -208,7 +216,7 @@ def plan(
     for least in (max(enough, floor), max(few, floor)):
         for num_pairs in numbers:
             try:
-                num_runs = 2 * in_turn(num_pairs)
+                num_runs = 2 * most_in_a_lane(num_pairs, num_lanes)
                 window = plan_window(request.run, pilots, num_runs=num_runs, budget_s=left_s, cold_kept=cold_kept)
             except UsageError:
                 continue
@@ -217,7 +225,7 @@ def plan(
     raise UsageError(
         f"The budget does not afford {fewest} pairs, the fewest that can tell anything; {left_s:.0f} s of it are left.",
         hint=f"A pair takes about {2 * whole.run_s:.0f} s here: give at least "
-        f"--budget {math.ceil(2 * in_turn(fewest) * whole.run_s + request.budget_s - left_s)}s."
+        f"--budget {math.ceil(2 * most_in_a_lane(fewest, num_lanes) * whole.run_s + request.budget_s - left_s)}s."
         if request.budget_s is not None
         else "",
     )

@@ -104,6 +104,7 @@ def tune(request: TuneRequest, budget_s: float, watcher: Watcher) -> tuple[Path,
     for caution in refuse_unfit(words, Machine(facts=facts, env=run.env, refused=refusal(run, facts))):
         watcher.warn(caution)
     objective.refuse_impossible(run)
+    lanes.refuse_impossible(run, [*run.settings, *words.settings])
     folder = new_run_folder(run.base)
     study = Study(
         id=folder.name,
@@ -186,7 +187,7 @@ class _Attempt:
             waited_s = time.monotonic() - waits_from_s
             self._began_s += waited_s
             self._began += timedelta(seconds=waited_s)
-            self._lanes = lanes.wanted(self._run, [*self._run.settings, *_asked(self.study).settings], self._watcher)
+            self._lanes = lanes.wanted(self._run, self._watcher)
             if isinstance(self.study.diagnosis, Unknown):
                 with LiveDiagnosis(self._diagnosed_run(self.study.run.settings), self._watcher) as live:
                     self._diagnose(live)

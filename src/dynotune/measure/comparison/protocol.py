@@ -51,6 +51,7 @@ def compare(request: CompareRequest, watcher: Watcher) -> Comparison:
     for arm in ARMS:
         refuse_impossible(run, request.arm(arm), facts)
     objective.refuse_impossible(run)
+    lanes.refuse_impossible(run, [*request.candidate, *run.settings])
     reason = in_process.why_not(request)
     if request.in_process == "only" and reason:
         raise UsageError(
@@ -152,8 +153,7 @@ class _Session:
         if _is_over(self._comparison):
             return self._comparison
         try:
-            run = self._request.run
-            self._lanes = lanes.wanted(run, [*self._request.candidate, *run.settings], self._watcher)
+            self._lanes = lanes.wanted(self._request.run, self._watcher)
             if self._comparison.within and self._within():
                 return self._comparison
             self._pairs(self._pilots())

@@ -71,29 +71,35 @@ WHOLE = Lane()
 """The machine as it is: one run has all of it, and runs go one after another."""
 
 
-def wanted(run: RunSpec, settings: Iterable[Setting], watcher: Watcher) -> list[Lane]:
-    """Return as many lanes as are asked for at most, with the cores near them; none to run one after another.
+def refuse_impossible(run: RunSpec, settings: Iterable[Setting]) -> None:
+    """Find out before anything runs which lanes cannot be. `settings`: of all arms.
 
-    To be asked before anything of ours runs: a GPU that is busy then is left out. `settings`: of all arms.
-
-    Raises UsageError: lanes as asked for cannot be.
+    Raises UsageError: there are fewer GPUs or cores, or runs must not go side by side.
     """
     if run.lanes == 1:
-        return []
-    facts, why = probe.gpu.facts(run.env), ""
-    count = facts["gpu.count"]
-    num, what = (count, "GPUs") if isinstance(count, int) and count else (len(probe.host.usable_cpus()), "cores")
+        return
+    gpus, why = probe.nvml.visible_gpus(run.env), ""
     if run.objective == "time-to-first-step":
         why = "Starts are not timed side by side: they read the same disk."
     elif any(one.knob == f"env.{VISIBLE}" for one in settings):
         why = f"A setting of {VISIBLE} chooses the GPU, as lanes do."
-    elif isinstance(count, Unknown):
-        why = f"Which GPUs the command sees is not known: {count.reason}."
-    elif run.lanes > num:
-        why = f"The command sees {num} {what}, too few for {run.lanes} lanes."
+    elif isinstance(gpus, Unknown):
+        why = f"Which GPUs the command sees is not known: {gpus.reason}."
+    elif run.lanes > (num := len(gpus or probe.host.usable_cpus())):
+        why = f"The command sees {num} {'GPUs' if gpus else 'cores'}, too few for {run.lanes} lanes."
     if why:
         raise UsageError(why, hint="Leave --lanes out, or ask for fewer.")
-    if not count:
+
+
+def wanted(run: RunSpec, watcher: Watcher) -> list[Lane]:
+    """Return as many lanes as are asked for at most, with the cores near them; none to run one after another.
+
+    To be asked before anything of ours runs: a GPU that is busy then is left out.
+    """
+    if run.lanes == 1:
+        return []
+    facts = probe.gpu.facts(run.env)
+    if not (num := facts["gpu.count"]) or not isinstance(num, int):
         return [Lane()] * run.lanes
     return idle(facts, num, run.env.get(VISIBLE, ""), watcher)[: run.lanes or None]
 

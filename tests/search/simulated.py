@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from scipy.special import stdtrit
 
 from dynotune.measure.comparison import judge, orders
+from dynotune.measure.live import lanes
 from dynotune.schema.comparison import MIN_PAIRS, PRECISION, Comparison, Pair
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Ended, Estimate, Phase, Study, Trial
@@ -155,6 +156,7 @@ class SimulatedBench:
         self._took_s: dict[str, float] = {}
         self._cold_s = cold_s
         self._switch_sd = switch_sd
+        self.side = lanes.SideBySide()
         self.switched: list[str] = []
         self.tested: list[str] = []
 
@@ -166,7 +168,10 @@ class SimulatedBench:
         """The first run that is measured fixes what all have in common, as of a real one."""
         return any(phase != "pilot" for _, phase, _ in self.ran)
 
-    def run(self, arm: Arm, phase: Phase, block: int) -> Trial:
+    def all_lanes(self) -> list[lanes.Lane]:
+        return [lanes.WHOLE]
+
+    def run(self, arm: Arm, phase: Phase, block: int, lane: lanes.Lane = lanes.WHOLE) -> Trial:
         if self._stop_after is not None and len(self.ran) >= self._stop_after:
             raise KeyboardInterrupt
         if len(self.ran) >= len(self._logs):

@@ -35,7 +35,7 @@ PREFETCH, PERSISTENT = (one.id for one in BESIDE)
 class Strict(SimulatedBench):
     """A command that cannot be run with what means nothing there."""
 
-    def run(self, arm: Arm, phase, block):
+    def run(self, arm: Arm, phase, block, *lane):
         ids = [str(setting) for setting in arm.settings]
         assert not {PREFETCH, PERSISTENT} & set(ids) or set(NEEDED) & set(ids), arm.key
         return super().run(arm, phase, block)

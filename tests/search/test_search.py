@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import re
 
 import pytest
 from msgspec.structs import replace
 
+from dynotune.measure.live import lanes
 from dynotune.schema import document
 from dynotune.schema.comparison import MAX_PAIRS
 from dynotune.schema.errors import CannotRunHere
@@ -116,7 +118,7 @@ def test_the_live_run_goes_before_any_other() -> None:
     order: list[str] = []
 
     class Live(SimulatedBench):
-        def run(self, arm, phase, block):
+        def run(self, arm, phase, block, *lane):
             order.append(phase)
             return super().run(arm, phase, block)
 
@@ -190,7 +192,7 @@ def test_what_a_call_fails_with_is_left_out_and_the_rest_is_proved() -> None:
 
 def test_what_does_not_run_from_the_start_is_no_recipe_whatever_one_process_said() -> None:
     class NotLaunched(SimulatedBench):
-        def run(self, arm, phase, block):
+        def run(self, arm, phase, block, *lane):
             trial = super().run(arm, phase, block)
             return replace(trial, ended="rejected", detail="it did not act") if arm.settings else trial
 
@@ -329,7 +331,7 @@ def test_a_value_that_fails_gives_way_to_another_of_its_knob() -> None:
 
 def test_without_what_the_others_need_to_run_the_whole_fails_and_it_stays() -> None:
     class Needy(SimulatedBench):
-        def run(self, arm, phase, block):
+        def run(self, arm, phase, block, *lane):
             ids = {str(setting) for setting in arm.settings}
             self.table = Table({"a=1": 0.2}, ends={frozenset({"a=1"}): "failed"} if "b=1" not in ids else {})
             return super().run(arm, phase, block)
@@ -557,3 +559,44 @@ def test_the_value_that_the_live_run_showed_to_be_fastest_stands_for_its_knob() 
     study = tuned(table, [*values, candidate("beside=1", in_process=True)], budget_s=160.0, switch_sd=0.01)
     assert study.rounds == [] or "workers=16" in map(str, study.rounds[0].whole)
     assert "workers=16" in recipe(study)
+
+
+# Lanes
+
+
+class InLanes(SimulatedBench):
+    def all_lanes(self):
+        cpus = frozenset(os.sched_getaffinity(0))
+        return [lanes.Lane(1, "GPU-1", cpus), lanes.Lane(2, "GPU-2", cpus)]
+
+    def run(self, arm, phase, block, lane=lanes.WHOLE):
+        with self.side.lock:
+            return replace(super().run(arm, phase, block), lane=lane.number)
+
+
+def test_blocks_and_confirming_pairs_stay_in_their_lanes_and_the_answer_is_that_of_one_lane() -> None:
+    table = Table({"slow0=1": 0.2, "slow1=1": -0.1})
+    candidates = [candidate(f"slow{at}=1", needs_warm_cache=False) for at in range(2)]
+    bench = InLanes(table, budget_s=BUDGET_S, noise=SOME_NOISE)
+    study = search(study_of(candidates, budget_s=BUDGET_S), bench, lambda study: None, Silent())
+    assert recipe(study) == recipe(tuned(table, candidates)) == {"slow0=1"}
+    in_lane: dict[tuple[str, int], set[int]] = {}
+    for trial in study.trials:
+        in_lane.setdefault((trial.phase, trial.block), set()).add(trial.lane)
+    assert in_lane.pop(("pilot", 0)) == {0}
+    assert {len(found) for found in in_lane.values()} == {1}
+    assert set[int]().union(*(found for (phase, _), found in in_lane.items() if phase == "prune")) == {1, 2}
+    assert study.confirmed is not None
+    assert [pair.lane for pair in study.confirmed.pairs] == [1 + at // 2 % 2 for at in range(study.confirmed.num_pairs)]
+
+
+def test_a_baseline_that_fails_in_a_lane_ends_the_study_once_all_lanes_are_done() -> None:
+    class Fails(InLanes):
+        def run(self, arm, phase, block, lane=lanes.WHOLE):
+            trial = super().run(arm, phase, block, lane)
+            return replace(trial, ended="failed") if not trial.arm and lane.number == 2 else trial
+
+    candidates = [candidate(f"slow{at}=1", needs_warm_cache=False) for at in range(2)]
+    bench = Fails(Table({"slow0=1": 0.2}), budget_s=BUDGET_S, noise=SOME_NOISE)
+    with pytest.raises(CannotRunHere, match="gave no measurement"):
+        search(study_of(candidates, budget_s=BUDGET_S), bench, lambda study: None, Silent())

@@ -31,7 +31,7 @@ show it another revision (git.ref=main), or run it by another python=PATH.
 """
 
 
-@runs_a_command("objective", "warmup_steps", "window_steps", "seed", "caches", "run_to_end", seed=0)
+@runs_a_command("objective", "warmup_steps", "window_steps", "seed", "caches", "run_to_end", "lanes", seed=0)
 def compare(
     context: typer.Context,
     settings: Annotated[

@@ -57,6 +57,14 @@ def seconds_of(param: typer.CallbackParam, value: str | None) -> float | None:
     return None if value is None else seconds(value, param.opts[0])
 
 
+def _num_lanes(value: object) -> int:
+    """Convert the value of `--lanes`: a number from 1, or `auto`, which is 0."""
+    text = str(value)
+    if text != "auto" and not (text.isdecimal() and int(text)):
+        raise UsageError(f"--lanes {text} is not a number of lanes.", hint="For example --lanes 2, or --lanes auto.")
+    return 0 if text == "auto" else int(text)
+
+
 def one_of(*names: str) -> Callable[[typer.CallbackParam, Any], Any]:
     """Make the callback of an option that takes one of `names`; it raises UsageError for another word."""
 
@@ -164,6 +172,9 @@ RUN_OPTIONS: dict[str, Any] = {
     "sandbox": _run_option(bool, "--sandbox/--no-sandbox", "Run in a copy-on-write view of this folder."),
     "nice": _run_option(int, "--nice", "Niceness that the command runs at.", metavar="N", min=0, max=19),
     "lock": _run_option(bool, "--lock/--no-lock", "Wait for another dynotune that measures on the same cores or GPU."),
+    "lanes": _run_option(
+        int, "--lanes", "Fresh runs side by side, each on a GPU of its own.", metavar="N|auto", parser=_num_lanes
+    ),
     "base": RunDir,
 }
 """By field of RunSpec, in the order of the help."""

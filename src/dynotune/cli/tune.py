@@ -37,7 +37,7 @@ dynotune tune --budget 15m -- python train.py
 """
 
 
-@runs_a_command("settings", "objective", "warmup_steps", "window_steps", "seed", "caches", seed=0)
+@runs_a_command("settings", "objective", "warmup_steps", "window_steps", "seed", "caches", "lanes", seed=0)
 def tune(
     context: typer.Context,
     budget: Budget = None,

@@ -36,6 +36,7 @@ class Pair(msgspec.Struct, frozen=True):
         baseline_s, candidate_s: of the objective, lower is better: of `throughput` the window's wall time a sample (a
             step, where samples are unknown), seconds. The names are the usual objective's: of `memory` they are bytes,
             of `energy` joules a sample.
+        lane: that both runs were in, from 1; 0 if each had the whole machine.
     """
 
     first: ArmName
@@ -43,6 +44,7 @@ class Pair(msgspec.Struct, frozen=True):
     candidate_s: float
     baseline_run: str = ""
     candidate_run: str = ""
+    lane: int = 0
 
 
 class Spread(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -46,6 +46,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         timeout_s: most time for one run, seconds; None for a limit from what earlier runs took.
         lock: wait for another dynotune that measures on the same cores or GPU.
         pretend: the GPU that the program finds in place of those of the machine.
+        lanes: fresh runs side by side, each on a GPU and cores of its own; 0 for as many as there are idle GPUs.
     """
 
     command: list[str]
@@ -68,6 +69,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float | None = None
     lock: bool = True
     pretend: PretendedGpu | None = None
+    lanes: Annotated[int, msgspec.Meta(ge=0)] = 1
 
     @property
     def recorded(self) -> RunSpec:
@@ -205,6 +207,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
         time_to_first_step_s: from the launch to the end of its first step.
         peak_rss_bytes: as the kernel counted it when the process last wrote.
         peak_device_bytes: allocator peak over all devices; None without CUDA.
+        num_devices: GPUs that it has allocated on; None without CUDA.
         out_of_memory: what held the device's memory when an allocation failed, and ended it; "" without that.
         errors: mistakes of the agent's own; the program never saw them.
     """
@@ -225,6 +228,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     traces: list[RecordedTrace] = []
     peak_rss_bytes: int | None = None
     peak_device_bytes: int | None = None
+    num_devices: int | None = None
     readback: list[Readback] = []
     environment_changes: list[EnvironmentChange] = []
     out_of_memory: str = ""

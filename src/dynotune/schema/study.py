@@ -107,6 +107,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
             None where it gave none.
         void: causes outside the arm's own processes; then the value counts for nothing.
         began_s, wall_s: since the first attempt began, and how long it took; the sum over attempts, without pauses.
+        lane: that it was in, from 1; 0 if it had the whole machine. All runs of a block are in one lane.
     """
 
     arm: str
@@ -120,6 +121,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     time_to_first_step_s: float | None = None
     run: str = ""
     detail: str = ""
+    lane: int = 0
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from dynotune.measure.live import lanes
 from dynotune.recipes import ON_WORKERS
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.setting import Setting
@@ -91,8 +92,16 @@ def dependants(id_: str, settings: Iterable[Setting], candidates: Iterable[Candi
 class Bench(Protocol):
     """A command that can be run under any arm, on a machine or in a simulation."""
 
-    def run(self, arm: Arm, phase: Phase, block: int) -> Trial:
+    side: lanes.SideBySide
+    """What runs in lanes."""
+
+    def all_lanes(self) -> list[lanes.Lane]:
+        """Return the lanes that blocks and pairs go in, once the command as it is has had a pilot."""
+
+    def run(self, arm: Arm, phase: Phase, block: int, lane: lanes.Lane = lanes.WHOLE) -> Trial:
         """One fresh process. A pilot (block 0) warms the arm's caches; its value counts for nothing.
+
+        Several may go on at once, each in its lane's thread.
 
         Raises:
             CannotRunHere: the machine, not the arm: the disk is full, the GPU is lost.

@@ -6,11 +6,13 @@ were of the same command. So that spread counts beside the pairs' own, and fewer
 
 from __future__ import annotations
 
+import itertools
 import statistics
 
 from msgspec.structs import replace
 
 from dynotune.measure.comparison import SequentialResult, judge, orders
+from dynotune.measure.live import lanes, pilot
 from dynotune.schema.comparison import (
     MAX_PAIRS,
     MIN_PAIRS,
@@ -28,7 +30,7 @@ from dynotune.schema.study import Trial
 from dynotune.search import words
 from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.fit import Fit, value_of
-from dynotune.search.running import OutOfTime, Search
+from dynotune.search.running import OutOfTime, Search, gave_nothing
 
 MOST_SEEN_DF = 4
 """Of a spread that earlier runs showed: with more, runs that spread otherwise later would hardly count."""
@@ -47,22 +49,31 @@ def confirm(work: Search, settings: list[Setting]) -> Comparison | None:
         if begun is None:
             return None
         comparison = begun
-    while comparison.verdict is None:
-        judgement = _judge(comparison)
-        work.best = judgement.speedup, judgement.ci
-        try:
-            if not judgement.finished:
-                comparison = _as_planned(work, _pair(work, comparison, candidate))
-        except OutOfTime:
-            judgement = _judge(comparison, ended=True)
-        if judgement.finished:
-            pairs = comparison.pairs
-            comparison = judgement.conclude(
-                comparison,
-                baseline=_summary(work, comparison, BASELINE.key, [pair.baseline_s for pair in pairs]),
-                candidate=_summary(work, comparison, candidate.key, [pair.candidate_s for pair in pairs]),
-            )
-        work.update(confirmed=comparison)
+    first = orders(comparison.max_pairs, comparison.run.seed or 0)
+    blocks = itertools.count(1 + max([0, *(trial.block for trial in work.trials("confirm"))]))
+    in_order = lanes.InOrder(
+        work.bench.side,
+        work.bench.all_lanes(),
+        lambda lane, pair: _pair(work, first[pair], candidate, lane, next(blocks)),
+    )
+    with work.bench.side:
+        while comparison.verdict is None:
+            judgement = _judge(comparison)
+            work.best = judgement.speedup, judgement.ci
+            try:
+                if not judgement.finished:
+                    ran = in_order.take(len(comparison.pairs), comparison.max_pairs)
+                    comparison = _as_planned(work, _with_pair(comparison, ran or {}))
+            except OutOfTime:
+                judgement = _judge(comparison, ended=True)
+            if judgement.finished:
+                pairs = comparison.pairs
+                comparison = judgement.conclude(
+                    comparison,
+                    baseline=_summary(work, comparison, BASELINE.key, [pair.baseline_s for pair in pairs]),
+                    candidate=_summary(work, comparison, candidate.key, [pair.candidate_s for pair in pairs]),
+                )
+            work.update(confirmed=comparison)
     return comparison
 
 
@@ -73,7 +84,8 @@ def _begun(work: Search, candidate: Arm) -> Comparison | None:
     spread = fit.of_a_pair(*(key for key in (BASELINE.key, candidate.key) if fit.num_blocks(key)))
     seen = spread and Spread(NOISIER * spread.variance, min(spread.df, MOST_SEEN_DF))
     fewest = MIN_PAIRS if seen is not None and seen.df >= ENOUGH_SEEN_DF else TELLING_PAIRS
-    max_pairs = min(int(work.bench.left_s() / (work.bench.run_s(BASELINE) + run_s)), MAX_PAIRS)
+    num, in_turn = len(work.bench.all_lanes()), int(work.bench.left_s() / (work.bench.run_s(BASELINE) + run_s))
+    max_pairs = max(n for n in range(MAX_PAIRS + 1) if pilot.most_in_a_lane(n, num) <= max(0, in_turn))
     if max_pairs < fewest:
         return None
     comparison = _as_planned(work, work.comparison(candidate, max_pairs=max_pairs, run_s=run_s, seen=seen))
@@ -101,29 +113,31 @@ def _judge(comparison: Comparison, *, ended: bool = False) -> SequentialResult:
     )
 
 
-def _pair(work: Search, comparison: Comparison, candidate: Arm) -> Comparison:
-    block = 1 + max([0, *(trial.block for trial in work.trials("confirm"))])
-    first = orders(comparison.max_pairs, comparison.run.seed or 0)[len(comparison.pairs)]
+def _pair(work: Search, first: ArmName, candidate: Arm, lane: lanes.Lane, block: int) -> dict[ArmName, Trial]:
     in_turn: list[tuple[ArmName, Arm]] = [("baseline", BASELINE), ("candidate", candidate)]
     ran: dict[ArmName, Trial] = {}
     for name, one in in_turn if first == "baseline" else reversed(in_turn):
-        ran[name] = work.run(one, "confirm", block)
-        trial, num_pairs, reason = ran[name], len(comparison.pairs), ""
-        if work.failure(trial.arm):
-            reason = f"A run of it failed: {trial.detail or trial.ended}."
-        elif trial.void and trial.ended == "timeout" and num_pairs < TELLING_PAIRS:
-            # How long it took is why it is void, and that is what is measured.
-            reason = f"A run did not end in the time left, and fewer than {TELLING_PAIRS} pairs cannot do without it."
-        if reason:
-            return replace(comparison, verdict="undecided", reason=reason, num_pairs=num_pairs)
-        if trial.void:
+        ran[name] = work.run(one, "confirm", block, lane)
+        if ran[name].void or gave_nothing(ran[name]):
             # The pair counts for nothing whatever the other run says: its time is better spent on the next pair.
             break
-    void = "; ".join(dict.fromkeys(trial.void for trial in ran.values() if trial.void))
-    if void:
-        return replace(comparison, voided=[*comparison.voided, Voided(block, void)])
+    return ran
+
+
+def _with_pair(comparison: Comparison, ran: dict[ArmName, Trial]) -> Comparison:
+    """Return the comparison with the pair, or with why there is none, which its last run says."""
+    (first, *_), trial, num_pairs, reason = ran, list(ran.values())[-1], len(comparison.pairs), ""
+    if gave_nothing(trial):
+        reason = f"A run of it failed: {trial.detail or trial.ended}."
+    elif trial.void and trial.ended == "timeout" and num_pairs < TELLING_PAIRS:
+        # How long it took is why it is void, and that is what is measured.
+        reason = f"A run did not end in the time left, and fewer than {TELLING_PAIRS} pairs cannot do without it."
+    if reason:
+        return replace(comparison, verdict="undecided", reason=reason, num_pairs=num_pairs)
+    if trial.void:
+        return replace(comparison, voided=[*comparison.voided, Voided(trial.block, trial.void)])
     baseline, other = ran["baseline"], ran["candidate"]
-    pair = Pair(first, value_of(baseline), value_of(other), baseline.run, other.run)
+    pair = Pair(first, value_of(baseline), value_of(other), baseline.run, other.run, trial.lane)
     return replace(comparison, pairs=[*comparison.pairs, pair])
 
 

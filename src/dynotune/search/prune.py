@@ -160,7 +160,9 @@ def _affordable_blocks(work: Search, arms: Sequence[Arm], num_later: int = 0) ->
     pair_s = work.bench.run_s(BASELINE) + longest_s
     left_s = work.bench.left_s() - CONFIRMING_PAIRS * pair_s - num_later * longest_s
     block_s = math.fsum(work.bench.run_s(one) for one in arms)
-    return max(0, min(MOST_BLOCKS, int(left_s / block_s))) if math.isfinite(left_s) else MOST_BLOCKS
+    if not math.isfinite(left_s):
+        return MOST_BLOCKS
+    return max(0, min(MOST_BLOCKS, len(work.bench.all_lanes()) * int(left_s / block_s)))
 
 
 # Rounds
@@ -170,12 +172,11 @@ def _run(work: Search, round_: Round) -> None:
     """Run what is not done yet of the round; it ends early if the bundle shows no gain."""
     whole = arm(round_.whole)
     arms = [BASELINE, whole, *map(arm, [*round_.arms.values(), *round_.values.values()])]
-    for number in range(round_.num_blocks):
-        if number == FEWEST_BLOCKS:
-            gain = Fit(work.trials("prune")).gain(whole.key)
-            if gain is None or gain.log <= work.margin:
-                break
-        work.run_block(list(dict.fromkeys(arms)), "prune", round_.first_block + number)
+    first, last = round_.first_block, round_.first_block + round_.num_blocks
+    work.run_blocks(arms, "prune", range(first, min(last, first + FEWEST_BLOCKS)))
+    gain = Fit(work.trials("prune")).gain(whole.key)
+    if gain is not None and gain.log > work.margin:
+        work.run_blocks(arms, "prune", range(first + FEWEST_BLOCKS, last))
 
 
 def _next_block(work: Search) -> int:
@@ -202,8 +203,7 @@ def _compared(work: Search, larger: Arm, smaller: Arm, label: str) -> Gain | Non
             num_blocks=num_blocks,
         )
         work.update(rounds=[*work.study.rounds, known])
-    for block in range(known.first_block, known.first_block + known.num_blocks):
-        work.run_block([larger, smaller], "prune", block)
+    work.run_blocks([larger, smaller], "prune", range(known.first_block, known.first_block + known.num_blocks))
     return Fit(work.trials("prune")).gain(larger.key, smaller.key)
 
 
@@ -308,8 +308,8 @@ def _alone(work: Search, round_: Round | None) -> list[Setting]:
     """Return the settings that are faster by themselves, by one Holm test; if none is surely, the one that seems so."""
     if round_ is None:
         return []
-    for block in range(round_.first_block, round_.first_block + round_.num_blocks):
-        work.run_block([BASELINE, *map(arm, round_.arms.values())], "prune", block)
+    blocks = range(round_.first_block, round_.first_block + round_.num_blocks)
+    work.run_blocks([BASELINE, *map(arm, round_.arms.values())], "prune", blocks)
     fit = Fit(work.trials("prune"))
     gains = {id_: gain for id_ in round_.arms if (gain := fit.gain(id_)) is not None and gain.df > 0}
     ps = _corrected(work, gains, {id_: (arm(round_.arms[id_]), BASELINE) for id_ in gains})

@@ -21,6 +21,7 @@ from dynotune.measure.live import (
     Watcher,
     WindowPlan,
     cautions,
+    lanes,
     limit_s,
     pilot,
     refuse_impossible,
@@ -48,6 +49,8 @@ GRACE_RUNS = 0.5
 GUARD_LIMIT_S = 900.0
 STEPS_OF_A_BLOCK = 40
 """Those that are not counted included; a guess, until one has been seen."""
+RUNS_WORTH_LANES = 5
+"""A pilot in each of two lanes and two pairs there take as long, and give four pairs."""
 OUT_OF_TIME = "the time was up before it was done"
 
 
@@ -59,6 +62,7 @@ class RealBench:
         elapsed_s: of earlier attempts and of this one so far.
         guess_s: what a run takes, as long as none has told.
         runner: of a live run of the command as it is, that may go on; it ends before anything else runs.
+        wanted: lanes, as `lanes.wanted` found them.
     """
 
     def __init__(
@@ -71,11 +75,14 @@ class RealBench:
         elapsed_s: float = 0.0,
         guess_s: float = 60.0,
         runner: TaskRunner | None = None,
+        wanted: Sequence[lanes.Lane] = (),
     ) -> None:
         self._request = request
         self._folder, self._watcher = folder, watcher
         self._facts, self._budget_s, self._guess_s = study.facts, study.budget_s, guess_s
         self._began_s = time.monotonic() - elapsed_s
+        self.side, self._wanted, self._lanes = lanes.SideBySide(), wanted, list[lanes.Lane]()
+        self._numbers = lanes.numbers(len(study.trials), (trial.run for trial in study.trials if "/" not in trial.run))
         self._study, self._trials, self._num_runs = study, list(study.trials), num_runs(study)
         self._guards = Guards(self._request, folder / "guard", study.facts, study.guarded)
         self._within = WithinRun(
@@ -101,14 +108,33 @@ class RealBench:
 
     # What the search asks
 
-    def run(self, arm: Arm, phase: Phase, block: int) -> Trial:
+    def all_lanes(self) -> list[lanes.Lane]:
+        """As `Bench.all_lanes`; found by a pilot in each. UsageError as `lanes.alike`."""
+        if not self._lanes:
+            pilots = [trial for trial in self._trials if trial.arm == BASELINE.key]
+            alone = pilots_on_disk(self._folder, pilots).get(BASELINE.key) if self._wanted else None
+            self._lanes = [lanes.WHOLE]
+            if alone is not None and self.left_s() > RUNS_WORTH_LANES * self.run_s(BASELINE):
+                self._within.end()
+                self._lanes = lanes.alike(
+                    self._request, self._wanted, alone, self.side, self._lane_pilot, self._watcher
+                )
+        return self._lanes
+
+    def _lane_pilot(self, lane: lanes.Lane) -> Outcome:
+        folder = fresh_folder(self._folder / f"lane-{lane.number}")
+        return self._launch(BASELINE, "pilot", folder, limit_s(self._request, None), lane)
+
+    def run(self, arm: Arm, phase: Phase, block: int, lane: lanes.Lane = lanes.WHOLE) -> Trial:
         """As `Bench.run`; DynotuneError if the command as it is fails, or the machine."""
-        self._within.end()
-        if phase != "pilot":
-            self._plan()
-        name = f"{len(self._trials) + 1:04d}-{phase}"
-        begun = Trial(arm=arm.key, phase=phase, block=block, ended="measured", began_s=self.elapsed_s(), run=name)
-        return self._ended(self._run(arm, begun))
+        with self.side.lock:
+            self._within.end()
+            if phase != "pilot":
+                self._plan()
+            name = f"{next(self._numbers):04d}-{phase}"
+        began_s = self.elapsed_s()
+        begun = Trial(arm=arm.key, phase=phase, block=block, ended="measured", began_s=began_s, run=name)
+        return self._ended(self._run(arm, replace(begun, lane=lane.number), lane))
 
     def check(self, arm: Arm) -> Trial | None:
         self._within.end()
@@ -122,6 +148,7 @@ class RealBench:
         if found is None or isinstance(found, Unknown) or found.ok:
             return None
         detail = found.reason or f"{found.what} differ by {found.difference:.2g} of their size"
+        next(self._numbers)  # it is one of the trials
         return self._ended(replace(begun, detail=detail))
 
     def _ended(self, trial: Trial) -> Trial:
@@ -190,7 +217,7 @@ class RealBench:
 
     # One run
 
-    def _run(self, arm: Arm, trial: Trial) -> Trial:
+    def _run(self, arm: Arm, trial: Trial, lane: lanes.Lane) -> Trial:
         phase, folder = trial.phase, self._folder / trial.run
         fresh_folder(folder)
         try:
@@ -203,7 +230,7 @@ class RealBench:
         own_limit_s, left_s = limit_s(self._request, None if phase == "pilot" else known_s), self._time_left_s(arm)
         kills = num_oom_kills()
         try:
-            outcome = self._launch(arm, phase, folder, min(own_limit_s, left_s))
+            outcome = self._launch(arm, phase, folder, min(own_limit_s, left_s), lane)
             unit: summary.Unit = "step" if self._study.unit.endswith("step") else "sample"
             value = None if phase == "pilot" else objective.value(outcome, self._study.run.objective, unit)
         except (DynotuneError, StatisticsError) as error:
@@ -227,14 +254,14 @@ class RealBench:
             self._watcher.say(f"{in_place(phase, trial.block)}: {what} does not count: {void}")
         return replace(trial, value=value, void=void, time_to_first_step_s=outcome.first_step_s)
 
-    def _launch(self, arm: Arm, phase: Phase, folder: Path, limit: float) -> Outcome:
+    def _launch(self, arm: Arm, phase: Phase, folder: Path, limit: float, lane: lanes.Lane) -> Outcome:
         is_pilot = phase == "pilot"
         steadiness, first_step = Steadiness(self._request), self._first_steps.get(BASELINE.key)
         return run_settings(
-            self._request,
+            lane.of(self._request),
             self._settings(arm),
             label=f"a run with {arm.key}" if arm.settings else "a run of the command as it is",
-            cache_folder=self._cache_folder(arm),
+            cache_folder=self._cache_folder(arm, lane),
             folder=folder,
             purpose="pilot" if is_pilot else "measured",
             facts=self._facts,
@@ -242,6 +269,7 @@ class RealBench:
             warmup_steps=None if is_pilot else self._study.run.warmup_steps,
             window_steps=None if is_pilot else self._study.run.window_steps or None,
             enough=steadiness if is_pilot else self._first_steps.get(arm.key, first_step or steadiness),
+            go_on=self.side.go_on,
         )
 
     def _pilot(self, arm: Arm, outcome: Outcome) -> str:
@@ -311,7 +339,7 @@ class RealBench:
             self._pilots[BASELINE.key],
             others,
             self.left_s(),
-            num_runs=self._num_runs,
+            num_runs=math.ceil(self._num_runs / max(1, len(self._lanes))),
             num_ahead=num_ahead(self._study.candidates),
         )
 
@@ -339,23 +367,24 @@ class RealBench:
     # What is told
 
     def _note(self, outcome: Outcome) -> None:
-        merged = dict(self._study.readback)
-        for readback in outcome.run.readback:
-            before = merged.get(readback.knob)
-            # What one run could not verify stays unverified, whatever later ones say.
-            if before is None or before.ok is not None:
-                merged[readback.knob] = readback
-        self._study = replace(self._study, readback=merged)
-        self._outcomes.append(outcome.without_steps)
+        with self.side.lock:
+            merged = dict(self._study.readback)
+            for readback in outcome.run.readback:
+                before = merged.get(readback.knob)
+                # What one run could not verify stays unverified, whatever later ones say.
+                if before is None or before.ok is not None:
+                    merged[readback.knob] = readback
+            self._study = replace(self._study, readback=merged)
+            self._outcomes.append(outcome.without_steps)
 
     def _warn(self, text: str) -> None:
         self._watcher.warn(text)
         self._study = replace(self._study, warnings=[*self._study.warnings, text])
 
-    def _cache_folder(self, arm: Arm) -> Path:
-        """Compiled code is found by its content, so arms share a folder, unless the start itself is measured."""
+    def _cache_folder(self, arm: Arm, lane: lanes.Lane = lanes.WHOLE) -> Path:
+        """Compiled code is found by its content, so arms and lanes share a folder, unless the start is measured."""
         shares = self._study.run.objective != "time-to-first-step" and self._request.caches != "cold"
-        return self._folder / "caches" / ("shared" if shares else arm.short_name)
+        return lane.cache_folder(self._folder / "caches" / ("shared" if shares else arm.short_name), self._request)
 
     def _settings(self, arm: Arm) -> list[Setting]:
         return over(self._study.run.settings, arm.settings)

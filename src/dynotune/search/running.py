@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import wait
+from functools import partial
 
 from msgspec.structs import replace
 
-from dynotune.measure.live import Watcher
+from dynotune.measure.live import Watcher, lanes
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.study import Candidate, CandidateOutcome, Ended, Estimate, OutcomeKind, Phase, Study, Trial
@@ -63,8 +65,9 @@ class Search:
     # What is written down
 
     def update(self, **changes: object) -> None:
-        self.study = self.bench.add_to(replace(self.study, **changes))
-        self._save(self.study)
+        with self.bench.side.lock:
+            self.study = self.bench.add_to(replace(self.study, **changes))
+            self._save(self.study)
 
     def settle(self, outcomes: dict[str, CandidateOutcome]) -> None:
         if outcomes:
@@ -84,19 +87,21 @@ class Search:
 
     # Runs
 
-    def run(self, one: Arm, phase: Phase, block: int) -> Trial:
+    def run(self, one: Arm, phase: Phase, block: int, lane: lanes.Lane = lanes.WHOLE) -> Trial:
         """One run, kept.
 
         Raises:
             OutOfTime: it would not end before the deadline.
             CannotRunHere: the command as written gave no measurement.
         """
-        self._must_fit(self.bench.run_s(one))
-        num, known = len(self.alive()), formats.so_far(*self.best, self.bench.left_s())
-        what = one.key or "the command as it is"
-        self.watcher.running(f"{in_place(phase, block)}: {what} ({num} setting{'s' * (num != 1)} alive); {known}")
-        trial = self.bench.run(one, phase, block)
-        self.update(trials=[*self.study.trials, trial])
+        with self.bench.side.lock:
+            self._must_fit(self.bench.run_s(one))
+            num, known = len(self.alive()), formats.so_far(*self.best, self.bench.left_s())
+            what = one.key or "the command as it is"
+            self.watcher.running(f"{in_place(phase, block)}: {what} ({num} setting{'s' * (num != 1)} alive); {known}")
+        trial = self.bench.run(one, phase, block, lane)
+        with self.bench.side.lock:
+            self.update(trials=[*self.study.trials, trial])
         if one == BASELINE and gave_nothing(trial):
             raise CannotRunHere(
                 f"The command {self.study.begun} gave no measurement ({trial.ended}): "
@@ -126,14 +131,28 @@ class Search:
         if self.bench.left_s() < needed_s:
             raise OutOfTime
 
-    def run_block(self, arms: Sequence[Arm], phase: Phase, block: int) -> None:
+    def run_blocks(self, arms: Iterable[Arm], phase: Phase, blocks: Iterable[int]) -> None:
+        """Run what is not done yet of the blocks, side by side if there are lanes; a block stays in its lane."""
+        among, distinct = self.bench.all_lanes(), list(dict.fromkeys(arms))
+        with self.bench.side as side:
+            begun = [
+                side.begin(lane, partial(self._run_block, distinct, phase, block, lane))
+                for block in blocks
+                for lane in [among[block % len(among)]]
+            ]
+            # None is cut short since another had no time for its next run.
+            wait(begun)
+            for one in begun:
+                one.result()
+
+    def _run_block(self, arms: Sequence[Arm], phase: Phase, block: int, lane: lanes.Lane) -> None:
         """What is not done yet of the block, in an order drawn for it. An arm that failed before is left out."""
         order = sorted(arms, key=lambda one: one.key)
         random.Random(f"{self.study.run.seed} {phase} {block}").shuffle(order)
         for one in order:
             runs = [trial for trial in self.trials(phase) if (trial.arm, trial.block) == (one.key, block)]
             while not (any(map(counts, runs)) or len(runs) > MOST_REPEATS or self.failure(one.key)):
-                runs.append(self.run(one, phase, block))
+                runs.append(self.run(one, phase, block, lane))
 
 
 def gave_nothing(trial: Trial) -> bool:

@@ -21,6 +21,7 @@ from dynotune.measure.live import (
     TaskRunner,
     Watcher,
     facts_of,
+    lanes,
     machine_lock,
     refuse_another_machine,
     refuse_impossible,
@@ -103,6 +104,7 @@ def tune(request: TuneRequest, budget_s: float, watcher: Watcher) -> tuple[Path,
     for caution in refuse_unfit(words, Machine(facts=facts, env=run.env, refused=refusal(run, facts))):
         watcher.warn(caution)
     objective.refuse_impossible(run)
+    lanes.refuse_impossible(run, [*run.settings, *words.settings])
     folder = new_run_folder(run.base)
     study = Study(
         id=folder.name,
@@ -174,6 +176,7 @@ class _Attempt:
         self._began, self._began_s = datetime.now(UTC), time.monotonic()
         self._attempts, self._diagnosis_s = study.attempts, 0.0
         self._bench: RealBench | None = None
+        self._lanes: list[lanes.Lane] = []
         self.study = study
 
     def work(self) -> None:
@@ -184,6 +187,7 @@ class _Attempt:
             waited_s = time.monotonic() - waits_from_s
             self._began_s += waited_s
             self._began += timedelta(seconds=waited_s)
+            self._lanes = lanes.wanted(self._run, self._watcher)
             if isinstance(self.study.diagnosis, Unknown):
                 with LiveDiagnosis(self._diagnosed_run(self.study.run.settings), self._watcher) as live:
                     self._diagnose(live)
@@ -268,6 +272,7 @@ class _Attempt:
             elapsed_s=self._elapsed_s(),
             guess_s=_guess_s(self.study),
             runner=runner,
+            wanted=self._lanes,
         )
         with contextlib.closing(self._bench):
             found = search(self.study, self._bench, self._save, self._watcher)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
+import threading
 
 import msgspec
 import pytest
@@ -12,6 +14,7 @@ from msgspec.structs import replace
 from dynotune import probe
 from dynotune.launch.process import sandbox
 from dynotune.measure.comparison import protocol, schedule
+from dynotune.measure.live import lanes
 from dynotune.measure.live.request import CompareRequest
 from dynotune.schema import document
 from dynotune.schema.comparison import Comparison
@@ -519,3 +522,91 @@ def test_of_memory_less_is_faster_and_equal_bytes_are_the_same(compare, runs):
     for number in range(1, 5):
         runs.instead[f"{number:03d}-candidate"] = runs.instead[f"{number:03d}-baseline"]
     assert compare(objective="memory").verdict == "same"
+
+
+# Lanes
+
+
+@pytest.fixture
+def two_lanes(monkeypatch):
+    """Two lanes without a GPU, on the cores that there are."""
+    made = [lanes.Lane(number, f"GPU-{number}", frozenset(os.sched_getaffinity(0))) for number in (1, 2)]
+    monkeypatch.setattr(lanes, "refuse_impossible", lambda run, settings: None)
+    monkeypatch.setattr(lanes, "wanted", lambda run, watcher: made if run.lanes == 2 else [])
+    monkeypatch.setattr(lanes, "divide", lambda among, cores: [*among])
+    return made
+
+
+def noisy_but_in_pilots(middle_s):
+    """Lanes whose pilots are alike, and nothing comes of their pairs."""
+    draw = noisy(middle_s)
+    return lambda name: middle_s if name.startswith("pilot") else draw(name)
+
+
+@pytest.fixture
+def gpus(runs, monkeypatch):
+    """The GPU that each run was given, by its folder's name."""
+    found = {}
+
+    def noted(run, settings, *, folder, **more):
+        found[folder.name] = run.env.get("CUDA_VISIBLE_DEVICES")
+        return runs(run, settings, folder=folder, **more)
+
+    monkeypatch.setattr(protocol, "run_settings", noted)
+    return found
+
+
+def test_both_runs_of_a_pair_and_both_pairs_of_a_block_are_in_one_lane(compare, two_lanes, gpus, runs):
+    runs.step_s = dict.fromkeys(("baseline", "candidate"), noisy_but_in_pilots(0.02))
+    comparison = compare(lanes=2, max_pairs=8)
+    assert [pair.lane for pair in comparison.pairs] == [1, 1, 2, 2, 1, 1, 2, 2]
+    for pair in comparison.pairs:
+        ran_on = {gpus[name.rpartition("/")[2]] for name in (pair.baseline_run, pair.candidate_run)}
+        assert ran_on == {two_lanes[pair.lane - 1].gpu}
+    assert [pair.first for pair in comparison.pairs] == schedule.orders(8, 0)
+    # The pilots had the whole machine, but for those that say whether lanes are alike.
+    pilots = {name: gpu for name, gpu in gpus.items() if name.startswith("pilot")}
+    assert pilots == {
+        "pilot-baseline": None, "pilot-candidate": None, "pilot-lane-1": "GPU-1", "pilot-lane-2": "GPU-2",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("slow", ["GPU-1", "GPU-2"])
+def test_what_lanes_say_does_not_depend_on_which_of_them_ends_first(compare, two_lanes, runs, monkeypatch, slow):
+    """A lane is held up until the other has done all that it was given."""
+    values, held = {}, threading.Event()
+
+    def run(spec, settings, *, folder, label, **more):
+        gpu = spec.env.get("CUDA_VISIBLE_DEVICES")
+        if gpu == slow and not folder.name.startswith("pilot"):
+            held.wait(timeout=60)
+        outcome = runs(spec, settings, folder=folder, label=label, **more)
+        if gpu not in (None, slow) and not folder.name.startswith("pilot"):
+            values.setdefault(gpu, []).append(folder.name)
+            if len(values[gpu]) == 2:
+                held.set()
+        return outcome
+
+    monkeypatch.setattr(protocol, "run_settings", run)
+    comparison = compare(lanes=2)
+    assert [pair.lane for pair in comparison.pairs] == [1, 1, 2]
+    assert comparison.verdict == "faster"
+    assert [pair.first for pair in comparison.pairs] == schedule.orders(4, 0)[:3]
+
+
+def test_a_void_pair_is_repeated_in_its_own_lane_and_order(compare, two_lanes, gpus, runs):
+    runs.step_s = dict.fromkeys(("baseline", "candidate"), noisy_but_in_pilots(0.02))
+    runs.instead["001-baseline"] = disturbed
+    comparison = compare(lanes=2, max_pairs=8)
+    assert [pair.lane for pair in comparison.pairs] == [1, 1, 2, 2, 1, 1, 2, 2]
+    assert [pair.first for pair in comparison.pairs] == schedule.orders(8, 0)
+    assert [voided.values.lane for voided in comparison.voided] == [1]
+    assert len({pair.baseline_run for pair in comparison.pairs}) == 8
+
+
+def test_an_arm_that_fails_in_a_lane_is_the_answer_and_nothing_is_left_running(compare, two_lanes, runs):
+    before = threading.active_count()
+    runs.instead["001-candidate"] = raises(CommandFailed("failed", command_exit_code=7))
+    comparison = compare(lanes=2)
+    assert comparison.failed is not None and (comparison.failed.arm, comparison.failed.exit_code) == ("candidate", 7)
+    assert threading.active_count() == before

@@ -10,7 +10,15 @@ import pytest
 
 from dynotune.measure.live import cautions
 from dynotune.measure.live.outcome import Outcome
-from dynotune.measure.live.pilot import LEAST_WINDOW_S, SHORT_WINDOW_S, Steadiness, UntilStep, plan, plan_window
+from dynotune.measure.live.pilot import (
+    LEAST_WINDOW_S,
+    SHORT_WINDOW_S,
+    Steadiness,
+    UntilStep,
+    most_in_a_lane,
+    plan,
+    plan_window,
+)
 from dynotune.measure.live.request import CompareRequest
 from dynotune.measure.live.warmup import MIN_WINDOW_S
 from dynotune.schema.errors import CannotRunHere, UsageError
@@ -205,6 +213,13 @@ def test_a_budget_too_small_for_a_whole_window_shortens_it():
     window, num_pairs = plan(request(budget_s=21), pilots([0.01] * 300), 21.0)
     assert num_pairs == 4
     assert window.window_s < MIN_WINDOW_S
+
+
+def test_lanes_side_by_side_have_time_for_more_pairs():
+    _, num_pairs = plan(request(budget_s=50), pilots([0.01] * 300), 50.0)
+    window, more_pairs = plan(request(budget_s=50), pilots([0.01] * 300), 50.0, num_lanes=2)
+    assert num_pairs < more_pairs <= 2 * num_pairs
+    assert 2 * most_in_a_lane(more_pairs, 2) * window.run_s <= 50
 
 
 def test_a_budget_of_nothing_is_refused_with_one_that_would_do():

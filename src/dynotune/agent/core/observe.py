@@ -33,10 +33,11 @@ def process() -> dict[str, Any]:
 
 
 def memory(torch: Any) -> dict[str, int]:
-    """Peaks so far, in bytes. Reads counters only: nothing waits for the device."""
+    """Peaks so far, in bytes, and how many devices are in use. Reads counters only: nothing waits for the device."""
     peaks = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     if torch is not None and torch.cuda.is_initialized():
-        peaks["peak_device_bytes"] = sum(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count())))
+        of_each = list(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count())))
+        peaks.update(peak_device_bytes=sum(of_each), num_devices=sum(map(bool, of_each)))
     return peaks
 
 

@@ -276,6 +276,7 @@ def _summary(record: Record, launched_s: float) -> Process:
         ],
         peak_rss_bytes=peaks.get("peak_rss_bytes"),
         peak_device_bytes=peaks.get("peak_device_bytes"),
+        num_devices=peaks.get("num_devices"),
         readback=[_readback(entry) for entry in (record.last("readback") or {}).get("settings", [])],
         environment_changes=[document.convert(event, EnvironmentChange) for event in changes],
         out_of_memory=why_memory_ran_out(

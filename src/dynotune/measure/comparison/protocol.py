@@ -13,7 +13,7 @@ from dynotune.launch import new_run_folder
 from dynotune.launch.process import fresh_folder, origin, variants
 from dynotune.measure.comparison import in_process, objective, schedule, summary
 from dynotune.measure.comparison.stats import SequentialResult, judge
-from dynotune.measure.live import cautions, pilot
+from dynotune.measure.live import cautions, lanes, pilot
 from dynotune.measure.live.arm_run import refuse_impossible, run_settings
 from dynotune.measure.live.machine import check, facts_of, machine_lock, refuse_another_machine
 from dynotune.measure.live.outcome import Outcome, refuse_rejected
@@ -51,6 +51,7 @@ def compare(request: CompareRequest, watcher: Watcher) -> Comparison:
     for arm in ARMS:
         refuse_impossible(run, request.arm(arm), facts)
     objective.refuse_impossible(run)
+    lanes.refuse_impossible(run, [*request.candidate, *run.settings])
     reason = in_process.why_not(request)
     if request.in_process == "only" and reason:
         raise UsageError(
@@ -143,11 +144,16 @@ class _Session:
         self._began_s = time.monotonic()
         self._outcomes: list[Outcome] = []
         self._first_steps: dict[ArmName, pilot.FirstStep] = {}
+        self._lanes, self._side = list[lanes.Lane](), lanes.SideBySide()
+        made = [*comparison.pairs, *(one.values for one in comparison.voided if one.values is not None)]
+        num = len(comparison.pairs) + len(comparison.voided)
+        self._numbers = lanes.numbers(num, (pair.baseline_run for pair in made))
 
     def run(self) -> Comparison:
         if _is_over(self._comparison):
             return self._comparison
         try:
+            self._lanes = lanes.wanted(self._request.run, self._watcher)
             if self._comparison.within and self._within():
                 return self._comparison
             self._pairs(self._pilots())
@@ -182,6 +188,9 @@ class _Session:
     def _pilots(self) -> pilot.WindowPlan:
         said = cautions.say_where(self._request.run, self._folder / "pilot", self._watcher)
         outcomes = [self._pilot(arm, f"pilot-{arm}") for arm in ARMS]
+        self._lanes = lanes.alike(
+            self._request.run, self._lanes, outcomes[0], self._side, self._lane_pilot, self._watcher
+        )
         if self._comparison.run_s is not None:
             # Resumed: what was decided holds, whatever these pilots would say. No look is added by resuming.
             return pilot.plan_window(self._request.run, outcomes)
@@ -205,8 +214,12 @@ class _Session:
             step=summary.step(outcomes[0]),
             warnings=[*self._comparison.warnings, *wary],
         )
-        self._watcher.say(summary.cost(self._comparison, window))
+        self._watcher.say(summary.cost(self._comparison, window, len(self._lanes)))
         return window
+
+    def _lane_pilot(self, lane: lanes.Lane) -> Outcome:
+        name, limit = f"pilot-lane-{lane.number}", pilot.limit_s(self._request.run, None)
+        return self._launch("baseline", name, limit, None, lane)
 
     def _pilot(self, arm: ArmName, name: str) -> Outcome:
         self._watcher.running(f"pilot: {arm}")
@@ -220,7 +233,7 @@ class _Session:
         Raises CannotRunHere, UsageError: as `plan`.
         """
         try:
-            return pilot.plan(self._request, outcomes, self._left_s())
+            return pilot.plan(self._request, outcomes, self._left_s(), num_lanes=len(self._lanes))
         except UsageError:
             baseline, candidate = outcomes
             at_best = [
@@ -234,7 +247,7 @@ class _Session:
             outcome if found is None else self._pilot(arm, f"pilot-{arm}-warm")
             for arm, outcome, found in zip(ARMS, outcomes, at_best, strict=True)
         ]
-        return pilot.plan(self._request, warm, self._left_s(), cold_kept=1.0)
+        return pilot.plan(self._request, warm, self._left_s(), cold_kept=1.0, num_lanes=len(self._lanes))
 
     def _would_do_warm(self, outcomes: list[Outcome], at_best: list[Outcome | None]) -> bool:
         """Whether the budget may do if what pilots compiled and read lies in caches, their runs once more included."""
@@ -248,19 +261,21 @@ class _Session:
         )
         warm = [found or outcome for outcome, found in zip(outcomes, at_best, strict=True)]
         try:
-            pilot.plan(self._request, warm, left_s - once_more_s, cold_kept=0.0)
+            pilot.plan(self._request, warm, left_s - once_more_s, cold_kept=0.0, num_lanes=len(self._lanes))
         except UsageError:
             return False
         return True
 
-    def _launch(self, arm: ArmName, name: str, limit: float, window: pilot.WindowPlan | None) -> Outcome:
+    def _launch(
+        self, arm: ArmName, name: str, limit: float, window: pilot.WindowPlan | None, lane: lanes.Lane = lanes.WHOLE
+    ) -> Outcome:
         folder = fresh_folder(self._folder / name)
         try:
             outcome = run_settings(
-                self._request.run,
+                lane.of(self._request.run),
                 self._request.arm(arm),
                 label=f"a run of the {arm}",
-                cache_folder=self._folder / "caches" / arm,
+                cache_folder=lane.cache_folder(self._folder / "caches" / arm, self._request.run),
                 folder=folder,
                 purpose="pilot" if window is None else "measured",
                 facts=self._comparison.facts,
@@ -270,44 +285,61 @@ class _Session:
                 enough=self._first_steps[arm]
                 if window
                 else pilot.UntilStep(pilot.Steadiness(self._request.run), self._watcher.say),
+                go_on=self._side.go_on,
             )
         except CommandFailed as error:
             raise _ArmFailed(FailedArm(arm, error.command_exit_code, list(error.last_lines), str(folder))) from error
         refuse_rejected(outcome, f"in the {arm}")
-        self._outcomes.append(outcome.without_steps)
-        self._update(
-            readback=summary.merged_readback(self._comparison, outcome, arm),
-            set_by=summary.changes_by_program(self._comparison, outcome),
-        )
+        with self._side.lock:
+            self._outcomes.append(outcome.without_steps)
+            self._update(
+                readback=summary.merged_readback(self._comparison, outcome, arm),
+                set_by=summary.changes_by_program(self._comparison, outcome),
+            )
         return outcome
 
     # Pairs
 
     def _pairs(self, window: pilot.WindowPlan) -> None:
-        limit = pilot.limit_s(self._request.run, window.run_s)
-        while not (judgement := self._judge()).finished:
-            valid, left_s = len(self._comparison.pairs), self._left_s()
-            if left_s is not None and left_s < 2 * window.run_s and valid:
-                judgement = self._judge(ended=True)
-                break
-            order = schedule.orders(self._comparison.max_pairs, self._comparison.run.seed or 0)
-            told = words.so_far(judgement.speedup, judgement.ci, self._left_s())
-            self._pair(valid + len(self._comparison.voided) + 1, order[valid], window, limit, told)
+        order = schedule.orders(self._comparison.max_pairs, self._comparison.run.seed or 0)
+        told = ""
+        in_order = lanes.InOrder(
+            self._side, self._lanes, lambda lane, pair: self._pair(lane, next(self._numbers), order[pair], window, told)
+        )
+        with self._side:
+            while not (judgement := self._judge()).finished:
+                left_s = self._left_s()
+                told = words.so_far(judgement.speedup, judgement.ci, left_s)
+                most = math.inf if left_s is None else left_s // (2 * window.run_s)
+                pair = in_order.take(len(self._comparison.pairs), len(order), most)
+                if pair is None:
+                    judgement = self._judge(ended=True)
+                    break
+                with self._side.lock:
+                    self._take(pair)
         self._comparison = judgement.conclude(self._comparison)
         self._summarise()
 
-    def _pair(self, number: int, first: ArmName, window: pilot.WindowPlan, limit: float, so_far: str) -> None:
+    def _pair(
+        self, lane: lanes.Lane, number: int, first: ArmName, window: pilot.WindowPlan, so_far: str
+    ) -> Pair | Voided:
+        limit = pilot.limit_s(self._request.run, window.run_s)
         values: dict[ArmName, float] = {}
         runs: dict[ArmName, Outcome] = {}
         for arm in ARMS if first == ARMS[0] else ARMS[::-1]:
-            self._watcher.running_arm(arm, pair=number, max_pairs=self._comparison.max_pairs, so_far=so_far)
-            runs[arm] = self._launch(arm, f"{number:03d}-{arm}", limit, window)
+            with self._side.lock:
+                self._watcher.running_arm(arm, pair=number, max_pairs=self._comparison.max_pairs, so_far=so_far)
+            runs[arm] = self._launch(arm, f"{number:03d}-{arm}", limit, window, lane)
             values[arm] = objective.value(runs[arm], self._request.run.objective, self._comparison.unit)
-        pair = Pair(first, values["baseline"], values["candidate"], runs["baseline"].run.id, runs["candidate"].run.id)
-        if reasons := objective.void_reasons(self._request.run.objective, runs):
-            voided = Voided(number, "; ".join(reasons), pair)
-            self._update(voided=[*self._comparison.voided, voided])
-            self._watcher.voided(voided)
+        ids = runs["baseline"].run.id, runs["candidate"].run.id
+        pair = Pair(first, values["baseline"], values["candidate"], *ids, lane.number)
+        reasons = objective.void_reasons(self._request.run.objective, runs)
+        return Voided(number, "; ".join(reasons), pair) if reasons else pair
+
+    def _take(self, pair: Pair | Voided) -> None:
+        if isinstance(pair, Voided):
+            self._update(voided=[*self._comparison.voided, pair])
+            self._watcher.voided(pair)
         else:
             self._update(pairs=[*self._comparison.pairs, pair])
             done = self._comparison
@@ -355,16 +387,17 @@ class _Session:
         return self._request.budget_s - (time.monotonic() - self._began_s)
 
     def _update(self, **changes: object) -> None:
-        self._keep(msgspec.structs.replace(self._comparison, **changes))
+        with self._side.lock:
+            self._keep(msgspec.structs.replace(self._comparison, **changes))
 
     def _keep(self, comparison: Comparison) -> None:
         self._comparison = comparison
         document.write(self._folder / FILE, comparison)
 
 
-class _ArmFailed(Exception):
+class _ArmFailed(DynotuneError):
     """The command of one arm failed: that is the comparison's answer."""
 
     def __init__(self, arm: FailedArm) -> None:
-        super().__init__(arm)
+        super().__init__(f"the {arm.arm} failed with exit code {arm.exit_code}, see {arm.run}.")
         self.arm = arm

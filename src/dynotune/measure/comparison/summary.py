@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from dynotune.measure.live.outcome import Outcome
-from dynotune.measure.live.pilot import WindowPlan
+from dynotune.measure.live.pilot import WindowPlan, most_in_a_lane
 from dynotune.schema import document
 from dynotune.schema.comparison import ArmName, ArmSummary, Comparison
 from dynotune.schema.errors import StatisticsError
@@ -179,14 +179,15 @@ def changes_by_program(comparison: Comparison, outcome: Outcome) -> list[Environ
     return list(known.values())
 
 
-def cost(comparison: Comparison, window: WindowPlan) -> str:
-    most_s = 2 * comparison.max_pairs * window.run_s
+def cost(comparison: Comparison, window: WindowPlan, num_lanes: int = 1) -> str:
+    most_s = 2 * most_in_a_lane(comparison.max_pairs, num_lanes) * window.run_s
     each = "Each run ends with its first steps"
     if window.num_steps:
         epochs = f" ({window.whole_epochs} whole epochs)" if window.whole_epochs else ""
         each = f"Each run: {window.warmup_steps} steps of warm-up, then {window.num_steps} timed as a whole{epochs}"
     return (
-        f"{each}; about {window.run_s:.0f} s. At most {comparison.max_pairs} pairs, {most_s / 60:.1f} min; "
+        f"{each}; about {window.run_s:.0f} s. At most {comparison.max_pairs} pairs"
+        f"{f' in {num_lanes} lanes' if num_lanes > 1 else ''}, {most_s / 60:.1f} min; "
         "fewer when it is clear, more where some are void."
     )
 

@@ -2,7 +2,7 @@
 
 `TaskRunner` keeps a live run and gives it tasks, `arm_run` runs an arm as fresh processes, `pilot` plans a window from
 a first run, `placement` puts a task where all ranks can take it up, `recording` records traces, `switching` compares
-arms within the live run. `machine_lock` waits until no other dynotune measures.
+arms within the live run, `lanes` puts fresh runs side by side. `machine_lock` waits until no other dynotune measures.
 
 A live run calls `launch` for the process tree and its records, and `probe` for samples beside it. Verdicts on two
 arms are made in `measure.comparison`.
@@ -39,6 +39,7 @@ __all__ = [
     "checked_facts",
     "compiles",
     "facts_of",
+    "lanes",
     "limit_s",
     "machine_lock",
     "pilot",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dynotune.launch.caches import contents
@@ -36,6 +36,7 @@ def run_settings(
     window_steps: int | None = None,
     enough: Enough = lambda records: False,
     results: CheckResults | None = None,
+    go_on: Callable[[], object] = lambda: None,
 ) -> Outcome:
     """Run the command under `settings` in `folder`, which exists, until its window is complete or `enough(records)`.
 
@@ -45,6 +46,7 @@ def run_settings(
         limit_s: for the whole run.
         warmup_steps, window_steps: the window to time; None for a run without one, such as a pilot.
         results: what is noted of the program's results.
+        go_on: called again and again while it runs; what it raises ends the run.
 
     Raises:
         CommandFailed: the command ended with an error before that.
@@ -72,7 +74,12 @@ def run_settings(
         samples=purpose == "measured",
         run_to_end=run.run_to_end and results is None,
     )
-    outcome = run_once(launch, folder=folder, limit_s=limit_s, enough=enough)
+
+    def is_enough(records: list[Record]) -> bool:
+        go_on()
+        return enough(records)
+
+    outcome = run_once(launch, folder=folder, limit_s=limit_s, enough=is_enough)
     complete = outcome.records if launch.window is None else _has_window(outcome.all_records)
     if outcome.run.ended_by == "window" or (outcome.run.exit_code == 0 and complete):
         return outcome

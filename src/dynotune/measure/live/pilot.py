@@ -173,8 +173,23 @@ def steady_steps(record: Record) -> int | None:
     return steady_from(record.step_s, events=events)
 
 
+def lane_of(pair: int, num_lanes: int) -> int:
+    """Return the index of the lane that has the pair, counted from 0: both pairs of a block have the same."""
+    return pair // 2 % num_lanes
+
+
+def most_in_a_lane(num_pairs: int, num_lanes: int) -> int:
+    """Return how many of the pairs the first lane has, which has most: so long they take together."""
+    return sum(lane_of(pair, num_lanes) == 0 for pair in range(num_pairs))
+
+
 def plan(
-    request: CompareRequest, pilots: Sequence[Outcome], left_s: float | None, *, cold_kept: float | None = None
+    request: CompareRequest,
+    pilots: Sequence[Outcome],
+    left_s: float | None,
+    *,
+    cold_kept: float | None = None,
+    num_lanes: int = 1,
 ) -> tuple[WindowPlan, int]:
     """The window, and the most pairs: as asked, or the even number below it that the time left affords.
 
@@ -201,15 +216,16 @@ def plan(
     for least in (max(enough, floor), max(few, floor)):
         for num_pairs in numbers:
             try:
-                window = plan_window(request.run, pilots, num_runs=2 * num_pairs, budget_s=left_s, cold_kept=cold_kept)
+                num_runs = 2 * most_in_a_lane(num_pairs, num_lanes)
+                window = plan_window(request.run, pilots, num_runs=num_runs, budget_s=left_s, cold_kept=cold_kept)
             except UsageError:
                 continue
-            if window.num_steps >= least and 2 * num_pairs * window.run_s <= left_s:
+            if window.num_steps >= least and num_runs * window.run_s <= left_s:
                 return window, num_pairs
     raise UsageError(
         f"The budget does not afford {fewest} pairs, the fewest that can tell anything; {left_s:.0f} s of it are left.",
         hint=f"A pair takes about {2 * whole.run_s:.0f} s here: give at least "
-        f"--budget {math.ceil(2 * fewest * whole.run_s + request.budget_s - left_s)}s."
+        f"--budget {math.ceil(2 * most_in_a_lane(fewest, num_lanes) * whole.run_s + request.budget_s - left_s)}s."
         if request.budget_s is not None
         else "",
     )
@@ -247,7 +263,7 @@ def plan_window(
     if most is not None:
         _refuse_too_few(run, most, warmup, is_cut_off=any(record.last("exit") is None for record in records))
     start_s = max(_start_s(pilot, warmup, cold_kept) for pilot in pilots[:num_telling])
-    steady = [_steps_from(warmup, r) for r in records]
+    steady = [steps_from(warmup, r) for r in records]
     # A window may be shorter than an epoch, and hold no begin of one: then all steps together tell more.
     step_s = max(*map(_timed_step_s, records), *(statistics.fmean(times) for times in steady if times))
     num_steps, whole_epochs = run.window_steps, 0
@@ -277,7 +293,7 @@ def plan_window(
     )
 
 
-def _steps_from(warmup: int, record: Record) -> list[float]:
+def steps_from(warmup: int, record: Record) -> list[float]:
     """Times of the steps from there on, or of the last ones where there are few; none from the end of a window on.
 
     There the device was waited for, and then the host runs ahead of it: its steps say nothing for a while.

@@ -45,7 +45,7 @@ def steady_from(step_s: Sequence[float], *, events: Sequence[int] = ()) -> int |
     """
     _refuse_non_durations(step_s)
     first = max(events, default=-1) + 1
-    means = _batch_means(step_s[first:])
+    means = batch_means(step_s[first:])
     if len(means) < MIN_BATCHES:
         return None
     # The last third is always kept: a few batches that agree by luck would pass for a steady state.
@@ -127,7 +127,7 @@ def window_length(
 
 def _best_length(runs: Sequence[Sequence[float]], start_s: float) -> int:
     mean_s = _mean_step_s(runs)
-    batches = [_batch_means(run) for run in runs]
+    batches = [batch_means(run) for run in runs]
     # Of a single step's contribution to a long mean: a batch of b steps has a b-th of it.
     within = BATCH_STEPS * math.fsum(map(_variance, batches)) / len(runs)
     prior = (PRIOR_BETWEEN_RUNS * mean_s) ** 2
@@ -151,7 +151,7 @@ def _mean_step_s(runs: Sequence[Sequence[float]]) -> float:
     return mean_s
 
 
-def _batch_means(step_s: Sequence[float]) -> list[float]:
+def batch_means(step_s: Sequence[float]) -> list[float]:
     """Means of whole batches of 5; steps left over at the end are left out."""
     whole = len(step_s) - len(step_s) % BATCH_STEPS
     return [math.fsum(step_s[at : at + BATCH_STEPS]) / BATCH_STEPS for at in range(0, whole, BATCH_STEPS)]

@@ -31,6 +31,15 @@ def usable_cpus() -> list[int]:
     return sorted(os.sched_getaffinity(0))
 
 
+def cores(cpus: Collection[int], root: Path = Path("/")) -> list[list[int]]:
+    """`cpus` by the core whose threads they are; each by itself where /sys does not say."""
+    of_core: dict[str, list[int]] = {}
+    for cpu in sorted(cpus):
+        siblings = kernel_files.read(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        of_core.setdefault(siblings or f"only {cpu}", []).append(cpu)
+    return list(of_core.values())
+
+
 @or_unknown()
 def num_cores(num_cpus: int, quota: float | Unknown | None) -> int:
     """Whole cores that may be used at once: those of the affinity, cut down to the quota, at least one."""

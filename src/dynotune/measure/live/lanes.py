@@ -1,0 +1,296 @@
+"""Lanes: fresh runs of a single-GPU program side by side, each on a GPU and cores of its own.
+
+A lane is a GPU, named by its UUID, with its share of the cores, those near it first; without a GPU, a share of the
+cores alone. A pair of runs stays in one lane, and so does a block of two pairs, ABBA or BAAB. How fast a lane is
+cancels in the ratio within a pair, and what it does to the second run of a pair cancels within a block. So lanes enter
+as blocks, need no weights, and may differ in speed without a wrong verdict.
+
+A lane in which steps take longer than on the whole machine is left out all the same: the program has too few cores
+there, waits for a disk that lanes share, or has a worse GPU. What a setting does there says little to the user. If
+fewer than two lanes are left, half as many share the machine, and at last there is one.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import os
+import statistics
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+from dynotune import probe
+from dynotune.measure.live.live_run import num_ranks
+from dynotune.measure.live.outcome import Outcome
+from dynotune.measure.live.pilot import lane_of, steady_steps, steps_from
+from dynotune.measure.live.request import Watcher
+from dynotune.measure.live.warmup import PRIOR_BETWEEN_RUNS, batch_means
+from dynotune.schema.errors import DynotuneError, UsageError
+from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.run import RunSpec
+from dynotune.schema.setting import Setting
+
+T = TypeVar("T")
+
+AUTO = 0
+"""`RunSpec.lanes`: as many as there are idle GPUs of one kind."""
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+BUSY = 0.1
+"""Of a GPU's time, or of its memory: if more is in use before anything of ours runs, another program has the GPU."""
+SURE = 3.0
+"""Standard errors by which a lane must be slower: with fewer, one of eight lanes that are alike would often be."""
+
+
+class Lane(NamedTuple):
+    """A GPU as `CUDA_VISIBLE_DEVICES` names it, empty without one, and cores, that one run at a time has.
+
+    `number` counts from 1. Before the cores are shared out, `cpus` are those near the GPU.
+    """
+
+    number: int = 0
+    gpu: str = ""
+    cpus: frozenset[int] = frozenset()
+
+    def of(self, run: RunSpec) -> RunSpec:
+        """Return the run as it is in this lane; its cores are those of the thread that starts it."""
+        return replace(run, env=run.env | {VISIBLE: self.gpu}) if self.gpu else run
+
+    def cache_folder(self, folder: Path, run: RunSpec) -> Path:
+        """Return `folder`, which lanes share like ranks do; cold caches are emptied, so there each lane has its own."""
+        return folder / f"lane-{self.number}" if self.number and run.caches == "cold" else folder
+
+
+WHOLE = Lane()
+"""The machine as it is: one run has all of it, and runs go one after another."""
+
+
+def refuse_impossible(run: RunSpec, settings: Iterable[Setting]) -> None:
+    """Find out before anything runs which lanes cannot be. `settings`: of all arms.
+
+    Raises UsageError: there are fewer GPUs or cores, or runs must not go side by side.
+    """
+    if run.lanes == 1:
+        return
+    gpus, why = probe.nvml.visible_gpus(run.env), ""
+    if run.objective == "time-to-first-step":
+        why = "Starts are not timed side by side: they read the same disk."
+    elif any(one.knob == f"env.{VISIBLE}" for one in settings):
+        why = f"A setting of {VISIBLE} chooses the GPU, as lanes do."
+    elif isinstance(gpus, Unknown):
+        why = f"Which GPUs the command sees is not known: {gpus.reason}."
+    elif run.lanes > (num := len(gpus or probe.host.usable_cpus())):
+        why = f"The command sees {num} {'GPUs' if gpus else 'cores'}, too few for {run.lanes} lanes."
+    if why:
+        raise UsageError(why, hint="Leave --lanes out, or ask for fewer.")
+
+
+def wanted(run: RunSpec, watcher: Watcher) -> list[Lane]:
+    """Return as many lanes as are asked for at most, with the cores near them; none to run one after another.
+
+    To be asked before anything of ours runs: a GPU that is busy then is left out.
+    """
+    if run.lanes == 1:
+        return []
+    facts = probe.gpu.facts(run.env)
+    if not (num := facts["gpu.count"]) or not isinstance(num, int):
+        return [Lane()] * run.lanes
+    return idle(facts, num, run.env.get(VISIBLE, ""), watcher)[: run.lanes or None]
+
+
+def idle(facts: Facts, num: int, visible: str, watcher: Watcher) -> list[Lane]:
+    """Return those of `num` GPUs that are idle, if they are of the kind of the first one that is.
+
+    `facts`: as `probe.gpu.facts`. `visible`: the user's own `CUDA_VISIBLE_DEVICES`, whose words name what has no UUID.
+    """
+    found: list[Lane] = []
+    kinds: set[tuple[object, object]] = set()
+    names = visible.split(",") if visible else [*map(str, range(num))]
+    for place, name in enumerate(names[:num]):
+        prefix = f"gpu{place or ''}."
+        known: dict[str, Any] = {
+            key.removeprefix(prefix): value for key, value in facts.items() if not isinstance(value, Unknown)
+        }
+        kind = known.get("name"), known.get("memory_bytes", math.inf)
+        used = max(known.get("utilisation_percent", 0) / 100, known.get("memory_used_bytes", 0) / kind[1])
+        if used >= BUSY or kind not in (kinds or {kind}):
+            why = "another program uses it" if used >= BUSY else f"it is of another kind, {kind[0]}"
+            watcher.say(f"GPU {name} is left out: {why}.")
+            continue
+        kinds.add(kind)
+        found.append(Lane(0, known.get("uuid", name), frozenset(known.get("cpu_affinity", ()))))
+    return found
+
+
+def divide(among: Sequence[Lane], cores: Sequence[list[int]]) -> list[Lane]:
+    """Share the cores out, as many a lane: in turns, the cores near its GPU before others.
+
+    `cores`: the logical processors of each, which stay together unless there are fewer cores than lanes.
+    """
+    left = [*cores] if len(cores) >= len(among) else [[cpu] for core in cores for cpu in core]
+    share = len(left) // len(among)
+    taken: list[list[list[int]]] = [[] for _ in among]
+    for only_near, _ in itertools.product((True, False), range(share)):
+        for mine, lane in zip(taken, among, strict=True):
+            core = next((core for core in left if not only_near or lane.cpus.issuperset(core)), None)
+            if core is not None and len(mine) < share:
+                left.remove(core)
+                mine.append(core)
+    return [Lane(at + 1, lane.gpu, frozenset(itertools.chain(*taken[at]))) for at, lane in enumerate(among)]
+
+
+# Runs in lanes
+
+
+class Stopped(Exception):
+    """Nobody waits for this run any more."""
+
+
+class SideBySide(AbstractContextManager["SideBySide"]):
+    """A thread a lane. Leaving the `with` block ends what runs; after that it can be used again.
+
+    The kernel keeps the affinity of each thread, and whatever a thread starts inherits it: the command, and the sampler
+    that looks at its cores. So the work of other lanes does not pass for interference.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        """Of what several runs write to."""
+        self._threads: dict[Lane, ThreadPoolExecutor] = {}
+        self._is_over = threading.Event()
+
+    def begin(self, lane: Lane, job: Callable[[], T]) -> Future[T]:
+        """Do the job once what the lane was given before is done; now, if it has the whole machine."""
+        if lane == WHOLE:
+            done = Future[T]()
+            done.set_result(job())
+            return done
+        if lane not in self._threads:
+            self._threads[lane] = ThreadPoolExecutor(1, initializer=os.sched_setaffinity, initargs=(0, lane.cpus))
+        return self._threads[lane].submit(job)
+
+    def go_on(self) -> None:
+        """Called again and again while a run goes on. Raises Stopped: nobody waits for it any more."""
+        if self._is_over.is_set():
+            raise Stopped
+
+    def __exit__(self, *error: object) -> None:
+        self._is_over.set()
+        while self._threads:
+            self._threads.popitem()[1].shutdown(cancel_futures=True)
+        self._is_over.clear()
+
+
+class InOrder(Generic[T]):
+    """Pairs that are begun ahead, each in the lane of its block, and taken in the order in which they were drawn.
+
+    How soon a pair ends depends on what it measures. Were the first to end taken first, a look would judge the quick
+    ones among those begun, and the test would stop on a selection.
+
+    `job`: makes the pair of this number, counted from 0, in this lane.
+    """
+
+    def __init__(self, side: SideBySide, among: Sequence[Lane], job: Callable[[Lane, int], T]) -> None:
+        self._side, self._lanes, self._job = side, among, job
+        self._begun: dict[int, Future[T]] = {}
+
+    def take(self, pair: int, num_pairs: int, most: float = math.inf) -> T | None:
+        """Wait for a pair, made anew if it was taken before; None if there is no time for it.
+
+        Args:
+            num_pairs: none from this one on is begun.
+            most: pairs that a lane can make in the time left. However long it takes, one pair is made.
+        """
+        num = len(self._lanes)
+        # One lane has a pair at a time. Several are given the next one while one runs, so that no lane waits.
+        for ahead in range(pair, min(pair + 2 * num - 1, num_pairs)):
+            at = lane_of(ahead, num)
+            has_time = sum(lane_of(other, num) == at for other in self._begun) < most
+            if ahead not in self._begun and (has_time or ahead == pair == 0):
+                job = functools.partial(self._job, self._lanes[at], ahead)
+                self._begun[ahead] = self._side.begin(self._lanes[at], job)
+        begun = self._begun.pop(pair, None)
+        return None if begun is None else begun.result()
+
+
+def numbers(num: int, runs: Iterable[str]) -> Iterator[int]:
+    """Count on from `num`, and past what the run folders are numbered by: lanes do not end in that order."""
+    known = (run.rpartition("/")[2].partition("-")[0] for run in runs)
+    return itertools.count(1 + max([num, *(int(number) for number in known if number.isdecimal())]))
+
+
+# Whether lanes are alike
+
+
+def alike(
+    run: RunSpec,
+    among: Sequence[Lane],
+    alone: Outcome,
+    side: SideBySide,
+    launch: Callable[[Lane], Outcome],
+    watcher: Watcher,
+) -> list[Lane]:
+    """Return those lanes in which steps take no longer than on the whole machine; if these are not several, `WHOLE`.
+
+    `alone`: a pilot of the command that had the whole machine. `launch`: runs such a pilot in a lane.
+
+    Raises UsageError: the program uses several GPUs itself, and lanes were asked for by number.
+    """
+    num = max([num_ranks(alone.records), *(process.num_devices or 0 for process in alone.run.processes)])
+    if among and num > 1:
+        why = f"Lanes are for a program of one GPU, and this one has {num} ranks or GPUs."
+        if run.lanes != AUTO:
+            raise UsageError(why, hint="Leave --lanes out.")
+        watcher.say(why)
+        among = []
+    while len(among) > 1:
+        watcher.running(f"the command in {len(among)} lanes at once")
+        made = divide(among, probe.host.cores(probe.host.usable_cpus()))
+        pilots = {}
+        with side:
+            begun = {lane: side.begin(lane, functools.partial(launch, lane)) for lane in made}
+            for lane, future in begun.items():
+                try:
+                    pilots[lane] = future.result()
+                except DynotuneError as error:
+                    watcher.say(f"Lane {lane.number} is left out: {error.message}")
+        slow = slower(alone, pilots)
+        for lane, share in slow.items():
+            watcher.say(f"Lane {lane.number} is left out: steps take {share:.0%} longer there.")
+        if len(found := [lane for lane in pilots if lane not in slow]) > 1:
+            watcher.say(f"Fresh runs go side by side in {len(found)} lanes.")
+            return found
+        among = among[: len(among) // 2]
+    if run.lanes != 1:
+        watcher.say("Runs go one after another.")
+    return [WHOLE]
+
+
+def slower(alone: Outcome, together: Mapping[Lane, Outcome]) -> dict[Lane, float]:
+    """By how much a lane is slower than the fastest of all, as a share, of lanes where that is no noise.
+
+    `alone` may be slower than all lanes, as the first run of all reads a cold disk.
+    """
+    paces = {lane: _pace(outcome) for lane, outcome in {WHOLE: alone, **together}.items()}
+    best, best_se = min(paces.values())
+    found = {}
+    for lane in together:
+        log, se = paces[lane]
+        # Two runs of one lane differ as well, by what a single pilot cannot tell.
+        if log - best > SURE * math.sqrt(se**2 + best_se**2 + 2 * PRIOR_BETWEEN_RUNS**2):
+            found[lane] = math.expm1(log - best)
+    return found
+
+
+def _pace(outcome: Outcome) -> tuple[float, float]:
+    """Logarithm of the time of a steady step, and its standard error; infinite where the steps are too few for one."""
+    record = outcome.records[0]
+    times = steps_from(steady_steps(record) or len(record.steps) // 2, record)
+    means, mean = batch_means(times), statistics.fmean(times)
+    return math.log(mean), statistics.stdev(means) / math.sqrt(len(means)) / mean if len(means) > 1 else math.inf

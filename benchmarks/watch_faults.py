@@ -30,7 +30,7 @@ from hardware import describe
 
 PROGRAM = str(Path(__file__).parent / "programs" / "watched.py")
 CLEAN_S, LIMIT_S, FIRST_STEP_S = 60.0, 15.0, 180.0
-STEPS_PER_S, FULL_S = 45, 400
+STEPS_PER_S, FULL_S = 45, 100
 HOG = "import torch\na = torch.randn(8192, 8192, device='cuda')\nwhile True:\n    a @ a\n    torch.cuda.synchronize()"
 
 View = dict[str, Any]

@@ -53,7 +53,7 @@ def train(rank: int, args: argparse.Namespace) -> None:
         net = nn.parallel.DistributedDataParallel(net)
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
     kept: list[bytes] = []
-    begun_s, blocks, num = time.perf_counter(), [], 0
+    begun_s, blocks, ends_s, num = time.perf_counter(), [], [], 0
     loader = DataLoader(Rows(args.control, rank), batch_size=args.batch, num_workers=args.workers)
     block_s = time.perf_counter()
     for batch in loader:
@@ -68,6 +68,7 @@ def train(rank: int, args: argparse.Namespace) -> None:
                 now_s = time.perf_counter()
                 blocks.append((now_s - block_s) / args.block)
                 block_s = now_s
+                ends_s.append(now_s)
                 if now_s - begun_s > args.seconds:
                     break
             continue
@@ -82,7 +83,8 @@ def train(rank: int, args: argparse.Namespace) -> None:
         if "end" in now:
             os._exit(0)
     if args.seconds:
-        print(json.dumps({"step_s": statistics.median(blocks[len(blocks) // 3 :]), "num_steps": num}))
+        found = {"step_s": statistics.median(blocks[len(blocks) // 3 :]), "num_steps": num}
+        print(json.dumps(found | ({"blocks": list(zip(ends_s, blocks, strict=True))} if args.blocks else {})))
 
 
 def main() -> None:
@@ -95,6 +97,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--block", type=int, default=50)
+    parser.add_argument("--blocks", action="store_true", help="tell when each block ended, and its step")
     parser.add_argument("--seconds", type=float, default=0.0)
     args = parser.parse_args()
     if args.ranks == 1:

@@ -126,7 +126,8 @@ def unpack(
         folders, left_out = _folders(manifest, places)
         _refuse_size(manifest, folders, name, most_bytes)
         staged = {cache: _staging(cache, folder, stack) for cache, folder in folders.items()}
-        with may_fail("write the files of the pack", OTHER_FOLDER, left="Nothing of them was put in place."), _whole(name):
+        left = "Nothing of them was put in place."
+        with may_fail("write the files of the pack", OTHER_FOLDER, left=left), _whole(name):
             _extract(archive, manifest, staged, name)
             _refuse_more(stream, name)
         for cache, folder in staged.items():

@@ -44,9 +44,7 @@ def sample(time_s, rate=WHY, *, comparable=True):
         nvml_index=3, utilisation_percent=99, memory_used_bytes=1, sm_clock_mhz=1980, power_w=650.0, clock_reasons=0,
         processes=processes, pcie_rx_bytes_per_s=rate,
     )  # fmt: skip
-    return Sample(
-        time_s=time_s, cores=WHY, tree=WHY, own_cpu_s=0.0, quota=None, swap=WHY, gpus=[gpu], pids_comparable=comparable
-    )
+    return Sample(time_s=time_s, cores=WHY, tree=WHY, own_cpu_s=0.0, quota=None, gpus=[gpu], pids_comparable=comparable)
 
 
 def test_others_on_a_gpu_are_those_that_run_kernels_where_process_ids_are_comparable(follower):

@@ -100,6 +100,10 @@ class Rule:
         """Settings that the rule may offer: `knob=value`, or `knob` alone if the rule computes the value."""
         return tuple(map(str, self.offers))
 
+    def declares(self, setting: Setting) -> bool:
+        """Tell whether `setting` is among the declared candidates."""
+        return setting.knob in self.offers or setting in self.offers
+
     def __call__(self, view: ObservationView) -> Iterator[Finding]:
         """Judge. Raises Missing: a fact that the rule needs is not known."""
         if not self.on_cuda or view.uses_cuda:

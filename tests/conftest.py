@@ -24,6 +24,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+# pytest rewrites each test module for its assertions, which takes half a minute in all. The next process reads what was
+# kept, also where PYTHONDONTWRITEBYTECODE is set. Of programs that tests start, that variable still decides.
+sys.dont_write_bytecode = False
 
 # Names the interpreter that programs under test are run by; the interpreter of the tests if it is unset.
 TARGET = "DYNOTUNE_TEST_PYTHON"

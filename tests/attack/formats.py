@@ -30,7 +30,7 @@ from dynotune.launch.caches import unpack as unpacking
 from dynotune.launch.caches.contents import Place
 from dynotune.launch.records.batch_costs import with_loading
 from dynotune.launch.records.process_state import failed_parts, state_of_process
-from dynotune.launch.records.record import Records, read_back, spent, summarise
+from dynotune.launch.records.record import Records, read_back, summarise
 from dynotune.measure.checks import guard
 from dynotune.measure.startup import phases
 from dynotune.probe.sources.samples import Sample, SamplesFile, read_samples
@@ -272,7 +272,7 @@ def _samples(folder: Path) -> None:
     file = SamplesFile(folder / "samples.jsonl")
     with closing(file):
         for number in range(3):
-            unknown = {name: Unknown("x") for name in ("cores", "tree", "quota", "swap")}
+            unknown = {name: Unknown("x") for name in ("cores", "tree", "quota")}
             file.append(Sample(time_s=1.0 * number, own_cpu_s=0.1, **unknown))
 
 
@@ -330,7 +330,7 @@ def _read_record(path: Path) -> None:
     records = Records(path.parent).update()
     processes = [summarise(record, 1.0) for record in records]
     read_back(processes)
-    document.encode([spent(records, 1.0, 13.0), processes])
+    document.encode(processes)
     for record in records:
         failed_parts(record)
         phases.phases(record, 1.0, 13.0)

@@ -140,12 +140,6 @@ def test_a_severity_that_does_not_exist_is_refused_before_anything_is_asked(caps
     assert "high, medium or low" in err
 
 
-def test_about_a_word_asks_no_machine(capsys, monkeypatch):
-    monkeypatch.setattr(subcommand, "_facts", lambda python, command: pytest.fail("the machine was asked"))
-    out, _ = doctor(capsys, "--about", "vm.dirty_ratio")
-    assert "It does nothing for reading." in out
-
-
 def test_a_setting_that_does_not_do_what_people_say_is_mentioned_unasked(capsys, machine):
     machine({"host.dirty_ratio": 5})
     out, _ = doctor(capsys)

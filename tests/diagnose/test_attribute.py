@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynotune.diagnose.attribute import PART_OF, attribute
+from dynotune.diagnose.attribute import PART_OF, Parts, attribute, plain_parts
 from dynotune.diagnose.live_diagnosis import attributed
-from dynotune.diagnose.parts import Parts, plain_parts
 from dynotune.schema.attribution import Attribution
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import ProcessState, Timing

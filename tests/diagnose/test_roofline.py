@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynotune.diagnose.peaks import Peaks, peaks
-from dynotune.diagnose.roofline import find_roofline, in_types, judged
+from dynotune.diagnose.roofline import Peaks, find_roofline, in_types, judged, peaks
 from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema.diagnosis import Roofline
 from dynotune.schema.facts import Unknown

@@ -47,9 +47,7 @@ def sample(time_s, rate=WHY, *, comparable=True, ours=True, idle=()):
         )
         for index in (3, *idle)
     ]  # fmt: skip
-    return Sample(
-        time_s=time_s, cores=WHY, tree=WHY, own_cpu_s=0.0, quota=None, swap=WHY, gpus=gpus, pids_comparable=comparable
-    )
+    return Sample(time_s=time_s, cores=WHY, tree=WHY, own_cpu_s=0.0, quota=None, gpus=gpus, pids_comparable=comparable)
 
 
 def test_others_on_a_gpu_are_those_that_run_kernels_where_process_ids_are_comparable(follower):

@@ -1,13 +1,13 @@
 """Advice as data and small programs, and what comes of testing it on this machine.
 
-`ledger` reads the claims, `running` tests one and judges its evidence, `bundles` keeps evidence.
+`running` tests a claim and judges its evidence, `bundles` reads the claims and keeps evidence.
 `programs/` runs in the user's interpreter: it stands alone and is never imported. How two arms are compared is
 `measure`'s; `doctor` finds claims by word, by finding, and by their traces on a machine.
 """
 
 from typing import TYPE_CHECKING
 
-from dynotune.claims.ledger import all_claims, named
+from dynotune.claims.bundles import all_claims, named
 from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:

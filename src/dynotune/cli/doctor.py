@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dynotune.cli import answers
-from dynotune.cli.explain import show
 from dynotune.cli.options import FailOnSeverity, Json, Python, check_json, environment
 from dynotune.schema.diagnosis import Difference, Examination
 from dynotune.schema.errors import UsageError
@@ -37,8 +36,6 @@ dynotune doctor
 dynotune doctor --json here.json -- python train.py
 
 dynotune doctor --baseline there.json
-
-dynotune doctor --about vm.dirty_ratio
 """
 
 
@@ -49,14 +46,10 @@ def doctor(
         Path | None,
         typer.Option(metavar="OTHER.json", help="Compare this machine with another machine's saved --json."),
     ] = None,
-    about: Annotated[str | None, typer.Option(metavar="WORD", help="Ask about one finding, or about advice.")] = None,
     fail_on: FailOnSeverity = None,
     json: Json = None,
 ) -> None:
     check_json(json)
-    if about is not None:
-        show(about, json)
-        return
     other = None if baseline is None else _read(baseline)
     examination = _examine(_facts(python, context.find_root().obj), other)
     answers.show(examination_report, examination, json)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dynotune.cli.answers import write_json
+from dynotune.cli import answers
 from dynotune.cli.options import Json, check_json
 
 HELP = """What a finding sees, why it costs, when it is wrong, and what people believe of it.
@@ -23,19 +23,8 @@ def explain(
     id: Annotated[str, typer.Argument(metavar="ID", help="A finding, a claim, or a word for it.")],
     json: Json = None,
 ) -> None:
-    check_json(json)
-    show(id, json)
-
-
-def show(word: str, json: str | None) -> None:
-    """Print what is known of `word`, or write it as JSON. Raises UsageError: nothing is known of it."""
-    from dynotune import doctor
+    from dynotune import doctor, report
     from dynotune.claims import all_claims
 
-    explanation = doctor.explain(word, all_claims())
-    if json is not None:
-        write_json(explanation, json)
-        return
-    from dynotune.report import console, explanation_report
-
-    console().print(explanation_report(explanation))
+    check_json(json)
+    answers.show(report.explanation_report, doctor.explain(id, all_claims()), json)

@@ -9,9 +9,8 @@ How facts come about is not here: `probe` asks the machine, `diagnose` watches a
 """
 
 from dynotune.doctor.bounds import bound_of_compiling
-from dynotune.doctor.claims import seen_here
 from dynotune.doctor.declaration import Judgement, Rule, rule
-from dynotune.doctor.explanations import explain, explained
+from dynotune.doctor.explanations import explain, explained, seen_here
 from dynotune.doctor.machine_differences import differences
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.registry import all_rules, examine

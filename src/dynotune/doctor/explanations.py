@@ -3,14 +3,66 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from dynotune.doctor.claims import by_name
+import msgspec
+
 from dynotune.doctor.declaration import Rule
+from dynotune.doctor.observation_view import ObservationView
 from dynotune.doctor.registry import all_rules
 from dynotune.schema.claims import Claim
 from dynotune.schema.errors import UsageError
 from dynotune.schema.explanation import Explained, Explanation
+
+SHORTEST_PART = 4
+"""Characters of a word that may stand for a longer one: `rmem` for `net.core.rmem_max`."""
+
+
+def by_name(word: str, claims: Iterable[Claim]) -> list[Claim]:
+    """Return the claims that `word` names wholly; if there are none, those that it names in part."""
+    plain = _plain(word)
+    names = [(claim, {_plain(name) for name in [claim.id, *claim.about]}) for claim in claims]
+    exact = [claim for claim, own in names if plain in own]
+    if exact or len(plain) < SHORTEST_PART:
+        return exact
+    return [claim for claim, own in names if any(plain in name for name in own)]
+
+
+def seen_here(view: ObservationView, claims: Iterable[Claim], finding_ids: Collection[str] = ()) -> Iterator[Claim]:
+    """Yield the claims whose traces are on this machine, with the trace.
+
+    Claims that bear on one of the findings that were made are left out, but for real-time kernels.
+    """
+    for claim in claims:
+        is_covered = claim.id != "preempt-rt" and any(id_ in finding_ids for id_ in claim.bears_on)
+        traces = {} if is_covered else claim.traces
+        if text := "; ".join(filter(None, (_trace(view, *of) for of in traces.items()))):
+            yield msgspec.structs.replace(claim, seen=text)
+
+
+def _plain(text: str) -> str:
+    """Drop case, dashes, dots and spaces: people write `rmem-max` and `RMEM_MAX`."""
+    return re.sub(r"[\W_]+", "", text).lower()
+
+
+def _trace(view: ObservationView, name: str, usual: Sequence[int | str]) -> str:
+    """Return the trace of a variable that is set, or of a kernel setting that is not as usual; "" if there is none.
+
+    `usual`: of a setting its values, of `tcp_rmem` the largest one; of a variable those that count, or none for all.
+    """
+    variable = name.removeprefix("env.")
+    match view.fact_or_none(name if variable != name else f"host.{name.rpartition('.')[2].lower()}"):
+        case str(text) if variable != name and (not usual or text.lower() in usual):
+            return f"{variable}={text}"
+        case True if name == "PREEMPT_RT":
+            return f"the kernel is built with {name}"
+        case [_, _, int(largest), *_] if usual and variable == name and largest > max(map(int, usual)):
+            return f"the largest of {name} is {largest} (default up to {usual[0]})"
+        case int(value) | float(value) if variable == name and not isinstance(value, bool) and value not in usual:
+            return f"{name} is {value:.15g} (default {' or '.join(map(str, usual))})"
+    return ""
+
 
 MOST_NEAR = 3
 

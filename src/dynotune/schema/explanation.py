@@ -31,7 +31,7 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """`dynotune explain --json` and `dynotune doctor --about --json`."""
+    """`dynotune explain --json`."""
 
     schema: str = "dynotune.explanation/2"
     asked: str

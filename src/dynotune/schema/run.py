@@ -245,28 +245,6 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
         return self.traces[-1] if self.traces else None
 
 
-class Spent(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the seconds of a run went, of the process whose steps count; 0 for what it never came to.
-
-    Args:
-        interpreter_s: from the launch to the agent's first line.
-        imports_s: from there until torch was imported.
-        setup_s: from there to the begin of the first step: device, model, data.
-        warmup_s: from there to the begin of the first window, or to the last step.
-        window_s: of all windows together.
-        tasks_s: other tasks, and what lay between tasks.
-        end_s: from the end of the last task, or the last step, to the end of the process tree.
-    """
-
-    interpreter_s: float = 0.0
-    imports_s: float = 0.0
-    setup_s: float = 0.0
-    warmup_s: float = 0.0
-    window_s: float = 0.0
-    tasks_s: float = 0.0
-    end_s: float = 0.0
-
-
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """`run.json` in the run folder.
 
@@ -297,4 +275,3 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     energy_from: Literal["", "counter", "power"] = ""
     peak_tree_bytes: int | Unknown = Unknown("it was not asked for")
     ready_s: float | None = None
-    spent: Spent = Spent()

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dynotune.agent.steps.constructors import MOST_TRIES
-from dynotune.agent.steps.outermost_modules import OutermostModules
+from dynotune.agent.steps.outermost_modules import MOST_TRIES, OutermostModules
 
 
 @pytest.fixture

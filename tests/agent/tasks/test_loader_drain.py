@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dynotune.agent.tasks import page_cache
-from dynotune.agent.tasks.loader_drain import alias, drain, position, values
+from dynotune.agent.tasks.isolate_loader import alias, drain, position, values
 
 Pair = namedtuple("Pair", "first second")
 

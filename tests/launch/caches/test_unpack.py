@@ -3,7 +3,6 @@ from __future__ import annotations
 import errno
 import gzip
 import hashlib
-import io
 import json
 import os
 import shlex
@@ -11,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -283,16 +283,15 @@ def test_a_cache_of_another_user_is_not_written_to(tmp_path, monkeypatch):
 
 def test_a_disk_that_fills_up_leaves_nothing(tmp_path, monkeypatch):
     packs.pack(tmp_path / "p", packs.fill(tmp_path / "from", {"a": b"1", "b": b"2"}))
-    real = unpack._content
+    extract, taken = tarfile.TarFile.extract, []
 
-    def full(stream, size_bytes, name):
-        if name == "p" and full.num == 2:
+    def full(archive, member, *where, **how):
+        if taken:
             raise OSError(errno.ENOSPC, "No space left on device")
-        full.num += 1
-        return real(stream, size_bytes, name)
+        taken.append(member.name)
+        extract(archive, member, *where, **how)
 
-    full.num = 0
-    monkeypatch.setattr(unpack, "_content", full)
+    monkeypatch.setattr(tarfile.TarFile, "extract", full)
     assert "No space left" in refused(tmp_path / "p", tmp_path)
 
 
@@ -372,16 +371,29 @@ def test_the_drivers_cache_is_taken_whole_or_not_at_all(tmp_path):
     assert take(tmp_path / "p", tmp_path / "empty", "cuda").num_new == 2
 
 
-def test_a_pack_can_be_read_from_a_stream_that_gives_little_at_a_time(tmp_path):
-    """gzip hands out what it has: a read of 512 bytes may give fewer."""
-    packs.pack(tmp_path / "p", packs.fill(tmp_path / "from", {"a": os.urandom(5000)}))
+def test_a_cache_on_another_file_system_than_the_folder_it_is_in_is_filled(tmp_path):
+    """As a volume of a container is: no file can be renamed or linked into it from beside."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:
+        if Path(elsewhere).stat().st_dev == tmp_path.stat().st_dev:
+            pytest.skip("/dev/shm is on the file system of the temporary files")
+        packs.pack(tmp_path / "p", packs.fill(tmp_path / "from", {"a": b"new", "sub/b": b"new"}))
+        packs.fill(Path(elsewhere), {"a": b"old"})
+        (tmp_path / "cache").symlink_to(elsewhere)
+        assert take(tmp_path / "p", tmp_path / "cache").num_new == 1
+        assert packs.files_of(Path(elsewhere)) == {"a": b"old", "sub/b": b"new"}
+        assert packs.names_in(Path(elsewhere)) == ["a", "sub"]
 
-    class Slow(io.RawIOBase):
-        def __init__(self, raw):
-            self._raw = raw
 
-        def read(self, size=-1):
-            return self._raw.read(min(size, 7) if size > 0 else size)
+def test_a_python_whose_tar_knows_no_filters_is_refused(tmp_path, monkeypatch):
+    packs.pack(tmp_path / "p", packs.fill(tmp_path / "from", {"a": b"1"}))
+    monkeypatch.delattr(tarfile, "data_filter")
+    assert "without a filter" in refused(tmp_path / "p", tmp_path)
 
-    with gzip.open(tmp_path / "p") as raw:
-        assert len(unpack._exactly(Slow(raw), 4096, "p")) == 4096
+
+def test_a_file_is_as_readable_and_as_old_as_one_written_here(tmp_path):
+    """A pack holds neither: tidying by age would take a cache that was just unpacked."""
+    packs.pack(tmp_path / "p", packs.fill(tmp_path / "from", {"a": b"1"}))
+    take(tmp_path / "p", tmp_path / "cache")
+    packs.fill(tmp_path / "here", {"a": b"1"})
+    unpacked, written = ((tmp_path / where / "a").stat() for where in ("cache", "here"))
+    assert unpacked.st_mode == written.st_mode and unpacked.st_mtime > 1e9

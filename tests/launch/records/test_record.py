@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from dynotune.agent.core.writer import ALLOCATED, COMPILED, EPOCH, Writer
 from dynotune.launch.records import record as records
-from dynotune.launch.records.record import Reader, Record, Records, Step, spent, summarise
+from dynotune.launch.records.record import Reader, Record, Records, Step, summarise
 from dynotune.schema.errors import RecordError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.run import Spent
 
 TEXT = st.text(max_size=300)
 JSON = st.recursive(
@@ -199,22 +198,3 @@ def test_what_the_agent_could_not_find_is_unknown_and_not_text(tmp_path, found):
     record = Record(tmp_path / "process-1-0.rec", 1, 0.0, [], events)
     (readback,) = summarise(record, 0.0).readback
     assert readback.found == Unknown("no loader was drawn from")
-
-
-def test_the_seconds_of_a_run_are_told_by_where_they_went():
-    steps = [Step(at_s, 0.0, 1, 0) for at_s in (11.0, 12.0, 13.0, 14.0)]
-    events = {
-        "torch": [{"time_s": 4.0}],
-        "cycle": [{"begin_s": 10.0}],
-        "window": [{"begin_s": 12.0, "end_s": 13.5}],
-    }
-    record = Record(Path("x"), 1, 2.0, steps, events, {1: {"done_s": 13.5}, 2: {"done_s": 15.0}})
-    found = spent([record], 1.0, 17.0)
-    assert (found.interpreter_s, found.imports_s, found.setup_s, found.warmup_s) == (1.0, 2.0, 6.0, 2.0)
-    assert (found.window_s, found.tasks_s, found.end_s) == (1.5, 1.5, 2.0)
-
-
-def test_what_a_run_never_came_to_took_no_time():
-    assert spent([], 1.0, 3.0) == Spent(interpreter_s=2.0)
-    without_torch = spent([Record(Path("x"), 1, 2.0, [], {}, {})], 1.0, 5.0)
-    assert (without_torch.interpreter_s, without_torch.imports_s, without_torch.end_s) == (1.0, 3.0, 0.0)

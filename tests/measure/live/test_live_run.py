@@ -101,8 +101,6 @@ def test_tasks_are_carried_out_one_after_another_and_the_program_goes_on_between
     outcome = run.end()
     assert (outcome.run.ended_by, len(outcome.run.processes[0].windows)) == ("window", 2)
     assert document.read(run.folder / "run.json", Run) == outcome.run
-    spent = outcome.run.spent
-    assert min(spent.interpreter_s, spent.imports_s, spent.warmup_s, spent.window_s, spent.tasks_s) > 0
     assert not live_run.is_alive(outcome.records[0].pid)
 
 

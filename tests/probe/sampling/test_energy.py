@@ -23,7 +23,7 @@ def gpu(*, energy_j=WHY, power_w=WHY, ours=None) -> Gpu:
 
 
 def sample(time_s, *gpus) -> Sample:
-    return Sample(time_s=time_s, cores=WHY, tree=WHY, own_cpu_s=0.0, quota=None, swap=WHY, gpus=list(gpus))
+    return Sample(time_s=time_s, cores=WHY, tree=WHY, own_cpu_s=0.0, quota=None, gpus=list(gpus))
 
 
 def test_a_counter_is_interpolated_at_both_ends():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dynotune.probe import judge
 from dynotune.probe.sampling.counter_deltas import Window, growth
-from dynotune.probe.sources.samples import Cores, Gpu, GpuProcess, Quota, Sample, Swap, Tree
+from dynotune.probe.sources.samples import ByName, Cores, Gpu, GpuProcess, Quota, Sample, Tree
 from dynotune.schema.facts import Missing, Unknown
 
 
@@ -20,10 +20,10 @@ def sample(time_s: float, **parts: object) -> Sample:
     quiet = Sample(
         time_s=time_s,
         cores=Cores(num_cpus=2, busy_s=2 * time_s, idle_s=0.0, steal_s=0.0),
-        tree=Tree(cpu_s=2 * time_s, num_major_faults=0, num_processes=3),
+        tree=Tree(cpu_s=2 * time_s, num_major_faults=0),
         own_cpu_s=0.0,
         quota=None,
-        swap=Swap(num_in=0, num_out=0),
+        vmstat=ByName(values={"pswpin": 0, "pswpout": 0}),
         pids_comparable=True,
     )
     return msgspec.structs.replace(quiet, **parts)
@@ -36,7 +36,7 @@ def cores(time_s: float, *, busy: float, steal: float = 0.0, num_cpus: int = 2) 
 
 
 def tree(time_s: float, used: float, faults: int = 0) -> Tree:
-    return Tree(cpu_s=used * time_s, num_major_faults=faults, num_processes=1)
+    return Tree(cpu_s=used * time_s, num_major_faults=faults)
 
 
 def run(make) -> list[Sample]:
@@ -106,7 +106,7 @@ def test_a_tree_busier_than_its_cores_is_unknown():
     ]
 
 
-@pytest.mark.parametrize("part", ["cores", "tree", "swap", "quota"])
+@pytest.mark.parametrize("part", ["cores", "tree", "vmstat", "quota"])
 def test_a_missing_counter_is_unknown_with_its_reason(part):
     def make(t: float) -> Sample:
         whole = sample(t, quota=limited(t, usage=2.0))
@@ -158,23 +158,23 @@ def test_throttling_of_nobody_knows_whom_is_unknown():
     assert judge(samples, 2, 8).unknown == ["the CPU quota: not counted"]
 
 
-def swapping(t: float, *, pages_in: float = 0, pages_out: float = 0) -> Swap:
-    return Swap(num_in=int(pages_in * t), num_out=int(pages_out * t))
+def swapping(t: float, *, pages_in: float = 0, pages_out: float = 0) -> ByName:
+    return ByName(values={"pswpin": pages_in * t, "pswpout": pages_out * t})
 
 
 def test_pages_swapped_in_without_a_fault_of_ours_are_others():
-    samples = run(lambda t: sample(t, swap=swapping(t, pages_in=1000)))
+    samples = run(lambda t: sample(t, vmstat=swapping(t, pages_in=1000)))
     assert foreign(samples, 0, 10) == ["other processes swapped in 41 MB"]
 
 
 def test_pages_swapped_in_while_we_waited_for_pages_are_unknown():
-    samples = run(lambda t: sample(t, swap=swapping(t, pages_in=1000), tree=tree(t, 2.0, faults=int(200 * t))))
+    samples = run(lambda t: sample(t, vmstat=swapping(t, pages_in=1000), tree=tree(t, 2.0, faults=int(200 * t))))
     assert judge(samples, 0, 10).foreign == []
     assert judge(samples, 0, 10).unknown == ["swapping: pages were swapped in, perhaps for the command itself"]
 
 
 def test_pages_swapped_out_are_of_nobody_known():
-    samples = run(lambda t: sample(t, swap=swapping(t, pages_out=1000)))
+    samples = run(lambda t: sample(t, vmstat=swapping(t, pages_out=1000)))
     assert judge(samples, 0, 10).foreign == []
     assert "does not say whose" in judge(samples, 0, 10).unknown[0]
 

@@ -1,18 +1,13 @@
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
-
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynotune.probe import Sampler, descendants, host, over, read_samples
+from dynotune.probe import over, read_samples
 from dynotune.probe.sampling.window import GPU_NAMES, NAMES
-from dynotune.probe.sources.samples import SCHEMA, ByName, Cores, Gpu, Quota, Sample, Swap, Tree
+from dynotune.probe.sources.samples import SCHEMA, ByName, Cores, Gpu, Quota, Sample, Tree
 from dynotune.schema.facts import Unknown
 
 LOST = Unknown("GPU is lost")
@@ -26,15 +21,12 @@ def gpu(**known):
 def sample(time_s, *gpus, **parts):
     """Two cores since time 0: the tree uses one of them, another program a half, dynotune 0.01."""
     values = {
-        "cores": Cores(num_cpus=2, busy_s=1.51 * time_s, idle_s=0.49 * time_s, steal_s=0.0, iowait_s=0.2 * time_s),
-        "tree": Tree(cpu_s=time_s, num_major_faults=int(3 * time_s), num_processes=3),
+        "cores": Cores(num_cpus=2, busy_s=1.51 * time_s, idle_s=0.49 * time_s, steal_s=0.0),
+        "tree": Tree(cpu_s=time_s, num_major_faults=int(3 * time_s)),
         "own_cpu_s": 0.01 * time_s,
         "gpus": list(gpus),
         "quota": None,
-        "swap": Swap(num_in=0, num_out=0),
-        "process_cpu_s": ByName(values={"python": 0.75, "node": 0.25}),
-        "thread_cpu_s": ByName(values={"pt_data_pin": 0.5}),
-        "vmstat": ByName(values={"pswpin": 4 * time_s, "pswpout": 2 * time_s, "compact_stall": time_s}),
+        "vmstat": ByName(values={"pswpin": 4 * time_s, "pswpout": 2 * time_s}),
         "memory_events": ByName(values={"high": time_s, "oom_kill": 0}),
     }
     return Sample(time_s=time_s, **{**values, **parts})
@@ -56,14 +48,9 @@ def test_a_window_is_summed_up():
     assert facts["window.clock_reasons"] == ["sw-power-cap 0.67", "sw-thermal 0.33"]
     assert facts["window.tree_cpu_s_per_s"] == pytest.approx(1)
     assert facts["window.others_cpu_s_per_s"] == pytest.approx(0.5)
-    assert facts["window.iowait_share"] == pytest.approx(0.1)
     assert facts["window.throttled_s_per_s"] == 0
     assert facts["window.swapped_pages"] == pytest.approx(18)
     assert facts["window.major_faults"] == pytest.approx(9)
-    assert facts["window.num_processes"] == 3
-    assert facts["window.process_cpu"] == ["python 0.75", "node 0.25"]
-    assert facts["window.pin_thread_cpu_s_per_s"] == pytest.approx(0.5)
-    assert facts["window.compact_stalls"] == pytest.approx(3)
     assert facts["window.cgroup_memory_high"] == pytest.approx(3)
     assert isinstance(facts["window.numa_pte_updates"], Unknown)
     assert set(NAMES) == set(facts)
@@ -137,10 +124,10 @@ def test_a_quota_is_told_by_how_long_it_held():
 
 
 def test_what_was_counted_only_in_part_is_unknown():
-    samples = [sample(0), sample(1, process_cpu_s=Unknown("no tree"), tree=Unknown("no tree")), sample(2)]
+    samples = [sample(0), sample(1, vmstat=Unknown("no file"), tree=Unknown("no tree")), sample(2)]
     facts = over(samples, 0, 2)
-    for name in ("process_cpu", "num_processes"):
-        assert facts[f"window.{name}"] == Unknown("no tree")
+    assert facts["window.tree_cpu_s_per_s"] == facts["window.major_faults"] == Unknown("no tree")
+    assert facts["window.swapped_pages"] == Unknown("no file")
 
 
 @given(st.floats(0, 10), st.floats(0, 10))
@@ -151,8 +138,6 @@ def test_a_steady_program_uses_the_same_in_every_window(begin_s, end_s):
     samples = [sample(0.5 * at) for at in range(21)]
     facts = over(samples, begin_s, end_s)
     assert facts["window.tree_cpu_s_per_s"] == pytest.approx(1)
-    # Each half second used 0.75 and 0.25 s: cores are twice that.
-    assert facts["window.process_cpu"] == ["python 1.50", "node 0.50"]
 
 
 def test_samples_of_an_older_dynotune_are_read_and_say_what_they_lack(tmp_path):
@@ -163,10 +148,9 @@ def test_samples_of_an_older_dynotune_are_read_and_say_what_they_lack(tmp_path):
         "pcie_tx_bytes_per_s",
         "pcie_generation",
         "pcie_width",
-        "iowait_s",
         "pcie_replays",
     }
-    new |= {"process_cpu_s", "thread_cpu_s", "vmstat", "memory_events"}
+    new |= {"vmstat", "memory_events"}
 
     def older(value):
         if isinstance(value, dict):
@@ -179,35 +163,5 @@ def test_samples_of_an_older_dynotune_are_read_and_say_what_they_lack(tmp_path):
     facts = over(read_samples(file), 0, 1)
     assert facts["window.gpu_utilisation_percent"] == 50
     assert facts["window.tree_cpu_s_per_s"] == pytest.approx(1)
-    for name in ("process_cpu", "iowait_share", "compact_stalls", "pcie_rx_bytes_per_s", "temperature_c"):
+    for name in ("swapped_pages", "cgroup_oom_kills", "pcie_rx_bytes_per_s", "temperature_c"):
         assert isinstance(facts[f"window.{name}"], Unknown), name
-
-
-def test_a_program_that_keeps_one_core_busy_is_told_by_its_name(tmp_path):
-    """A real process and a real pin thread, against what the kernel counted for them."""
-    program = (
-        "import ctypes, threading\n"
-        "def pin():\n"
-        "    ctypes.CDLL(None).prctl(15, b'pt_data_pin', 0, 0, 0)\n"
-        "    print('ready', flush=True)\n"
-        "    while True: pass\n"
-        "threading.Thread(target=pin, daemon=True).start()\n"
-        "threading.Event().wait()\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as busy:
-        try:
-            busy.stdout.readline()
-            sampler = Sampler(host.usable_cpus(), [], lambda: descendants(busy.pid), 3600)
-            begin = sampler.sample()
-            if isinstance(begin.tree, Unknown):
-                pytest.skip(begin.tree.reason)
-            deadline = time.monotonic() + 120
-            while (end := sampler.sample()).tree.cpu_s < begin.tree.cpu_s + 1 and time.monotonic() < deadline:
-                os.sched_yield()
-        finally:
-            busy.kill()
-    facts = over(sampler.samples, begin.time_s, end.time_s)
-    used = facts["window.tree_cpu_s_per_s"]
-    (line,) = facts["window.process_cpu"]
-    assert float(line.rpartition(" ")[2]) == pytest.approx(used, abs=0.01)
-    assert facts["window.pin_thread_cpu_s_per_s"] == pytest.approx(used, rel=0.1)

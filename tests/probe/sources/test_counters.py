@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.probe.sources import container, counters
-from dynotune.probe.sources.samples import Quota, Swap
+from dynotune.probe.sources.samples import Quota
 from dynotune.schema.facts import Unknown
 
 TICK_S = counters.TICK_S
@@ -114,7 +114,7 @@ def test_a_tree_whose_members_come_and_go_never_loses_time_and_never_invents_it(
     """Processes below one parent run, end and are waited for, in any order."""
     usages: dict[int, counters._Usage] = {1: counters._Usage(0, 0, 0, 0)}
     tree = counters.TreeCounter()
-    tree._usage = lambda pid: (1, usages[pid], "python") if pid in usages else None  # type: ignore[method-assign]
+    tree._usage = lambda pid: (1, usages[pid]) if pid in usages else None  # type: ignore[method-assign]
     truth, next_pid, last = 0, 2, 0
     for _ in range(data.draw(st.integers(1, 12))):
         for _ in range(data.draw(st.integers(0, 4))):
@@ -131,7 +131,6 @@ def test_a_tree_whose_members_come_and_go_never_loses_time_and_never_invents_it(
             usages[1] = usages[1]._replace(waited_ticks=waited)
         found = round(tree.read(usages).cpu_s / TICK_S)
         assert last <= found == truth
-        assert round(sum(tree.by_name_s.values()) / TICK_S) == truth - last
         last = found
 
 
@@ -233,55 +232,22 @@ def test_no_limit_is_none_and_a_limit_without_counters_is_unknown(root):
 
 
 def test_swapping_is_read_and_unknown_where_it_is_not_counted(root):
-    assert isinstance(counters.swap(counters.vmstat(root.path)), Unknown)
+    assert isinstance(counters.vmstat(root.path), Unknown)
     root.write("proc/vmstat", "nr_free_pages 1\n")
-    assert isinstance(counters.swap(counters.vmstat(root.path)), Unknown)
+    assert counters.vmstat(root.path).values == {}
     root.swap(3, 4)
-    assert counters.swap(counters.vmstat(root.path)) == Swap(num_in=3, num_out=4)
+    assert counters.vmstat(root.path).values == {"pswpin": 3, "pswpout": 4}
 
 
 def test_this_kernel_counts_this_process():
-    found = counters.TreeCounter().read([os.getpid()])
-    assert found.num_processes == 1
+    assert counters.TreeCounter().read([os.getpid()]).cpu_s > 0
     assert isinstance(container.cpu_limits(), dict | Unknown)
 
 
-def test_a_tree_is_told_apart_by_the_names_of_its_processes(root):
-    tree = counters.TreeCounter(root.path)
-    root.process(10, ticks=5, name="python")
-    root.process(11, ticks=5, name="ffmpeg (x)", parent=10)
-    tree.read([10, 11])
-    root.process(10, ticks=8, name="python")
-    root.process(11, ticks=25, name="ffmpeg (x)", parent=10)
-    root.process(12, ticks=1, name="python", parent=10)
-    tree.read([10, 11, 12])
-    assert tree.by_name_s == pytest.approx({"ffmpeg (x)": 20 * TICK_S, "python": 4 * TICK_S})
-    assert next(iter(tree.by_name_s)) == "ffmpeg (x)"
-
-
-def test_what_ended_children_used_last_has_no_name(root):
-    tree = counters.TreeCounter(root.path)
-    root.process(10)
-    root.process(11, ticks=5, parent=10)
-    tree.read([10, 11])
-    root.end_process(11)
-    root.process(10, waited=12)
-    tree.read([10])
-    assert tree.by_name_s == pytest.approx({counters.ENDED: 7 * TICK_S})
-
-
-@given(st.dictionaries(st.text(max_size=3), st.floats(0, 1e3)), st.integers(0, 5))
-def test_the_largest_and_the_rest_are_all_there_is(by_name_s, num):
-    ordered = dict(sorted(by_name_s.items(), key=lambda item: -item[1]))
-    found = counters.largest(ordered, num)
-    assert len(found) <= num + 1
-    assert sum(found.values()) == pytest.approx(sum(by_name_s.values()), abs=1e-6)
-
-
-def test_counters_of_memory_are_read_and_those_of_each_zone_summed(root):
+def test_counters_of_memory_that_somebody_asks_for_are_kept(root):
     root.write("proc/vmstat", "nr_free_pages 9\npswpin 1\npswpout 2\nallocstall_dma 3\nallocstall_normal 4\n")
     counted = counters.vmstat(root.path)
-    assert counted.values == {"pswpin": 1, "pswpout": 2, "allocstall": 7}
+    assert counted.values == {"pswpin": 1, "pswpout": 2}
     root.write("proc/vmstat", "not a count\n")
     assert isinstance(counters.vmstat(root.path), Unknown)
 
@@ -295,8 +261,7 @@ def test_events_of_the_memory_limit_are_read_again_and_again(root):
     assert counters.memory_events(Unknown("version 1")) == Unknown("version 1")
 
 
-def test_waiting_for_disks_is_told_apart_from_idleness(root):
+def test_waiting_for_disks_is_idleness(root):
     root.write("proc/stat", "cpu 1 2 3\ncpu0 10 0 5 100 40 0 0 0 0 0\nintr 5\n")
     cores = counters.cores([0], root.path)
-    assert cores.iowait_s == pytest.approx(40 * TICK_S)
     assert cores.idle_s == pytest.approx(140 * TICK_S)

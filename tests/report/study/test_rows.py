@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dynotune.report.page import plots
-from dynotune.report.page.plot_axes import ratio_axis
+from dynotune.report.page.plots import ratio_axis
 from dynotune.report.study.commands import compares, repeats
 from dynotune.report.study.header import arrow, pays_off
 from dynotune.report.study.rows import Tried, ablated, joints, level, long_time, medians, parts_of, saved, tried

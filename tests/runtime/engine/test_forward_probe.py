@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dynotune.runtime import Engine
-from dynotune.runtime.engine.fold import fold
 from dynotune.runtime.engine.forward_probe import observe
 from dynotune.runtime.engine.graphs import kept_tensors
+from dynotune.runtime.engine.prepare import fold
 
 from ..engine_parts import Anchored, Residual, Tokens, seeded
 
@@ -184,7 +184,7 @@ def test_the_layout_of_folded_weights_survives():
 
 
 def test_folding_that_is_not_exact_enough_is_undone(monkeypatch, caplog):
-    from dynotune.runtime.engine import fold as module
+    from dynotune.runtime.engine import prepare as module
 
     right = module._product
     monkeypatch.setattr(module, "_product", lambda *arguments: [1.01 * tensor for tensor in right(*arguments)])

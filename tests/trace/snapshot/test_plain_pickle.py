@@ -197,7 +197,7 @@ def test_what_is_no_plain_pickle_is_refused(raw, says):
         load(raw)
 
 
-NUM = 100_000
+NUM = 30_000
 # The most memory that each kind of instruction can take for its bytes.
 BOMBS = {
     "memo": b"(" + b"N\x94" * NUM,

@@ -9,12 +9,8 @@ import pytest
 from dynotune.trace.what_if import retimed
 from dynotune.trace.what_if.settings import (
     CASTS,
-    COMPILED_CALL_S,
-    COMPILED_HOST,
     FUSED_OPTIMIZER_HOST,
-    GRAPH_HOST,
     HALF_OF_FP32,
-    MERGED,
     TF32_OF_FP32,
     WAIT,
     Range,
@@ -24,10 +20,8 @@ from dynotune.trace.what_if.settings import (
 from ...diagnose.simulated import MS, SYNC, US, kernels, load, python, recorded, timed
 from ..made import Made
 
-POINTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
 HALF = "sm80_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x128x32_stage4_tensor16x8x16_kernel"
 TF32, AUTOCAST = "matmul.fp32_precision=high", "precision.autocast=bf16"
-COMPILE, GRAPHS = "compile.mode=default", "compile.mode=reduce-overhead"
 PRODUCTS = {
     "the device sets the pace": [python(MS), *kernels(60, 20 * US, 200 * US)],
     "the host sets the pace": [python(MS), *kernels(60, 60 * US, 20 * US)],
@@ -37,10 +31,6 @@ PRODUCTS = {
 }
 # In `make test`.
 FIRST = ("the device sets the pace", "the host sets the pace")
-POINTS = {
-    "small": [python(MS), *([*kernels(1, 30 * US, 40 * US), *kernels(4, 30 * US, 6 * US, POINTWISE)] * 20)],
-    "large": [python(MS), *([*kernels(1, 10 * US, 90 * US), *kernels(4, 10 * US, 80 * US, POINTWISE)] * 20)],
-}
 
 
 def told(acts, slower=1.7):
@@ -86,38 +76,6 @@ def test_faster_products_save_what_the_host_leaves_of_it(setting, range_, name, 
         assert holds(found, gain(acts, changed)), (factor, found, gain(acts, changed))
 
 
-@pytest.mark.parametrize("name", ["small", pytest.param("large", marks=pytest.mark.long)])
-@pytest.mark.parametrize(("setting", "range_"), [(COMPILE, COMPILED_HOST), (GRAPHS, GRAPH_HOST)])
-def test_compiling_merges_small_kernels_and_spares_the_host_the_launches(setting, range_, name):
-    acts = POINTS[name]
-    found = told(acts)[setting]
-    for of_host, of_device in zip(inside(range_), inside(MERGED), strict=True):
-        merged, last = [], ""
-        for act in acts:
-            short = act.kind == "launch" and act.name == last == POINTWISE
-            device = round(act.device * of_device) if short else act.device
-            host = round(act.host * of_host) if act.kind == "launch" else act.host
-            merged.append(dataclasses.replace(act, host=host, device=device))
-            last = act.name
-        assert holds(found, gain(acts, merged)), (of_host, found, gain(acts, merged))
-
-
-def test_a_small_model_that_is_called_often_is_slower_compiled():
-    made, calls = Made(), 50
-    for number in range(8):
-        at = number * 10 * MS
-        made.annotation(f"ProfilerStep#{number}", at, at + 10 * MS)
-        for index in range(calls):
-            begin = at + index * 100 * US
-            made.python("nn.Module: Net_0", begin, begin + 60 * US)
-            made.call("cudaLaunchKernel", begin + 10 * US, begin + 20 * US, correlation=calls * number + index)
-            made.kernel("k", begin + 25 * US, begin + 30 * US, correlation=calls * number + index)
-    found = predictions(made.timeline(), None, 1.0)["compile.mode=default"]
-    cost = calls * COMPILED_CALL_S.least / 10e-3
-    assert found.low == pytest.approx(-cost + calls * 60e-6 / 10e-3 * (1 - COMPILED_HOST.least), abs=0.1)
-    assert found.low < -0.5 < 0 < found.high
-
-
 @pytest.mark.long
 def test_a_loader_that_keeps_up_saves_its_wait():
     acts = [load(6 * MS), *kernels(100, 40 * US, 50 * US)]
@@ -127,6 +85,10 @@ def test_a_loader_that_keeps_up_saves_its_wait():
             dataclasses.replace(act, host=round(act.host * factor)) if act.kind == "load" else act for act in acts
         ]
         assert holds(found, gain(acts, changed))
+
+
+def test_what_compiling_saves_is_not_predicted():
+    assert not [setting for setting in told(PRODUCTS["in turns"]) if setting.startswith("compile")]
 
 
 def test_what_changes_nothing_of_the_timeline_is_not_predicted():

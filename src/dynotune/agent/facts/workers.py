@@ -20,8 +20,78 @@ from time import perf_counter, process_time, thread_time
 from ..core.annotations import AfterImport, Any, Callable, Event, Log, Sequence
 from ..core.covers import covers
 from ..core.errors import guarded
-from . import datasets
+from ..core.tensors import length_of, name_of, tensors_in
 from .lines import Lines
+
+_NUM_VALUES = 4096
+_MAX_DEPTH = 3
+
+
+def data_set_facts(torch: Any, dataset: Any, collate: Any) -> dict[str, Any]:
+    """What a data set and its collate function are: names, places, and what they hold. Looked at, never kept."""
+    inner = _innermost(dataset)
+    is_iterable = isinstance(dataset, torch.utils.data.IterableDataset)
+    return {
+        "dataset": name_of(dataset),
+        "collate": name_of(collate),
+        "num_items": None if is_iterable else length_of(dataset),
+        "items_at": _place(getattr(type(inner), "__getitem__", None) or getattr(type(inner), "__iter__", None)),
+        "collate_at": _place(collate),
+        "num_objects": _num_objects(dataset),
+    }
+
+
+def num_distinct(torch: Any, batch: Any) -> int | None:
+    """Distinct values among the first of one plane of the largest floating-point tensor of three dimensions or more."""
+    on_host = (each for each in tensors_in(torch, batch) if each.device.type == "cpu" and each.numel())
+    found = [each for each in on_host if each.dim() >= 3 and each.is_floating_point()]
+    if not found:
+        return None
+    plane = max(found, key=lambda each: int(each.numel()))
+    while plane.dim() > 2:
+        plane = plane[0]
+    return len(set(plane.reshape(-1)[:_NUM_VALUES].tolist()))
+
+
+def _innermost(dataset: Any) -> Any:
+    """What a Subset or a wrapper of that kind is around."""
+    for _ in range(_MAX_DEPTH):
+        inner = vars(dataset).get("dataset") if hasattr(dataset, "__dict__") else None
+        if inner is None:
+            break
+        dataset = inner
+    return dataset
+
+
+def _place(function: Any) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not hasattr(function, "__code__"):
+        function = getattr(function, "__func__", None) or getattr(type(function), "__call__", None)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return ""
+    return "%s(%d): %s" % (os.path.basename(code.co_filename), code.co_firstlineno, code.co_name)
+
+
+def _num_objects(dataset: Any, depth: int = _MAX_DEPTH) -> int:
+    """In lists, tuples, dicts and sets among its attributes: their length, times what their first entry holds."""
+    total = 0
+    for value in list(vars(dataset).values()) if hasattr(dataset, "__dict__") else []:
+        if isinstance(value, (list, tuple, dict, set)):
+            total += _num_inside(value, depth)
+        elif depth and hasattr(value, "__dict__") and hasattr(type(value), "__getitem__"):
+            total += _num_objects(value, depth - 1)  # a data set inside a Subset
+    return total
+
+
+def _num_inside(value: Any, depth: int) -> int:
+    if not value:
+        return 0
+    first = next(iter(value.values() if isinstance(value, dict) else value))
+    inside = _num_inside(first, depth - 1) if depth and isinstance(first, (list, tuple, dict, set)) else 0
+    return len(value) * (1 + inside)
+
 
 _EVENT_S = 0.5
 # Workers of short epochs come and go: a file for each of them is more than they are worth.
@@ -108,7 +178,7 @@ class Fetching:
         counts = self._counts.get(key)
         if counts is None:
             clock = thread_time if worker is None else process_time
-            counts = self._counts[key] = Counts(datasets.facts_of(torch, dataset, collate), worker, clock)
+            counts = self._counts[key] = Counts(data_set_facts(torch, dataset, collate), worker, clock)
             if worker is not None:
                 threads: ChainMap[int, Any] = ChainMap(self._inside, self._feeders)
                 self._lines = Lines(among=threads)
@@ -135,7 +205,7 @@ class Fetching:
                 end_s = perf_counter()
                 self._fetched(counts, begin_s, end_s, clock() - cpu_s)
                 if counts.num == 1:
-                    counts.facts["num_distinct"] = datasets.num_distinct(torch, batch)
+                    counts.facts["num_distinct"] = num_distinct(torch, batch)
             except Exception as error:
                 self._log("fetch", error)
             return batch

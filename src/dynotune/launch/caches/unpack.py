@@ -1,8 +1,8 @@
 """Unpacking compile caches from a file that may come from anywhere.
 
 What is unpacked is run: the caches hold libraries, machine code and pickles. So nothing is taken unless the user trusts
-the file or names its digest; nothing is put in place before every digest in it was checked; and the reader knows one
-plain kind of tar member and no other.
+the file or names its digest; nothing is put in place before the digest of all that is taken was checked; and of tar's
+kinds of members the reader takes one, the plain file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
-from typing import IO
+from typing import Self
 
 from dynotune import knobs
 from dynotune.launch.caches import contents
@@ -50,13 +50,12 @@ MOST_BYTES = 64 << 30
 """Of all files together; the limit of `--max-size`."""
 # Left free: a disk that is full to the last byte stops others too.
 ROOM_BYTES = 64 << 20
-CHUNK_BYTES = 1 << 20
 OTHER_FOLDER = "Free some space there, or name another folder with --caches."
 # Triton lists a kernel's files by their absolute paths; a kernel whose list leads nowhere is compiled again.
 GROUP = re.compile(r"__grp__.*\.json")
 LARGEST_GROUP_BYTES = 1 << 20
 CUDA_INDEX = "index"
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 @contextlib.contextmanager
@@ -97,9 +96,8 @@ def read_manifest(file: BufferedReader, name: str) -> Manifest:
 
     Raises RecordError: it is no pack, is damaged, or says what no pack says.
     """
-    file.seek(0)
-    with gzip.GzipFile(fileobj=file, mode="rb") as stream:
-        return _read_manifest(stream, name)
+    with _archive(file, name) as (_, archive):
+        return _read_manifest(archive, name)
 
 
 def unpack(
@@ -119,17 +117,19 @@ def unpack(
 
     Raises:
         RecordError: the pack is damaged or hostile; nothing of it was put in place.
-        CannotRunHere: no room, a cache is not writable or belongs to somebody else.
+        CannotRunHere: no room, a cache is not writable or belongs to somebody else; a Python without tar's filters.
     """
-    file.seek(0)
-    with contextlib.ExitStack() as stack:
-        stream = stack.enter_context(gzip.GzipFile(fileobj=file, mode="rb"))
-        manifest = _read_manifest(stream, name)
+    if not hasattr(tarfile, "data_filter"):
+        raise CannotRunHere("This Python unpacks archives without a filter.", hint="Use one from Python 3.11.4 on.")
+    with _archive(file, name) as (stream, archive), contextlib.ExitStack() as stack:
+        manifest = _read_manifest(archive, name)
         folders, left_out = _folders(manifest, places)
         _refuse_size(manifest, folders, name, most_bytes)
-        staged = {cache: _staging(folder, stack) for cache, folder in folders.items()}
-        with may_fail("write the files of the pack", OTHER_FOLDER, left="Nothing of them was put in place."):
-            _extract(stream, manifest, staged, name)
+        staged = {cache: _staging(cache, folder, stack) for cache, folder in folders.items()}
+        left = "Nothing of them was put in place."
+        with may_fail("write the files of the pack", OTHER_FOLDER, left=left), _whole(name):
+            _extract(archive, manifest, staged, name)
+            _refuse_more(stream, name)
         for cache, folder in staged.items():
             _relocate(folder, folders[cache])
         merged = _Merged()
@@ -161,14 +161,58 @@ def _not_set(variable: tuple[str, str]) -> str:
     )
 
 
-def _read_manifest(stream: gzip.GzipFile, name: str) -> Manifest:
-    size_bytes = _header(stream, MANIFEST_NAME, name)
-    if size_bytes > MOST_MANIFEST_BYTES:
-        raise hostile(name, f"its manifest claims {size_bytes:,} bytes")
-    raw = b"".join(_content(stream, size_bytes, name))
-    manifest = document.decode(raw, Manifest, name=f"the manifest of {name}")
+class _Plain(tarfile.TarInfo):
+    """The header of an ordinary file; any other, such as one that gives the next a longer name, ends the reading."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        member = super().frombuf(buf, encoding, errors)
+        if member.type != tarfile.REGTYPE or member.size < 0:
+            raise tarfile.ReadError(f"it has {member.name[:100]!r}, which is no ordinary file")
+        return member
+
+
+@contextlib.contextmanager
+def _archive(file: BufferedReader, name: str) -> Iterator[tuple[gzip.GzipFile, tarfile.TarFile]]:
+    file.seek(0)
+    with (
+        _whole(name),
+        gzip.GzipFile(fileobj=file, mode="rb") as stream,
+        tarfile.open(fileobj=stream, mode="r:", tarinfo=_Plain) as archive,
+    ):
+        yield stream, archive
+
+
+@contextlib.contextmanager
+def _whole(name: str) -> Iterator[None]:
+    """Raises RecordError: what is read inside is no pack, or is damaged."""
+    try:
+        yield
+    except tarfile.TarError as error:
+        raise hostile(name, str(error)) from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise RecordError(
+            f"{name} is no pack, or is cut short or damaged. Nothing of it was used.",
+            hint="Get it anew, or make it anew with dynotune startup pack.",
+        ) from error
+
+
+def _read_manifest(archive: tarfile.TarFile, name: str) -> Manifest:
+    member = _next(archive, MANIFEST_NAME, name)
+    if member.size > MOST_MANIFEST_BYTES:
+        raise hostile(name, f"its manifest claims {member.size:,} bytes")
+    content = archive.extractfile(member)
+    assert content is not None, "an ordinary file"
+    manifest = document.decode(content.read(), Manifest, name=f"the manifest of {name}")
     check(manifest, name)
     return manifest
+
+
+def _next(archive: tarfile.TarFile, expected: str, name: str) -> tarfile.TarInfo:
+    member = archive.next()
+    if member is None or member.name != expected:
+        raise hostile(name, f"it has {member.name[:100] if member else 'nothing'!r} where {expected} should be")
+    return member
 
 
 def _folders(manifest: Manifest, places: Sequence[Place]) -> tuple[dict[CacheName, Path], list[LeftOut]]:
@@ -205,85 +249,38 @@ def _refuse_size(manifest: Manifest, folders: Mapping[CacheName, Path], name: st
             )
 
 
-def _staging(folder: Path, stack: contextlib.ExitStack) -> Path:
-    """A fresh folder beside the cache, on its file system, that nobody else can look into; removed with `stack`."""
+def _staging(cache: CacheName, folder: Path, stack: contextlib.ExitStack) -> Path:
+    """A fresh folder that nobody else can look into, on the file system of the cache; removed with `stack`.
+
+    In the cache where there is one: it may be a mount, or a link to another file system.
+    """
+    _refuse_foreign(cache, folder)
     with may_fail(f"write beside the cache {folder}", "Give it a folder that can be written with --caches."):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        return stack.enter_context(temporary_folder(folder.parent))
+        return stack.enter_context(temporary_folder(folder if folder.is_dir() else folder.parent))
 
 
-def _extract(stream: gzip.GzipFile, manifest: Manifest, staged: Mapping[CacheName, Path], name: str) -> None:
-    """Every file into its staging folder, its digest checked; exactly those that the manifest lists."""
+def _extract(archive: tarfile.TarFile, manifest: Manifest, staged: Mapping[CacheName, Path], name: str) -> None:
+    """The files that have a staging folder into it, their digests checked; exactly those that the manifest lists."""
     for number, listed in enumerate(manifest.files):
-        size_bytes = _header(stream, member_name(number), name)
-        if size_bytes != listed.size_bytes:
+        member = _next(archive, member_name(number), name)
+        if member.size != listed.size_bytes:
             raise hostile(name, f"{listed.path!r} is not as large as its manifest says")
-        digest = hashlib.sha256()
-        with contextlib.ExitStack() as stack:
-            out: IO[bytes] | None = None
-            if listed.cache in staged:
-                path = staged[listed.cache] / listed.path
-                path.parent.mkdir(parents=True, exist_ok=True)
-                # The paths are told apart by their bytes; a file system that folds case would show here.
-                out = stack.enter_context(path.open("xb"))
-            for chunk in _content(stream, size_bytes, name):
-                digest.update(chunk)
-                if out is not None:
-                    out.write(chunk)
-        if digest.hexdigest() != listed.sha256:
-            raise hostile(name, f"{listed.path!r} is not what its manifest says")
-    _refuse_more(stream, name)
-
-
-def _header(stream: gzip.GzipFile, expected: str, name: str) -> int:
-    """The size of the next member, which must be an ordinary file of that name."""
-    block = _exactly(stream, tarfile.BLOCKSIZE, name)
-    try:
-        member = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
-    except (tarfile.HeaderError, UnicodeDecodeError, ValueError) as error:
-        raise hostile(name, f"there is no file where {expected} should be") from error
-    if member.type != tarfile.REGTYPE or member.name != expected or member.size < 0:
-        raise hostile(name, f"it has {member.name[:100]!r} where {expected} should be, or that is no ordinary file")
-    return member.size
-
-
-def _content(stream: gzip.GzipFile, size_bytes: int, name: str) -> Iterator[bytes]:
-    left = size_bytes
-    while left:
-        chunk = _exactly(stream, min(left, CHUNK_BYTES), name)
-        left -= len(chunk)
-        yield chunk
-    _exactly(stream, -size_bytes % tarfile.BLOCKSIZE, name)
-
-
-def _exactly(stream: gzip.GzipFile, num_bytes: int, name: str) -> bytes:
-    found = b""
-    while len(found) < num_bytes:
-        if not (more := _read(stream, num_bytes - len(found), name)):
-            raise _damaged(name)
-        found += more
-    return found
-
-
-def _read(stream: gzip.GzipFile, num_bytes: int, name: str) -> bytes:
-    try:
-        return stream.read(num_bytes)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise _damaged(name) from error
+        if folder := staged.get(listed.cache):
+            archive.extract(member.replace(name=listed.path, deep=False), folder, set_attrs=False, filter="data")
+    # Behind the last, as a file system that folds case would have written one over another.
+    for listed in manifest.files:
+        if folder := staged.get(listed.cache):
+            with (folder / listed.path).open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != listed.sha256:
+                    raise hostile(name, f"{listed.path!r} is not what its manifest says")
 
 
 def _refuse_more(stream: gzip.GzipFile, name: str) -> None:
     """Nothing but the zeros that end a tar may follow."""
-    rest = _read(stream, 2 * tarfile.RECORDSIZE + 1, name)
-    if len(rest) > 2 * tarfile.RECORDSIZE or rest.strip(b"\0"):
+    rest = stream.read(2 * tarfile.RECORDSIZE + tarfile.BLOCKSIZE)
+    if len(rest) >= 2 * tarfile.RECORDSIZE + tarfile.BLOCKSIZE or rest.strip(b"\0"):
         raise hostile(name, "it holds more than its manifest lists")
-
-
-def _damaged(name: str) -> RecordError:
-    return RecordError(
-        f"{name} is no pack, or is cut short or damaged. Nothing of it was used.",
-        hint="Get it anew, or make it anew with dynotune startup pack.",
-    )
 
 
 @dataclass(slots=True)
@@ -318,9 +315,7 @@ def _merge(cache: CacheName, staged: Path, target: Path, merged: _Merged) -> Non
 
     Raises CannotRunHere: `target` belongs to another user, or holds a link where a folder should be.
     """
-    # Headers are in a folder that anybody could have made first, of a name that anybody knows.
-    for folder in (target, target.parent) if cache == "headers" else (target,):
-        _refuse_foreign(folder)
+    _refuse_foreign(cache, target)
     files = list(contents.entries(staged))
     if cache == "cuda" and _keeps_its_index(staged, target):
         merged.num_kept += len(files)
@@ -371,18 +366,19 @@ def _make_folders(target: Path, folder: Path) -> None:
                 ) from None
 
 
-def _refuse_foreign(target: Path) -> None:
-    try:
-        status = target.stat()
-    except FileNotFoundError:
-        return
-    if not stat.S_ISDIR(status.st_mode):
-        raise CannotRunHere(f"{target} is no folder.", hint="Name another with --caches.")
-    if os.geteuid() not in (0, status.st_uid):
-        raise CannotRunHere(
-            f"The cache {target} belongs to another user, who could put other code into it.",
-            hint="Name a folder of your own with --caches.",
-        )
+def _refuse_foreign(cache: CacheName, target: Path) -> None:
+    # Headers are in a folder that anybody could have made first, of a name that anybody knows.
+    for folder in (target, target.parent) if cache == "headers" else (target,):
+        if not folder.exists():
+            continue
+        status = folder.stat()
+        if not stat.S_ISDIR(status.st_mode):
+            raise CannotRunHere(f"{folder} is no folder.", hint="Name another with --caches.")
+        if os.geteuid() not in (0, status.st_uid):
+            raise CannotRunHere(
+                f"The cache {folder} belongs to another user, who could put other code into it.",
+                hint="Name a folder of your own with --caches.",
+            )
 
 
 def _keeps_its_index(staged: Path, target: Path) -> bool:

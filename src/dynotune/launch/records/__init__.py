@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from dynotune.launch.records.batch_costs import with_loading
     from dynotune.launch.records.oom import why_memory_ran_out
     from dynotune.launch.records.process_state import failed_parts, state_of_process
-    from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, Record, Records, read_back, spent, summarise
+    from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, Record, Records, read_back, summarise
     from dynotune.launch.records.task_page import TaskPage
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "TaskPage",
     "failed_parts",
     "read_back",
-    "spent",
     "state_of_process",
     "summarise",
     "why_memory_ran_out",
@@ -32,7 +31,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "record": "ALLOCATED COMPILED EPOCH Record Records read_back spent summarise",
+    "record": "ALLOCATED COMPILED EPOCH Record Records read_back summarise",
     "task_page": "TaskPage",
     "process_state": "failed_parts state_of_process",
     "batch_costs": "with_loading",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import struct
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from dynotune.launch.records.oom import why_memory_ran_out
 from dynotune.schema import document
 from dynotune.schema.errors import CONTRADICTIONS, RecordError, may_fail
 from dynotune.schema.facts import Unknown
-from dynotune.schema.run import EnvironmentChange, Process, Readback, RecordedTrace, Spent, TimedWindow
+from dynotune.schema.run import EnvironmentChange, Process, Readback, RecordedTrace, TimedWindow
 from dynotune.schema.setting import Setting
 
 _MAGIC = b"DYNOREC\0"
@@ -285,34 +284,6 @@ def _summary(record: Record, launched_s: float) -> Process:
         if failed
         else "",
         errors=[f"{event['where']}: {event['error']}" for event in record.events.get("error", [])],
-    )
-
-
-def spent(records: Sequence[Record], launched_s: float, ended_s: float) -> Spent:
-    """Where the seconds of a run went, by the record of the process that made the most steps."""
-    record = max(records, key=lambda record: len(record.steps), default=None)
-    if record is None:
-        return Spent(interpreter_s=ended_s - launched_s)
-    torch = record.last("torch") or {}
-    windows = [(event["begin_s"], event["end_s"]) for event in record.events.get("window", [])]
-    last_step_s = record.steps[-1].end_s if record.steps else None
-    answered = [float(event["done_s"]) for event in record.results.values() if "done_s" in event]
-    done_s = max(answered, default=last_step_s)
-    marks = [record.start_s, torch.get("time_s"), record.begin_s, windows[0][0] if windows else done_s, done_s, ended_s]
-    # What it never came to begins where the run ended, and so lasts no time.
-    ends = [launched_s]
-    for mark in marks:
-        ends.append(max(ends[-1], ended_s if mark is None else float(mark)))
-    interpreter_s, imports_s, setup_s, warmup_s, tasks_s, end_s = (b - a for a, b in itertools.pairwise(ends))
-    window_s = sum(end_s - begin_s for begin_s, end_s in windows)
-    return Spent(
-        interpreter_s=interpreter_s,
-        imports_s=imports_s,
-        setup_s=setup_s,
-        warmup_s=warmup_s,
-        window_s=window_s,
-        tasks_s=max(0.0, tasks_s - window_s),
-        end_s=end_s,
     )
 
 

@@ -14,7 +14,7 @@ import msgspec
 from dynotune import probe
 from dynotune.launch import Exit, Launched, Seed, start
 from dynotune.launch.process import processes, revision
-from dynotune.launch.records import Record, Records, TaskPage, spent, summarise
+from dynotune.launch.records import Record, Records, TaskPage, summarise
 from dynotune.measure.live import ready
 from dynotune.measure.live.launch_plan import LaunchPlan
 from dynotune.measure.live.outcome import Outcome, readback_of, stepping
@@ -243,7 +243,6 @@ class LiveRun(AbstractContextManager["LiveRun"]):
             energy_j=energy if isinstance(energy, Unknown) else energy.joules,
             energy_from="" if isinstance(energy, Unknown) else energy.source,
             peak_tree_bytes=_peak_tree_bytes(samples),
-            spent=spent(records, self.launched_s, self.launched_s + wall_s),
             ready_s=None if self._ready_s is None else self._ready_s - self.launched_s,
         )
         return Outcome(

@@ -164,7 +164,7 @@ def _quota(window: Window) -> Iterator[str]:
 
 def _swap(window: Window) -> Iterator[str]:
     limit = SWAP_PAGES_PER_S * window.length_s
-    num_in, num_out = window.growth("swap", "num_in"), window.growth("swap", "num_out")
+    num_in, num_out = window.growth("vmstat", "pswpin"), window.growth("vmstat", "pswpout")
     if num_in <= limit and num_out <= limit:
         return
     if num_in <= limit:

@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 from dynotune.probe.facts import host_memory
 from dynotune.probe.sampling.gpu_counters import GpuCounters
 from dynotune.probe.sampling.pcie_meter import PcieMeter
-from dynotune.probe.sampling.thread_counter import ThreadCounter
 from dynotune.probe.sources import container, counters
-from dynotune.probe.sources.samples import ByName, Sample, SamplesFile, Tree
+from dynotune.probe.sources.samples import Sample, SamplesFile
 from dynotune.schema.facts import Unknown, needed, or_unknown
 
 T = TypeVar("T")
@@ -29,9 +28,6 @@ processes takes longer to read, it is read less often."""
 
 LIMIT_S = 10.0
 """The most that is waited for one sample. A driver or a kernel that does not answer by then may never do."""
-
-NUM_NAMES = 8
-"""Process names that a sample tells apart."""
 
 
 class Sampler:
@@ -72,7 +68,6 @@ class Sampler:
         self._tree = counters.TreeCounter(root)
         self._gpus = GpuCounters(gpus, nvml=nvml, root=root, gpm=watched)
         self._pcie = PcieMeter([] if isinstance(gpus, Unknown) else gpus, nvml=nvml)
-        self._threads = ThreadCounter(root)
         self._memory_events = host_memory.memory_events_file(root)
         self._limits = container.cpu_limits(root)
         self._pids_comparable = container.in_initial_pid_namespace(root)
@@ -190,31 +185,18 @@ class Sampler:
         cores = counters.cores(self._cpus, self._root)
         tree = or_unknown("the process tree")(lambda: self._tree.read(needed(pids)))()
         own_cpu_s = time.process_time()
-        vmstat = counters.vmstat(self._root)
         return Sample(
             time_s=time_s,
             cores=cores,
             tree=tree,
             own_cpu_s=own_cpu_s,
             quota=counters.quota(self._limits),
-            swap=counters.swap(vmstat),
             gpus=self._gpus.read(self._tree.pids, self._pcie.take()),
             pids_comparable=self._pids_comparable,
-            process_cpu_s=self._by_process(tree),
-            thread_cpu_s=self._by_thread(pids),
-            vmstat=vmstat,
+            vmstat=counters.vmstat(self._root),
             memory_events=counters.memory_events(self._memory_events),
             tree_bytes=counters.tree_bytes(pids, self._root) if self._memory else None,
         )
-
-    @or_unknown()
-    def _by_process(self, tree: Tree | Unknown) -> ByName:
-        needed(tree)
-        return ByName(values=counters.largest(self._tree.by_name_s, NUM_NAMES))
-
-    @or_unknown("the threads of the process tree")
-    def _by_thread(self, pids: list[int] | Unknown) -> ByName:
-        return ByName(values=self._threads.read(needed(pids)))
 
     def _file_failed(self, error: OSError) -> None:
         self.errors.append(f"cannot write {self._path}: {error.strerror}")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from statistics import fmean, median
 
 from dynotune.probe.sampling.counter_deltas import Window, covers
-from dynotune.probe.sampling.thread_counter import WATCHED
 from dynotune.probe.sources import clock_reasons
-from dynotune.probe.sources.counters import ENDED, REST
-from dynotune.probe.sources.samples import ByName, Gpu, Sample
-from dynotune.schema.facts import Facts, Unknown, Value, needed, or_unknown
+from dynotune.probe.sources.samples import Gpu, Sample
+from dynotune.schema.facts import Facts, Unknown, Value, or_unknown
 
 Numbers = Sequence[float]
 
@@ -82,38 +79,6 @@ def _reasons(gpus: Sequence[Gpu]) -> Value | Unknown:
     return [f"{name} {share:.2f}" for name, share in sorted(shares.items(), key=lambda item: (-item[1], item[0]))]
 
 
-def _between(window: Window, part: str) -> dict[str, float]:
-    """Summed by name over the window; of a sample that reaches beyond its ends, the share that lies within."""
-    summed: dict[str, float] = {}
-    for before, after in pairwise(window.samples):
-        within_s = min(window.end_s, after.time_s) - max(window.begin_s, before.time_s)
-        if within_s <= 0:
-            continue
-        grown: ByName = needed(getattr(after, part))
-        for name, value in grown.values.items():
-            summed[name] = summed.get(name, 0.0) + value * within_s / (after.time_s - before.time_s)
-    return summed
-
-
-def _process_cpu(window: Window) -> Value:
-    """`python 1.95`: cores used under a name, the most first; what has no name of its own comes last."""
-    by_process = _between(window, "process_cpu_s").items()
-    ordered = sorted(by_process, key=lambda item: (item[0] in (ENDED, REST), -item[1]))
-    cores = ((name, value / window.length_s) for name, value in ordered)
-    return [f"{name} {share:.2f}" for name, share in cores if share >= 0.005]
-
-
-def _pin_thread(window: Window) -> float:
-    by_thread = _between(window, "thread_cpu_s")
-    return sum(by_thread.get(name, 0.0) for name in WATCHED) / window.length_s
-
-
-def _iowait(window: Window) -> float | Unknown:
-    """Of the time of our cores; Unknown where the kernel took back what it had counted."""
-    waited_s, all_s = window.growth("cores", "iowait_s"), window.growth("cores", "counted_s")
-    return waited_s / all_s if all_s > 0 else Unknown("the kernel does not count the time of our cores")
-
-
 def _throttled(window: Window) -> float:
     """Zero where no limit could throttle."""
     if all(sample.quota is None for sample in window.samples):
@@ -124,17 +89,10 @@ def _throttled(window: Window) -> float:
 HOST: dict[str, Callable[[Window], Value | Unknown]] = {
     "window.tree_cpu_s_per_s": lambda window: window.growth("tree", "cpu_s") / window.length_s,
     "window.others_cpu_s_per_s": lambda window: window.other_cpu_s() / window.length_s,
-    "window.iowait_share": _iowait,
     "window.throttled_s_per_s": _throttled,
     "window.swapped_pages": lambda window: window.growth("vmstat", "pswpin") + window.growth("vmstat", "pswpout"),
     "window.major_faults": lambda window: window.growth("tree", "num_major_faults"),
-    "window.num_processes": lambda window: max(needed(sample.tree).num_processes for sample in window.inside),
-    "window.process_cpu": _process_cpu,
-    "window.pin_thread_cpu_s_per_s": _pin_thread,
-    "window.compact_stalls": lambda window: window.growth("vmstat", "compact_stall"),
-    "window.thp_fault_fallbacks": lambda window: window.growth("vmstat", "thp_fault_fallback"),
     "window.numa_pte_updates": lambda window: window.growth("vmstat", "numa_pte_updates"),
-    "window.allocstalls": lambda window: window.growth("vmstat", "allocstall"),
     "window.cgroup_memory_high": lambda window: window.growth("memory_events", "high"),
     "window.cgroup_oom_kills": lambda window: window.growth("memory_events", "oom_kill"),
 }

@@ -12,16 +12,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dynotune.probe.sources import kernel_files
-from dynotune.probe.sources.samples import ByName, Cores, Quota, Swap, Tree
+from dynotune.probe.sources.samples import ByName, Cores, Quota, Tree
 from dynotune.schema.facts import Unknown, needed, or_unknown
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
-ENDED = "(ended processes)"
-REST = "(the rest)"
-
-VMSTAT = frozenset({"pswpin", "pswpout", "pgmajfault", "compact_stall", "thp_fault_fallback", "numa_pte_updates"})
-"""Counters that are kept as they are; `allocstall_*`, one a zone, are summed."""
+VMSTAT = frozenset({"pswpin", "pswpout", "numa_pte_updates"})
 
 MIN_THREADS = 64
 """A tree of so few threads is walked in any case: it is read in under a millisecond."""
@@ -34,7 +30,7 @@ def cores(cpus: Collection[int], root: Path = Path("/")) -> Cores | Unknown:
     Only these: in a container `/proc/stat` may be the host's, with cores that we may not use.
     """
     wanted = {f"cpu{cpu}" for cpu in cpus}
-    busy = idle = steal = waiting = num_found = 0
+    busy = idle = steal = num_found = 0
     with (root / "proc/stat").open() as file:
         for line in file:
             name, *rest = line.split()
@@ -46,17 +42,10 @@ def cores(cpus: Collection[int], root: Path = Path("/")) -> Cores | Unknown:
                 # Interrupts belong to no process: time in them is nobody's, not another's.
                 busy += user + nice + system
                 idle += idling + iowait
-                waiting += iowait
                 steal += stolen
     if num_found != len(wanted):
         return Unknown(f"/proc/stat lists {num_found} of our {len(wanted)} cores")
-    return Cores(
-        num_cpus=num_found,
-        busy_s=busy * TICK_S,
-        idle_s=idle * TICK_S,
-        steal_s=steal * TICK_S,
-        iowait_s=waiting * TICK_S,
-    )
+    return Cores(num_cpus=num_found, busy_s=busy * TICK_S, idle_s=idle * TICK_S, steal_s=steal * TICK_S)
 
 
 class _Usage(NamedTuple):
@@ -85,15 +74,6 @@ class TreeCounter:
         self._ticks = 0
         self._faults = 0
         self._pids: set[int] = set()
-        self._by_name: dict[str, int] = {}
-
-    @property
-    def by_name_s(self) -> dict[str, float]:
-        """CPU time between the last two readings, by name of the process, the largest first.
-
-        What ended processes used since their last reading stands under `ENDED`: it comes without a name.
-        """
-        return {name: ticks * TICK_S for name, ticks in sorted(self._by_name.items(), key=lambda item: -item[1])}
 
     @property
     def pids(self) -> frozenset[int]:
@@ -104,13 +84,11 @@ class TreeCounter:
         """Count once more. A process seen before belongs to the tree until it ends; ending is no error."""
         listed = set(pids)
         living: dict[tuple[int, int], _Usage] = {}
-        names: dict[tuple[int, int], str] = {}
         # Parents first: a child read before its parent could end in between and be counted in both.
         for pid in sorted(listed | {pid for pid, _ in self._seen}):
             found = self._usage(pid)
             if found is not None and (pid in listed or (pid, found[0]) in self._seen):
                 living[pid, found[0]] = found[1]
-                names[pid, found[0]] = found[2]
         self._pids |= {pid for pid, _ in living}
         vanished = [usage for key, usage in self._seen.items() if key not in living]
         before = {key: self._seen.get(key, _Usage(0, 0, 0, 0)) for key in living}
@@ -122,23 +100,18 @@ class TreeCounter:
         self._ticks += max(0, grown.own_ticks) + max(0, ticks)
         self._faults += max(0, grown.own_faults) + max(0, faults)
         self._owed = (min(owed_ticks, max(0, -ticks)), min(owed_faults, max(0, -faults)))
-        self._by_name = {ENDED: ticks} if ticks > 0 else {}
-        for key, now in living.items():
-            used = now.own_ticks - before[key].own_ticks
-            if used > 0:
-                self._by_name[names[key]] = self._by_name.get(names[key], 0) + used
         self._seen = living
-        return Tree(cpu_s=self._ticks * TICK_S, num_major_faults=self._faults, num_processes=len(living))
+        return Tree(cpu_s=self._ticks * TICK_S, num_major_faults=self._faults)
 
-    def _usage(self, pid: int) -> tuple[int, _Usage, str] | None:
-        """Start time, which tells a reused process id apart, counts and name."""
+    def _usage(self, pid: int) -> tuple[int, _Usage] | None:
+        """Start time, which tells a reused process id apart, and counts."""
         found = stat_fields(f"{self._proc}/{pid}")
         if found is None:
             return None
-        name, fields = found
+        fields = found[1]
         faults, waited_faults = int(fields[9]), int(fields[10])
         user, system, waited_user, waited_system = map(int, fields[11:15])
-        return int(fields[19]), _Usage(user + system, faults, waited_user + waited_system, waited_faults), name
+        return int(fields[19]), _Usage(user + system, faults, waited_user + waited_system, waited_faults)
 
 
 PARENT, USER_TICKS, SYSTEM_TICKS = 1, 11, 12
@@ -242,32 +215,11 @@ def _usage_version_1(level: Path) -> float | Unknown:
         return Unknown(f"the control group does not count its CPU time: {error}")
 
 
-def largest(by_name_s: Mapping[str, float], num: int) -> dict[str, float]:
-    """The first `num` of a sorted mapping, and the sum of the others under `REST`."""
-    kept = dict(list(by_name_s.items())[:num])
-    rest_s = sum(by_name_s.values()) - sum(kept.values())
-    return kept if len(by_name_s) <= num else {**kept, REST: rest_s}
-
-
 @or_unknown("/proc/vmstat")
 def vmstat(root: Path = Path("/")) -> ByName:
     """Counters of the machine's memory since it started. Source: proc_vmstat(5)."""
-    found: dict[str, float] = {}
-    for name, value in kernel_files.counts(root / "proc/vmstat").items():
-        if name in VMSTAT:
-            found[name] = value
-        elif name.startswith("allocstall"):
-            found["allocstall"] = found.get("allocstall", 0) + value
-    return ByName(values=found)
-
-
-@or_unknown()
-def swap(counted: ByName | Unknown) -> Swap | Unknown:
-    """Pages swapped in and out by the machine; `counted` is as `vmstat` gives it."""
-    values = needed(counted).values
-    if not {"pswpin", "pswpout"} <= values.keys():
-        return Unknown("/proc/vmstat does not count swapping")
-    return Swap(num_in=int(values["pswpin"]), num_out=int(values["pswpout"]))
+    counted = kernel_files.counts(root / "proc/vmstat").items()
+    return ByName(values={name: value for name, value in counted if name in VMSTAT})
 
 
 @or_unknown("memory.events")

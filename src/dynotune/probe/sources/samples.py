@@ -23,14 +23,12 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True, tag="cores"):
     Args:
         busy_s: running processes, the kernel on their behalf included; interrupts are left out.
         steal_s: ready to run, but the hypervisor ran something else.
-        iowait_s: of `idle_s`, with a process waiting for a disk.
     """
 
     num_cpus: int
     busy_s: float
     idle_s: float
     steal_s: float
-    iowait_s: float | Unknown = NOT_RECORDED
 
     @property
     def counted_s(self) -> float:
@@ -46,7 +44,6 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True, tag="tree"):
 
     cpu_s: float
     num_major_faults: int
-    num_processes: int
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True, tag="quota"):
@@ -61,13 +58,6 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, tag="quota"):
     num_throttled: int
     throttled_s: float
     usage_s: float | Unknown
-
-
-class Swap(msgspec.Struct, frozen=True, kw_only=True, tag="swap"):
-    """Pages moved by the whole machine since it started."""
-
-    num_in: int
-    num_out: int
 
 
 class ByName(msgspec.Struct, frozen=True, kw_only=True, tag="by_name"):
@@ -131,8 +121,6 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
         quota: None where no limit is set.
         gpus: Unknown where it is not known which ones the command sees.
         pids_comparable: process ids seen here are the kernel's own, as NVML reports them.
-        process_cpu_s: CPU seconds of the tree since the sample before, by process name; the largest, and the rest.
-        thread_cpu_s: likewise of threads that PyTorch names, since they were found.
         vmstat: counters of `/proc/vmstat` since the machine started.
         memory_events: of our control group, since it was made.
         tree_bytes: memory of the tree, shared pages counted once; None where it was not asked for.
@@ -143,11 +131,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     tree: Tree | Unknown
     own_cpu_s: float
     quota: Quota | Unknown | None
-    swap: Swap | Unknown
     gpus: list[Gpu] | Unknown = []
     pids_comparable: bool = False
-    process_cpu_s: ByName | Unknown = NOT_RECORDED
-    thread_cpu_s: ByName | Unknown = NOT_RECORDED
     vmstat: ByName | Unknown = NOT_RECORDED
     memory_events: ByName | Unknown = NOT_RECORDED
     tree_bytes: int | Unknown | None = None

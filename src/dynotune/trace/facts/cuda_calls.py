@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import Calls, Place
 from dynotune.trace.facts.copies import kind_of
+from dynotune.trace.facts.nesting import outermost
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, told_by_name, touching
 
 # https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html: a synchronous copy waits, save between two
@@ -80,7 +81,7 @@ def grouped(
 ) -> list[Calls]:
     """The selected calls of the host inside the window, by function and place, largest total first."""
     host, (start, end) = timeline.host, window
-    rows = _outermost(timeline, np.flatnonzero(selected & touching(host, window)))
+    rows = outermost(host, np.flatnonzero(selected & touching(host, window)))
     if not len(rows):
         return []
     duration = np.minimum(host.end_ns[rows], end) - np.maximum(host.start_ns[rows], start)
@@ -96,17 +97,3 @@ def grouped(
     ]
     found.sort(key=lambda row: (-row.total_s, row.call, row.where.function, row.where.operator, row.where.call))
     return found
-
-
-def _outermost(timeline: Timeline, rows: Ints) -> Ints:
-    """Those calls that do not lie inside another one of `rows` on their thread: a driver call in a runtime call."""
-    host = timeline.host
-    if not len(rows):
-        return rows
-    rows = rows[np.argsort(host.thread[rows], kind="stable")]
-    # Threads one after another on one axis; then the latest end so far is that of a call of the same thread.
-    first, last = int(host.start_ns[rows].min()), int(host.end_ns[rows].max())
-    shift = host.thread[rows].astype(np.int64) * (last - first + 1) - first
-    start, end = host.start_ns[rows] + shift, host.end_ns[rows] + shift
-    reached = np.concatenate(([-1], np.maximum.accumulate(end)[:-1]))
-    return np.sort(rows[(end > reached) | (start >= reached)])

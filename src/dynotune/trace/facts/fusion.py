@@ -42,18 +42,6 @@ def fusable_ns(timeline: Timeline, window: tuple[int, int]) -> int | None:
     return _but_the_longest_ns(timeline, window, COMPILED)
 
 
-def merged(timeline: Timeline) -> Ints:
-    """Rows of the device's table that a compiler can merge into the longest of their row of kernels."""
-    rows, took, starts = _rows_of_kernels(timeline, None, COMPILED, ())
-    if not len(rows):
-        return rows
-    of_row = np.repeat(np.arange(len(starts)), np.diff([*starts, len(rows)]))
-    longest = np.lexsort((-took, of_row))[starts]
-    others = took > 0
-    others[longest] = False
-    return rows[others]
-
-
 def _but_the_longest_ns(
     timeline: Timeline, window: tuple[int, int], in_rows: tuple[str, ...], passed_over: tuple[str, ...] = ()
 ) -> int:

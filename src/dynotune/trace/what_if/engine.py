@@ -42,8 +42,8 @@ ENDED_NS = 5_000
 """A wait returns at most so much before the clock of the device says that the work has ended."""
 ALL_LAUNCHES_WAIT = 0.9
 """Of the kernels, those that ended before their launch returned: CUDA_LAUNCH_BLOCKING is on."""
-LATENCY_NS, GAP_NS = 5_000, 1_000
-"""Of a launch into an idle queue, and between kernels that are queued, where the trace shows no case of it."""
+LATENCY_NS = 5_000
+"""Of a launch into an idle queue, where the trace shows no case of it."""
 
 MADE = "create-on-cpu-then-move"
 WITHOUT = ("sync-per-step", "h2d-blocking", "loader-bound", "pin-in-hot-loop", MADE)

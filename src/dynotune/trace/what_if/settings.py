@@ -3,6 +3,8 @@
 A setting changes how long some of the device's work takes and how much of the host's own time is left. Both are ranges:
 the most is what hardware and compiler allow, the least what small or memory-bound work shows of it. Where the host sets
 the pace, faster kernels save nothing, and the other way round; that is what running it again tells.
+
+What compiling saves is not predicted: it was measured twice, and lay above the range and far below it.
 """
 
 from __future__ import annotations
@@ -17,13 +19,12 @@ from numpy.typing import NDArray
 from dynotune.schema.attribution import Predicted
 from dynotune.trace.facts import intervals
 from dynotune.trace.facts.copies import kind_of, uploads
-from dynotune.trace.facts.fusion import COMPILED, merged
+from dynotune.trace.facts.fusion import COMPILED
 from dynotune.trace.facts.idle import loader_spans
 from dynotune.trace.facts.kernel_names import CLASSES, is_of_half, is_slow_product, tensor_cores_of
 from dynotune.trace.facts.kernels import classes_of
-from dynotune.trace.facts.nesting import outermost
 from dynotune.trace.facts.steps import MODULE, named, updates
-from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, told_by_name
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Timeline, told_by_name
 from dynotune.trace.what_if.engine import Change, Replay, replay
 
 Factors = NDArray[np.float64]
@@ -48,13 +49,6 @@ CASTS = Range(0.7, 2.0)
 the region ends, and none is needed between two products."""
 LAYOUT = Range(0.0, 0.3)
 NHWC_CONVOLUTION = Range(0.6, 1.0)
-MERGED = Range(0.0, 0.5)
-"""Of kernels that a compiler can merge into their neighbours."""
-COMPILED_HOST = Range(0.2, 0.7)
-GRAPH_HOST = Range(0.02, 0.15)
-"""Of the host's own time in the model: compiled code still launches kernels one by one, a graph launches itself."""
-COMPILED_CALL_S = Range(40e-6, 250e-6)
-"""Host time for each call of a compiled model and its backward pass: guards and wrappers, however little it does."""
 FUSED_OPTIMIZER_HOST = Range(0.05, 0.35)
 FUSED_OPTIMIZER = Range(0.3, 0.85)
 PINNED_COPY = Range(0.25, 0.6)
@@ -68,8 +62,6 @@ RECORDED = Range(2.8, 1.7)
 _PRODUCTS = tuple(CLASSES.index(name) for name in ("matmul", "convolution"))
 _POINTWISE = tuple(CLASSES.index(name) for name in COMPILED)
 _LAYOUT, _CONVOLUTION = CLASSES.index("layout"), CLASSES.index("convolution")
-_RECURRENT = re.compile(r"aten::(_cudnn_rnn|_thnn_fused|lstm|gru|rnn_(tanh|relu))|CudnnRnnBackward")
-"""Compiled code is cut at them."""
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function")
 
 
@@ -85,7 +77,7 @@ def predictions(timeline: Timeline, wait_s: float | None, faster: float) -> dict
     again = replay(timeline, wait_s, faster)
     if again is None:
         return {}
-    parts, found = _Parts(timeline, faster), {}
+    parts, found = _Parts(timeline), {}
     unseen = faster < RECORDED.most and again.is_paced_by_device(RECORDED.most)
     for setting, change in _CHANGES.items():
         if (changes := change(parts)) is not None:
@@ -100,14 +92,10 @@ def _predicted(again: Replay, most: Change, least: Change, unseen: bool) -> Pred
 
 
 class _Parts:
-    """Hold what settings change of a timeline, as rows of the device's table and spans of the host.
+    """Hold what settings change of a timeline, as rows of the device's table and spans of the host."""
 
-    Args:
-        faster: the host's speed without the recorder.
-    """
-
-    def __init__(self, timeline: Timeline, faster: float) -> None:
-        self.timeline, self._faster = timeline, faster
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
         device = timeline.device
         self._classes = classes_of(timeline)
         product = np.isin(self._classes, _PRODUCTS)
@@ -131,21 +119,11 @@ class _Parts:
     def model(self) -> intervals.Set:
         """Where a model's own code runs, forwards and backwards, on any thread; but for where an optimizer updates."""
         host = self.timeline.host
-        rows = np.append(self._modules(), named(self.timeline, _BACKWARD, HostKind.OPERATOR))
+        modules = named(self.timeline, MODULE, HostKind.PYTHON)
+        rows = np.append(modules, named(self.timeline, _BACKWARD, HostKind.OPERATOR))
         if not len(rows):
             rows = np.flatnonzero(host.kind == HostKind.OPERATOR)
         return intervals.difference(intervals.union_of(host, rows), self.optimizer)
-
-    def _modules(self) -> Ints:
-        return named(self.timeline, MODULE, HostKind.PYTHON)
-
-    def compiled(self, of_host: Range) -> tuple[intervals.Set, Range]:
-        """The model's code, and what is left of its host time when it is compiled; for a small model that is more."""
-        rows = named(self.timeline, _RECURRENT, HostKind.OPERATOR)
-        model = intervals.difference(self.model(), intervals.union_of(self.timeline.host, rows))
-        calls_s = len(outermost(self.timeline.host, self._modules())) * self._faster
-        each = calls_s * 1e9 / max(1, intervals.length(model))
-        return model, Range(*(left + each * call_s for left, call_s in zip(of_host, COMPILED_CALL_S, strict=True)))
 
     def cast(self) -> tuple[intervals.Set, Range]:
         """The model's code, and by how much autocast's conversions lengthen its host time."""
@@ -153,13 +131,6 @@ class _Parts:
         products = (self.fp32_products | self.tf32_products) & ~self.of_optimizer
         share = float(products.sum() / max(1, kernels.sum()))
         return self.model(), Range(*(1 + share * casts for casts in CASTS))
-
-    def merged(self) -> NDArray[np.bool_]:
-        """Kernels of the model that a compiler can merge into others."""
-        found = np.zeros(len(self.timeline.device), dtype=np.bool_)
-        found[merged(self.timeline)] = True
-        found &= ~self.of_optimizer
-        return found
 
     def factors(self, *parts: tuple[NDArray[np.bool_], float]) -> Factors:
         found = np.ones(len(self.timeline.device), dtype=np.float64)
@@ -201,10 +172,6 @@ def _channels_last(parts: _Parts) -> Changes:
     return _both(parts, (parts.layout, LAYOUT), (parts.convolution, NHWC_CONVOLUTION))
 
 
-def _compiled(host: Range) -> Callable[[_Parts], Changes]:
-    return lambda parts: _both(parts, (parts.merged(), MERGED), host=parts.compiled(host))
-
-
 def _fused(parts: _Parts) -> Changes:
     if not len(parts.optimizer):
         return None
@@ -215,8 +182,6 @@ _CHANGES: dict[str, Callable[[_Parts], Changes]] = {
     "matmul.fp32_precision=high": lambda parts: _both(parts, (parts.fp32_products, TF32_OF_FP32)),
     "precision.autocast=bf16": _autocast,
     "layout.channels_last=true": _channels_last,
-    "compile.mode=default": _compiled(COMPILED_HOST),
-    "compile.mode=reduce-overhead": _compiled(GRAPH_HOST),
     "optimizer.fused=true": _fused,
     "loader.pin_memory=true": lambda parts: _both(parts, (parts.pageable, PINNED_COPY)),
     "transfer.non_blocking=true": lambda parts: _both(parts, without="h2d-blocking") if parts.uploads.any() else None,

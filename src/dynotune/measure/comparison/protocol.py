@@ -187,15 +187,12 @@ class _Session:
     def _pilots(self) -> pilot.WindowPlan:
         said = cautions.say_where(self._request.run, self._folder / "pilot", self._watcher)
         outcomes = [self._pilot(arm, f"pilot-{arm}") for arm in ARMS]
-        limit = pilot.limit_s(self._request.run, None)
-        self._lanes = lanes.alike(
-            self._request.run,
-            self._lanes,
-            outcomes[0],
-            self._side,
-            lambda lane: self._launch("baseline", f"pilot-lane-{lane.number}", limit, None, lane),
-            self._watcher,
-        )
+        run, limit = self._request.run, pilot.limit_s(self._request.run, None)
+
+        def launch(lane: lanes.Lane) -> Outcome:
+            return self._launch("baseline", f"pilot-lane-{lane.number}", limit, None, lane)
+
+        self._lanes = lanes.alike(run, self._lanes, outcomes[0], self._side, launch, self._watcher)
         if self._comparison.run_s is not None:
             # Resumed: what was decided holds, whatever these pilots would say. No look is added by resuming.
             return pilot.plan_window(self._request.run, outcomes)

@@ -13,10 +13,8 @@ import pytest
 from dynotune.measure.comparison import protocol
 from dynotune.measure.live import CompareRequest, lanes
 from dynotune.schema.setting import Setting
-from dynotune.search import TuneRequest
-from dynotune.search.tune import tune
 
-from ..fakes import Watcher, of_run, spec
+from ..fakes import Watcher, of_run
 from .conftest import CALL, DEADLINE_S, MARKED, QUICK, until
 from .test_interrupts import carrying
 
@@ -117,45 +115,3 @@ def test_an_interrupt_ends_the_runs_of_all_lanes(user):
     assert process.returncode == 130
     assert "Traceback" not in err
     until(lambda: not carrying(mark), "all processes gone")
-
-
-FASTER = """
-import os, time, torch
-torch.set_num_threads(1)
-net = torch.nn.Linear(8, 8)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-for _ in range(100_000):
-    net(torch.randn(4, 8)).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    time.sleep(0.01 if os.environ.get("FASTER") else 0.03)
-"""
-
-
-@pytest.mark.long
-@needs_two_cores
-def test_the_fresh_runs_of_a_study_stay_in_their_lanes_and_prove_the_same(user, monkeypatch):
-    monkeypatch.setattr(lanes, "slower", lambda alone, together: {})
-    monkeypatch.setenv("XDG_STATE_HOME", user.env["XDG_STATE_HOME"])
-    user.write("train.py", PLACED + FASTER)
-    command = [PYTHON, "train.py"]
-    run = spec(
-        command=command,
-        cwd=user.cwd,
-        base=user.runs,
-        env=user.env,
-        seed=0,
-        lock=False,
-        lanes=2,
-        warmup_steps=5,
-        window_steps=20,
-    )
-    folder, study = tune(TuneRequest(run=run, extra=["env.FASTER=1"]), 120.0, Watcher())
-    assert list(map(str, study.recipe or [])) == ["env.FASTER=1"]
-    cores = {}
-    for trial in study.trials:
-        if trial.phase != "pilot":
-            cores.setdefault((trial.phase, trial.block), set()).add((folder / trial.run / "cores").read_text())
-    assert {len(found) for found in cores.values()} == {1}
-    assert len(set[str]().union(*cores.values())) == 2
-    assert study.confirmed is not None and {pair.lane for pair in study.confirmed.pairs} >= {1}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from dynotune.measure.live import pilot
+from dynotune.measure.live import lanes, pilot
 from dynotune.measure.live.pilot import WindowPlan as Window
 from dynotune.measure.live.switching import Block, Stretch, SwitchedArms
 from dynotune.schema import document
@@ -556,3 +557,42 @@ def test_results_of_an_earlier_sitting_are_not_compared_again(runs, guard, tmp_p
     bench = bench_in(tmp_path, guarded=[guarded(AUTOCAST, ok=False)])
     assert bench.check(AUTOCAST).ended == "wrong-results"
     assert guard.asked == []
+
+
+# Lanes
+
+
+@pytest.fixture
+def in_lanes(runs, tmp_path, monkeypatch):
+    """A bench in two lanes, and the GPU that each run was given, by its folder's name."""
+    gpus, cpus = {}, frozenset(os.sched_getaffinity(0))
+
+    def noted(request, settings, *, folder, **more):
+        gpus[folder.name] = request.env.get("CUDA_VISIBLE_DEVICES")
+        return runs(request, settings, folder=folder, **more)
+
+    monkeypatch.setattr(real_bench, "run_settings", noted)
+    made = [lanes.Lane(number, f"GPU-{number}", cpus) for number in (1, 2)]
+    monkeypatch.setattr(lanes, "divide", lambda among, cores: [*among])
+    bench = bench_in(tmp_path)
+    bench._wanted = made
+    # What a run that is made up left on disk.
+    monkeypatch.setattr(real_bench, "pilots_on_disk", lambda folder, trials: dict(bench._pilots))
+    return bench, made, gpus
+
+
+def test_the_lanes_of_a_study_are_found_once_by_a_run_of_the_command_in_each(in_lanes):
+    bench, made, gpus = in_lanes
+    pilots(bench)
+    assert bench.all_lanes() == bench.all_lanes() == made
+    assert gpus == {"0001-pilot": None, "lane-1": "GPU-1", "lane-2": "GPU-2"}
+    trial = bench.run(FAST, "prune", 1, made[1])
+    assert (trial.lane, gpus[trial.run]) == (2, "GPU-2")
+
+
+def test_a_study_without_time_for_lanes_goes_on_without(in_lanes):
+    bench, _, gpus = in_lanes
+    pilots(bench)
+    bench._budget_s = bench.elapsed_s() + 2 * bench.run_s(BASELINE)
+    assert bench.all_lanes() == [lanes.WHOLE]
+    assert list(gpus) == ["0001-pilot"]

@@ -93,15 +93,12 @@ class Bench(Protocol):
     """A command that can be run under any arm, on a machine or in a simulation."""
 
     side: lanes.SideBySide
-    """What runs in lanes."""
 
     def all_lanes(self) -> list[lanes.Lane]:
         """Return the lanes that blocks and pairs go in, once the command as it is has had a pilot."""
 
     def run(self, arm: Arm, phase: Phase, block: int, lane: lanes.Lane = lanes.WHOLE) -> Trial:
-        """One fresh process. A pilot (block 0) warms the arm's caches; its value counts for nothing.
-
-        Several may go on at once, each in its lane's thread.
+        """One fresh process, perhaps beside others in their lanes. A pilot (block 0) warms the arm's caches alone.
 
         Raises:
             CannotRunHere: the machine, not the arm: the disk is full, the GPU is lost.

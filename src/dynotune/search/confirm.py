@@ -11,7 +11,7 @@ import statistics
 
 from msgspec.structs import replace
 
-from dynotune.measure.comparison import SequentialResult, judge, orders
+from dynotune.measure.comparison import judge_comparison, orders
 from dynotune.measure.live import lanes, pilot
 from dynotune.schema.comparison import (
     MAX_PAIRS,
@@ -58,14 +58,14 @@ def confirm(work: Search, settings: list[Setting]) -> Comparison | None:
     )
     with work.bench.side:
         while comparison.verdict is None:
-            judgement = _judge(comparison)
+            judgement = judge_comparison(comparison, precision=PRECISION)
             work.best = judgement.speedup, judgement.ci
             try:
                 if not judgement.finished:
                     ran = in_order.take(len(comparison.pairs), comparison.max_pairs)
                     comparison = _as_planned(work, _with_pair(comparison, ran or {}))
             except OutOfTime:
-                judgement = _judge(comparison, ended=True)
+                judgement = judge_comparison(comparison, precision=PRECISION, ended=True)
             if judgement.finished:
                 pairs = comparison.pairs
                 comparison = judgement.conclude(
@@ -99,18 +99,6 @@ def _as_planned(work: Search, comparison: Comparison) -> Comparison:
     study = work.study
     unit = "step" if study.unit.endswith("step") else "sample"
     return replace(comparison, unit=unit, step=study.step, run=study.run)
-
-
-def _judge(comparison: Comparison, *, ended: bool = False) -> SequentialResult:
-    return judge(
-        comparison.pairs,
-        seen=comparison.seen,
-        margin=comparison.margin,
-        max_pairs=comparison.max_pairs,
-        num_voided=len(comparison.voided),
-        precision=PRECISION,
-        ended=ended,
-    )
 
 
 def _pair(work: Search, first: ArmName, candidate: Arm, lane: lanes.Lane, block: int) -> dict[ArmName, Trial]:

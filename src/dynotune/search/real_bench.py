@@ -116,9 +116,8 @@ class RealBench:
             self._lanes = [lanes.WHOLE]
             if alone is not None and self.left_s() > RUNS_WORTH_LANES * self.run_s(BASELINE):
                 self._within.end()
-                self._lanes = lanes.alike(
-                    self._request, self._wanted, alone, self.side, self._lane_pilot, self._watcher
-                )
+                launch, run = self._lane_pilot, self._request
+                self._lanes = lanes.alike(run, self._wanted, alone, self.side, launch, self._watcher)
         return self._lanes
 
     def _lane_pilot(self, lane: lanes.Lane) -> Outcome:
@@ -132,8 +131,7 @@ class RealBench:
             if phase != "pilot":
                 self._plan()
             name = f"{next(self._numbers):04d}-{phase}"
-        began_s = self.elapsed_s()
-        begun = Trial(arm=arm.key, phase=phase, block=block, ended="measured", began_s=began_s, run=name)
+        begun = Trial(arm=arm.key, phase=phase, block=block, ended="measured", began_s=self.elapsed_s(), run=name)
         return self._ended(self._run(arm, replace(begun, lane=lane.number), lane))
 
     def check(self, arm: Arm) -> Trial | None:

@@ -135,11 +135,10 @@ class Search:
         """Run what is not done yet of the blocks, side by side if there are lanes; a block stays in its lane."""
         among, distinct = self.bench.all_lanes(), list(dict.fromkeys(arms))
         with self.bench.side as side:
-            begun = [
-                side.begin(lane, partial(self._run_block, distinct, phase, block, lane))
-                for block in blocks
-                for lane in [among[block % len(among)]]
-            ]
+            begun = []
+            for block in blocks:
+                lane = among[block % len(among)]
+                begun.append(side.begin(lane, partial(self._run_block, distinct, phase, block, lane)))
             # None is cut short since another had no time for its next run.
             wait(begun)
             for one in begun:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 import msgspec
 
 from dynotune.measure.checks import rounding
-from dynotune.measure.comparison import SequentialResult, in_process, judge
+from dynotune.measure.comparison import in_process, judge_comparison
 from dynotune.measure.live import TaskRunner, Watcher, switching
 from dynotune.schema.comparison import MIN_PAIRS, Comparison
 from dynotune.schema.facts import Facts
@@ -77,7 +76,7 @@ class WithinRun:
             blocks = [*earlier, *now.get(arm.key, [])][: plan.max_pairs]
             if is_late(blocks):
                 return True
-            judgement = _judged(plan, blocks, error)
+            judgement = judge_comparison(plan, in_process.pairs_of(blocks), error=error)
             known = words.so_far(judgement.speedup, judgement.ci, self._left_s())
             self._watcher.running(f"{arm.key} within one process, block {len(blocks) + 1}; {known}")
             return judgement.finished
@@ -118,8 +117,9 @@ class WithinRun:
                 blamed=tuple(found.blamed.get(arm.key, ())),
                 unsuited=tuple(found.unsuited.get(arm.key, ())),
             )
-        judgement = _judged(plan, blocks, error, ended=True)
-        return Tested(comparison=in_process.concluded(plan, found, blocks, in_process.pairs_of(blocks), judgement))
+        pairs = in_process.pairs_of(blocks)
+        judgement = judge_comparison(plan, pairs, error=error, ended=True)
+        return Tested(comparison=in_process.concluded(plan, found, blocks, pairs, judgement))
 
     def _switched(self, arms: Sequence[Arm], limit_s: float, **how: Any) -> switching.SwitchedArms:
         """As `switching.switch_arms`, in the live run of the baseline that goes on, or else in a new one."""
@@ -154,16 +154,3 @@ class WithinRun:
         if self._runner is not None and self._runner.goes_on:
             self._runner.end()
         self._leave.close()
-
-
-def _judged(
-    plan: Comparison, blocks: Sequence[switching.Block], error: float, *, ended: bool = False
-) -> SequentialResult:
-    return judge(
-        in_process.pairs_of(blocks),
-        margin=plan.margin,
-        max_pairs=plan.max_pairs,
-        precision=math.inf if plan.precision is None else plan.precision,
-        error=error,
-        ended=ended,
-    )

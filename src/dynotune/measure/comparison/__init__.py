@@ -8,7 +8,7 @@ The runs themselves are `measure.live`'s. Arms are switched within one live run 
 
 from dynotune.measure.comparison.protocol import Interrupted
 from dynotune.measure.comparison.schedule import orders
-from dynotune.measure.comparison.stats import SequentialResult, judge
+from dynotune.measure.comparison.stats import SequentialResult, judge, judge_comparison
 from dynotune.measure.comparison.summary import MeasuredRun, pays_off, read_run
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "SequentialResult",
     "in_process",
     "judge",
+    "judge_comparison",
     "objective",
     "orders",
     "pays_off",

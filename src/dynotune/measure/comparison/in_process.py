@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from dynotune import knobs
-from dynotune.measure.comparison.stats import SequentialResult, judge
+from dynotune.measure.comparison.stats import SequentialResult, judge_comparison
 from dynotune.measure.live.pilot import PILOT_LIMIT_S
 from dynotune.measure.live.request import CompareRequest, Watcher
 from dynotune.measure.live.switching import HAS_ALREADY, Block, SwitchedArms, counts_samples, switch_arms
@@ -88,7 +88,7 @@ def compare_within(
 
     def enough(blocks: Mapping[str, list[Block]]) -> bool:
         pairs = tell(blocks[arm.key])
-        judgement = _judge(request, pairs)
+        judgement = judge_comparison(comparison, pairs, precision=PRECISION)
         known = words.so_far(judgement.speedup, judgement.ci)
         watcher.running(f"block {len(pairs) + 1} of at most {request.max_pairs}" + (f"; {known}" if known else ""))
         return bool(pairs) and judgement.finished
@@ -110,16 +110,11 @@ def compare_within(
         return msgspec.structs.replace(comparison, verdict="same", reason=reason, step=found.step), ""
     blocks = found.blocks.get(arm.key, [])
     pairs = tell(blocks)
-    judgement = _judge(request, pairs, ended=True)
+    judgement = judge_comparison(comparison, pairs, precision=PRECISION, ended=True)
     too_few = len(pairs) < min(FEWEST_BLOCKS, request.max_pairs)
     if arm.key in found.given_up or (judgement.verdict == "undecided" and too_few):
         return comparison, found.given_up.get(arm.key) or found.reason or "too few blocks were whole"
     return concluded(comparison, found, blocks, pairs, judgement), ""
-
-
-def _judge(request: CompareRequest, pairs: Sequence[Pair], *, ended: bool = False) -> SequentialResult:
-    precision = PRECISION if request.precision is None else request.precision
-    return judge(pairs, margin=request.margin, max_pairs=request.max_pairs, precision=precision, ended=ended)
 
 
 def unit_of(blocks: Sequence[Block]) -> Literal["sample", "step"]:

@@ -12,7 +12,7 @@ from dynotune import probe
 from dynotune.launch import new_run_folder
 from dynotune.launch.process import fresh_folder, origin, variants
 from dynotune.measure.comparison import in_process, objective, schedule, summary
-from dynotune.measure.comparison.stats import SequentialResult, judge
+from dynotune.measure.comparison.stats import SequentialResult, judge, judge_comparison
 from dynotune.measure.live import cautions, lanes, pilot
 from dynotune.measure.live.arm_run import refuse_impossible, run_settings
 from dynotune.measure.live.machine import check, facts_of, machine_lock, refuse_another_machine
@@ -116,8 +116,7 @@ def so_far(folder: Path) -> SequentialResult:
 
     Raises RecordError: there is no comparison in `folder`.
     """
-    comparison = document.read(folder / FILE, Comparison)
-    return judge(comparison.pairs, margin=comparison.margin, max_pairs=comparison.max_pairs)
+    return judge_comparison(document.read(folder / FILE, Comparison))
 
 
 def _is_over(comparison: Comparison) -> bool:
@@ -188,9 +187,12 @@ class _Session:
     def _pilots(self) -> pilot.WindowPlan:
         said = cautions.say_where(self._request.run, self._folder / "pilot", self._watcher)
         outcomes = [self._pilot(arm, f"pilot-{arm}") for arm in ARMS]
-        self._lanes = lanes.alike(
-            self._request.run, self._lanes, outcomes[0], self._side, self._lane_pilot, self._watcher
-        )
+        run, limit = self._request.run, pilot.limit_s(self._request.run, None)
+
+        def launch(lane: lanes.Lane) -> Outcome:
+            return self._launch("baseline", f"pilot-lane-{lane.number}", limit, None, lane)
+
+        self._lanes = lanes.alike(run, self._lanes, outcomes[0], self._side, launch, self._watcher)
         if self._comparison.run_s is not None:
             # Resumed: what was decided holds, whatever these pilots would say. No look is added by resuming.
             return pilot.plan_window(self._request.run, outcomes)
@@ -216,10 +218,6 @@ class _Session:
         )
         self._watcher.say(summary.cost(self._comparison, window, len(self._lanes)))
         return window
-
-    def _lane_pilot(self, lane: lanes.Lane) -> Outcome:
-        name, limit = f"pilot-lane-{lane.number}", pilot.limit_s(self._request.run, None)
-        return self._launch("baseline", name, limit, None, lane)
 
     def _pilot(self, arm: ArmName, name: str) -> Outcome:
         self._watcher.running(f"pilot: {arm}")
@@ -349,15 +347,8 @@ class _Session:
 
     def _judge(self, *, ended: bool = False) -> SequentialResult:
         # Pairs are dear: without a budget they end with the verdict, unless more was asked for.
-        usual = math.inf if self._request.budget_s is None else PRECISION
-        return judge(
-            self._comparison.pairs,
-            margin=self._comparison.margin,
-            max_pairs=self._comparison.max_pairs,
-            num_voided=len(self._comparison.voided),
-            precision=usual if self._request.precision is None else self._request.precision,
-            ended=ended,
-        )
+        precision = math.inf if self._request.budget_s is None else PRECISION
+        return judge_comparison(self._comparison, precision=precision, ended=ended)
 
     def _summarise(self, **answer: object) -> None:
         runs: dict[ArmName, list[summary.MeasuredRun]] = {arm: [] for arm in ARMS}

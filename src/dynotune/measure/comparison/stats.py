@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -148,6 +148,21 @@ def judge(
     next_look = schedule[num_passed]
     reason = f"The next look is at {next_look} pairs."
     return _state(_fit(pairs, seen), level, verdict=None, reason=reason, next_look=next_look)
+
+
+def judge_comparison(
+    comparison: Comparison, pairs: Sequence[Pair] | None = None, *, precision: float = math.inf, **more: Any
+) -> SequentialResult:
+    """Judge `pairs`, those of the comparison for None, as it asks. `precision`: where it asks for none."""
+    return judge(
+        comparison.pairs if pairs is None else pairs,
+        seen=comparison.seen,
+        margin=comparison.margin,
+        max_pairs=comparison.max_pairs,
+        num_voided=len(comparison.voided),
+        precision=precision if comparison.precision is None else comparison.precision,
+        **more,
+    )
 
 
 def _is_precise(settled: SequentialResult, precision: float) -> bool:

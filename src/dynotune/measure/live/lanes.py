@@ -67,6 +67,7 @@ class Lane(NamedTuple):
         return folder / f"lane-{self.number}" if self.number and run.caches == "cold" else folder
 
 
+Launch = Callable[[Lane], Outcome]
 WHOLE = Lane()
 """The machine as it is: one run has all of it, and runs go one after another."""
 
@@ -110,21 +111,19 @@ def idle(facts: Facts, num: int, visible: str, watcher: Watcher) -> list[Lane]:
     `facts`: as `probe.gpu.facts`. `visible`: the user's own `CUDA_VISIBLE_DEVICES`, whose words name what has no UUID.
     """
     found: list[Lane] = []
-    kinds: set[tuple[object, object]] = set()
-    names = visible.split(",") if visible else [*map(str, range(num))]
-    for place, name in enumerate(names[:num]):
-        prefix = f"gpu{place or ''}."
-        known: dict[str, Any] = {
-            key.removeprefix(prefix): value for key, value in facts.items() if not isinstance(value, Unknown)
-        }
-        kind = known.get("name"), known.get("memory_bytes", math.inf)
-        used = max(known.get("utilisation_percent", 0) / 100, known.get("memory_used_bytes", 0) / kind[1])
-        if used >= BUSY or kind not in (kinds or {kind}):
-            why = "another program uses it" if used >= BUSY else f"it is of another kind, {kind[0]}"
-            watcher.say(f"GPU {name} is left out: {why}.")
-            continue
-        kinds.add(kind)
-        found.append(Lane(0, known.get("uuid", name), frozenset(known.get("cpu_affinity", ()))))
+    usual: tuple[object, object] | None = None
+    known: dict[str, Any] = {name: value for name, value in facts.items() if not isinstance(value, Unknown)}
+    for place, name in enumerate((visible or ",".join(map(str, range(num)))).split(",")[:num]):
+        gpu = f"gpu{place or ''}"
+        kind = known.get(f"{gpu}.name"), known.get(f"{gpu}.memory_bytes", math.inf)
+        used = known.get(f"{gpu}.utilisation_percent", 0) / 100, known.get(f"{gpu}.memory_used_bytes", 0) / kind[1]
+        if max(used) >= BUSY:
+            watcher.say(f"GPU {name} is left out: another program uses it.")
+        elif kind != (usual := usual or kind):
+            watcher.say(f"GPU {name} is left out: it is of another kind, {kind[0]}.")
+        else:
+            near = frozenset(known.get(f"{gpu}.cpu_affinity", ()))
+            found.append(Lane(0, known.get(f"{gpu}.uuid", name), near))
     return found
 
 
@@ -143,9 +142,6 @@ def divide(among: Sequence[Lane], cores: Sequence[list[int]]) -> list[Lane]:
                 left.remove(core)
                 mine.append(core)
     return [Lane(at + 1, lane.gpu, frozenset(itertools.chain(*taken[at]))) for at, lane in enumerate(among)]
-
-
-# Runs in lanes
 
 
 class Stopped(Exception):
@@ -229,12 +225,7 @@ def numbers(num: int, runs: Iterable[str]) -> Iterator[int]:
 
 
 def alike(
-    run: RunSpec,
-    among: Sequence[Lane],
-    alone: Outcome,
-    side: SideBySide,
-    launch: Callable[[Lane], Outcome],
-    watcher: Watcher,
+    run: RunSpec, among: Sequence[Lane], alone: Outcome, side: SideBySide, launch: Launch, watcher: Watcher
 ) -> list[Lane]:
     """Return those lanes in which steps take no longer than on the whole machine; if these are not several, `WHOLE`.
 

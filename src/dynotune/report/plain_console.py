@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -19,6 +20,23 @@ def console(*, stderr: bool = False, soft_wrap: bool = False) -> Console:
     text is no markup.
     """
     return _Console(stderr=stderr, soft_wrap=soft_wrap, highlight=False, markup=False, emoji=False)
+
+
+def as_text(report: RenderableType, *, width: int = 100) -> str:
+    """Render a report without colours."""
+    return _recorded(report, width).export_text().rstrip()
+
+
+def as_html(report: RenderableType, *, width: int = 100) -> str:
+    """Render a report as an HTML element with inline styles, for a notebook; texts are escaped."""
+    frame = '<pre style="white-space:pre;overflow-x:auto;line-height:1.3">{code}</pre>'
+    return _recorded(report, width).export_html(inline_styles=True, code_format=frame)
+
+
+def _recorded(report: RenderableType, width: int) -> Console:
+    screen = _Console(record=True, file=io.StringIO(), width=width, highlight=False, markup=False, emoji=False)
+    screen.print(report)
+    return screen
 
 
 class _Console(Console):

@@ -1,6 +1,7 @@
 """dynotune: why a PyTorch command is slow, and which settings are proved to help.
 
-For a user's program there is one name here, `step`. Everything else is the `dynotune` command.
+For a user's program there is one name here, `step`. The rest is the `dynotune` command; `dynotune.api` has its
+subcommands as functions.
 """
 
 import sys

@@ -143,16 +143,15 @@ def _answer(
     arguments: Sequence[Sequence[Timeline]], asked: api.Question, top: int, *, notes: Sequence[str] = ()
 ) -> Answer:
     """What one trace says, or how two differ. `notes`: what to be wary of, known before it was read."""
+    from dynotune.report.trace import difference_report, trace_report
+    from dynotune.schema.trace_summary import TraceSummary
+
     found, why = api.explained(arguments, asked)
     if why:
         answers.say(why)
-    if isinstance(found, api.TraceSummary):
-        from dynotune.report.trace import trace_report
-
+    if isinstance(found, TraceSummary):
         told = msgspec.structs.replace(found, notes=[*notes, *found.notes])
         return told, lambda kept: trace_report(kept, top=top)
-    from dynotune.report.trace import difference_report
-
     return found, lambda kept: difference_report(kept, top=top)
 
 

@@ -8,7 +8,7 @@ import sys
 
 __all__ = ["__version__", "step"]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def step() -> None:

@@ -26,7 +26,7 @@ COMMAND = re.compile(r"(?<![\w./-])dynotune((?: (?!-)[\w|]+)+)")
 CODE = re.compile(r"```.*?```|`[^`]+`", re.DOTALL)
 RENAMED = re.compile(r"\((?:was )?`--[^)]*\)")
 """Of the changelog: names that options had."""
-OTHERS = {"--cuda-graph-trace", "--no-capture-output", "--ipc", "--shm-size", "--void-as-designed"}
+OTHERS = {"--cuda-graph-trace", "--no-capture-output", "--ipc", "--privileged", "--shm-size", "--void-as-designed"}
 """Options of conda, Docker, Nsight Systems and a benchmark."""
 USERS = {"src/train.py"}
 """Paths of the user's, in examples."""

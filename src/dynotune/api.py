@@ -318,7 +318,9 @@ def file_of(path: Path) -> Path:
     try:
         if not path.is_dir():
             if not path.exists():
-                raise UsageError(f"There is no {path}.", hint="Name a folder of a study, or a JSON file of dynotune.")
+                raise UsageError(
+                    f"There is no file or folder {path}.", hint="Name a folder of a study, or a JSON file of dynotune."
+                )
             return path
         found = next((path / name for name in IN_A_FOLDER if (path / name).is_file()), None)
     except (OSError, ValueError) as error:

@@ -80,6 +80,8 @@ def _check(path: Path, name: str) -> str:
 def _how_to_start(name: str, path: Path) -> str:
     if path.suffix == ".py":
         return f"Start it with Python: python {name}"
+    if path.suffix == ".ipynb":
+        return f"A notebook is no program: jupyter nbconvert --to script {name}, and start that with Python."
     return f"Write it as {name}, and make it executable: chmod +x {name}"
 
 

@@ -12,6 +12,7 @@ from dynotune.cli import answers, options
 from dynotune.cli.options import FailOnSeverity, Json, runs_a_command
 from dynotune.schema.errors import UsageError, from_elsewhere
 from dynotune.schema.run import RunSpec
+from dynotune.text import words
 
 HELP = """Say why your command is slow.
 
@@ -66,6 +67,8 @@ def diagnose(
     with from_elsewhere(replay) if replay is not None else contextlib.nullcontext():
         diagnosis = conclude(observation, **beside)
         answers.show(diagnosis_report, diagnosis, json)
+    if any(finding.candidates for finding in diagnosis.findings) and replay is None:
+        answers.say(f"Next: dynotune tune -- {words.command(run.command)}")
     answers.exit_if_severe(diagnosis.findings, fail_on)
 
 

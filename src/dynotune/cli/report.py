@@ -10,7 +10,7 @@ import typer
 
 from dynotune import api
 from dynotune.cli.answers import say, show
-from dynotune.cli.options import Json, check_json
+from dynotune.cli.options import Json, check_json, runs_folder
 from dynotune.schema.errors import UsageError, from_elsewhere
 
 if TYPE_CHECKING:
@@ -31,15 +31,16 @@ dynotune report ~/.local/state/dynotune/runs/ID
 
 def report(
     path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="A folder of tune, compare or diagnose, or a JSON file of dynotune.")
-    ],
+        Path | None,
+        typer.Argument(metavar="PATH", help="A folder of a run, or a JSON file of dynotune. Default: the last run."),
+    ] = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where the page goes; report.html beside the study, without.")
     ] = None,
     json: Json = None,
 ) -> None:
     check_json(json)
-    file = api.file_of(path)
+    file = api.file_of(path or _last())
     noun = api.noun_of(file)
     if html is not None and noun != "study":
         raise UsageError(f"--html is of a study, and {file} is {api.with_article(noun)}.", hint="Leave it out.")
@@ -48,6 +49,16 @@ def report(
         show(api.report_of, document, json)
         if noun == "study":
             _write_page(file, document, html)
+
+
+def _last() -> Path:
+    """Return the newest run that has a report; their names sort by time."""
+    runs = sorted(runs_folder(None).glob("*"), reverse=True)
+    found = next((run for run in runs if any((run / name).is_file() for name in api.IN_A_FOLDER)), None)
+    if found is None:
+        raise UsageError("There is no earlier run.", hint="Name a folder or a file: dynotune report PATH.")
+    say(f"Of {found}")
+    return found
 
 
 def _write_page(file: Path, document: msgspec.Struct, html: Path | None) -> None:

@@ -9,12 +9,14 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dynotune.launch.process.run_folder import new_run_folder
 from dynotune.schema.errors import CannotRunHere, DynotuneError, UsageError
-from dynotune.schema.run import RunSpec
-from dynotune.schema.setting import Setting
+
+if TYPE_CHECKING:
+    from dynotune.schema.run import RunSpec
+    from dynotune.schema.setting import Setting
 
 
 def check_run(run: RunSpec, candidate: Iterable[Setting] = ()) -> None:

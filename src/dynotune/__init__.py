@@ -1,13 +1,14 @@
 """dynotune: why a PyTorch command is slow, and which settings are proved to help.
 
-For a user's program there is one name here, `step`. Everything else is the `dynotune` command.
+For a user's program there is one name here, `step`. The rest is the `dynotune` command; `dynotune.api` has its
+subcommands as functions.
 """
 
 import sys
 
 __all__ = ["__version__", "step"]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def step() -> None:

@@ -18,11 +18,10 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from dynotune import memory
+from dynotune import api, memory
 from dynotune.agent.core.writer import Writer
 from dynotune.agent.tasks.queue import TaskQueue
 from dynotune.cli import main
-from dynotune.cli import report as reports
 from dynotune.diagnose.attribute import attribute
 from dynotune.diagnose.conclusions import conclude
 from dynotune.launch.caches import pack as packing
@@ -263,7 +262,7 @@ def _documents(folder: Path) -> None:
 
 
 def _read_document(path: Path) -> None:
-    if reports.noun_of(path) == "observation":
+    if api.noun_of(path) == "observation":
         dynotune("diagnose", "--replay", path)
     dynotune("report", path, "--json", path.with_name("told.json"))
 

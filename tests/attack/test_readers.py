@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from dynotune.cli import report as reports
+from dynotune import api
 from dynotune.report.page import html
 from dynotune.schema import document
 from dynotune.schema.errors import DynotuneError
@@ -84,11 +84,8 @@ def test_what_happens_to_a_file_is_told_from_outside(monkeypatch):
 
 def hostile(path):
     """Put the payload into every string of the document at `path` that may be any text; give what a report reads."""
-    noun = reports.noun_of(path)
     plain = document.parse(path.read_bytes())
-    type_ = (
-        Observation if plain["schema"].startswith("dynotune.observation/") else type(reports.rendering(noun, path)[0])
-    )
+    type_ = Observation if plain["schema"].startswith("dynotune.observation/") else type(api.load(path))
     for box, key in list(mutations.places(plain)):
         if isinstance(was := box[key], str):
             box[key] = PAYLOAD + was
@@ -98,7 +95,7 @@ def hostile(path):
                 box[key] = was
     plain["schema"] = document.parse(path.read_bytes(), document.Head).schema
     path.write_bytes(document.encode(plain))
-    return reports.rendering(noun, path)[0]
+    return api.load(path)
 
 
 def test_no_text_of_a_document_acts_on_a_terminal_or_a_page(tmp_path, monkeypatch):

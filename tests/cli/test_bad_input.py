@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dynotune.cli.options import check_command
-from dynotune.launch import measuring
+from dynotune.launch import check_run, measuring
 from dynotune.probe.facts.host import usable_cpus
 from dynotune.schema.errors import UsageError
+from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
 
 from .conftest import CALL, CALLS, MARKED, TRAIN, User
@@ -165,12 +165,13 @@ def test_a_run_folder_that_cannot_be_made_waits_for_no_other_dynotune(user, anot
     said(user.types(name, "--run-dir", "/proc/x", "--", PYTHON, "x.py"), 3, "Cannot make a run folder")
 
 
-def test_a_command_that_only_a_settings_own_path_finds_is_left_to_the_run():
-    here = {"PATH": "/nowhere"}
-    check_command(["tool"], here, [Setting("env.PATH", "/elsewhere")])
-    check_command(["{run_dir}/tool"], here)
+def test_a_command_that_only_a_settings_own_path_finds_is_left_to_the_run(tmp_path):
+    run = RunSpec(command=["tool"], cwd=tmp_path, base=tmp_path / "runs", env={"PATH": "/nowhere"})
+    check_run(run, [Setting("env.PATH", "/elsewhere")])
+    check_run(msgspec.structs.replace(run, command=["{run_dir}/tool"]))
     with pytest.raises(UsageError, match="Command not found: tool"):
-        check_command(["tool"], here, [Setting("env.A", "1")])
+        check_run(run, [Setting("env.A", "1")])
+    assert not run.base.exists()
 
 
 def test_a_command_that_is_not_found_is_told(user):

@@ -9,8 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dynotune import cli
-from dynotune.cli import doctor as subcommand
+from dynotune import cli, probe
 from dynotune.schema.diagnosis import Examination
 from dynotune.schema.facts import Facts
 
@@ -22,10 +21,10 @@ def machine(monkeypatch):
     """`machine(changes)`: doctor finds an H200 with these facts; idle and healthy without."""
     monkeypatch.setenv("COLUMNS", "120")
     facts = msgspec.json.decode(RECORDED.read_bytes(), type=Facts)
-    monkeypatch.setattr(subcommand, "_facts", lambda python, command: dict(facts))
+    monkeypatch.setattr(probe, "machine", lambda *_, **__: dict(facts))
 
     def change(changes):
-        monkeypatch.setattr(subcommand, "_facts", lambda python, command: facts | changes)
+        monkeypatch.setattr(probe, "machine", lambda *_, **__: facts | changes)
 
     return change
 
@@ -138,6 +137,12 @@ def test_a_file_that_is_no_examination_is_refused(capsys, machine, tmp_path, con
 def test_a_severity_that_does_not_exist_is_refused_before_anything_is_asked(capsys, machine):
     _, err = doctor(capsys, "--fail-on", "terrible", exit_code=2)
     assert "high, medium or low" in err
+
+
+def test_about_a_word_asks_no_machine(capsys, monkeypatch):
+    monkeypatch.setattr(probe, "machine", lambda *_, **__: pytest.fail("the machine was asked"))
+    out, _ = doctor(capsys, "--about", "vm.dirty_ratio")
+    assert "It does nothing for reading." in out
 
 
 def test_a_setting_that_does_not_do_what_people_say_is_mentioned_unasked(capsys, machine):

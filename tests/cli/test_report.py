@@ -6,11 +6,12 @@ import json
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dynotune import cli
 from dynotune.report.page import html
-from dynotune.schema import document
+from dynotune.schema import document, private
 from dynotune.schema.document import write
 from dynotune.schema.study import Study
 
@@ -45,6 +46,20 @@ def test_of_a_study_the_terminal_and_the_page_tell_it_again(capsys, folder):
     assert "loader.num_workers=8" in out
     assert f"Report: {folder / 'report.html'}" in err.replace("\n", "")
     assert "Three settings make it 2.31× faster" in (folder / "report.html").read_text()
+
+
+def test_without_a_path_it_is_the_last_run_that_has_a_report(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    _, err = report(capsys, exit_code=2)
+    assert "There is no earlier run." in err and "dynotune report PATH" in err
+    runs = private.state_folder() / "runs"
+    for name in ("20260101-000000-000-aa", "20260102-000000-000-aa", "20260103-000000-000-aa"):
+        (runs / name).mkdir(parents=True)
+    write(runs / "20260101-000000-000-aa" / "study.json", studies.rich())
+    write(runs / "20260102-000000-000-aa" / "study.json", msgspec.structs.replace(studies.rich(), recipe=None))
+    _, err = report(capsys)
+    assert "20260102-000000-000-aa" in err.replace("\n", "")
+    assert (runs / "20260102-000000-000-aa" / "report.html").exists()
 
 
 def test_the_file_itself_can_be_named_and_the_page_put_elsewhere(capsys, folder):

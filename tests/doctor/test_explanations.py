@@ -61,7 +61,17 @@ def test_an_unknown_word_is_refused_with_the_nearest_ones(word, near):
 def test_a_word_that_is_near_nothing_is_sent_to_the_list():
     with pytest.raises(UsageError) as refused:
         explain("zzzzzzzz")
-    assert refused.value.hint == "docs/reference/findings.md lists them all."
+    assert refused.value.hint == "`dynotune explain` lists findings, `dynotune claims list` advice."
+
+
+@pytest.mark.parametrize(
+    ("word", "finding"),
+    [("container", "cgroup-cpu-quota"), ("DDP", "ddp-find-unused-on"), ("jitter", "gc-jitter")],
+)
+def test_a_word_that_a_finding_speaks_of_leads_to_it(word, finding):
+    with pytest.raises(UsageError) as refused:
+        explain(word)
+    assert finding in refused.value.hint, refused.value.hint
 
 
 def test_ids_that_claims_bear_on_are_spelled_as_ids_are():

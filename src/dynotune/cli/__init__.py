@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     ours, command = given[:at], given[at + 1 :] if at < len(given) else None
     # Wherever it stands: nobody remembers which half of a command line it belongs to.
     debug = "--debug" in ours
-    ours = [argument for argument in ours if argument != "--debug"]
+    ours = [argument for argument in ours if argument != "--debug"] or ([] if command else ["--help"])
     code = 0
     limits.one_thread_for_numbers()
     for stream in (sys.stdout, sys.stderr):
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
                 _refuse_command_without_dashes(ours)
             if not set(ours) & set(WITHOUT_NUMBERS):
                 limits.refuse_little_memory()
-            _parser(ours).main(args=ours, prog_name="dynotune", obj=command)
+            code = _parser(ours).main(args=ours, prog_name="dynotune", obj=command, standalone_mode=False) or 0
         except SystemExit as ended:
             code = ended.code  # type: ignore[assignment]
         if sys.stdout is not None:  # closed
@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     except Exception as error:
         if debug:
             raise
-        error = limits.of_the_machine(error) or error
+        error = limits.of_the_machine(error) or _of_the_parser(error, ours) or error
         code = error.exit_code if isinstance(error, DynotuneError) else INTERNAL_ERROR
         with contextlib.suppress(OSError):
             _explain(error)
@@ -99,6 +99,19 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         _give_up_output()
         os._exit(code if isinstance(code, int) else 1)
     sys.exit(code)
+
+
+def _of_the_parser(error: Any, ours: Sequence[str]) -> UsageError | None:
+    """Return an error of the parser's (click's, which typer brings in one way or another) as one of ours."""
+    if not hasattr(error, "format_message"):
+        return None
+    what = error.format_message().removesuffix(".") or "Something is missing"
+    path = (
+        error.ctx.command_path
+        if error.ctx
+        else " ".join(["dynotune", *(word for word in ours[:1] if word in COMMANDS)])
+    )
+    return UsageError(what if what.endswith(("?", ")")) else f"{what}.", hint=f"{path} --help shows what there is.")
 
 
 def _give_up_output() -> None:
@@ -126,8 +139,11 @@ def _refuse_command_without_dashes(ours: Sequence[str]) -> None:
         (at, word) for at, word in enumerate(ours) if at and ours[at - 1] != "--python" and not word.startswith("-")
     )
     begin = next((at for at, word in words if _PROGRAM.fullmatch(word)), None)
+    if ours and _PROGRAM.fullmatch(ours[0]) and ours[0] not in COMMANDS:
+        ours, begin = ["diagnose", *ours], 1
     if begin is not None and ours[0] in TAKE_COMMANDS:
-        line = " ".join(["dynotune", *ours[:begin], "--", *ours[begin:]])
+        python = ["python"] if re.fullmatch(r"[^/]+\.py", ours[begin]) else []
+        line = " ".join(["dynotune", *ours[:begin], "--", *python, *ours[begin:]])
         raise UsageError("The command has to stand after two dashes.", hint=line)
 
 
@@ -135,7 +151,11 @@ def _parser(ours: Sequence[str]) -> Any:
     """The command line's parser, with the subcommand in `ours` imported and the others only named."""
     asked = next((argument for argument in ours if not argument.startswith("-")), None)
     app = typer.Typer(
-        add_completion=False, no_args_is_help=True, rich_markup_mode="rich", epilog=EPILOG, name="dynotune"
+        add_completion=False,
+        rich_markup_mode="rich",
+        epilog=EPILOG,
+        name="dynotune",
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(help=HELP)(_options)
     for name, summary in COMMANDS.items():
@@ -152,11 +172,12 @@ def _parser(ours: Sequence[str]) -> Any:
     return _without_types(typer.main.get_command(app))
 
 
-def _without_types(command: Any) -> Any:
+def _without_types(command: Any, above: Any = None) -> Any:
     """Take the type of flags out of the help of `command` and its subcommands: `<bool>` tells nothing."""
+    context = command.context_class(command, parent=above, **command.context_settings)
     for sub in getattr(command, "commands", {}).values():
-        _without_types(sub)
-    for param in (*command.params, command.get_help_option(command.context_class(command))):
+        _without_types(sub, context)
+    for param in (*command.params, command.get_help_option(context)):
         if getattr(param, "is_flag", False):
             param.metavar = ""
     return command
@@ -188,7 +209,7 @@ def _version(asked: bool) -> None:
 def _options(
     debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
     version: bool = typer.Option(
-        False, "--version", is_eager=True, callback=_version, help="Show the version and exit."
+        False, "--version", "-V", is_eager=True, callback=_version, help="Show the version and exit."
     ),
 ) -> None:
     """Take the options that stand before a subcommand."""

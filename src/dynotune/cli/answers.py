@@ -63,9 +63,10 @@ def say(text: str) -> None:
     from rich.text import Text
 
     from dynotune.report import console
+    from dynotune.schema.redaction import redacted
     from dynotune.text import words
 
-    console(stderr=True).print(Text(words.plain(text), style="dim"), soft_wrap=True)
+    console(stderr=True).print(Text(words.plain(redacted(text)), style="dim"), soft_wrap=True)
 
 
 def write_bytes(raw: bytes) -> None:

@@ -92,7 +92,7 @@ def _tested(
     """Test the claims, those that take seconds first, until the budget is spent; what is known already is kept."""
     from dynotune.claims import new_bundle, program_hash, read, with_evidence, write
     from dynotune.claims import run as run_claim
-    from dynotune.cli.doctor import interpreter_asked
+    from dynotune.probe import interpreter_asked
     from dynotune.report import Progress, console
     from dynotune.schema import private
     from dynotune.schema.run import RunSpec

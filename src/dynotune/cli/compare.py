@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, cast
 import msgspec
 import typer
 
+from dynotune import api
 from dynotune.cli import answers, options
 from dynotune.cli.options import Budget, InProcess, Json, Margin, Pairs, Precision, Resume, one_of, runs_a_command
-from dynotune.schema.errors import CommandFailed, UsageError
+from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
@@ -124,13 +125,4 @@ def show(comparison: Comparison, json: str | None) -> None:
     from dynotune.report import comparison_table
 
     answers.show(comparison_table, comparison, json)
-    if comparison.failed is not None:
-        from dynotune.launch.records import why_memory_ran_out
-
-        failed = comparison.failed
-        raise CommandFailed(
-            f"The command failed in the {failed.arm}. {why_memory_ran_out(failed.last_lines)}".rstrip(),
-            hint=f"All that it printed is in {failed.run}.",
-            command_exit_code=failed.exit_code,
-            last_lines=tuple(failed.last_lines) if json == "-" else (),
-        )
+    api.raise_if_failed(comparison, with_output=json == "-")

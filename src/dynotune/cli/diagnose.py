@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from dynotune.cli import answers, options
 from dynotune.cli.options import FailOnSeverity, Json, runs_a_command
-from dynotune.schema.errors import DynotuneError, TooFewSteps, UsageError, from_elsewhere
+from dynotune.schema.errors import UsageError, from_elsewhere
 from dynotune.schema.run import RunSpec
-
-if TYPE_CHECKING:
-    from dynotune.measure.live import Watcher
-    from dynotune.schema.observation import Observation
+from dynotune.text import words
 
 HELP = """Say why your command is slow.
 
@@ -60,13 +55,20 @@ def diagnose(
             observation = replayed(replay)
     else:
         options.check_run(context, run)
-        observation, beside = _watch(run, isolate_loader=isolate_loader, roofline=roofline)
+        from dynotune.diagnose import observed
+        from dynotune.report import Progress, console
+
+        with Progress(console(stderr=True)) as watcher:
+            observation, path, beside = observed(run, watcher, isolate_loader=isolate_loader, roofline=roofline)
+        answers.say(f"Observed: {path}")
     from dynotune.diagnose import conclude
     from dynotune.report import diagnosis_report
 
     with from_elsewhere(replay) if replay is not None else contextlib.nullcontext():
         diagnosis = conclude(observation, **beside)
         answers.show(diagnosis_report, diagnosis, json)
+    if any(finding.candidates for finding in diagnosis.findings) and replay is None:
+        answers.say(f"Next: dynotune tune -- {words.command(run.command)}")
     answers.exit_if_severe(diagnosis.findings, fail_on)
 
 
@@ -76,43 +78,3 @@ def _refuse_watching(context: typer.Context) -> None:
         raise UsageError("--replay explains an earlier observation, and a command was given.", hint="Give one of them.")
     if foreign := options.given(context, but=("replay", "json", "fail_on")):
         raise UsageError(f"{foreign[0]} is about running a command, and --replay runs none.", hint="Leave it out.")
-
-
-def _watch(run: RunSpec, *, isolate_loader: bool, roofline: bool) -> tuple[Observation, dict[str, Any]]:
-    """Watch the command with the progress on stderr; what was asked for besides, as `conclude` takes it."""
-    from dynotune.diagnose import LiveDiagnosis, forecast_loader
-    from dynotune.report import Progress, console
-
-    with Progress(console(stderr=True)) as watcher:
-        beside: dict[str, Any] = {}
-
-        def observe(run: RunSpec) -> tuple[Observation, Path]:
-            with LiveDiagnosis(run, watcher) as live:
-                found = live.observe()
-                if isolate_loader:
-                    bounds = beside["upper_bounds"] = live.isolate_loader()
-                    beside["forecasts"] = forecast_loader(run, found[0], bounds)
-                if roofline:
-                    beside["roofline"] = live.roofline()
-                live.end()
-            return found
-
-        try:
-            observation, path = observe(run)
-        except TooFewSteps as error:
-            if run.phase is not None or run.step_function is not None:
-                raise
-            observation, path = _other_phase(run, observe, watcher, error)
-    answers.say(f"Observed: {path}")
-    return observation, beside
-
-
-def _other_phase(
-    run: RunSpec, observe: Callable[[RunSpec], tuple[Observation, Path]], watcher: Watcher, error: TooFewSteps
-) -> tuple[Observation, Path]:
-    """Observe a command that trains briefly in what it does afterwards; raise `error` where that cannot be observed."""
-    watcher.warn(f"{error.message} It is run once more, for what it does without training (--phase inference).")
-    try:
-        return observe(msgspec.structs.replace(run, phase="inference"))
-    except DynotuneError:
-        raise error from None

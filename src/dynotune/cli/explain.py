@@ -20,11 +20,24 @@ dynotune explain vm.dirty_ratio
 
 
 def explain(
-    id: Annotated[str, typer.Argument(metavar="ID", help="A finding, a claim, or a word for it.")],
+    id: Annotated[
+        str | None, typer.Argument(metavar="ID", help="A finding, a claim, or a word for it; lists findings without.")
+    ] = None,
     json: Json = None,
 ) -> None:
+    check_json(json)
+    if id is not None:
+        show(id, json)
+        return
+    from dynotune.doctor import all_rules
+
+    for rule in all_rules().values():
+        print(f"{rule.id:<30} {rule.title}")
+
+
+def show(word: str, json: str | None) -> None:
+    """Print what is known of `word`, or write it as JSON. Raises UsageError: nothing is known of it."""
     from dynotune import doctor, report
     from dynotune.claims import all_claims
 
-    check_json(json)
-    answers.show(report.explanation_report, doctor.explain(id, all_claims()), json)
+    answers.show(report.explanation_report, doctor.explain(word, all_claims()), json)

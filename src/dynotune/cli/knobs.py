@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 import msgspec
@@ -23,10 +24,18 @@ HELP = "What can be set: the values, the default, what it may change besides spe
 
 
 def knobs(
-    id: Annotated[str | None, typer.Argument(metavar="ID", help="Explain this knob; all are listed without.")] = None,
+    id: Annotated[
+        str | None, typer.Argument(metavar="ID", help="Explain this knob, or list those that speak of a word.")
+    ] = None,
     json: Json = None,
 ) -> None:
-    chosen = tuple(catalogue.all_knobs()) if id is None else (catalogue.get(id),)
+    chosen = tuple(catalogue.all_knobs())
+    if id is not None:
+        id = f"env.{id}" if re.fullmatch(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+", id) else id
+        word = id.lower()
+        spoken_of = tuple(knob for knob in chosen if word in f"{knob.id} {knob.doc} {knob.values}".lower())
+        is_one = any(knob.id == id for knob in chosen) or not spoken_of
+        chosen = (catalogue.get(id),) if is_one else spoken_of
     if json is not None:
         names = [name for name in chosen[0].__struct_fields__ if name != "applies"]
         fields = [{name: msgspec.to_builtins(getattr(knob, name)) for name in names} for knob in chosen]
@@ -35,4 +44,4 @@ def knobs(
     from dynotune.report import catalogue as tables
     from dynotune.report import console
 
-    console().print(tables.table(chosen) if id is None else tables.explanation(chosen[0]))
+    console().print(tables.explanation(chosen[0]) if id and len(chosen) == 1 else tables.table(chosen))

@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dynotune import api
 from dynotune.cli import answers, options
 from dynotune.cli.options import Json, check_json, num_bytes, runs_a_command
 from dynotune.schema.errors import UsageError, from_elsewhere
 from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
-    from dynotune.schema.memory_account import MemoryAccount
     from dynotune.schema.setting import Setting
 
-# A snapshot that is made to harm can take fifty times its size in memory.
-MAX_SNAPSHOT_BYTES = 1 << 30
 OF_A_FILE = ("file", "max_size", "json")
 
 HELP = """Say where device memory goes, and what fits.
@@ -54,7 +52,7 @@ def memory(
     run: RunSpec,
 ) -> None:
     check_json(json)
-    limit_bytes = num_bytes(max_size, "--max-size") or MAX_SNAPSHOT_BYTES
+    limit_bytes = num_bytes(max_size, "--max-size") or api.MAX_SNAPSHOT_BYTES
     from dynotune.report import Progress, console, memory_report
 
     if file is not None:
@@ -63,7 +61,7 @@ def memory(
         if foreign := options.given(context, but=OF_A_FILE):
             raise UsageError(f"{foreign[0]} is about running a command, and a file was given.", hint="Leave it out.")
         with from_elsewhere(file):
-            answers.show(memory_report, _explained(file, limit_bytes), json)
+            answers.show(memory_report, api.read_snapshot(file, max_bytes=limit_bytes), json)
         return
     batches = batch_settings(values)
     if predict is not None and not batches:
@@ -102,17 +100,3 @@ def _numbers(option: str, text: str) -> list[int]:
     if not all(word.isdecimal() and len(word) < 10 and int(word) for word in words):
         raise UsageError(f"{option} {text} is no list of batches.", hint="Batches are whole numbers: 32,64.")
     return list(dict.fromkeys(map(int, words)))
-
-
-def _explained(file: Path, limit_bytes: int) -> MemoryAccount:
-    from dynotune import memory
-    from dynotune.cli.trace_files import as_text, files_of, is_snapshot
-    from dynotune.schema.memory_account import MemoryAccount
-    from dynotune.trace.snapshot import load_snapshot
-
-    ((path, *rest),) = files_of([file])
-    if rest or not is_snapshot(path):
-        raise UsageError(f"{file} is no memory snapshot.", hint=f"dynotune trace {file} explains recorded traces.")
-    ranks = [memory.of_snapshot(lives) for lives in load_snapshot(path, limit_bytes=limit_bytes).values()]
-    notes = [] if ranks else ["the snapshot holds no memory and no history"]
-    return MemoryAccount(file=as_text(path), ranks=ranks, notes=notes)

@@ -6,12 +6,11 @@ An option of a run is a field of `schema.run.RunSpec` and an entry of `RUN_OPTIO
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -247,14 +246,7 @@ def typed_settings(texts: Sequence[str] | None) -> list[Setting]:
         return []
     from dynotune import knobs
 
-    chosen: dict[str, Setting] = {}
-    for text in texts:
-        setting = knobs.parse(text)
-        if chosen.setdefault(setting.knob, setting) != setting:
-            other = chosen[setting.knob]
-            raise UsageError(f"{other} and {setting} both set {setting.knob}.", hint="Give one of them.")
-    redaction.learn({}, settings=chosen.values())
-    return list(chosen.values())
+    return knobs.parse_all(texts)
 
 
 def given(context: typer.Context, *, but: Collection[str] = ()) -> list[str]:
@@ -384,31 +376,6 @@ def check_output(target: str | Path | None, option: str) -> None:
     raise UsageError(f"Cannot write {target}: {why}.", hint=f"Name another file with {option}.")
 
 
-def check_runs_folder(base: Path) -> None:
-    """Refuse a folder for records that no run folder can be made in; CannotRunHere as `launch.new_run_folder`."""
-    from dynotune.launch import new_run_folder
-
-    was_there = base.exists()
-    new_run_folder(base).rmdir()
-    if not was_there:
-        with contextlib.suppress(OSError):
-            base.rmdir()
-
-
-def check_command(command: Sequence[str], env: Mapping[str, str], settings: Iterable[Setting] = ()) -> None:
-    """Refuse a command that is not there before anything waits for another dynotune, or is measured.
-
-    `settings`: of any arm. If one changes PATH, or the run folder holds the command, the run itself will tell.
-
-    Raises UsageError: as `find_executable`.
-    """
-    from dynotune.launch.process import find_executable
-
-    name = command[0] if command else ""
-    if "{run_dir}" not in name and all(setting.knob != "env.PATH" for setting in settings):
-        find_executable(name, env=env, cwd=Path.cwd())
-
-
 def check_run(context: typer.Context, run: RunSpec, candidate: Iterable[Setting] = ()) -> None:
     """Refuse a run that cannot begin, before anything waits for another dynotune or is measured.
 
@@ -418,7 +385,8 @@ def check_run(context: typer.Context, run: RunSpec, candidate: Iterable[Setting]
         UsageError: there is no command, or it is not found.
         CannotRunHere: no folder for records can be made.
     """
+    from dynotune import launch
+
     if not run.command:
         command_of(context)
-    check_command(run.command, run.env, [*run.settings, *candidate])
-    check_runs_folder(run.base)
+    launch.check_run(run, candidate)

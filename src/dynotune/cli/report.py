@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
+from dynotune import api
 from dynotune.cli.answers import say, show
-from dynotune.cli.options import Json, check_json
-from dynotune.cli.trace_files import unreadable
-from dynotune.schema import atomic
-from dynotune.schema.document import Head, parse, read
+from dynotune.cli.options import Json, check_json, runs_folder
 from dynotune.schema.errors import UsageError, from_elsewhere
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from dynotune.schema.study import Study
 
-Rendering = tuple[msgspec.Struct, Callable[[Any], "RenderableType"]]
-"""The document, and what makes its report."""
-
-NOUNS = (
-    *("study", "comparison", "observation", "diagnosis", "trace", "trace_difference"),
-    *("memory", "examination", "startup"),
-)
-# What a folder may hold, the first that is there.
-IN_A_FOLDER = ("study.json", "comparison.json", "observation.json", "startup.json", "memory.json")
 RECIPE, PAGE = "recipe.toml", "report.html"
 LONGEST_RECIPE_BYTES = 1 << 20
 
@@ -45,102 +31,34 @@ dynotune report ~/.local/state/dynotune/runs/ID
 
 def report(
     path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="A folder of tune, compare or diagnose, or a JSON file of dynotune.")
-    ],
+        Path | None,
+        typer.Argument(metavar="PATH", help="A folder of a run, or a JSON file of dynotune. Default: the last run."),
+    ] = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where the page goes; report.html beside the study, without.")
     ] = None,
     json: Json = None,
 ) -> None:
     check_json(json)
-    file = _file_of(path)
-    noun = noun_of(file)
+    file = api.file_of(path or _last())
+    noun = api.noun_of(file)
     if html is not None and noun != "study":
-        raise UsageError(f"--html is of a study, and {file} is {_article(noun)}.", hint="Leave it out.")
+        raise UsageError(f"--html is of a study, and {file} is {api.with_article(noun)}.", hint="Leave it out.")
     with from_elsewhere(file):
-        document, told = rendering(noun, file)
-        show(told, document, json)
+        document = api.load(file)
+        show(api.report_of, document, json)
         if noun == "study":
             _write_page(file, document, html)
 
 
-def _file_of(path: Path) -> Path:
-    """The file itself, or the one of a folder that has a report."""
-    try:
-        if not path.is_dir():
-            if not path.exists():
-                raise UsageError(f"There is no {path}.", hint="Name a folder of a study, or a JSON file of dynotune.")
-            return path
-        found = next((path / name for name in IN_A_FOLDER if (path / name).is_file()), None)
-    except (OSError, ValueError) as error:
-        raise unreadable(str(path), error) from error
+def _last() -> Path:
+    """Return the newest run that has a report; their names sort by time."""
+    runs = sorted(runs_folder(None).glob("*"), reverse=True)
+    found = next((run for run in runs if any((run / name).is_file() for name in api.IN_A_FOLDER)), None)
     if found is None:
-        raise UsageError(
-            f"The folder {path} holds nothing that has a report.", hint=f"Looked for {', '.join(IN_A_FOLDER)}."
-        )
+        raise UsageError("There is no earlier run.", hint="Name a folder or a file: dynotune report PATH.")
+    say(f"Of {found}")
     return found
-
-
-def noun_of(file: Path) -> str:
-    """Return which of `NOUNS` the file is: `study` for `dynotune.study/2`.
-
-    Raises UsageError: it cannot be read, or has no report.
-    """
-    try:
-        schema = parse(atomic.read(file), Head).schema
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}.", hint="Check that you may read it.") from error
-    except ValueError as error:
-        raise UsageError(
-            f"{file} is not a JSON document: {error}.", hint="Was it cut short, or is it of another program?"
-        ) from error
-    noun = schema.removeprefix("dynotune.").partition("/")[0] if schema.startswith("dynotune.") else ""
-    if noun not in NOUNS:
-        found = f": it is {_article(noun)}" if noun else ""
-        raise UsageError(f"{file} holds no report{found}.", hint=f"It is made of one of these: {', '.join(NOUNS)}.")
-    return noun
-
-
-def _article(noun: str) -> str:
-    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun.replace('_', ' ')}"
-
-
-def rendering(noun: str, file: Path) -> Rendering:
-    """The document of one of `NOUNS`, and what makes its report."""
-    from dynotune.report import comparison_table, diagnosis_report, memory_report
-    from dynotune.report.startup import starts
-    from dynotune.report.study import study_report
-    from dynotune.report.trace import difference_report, trace_report
-    from dynotune.schema.comparison import Comparison
-    from dynotune.schema.diagnosis import Diagnosis, Examination
-    from dynotune.schema.memory_account import MemoryAccount
-    from dynotune.schema.startup import Startup
-    from dynotune.schema.study import Study
-    from dynotune.schema.trace_summary import TraceDifference, TraceSummary
-
-    match noun:
-        case "study":
-            return read(file, Study), study_report
-        case "comparison":
-            return read(file, Comparison), comparison_table
-        case "observation":
-            from dynotune.diagnose import conclude, replayed
-
-            return conclude(replayed(file)), diagnosis_report
-        case "diagnosis":
-            return read(file, Diagnosis), diagnosis_report
-        case "trace":
-            return read(file, TraceSummary), trace_report
-        case "trace_difference":
-            return read(file, TraceDifference), difference_report
-        case "memory":
-            return read(file, MemoryAccount), memory_report
-        case "startup":
-            return read(file, Startup), starts.startup_report
-        case _:
-            from dynotune.cli.doctor import examination_report
-
-            return read(file, Examination), examination_report
 
 
 def _write_page(file: Path, document: msgspec.Struct, html: Path | None) -> None:

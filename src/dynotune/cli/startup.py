@@ -9,7 +9,6 @@ import msgspec
 import typer
 
 from dynotune.cli import answers, options, startup_caches, with_command
-from dynotune.cli.doctor import interpreter_asked
 from dynotune.cli.options import Budget, Json, Margin, Resume, check_json, environment, runs_a_command
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.run import RunSpec
@@ -93,6 +92,7 @@ def _places(paths: list[Path], python: str | None, command: list[str] | None) ->
     UsageError: a path is not there, or `--python` is no interpreter.
     CannotRunHere: only a run would tell what the command loads.
     """
+    from dynotune.probe import interpreter_asked
     from dynotune.probe.gpu_code import code_places
 
     env, cwd = environment(), Path.cwd()

@@ -9,7 +9,6 @@ import msgspec
 import typer
 
 from dynotune.cli import answers, options
-from dynotune.cli.doctor import interpreter_asked
 from dynotune.cli.options import Json, Python, check_json, environment, num_bytes, runs_a_command
 from dynotune.schema.caches import TITLES
 from dynotune.schema.errors import CannotRunHere, UsageError
@@ -85,6 +84,7 @@ def pack(
     python: Python = None,
     json: Json = None,
 ) -> None:
+    from dynotune import probe
     from dynotune.launch.caches import conditions as cache_conditions
     from dynotune.launch.caches import contents as places
     from dynotune.launch.caches import pack as cache_pack
@@ -104,7 +104,7 @@ def pack(
                 f"There is no folder {folder}.", hint=f"dynotune startup warm --caches {caches} -- COMMAND fills it."
             )
         env |= {**(places.read_variables(folder) or {}), **places.variables(folder)}
-    conditions = cache_conditions.here(env, interpreter_asked(python, command, env), Path.cwd())
+    conditions = cache_conditions.here(env, probe.interpreter_asked(python, command, env), Path.cwd())
     found = places.places(env, Path.cwd())
     left = {name for name in TITLES if name in (without or [])}
     # Precompiled headers are never below --caches, and where they are not used another program left them.
@@ -144,6 +144,7 @@ def unpack(
     python: Python = None,
     json: Json = None,
 ) -> None:
+    from dynotune import probe
     from dynotune.launch.caches import conditions as cache_conditions
     from dynotune.launch.caches import contents as places
     from dynotune.launch.caches import unpack as cache_unpack
@@ -162,7 +163,7 @@ def unpack(
         if sha256 is not None:
             cache_unpack.refuse_digest(stream, sha256, str(file))
         manifest = cache_unpack.read_manifest(stream, str(file))
-        now = cache_conditions.here(env, interpreter_asked(python, context.find_root().obj, env), Path.cwd())
+        now = cache_conditions.here(env, probe.interpreter_asked(python, context.find_root().obj, env), Path.cwd())
         differences = cache_conditions.differences(manifest, now)
         _refuse(differences, str(file), force)
         folder = None if caches is None else caches.expanduser().absolute()

@@ -5,16 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
+from dynotune import api
 from dynotune.cli import answers, options
 from dynotune.cli.options import Json, check_json, num_bytes, runs_a_command
-from dynotune.cli.trace_files import Question, arrange, as_text, files_of, is_snapshot
 from dynotune.schema.errors import UsageError, from_elsewhere
 from dynotune.schema.run import RunSpec
 
@@ -79,7 +78,7 @@ def trace(
     command = context.find_root().obj
     _check(context, files or [], command)
     if command is None:
-        asked: Question = "compare" if compare else "ranks" if ranks else None
+        asked: api.Question = "compare" if compare else "ranks" if ranks else None
         with from_elsewhere(files[0] if files else "the trace"):
             document, report = _explained(files or [], asked, limit_bytes, top)
             answers.show(report, document, json)
@@ -117,7 +116,9 @@ def _check(context: typer.Context, files: Sequence[Path], command: Sequence[str]
         )
 
 
-def _explained(files: Sequence[Path], asked: Question, limit_bytes: int | None, top: int) -> Answer:
+def _explained(files: Sequence[Path], asked: api.Question, limit_bytes: int | None, top: int) -> Answer:
+    from dynotune.trace import files_of, is_snapshot
+
     arguments = files_of(files)
     if snapshots := [path for paths in arguments for path in paths if is_snapshot(path)]:
         raise UsageError(
@@ -138,37 +139,28 @@ def _recorded(request: RecordRequest, limit_bytes: int | None, top: int) -> Answ
     return _answer(_read([recording.traces], limit_bytes), "ranks", top, notes=recording.notes)
 
 
-def _answer(arguments: Sequence[Sequence[Timeline]], asked: Question, top: int, *, notes: Sequence[str] = ()) -> Answer:
+def _answer(
+    arguments: Sequence[Sequence[Timeline]], asked: api.Question, top: int, *, notes: Sequence[str] = ()
+) -> Answer:
     """What one trace says, or how two differ. `notes`: what to be wary of, known before it was read."""
-    from dynotune.trace import summarise
+    from dynotune.report.trace import difference_report, trace_report
+    from dynotune.schema.trace_summary import TraceSummary
 
-    arrangement = arrange(arguments, asked)
-    if arrangement.why:
-        answers.say(arrangement.why)
-    summaries = [summarise(timelines) for timelines in arrangement.traces]
-    if len(summaries) == 1:
-        from dynotune.report.trace import trace_report
-
-        (summary,) = summaries
-        told = msgspec.structs.replace(summary, notes=[*notes, *summary.notes])
+    found, why = api.explained(arguments, asked)
+    if why:
+        answers.say(why)
+    if isinstance(found, TraceSummary):
+        told = msgspec.structs.replace(found, notes=[*notes, *found.notes])
         return told, lambda kept: trace_report(kept, top=top)
-
-    from dynotune.report.trace import difference_report
-    from dynotune.trace import difference
-
-    found = difference(*summaries)
     return found, lambda kept: difference_report(kept, top=top)
 
 
 def _read(arguments: Sequence[Sequence[Path]], limit_bytes: int | None) -> list[list[Timeline]]:
     """The processes in the files of each argument."""
-    from dynotune.trace.readers import read_traces
-
     found = []
     for paths in arguments:
         with _bar(paths) as progress:
-            timelines = read_traces(paths, limit_bytes=limit_bytes, progress=progress)
-        found.append([replace(timeline, source=as_text(Path(timeline.source))) for timeline in timelines])
+            found.append(api.timelines(paths, limit_bytes, progress))
     return found
 
 

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import msgspec
 
 from dynotune import probe
 from dynotune.diagnose.attributed import attributed
+from dynotune.diagnose.forecast import forecast_loader
 from dynotune.diagnose.memory_runs import recorded_memory
 from dynotune.diagnose.observe import PlainWindow, exact_window
 from dynotune.diagnose.profiled import profiled
@@ -20,7 +22,7 @@ from dynotune.measure.live import TaskRunner, Watcher, checked_facts, machine_lo
 from dynotune.schema import document
 from dynotune.schema.attribution import Attribution
 from dynotune.schema.diagnosis import Roofline, UpperBound
-from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError
+from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError, TooFewSteps
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.memory import RankMemory
 from dynotune.schema.observation import FRESH_CACHES, Observation, ProcessState
@@ -126,6 +128,41 @@ class LiveDiagnosis:
 
     def end(self) -> None:
         self.runner.end()
+
+
+def observed(
+    run: RunSpec, watcher: Watcher, *, isolate_loader: bool = False, roofline: bool = False
+) -> tuple[Observation, Path, dict[str, Any]]:
+    """Observe a command, and what is asked for besides; one that trains too briefly, in what it does afterwards.
+
+    Returns:
+        The observation, its file, and the rest as `conclude` takes it.
+
+    Raises DynotuneError: as `LiveDiagnosis`.
+    """
+    beside: dict[str, Any] = {}
+
+    def observe(run: RunSpec) -> tuple[Observation, Path, dict[str, Any]]:
+        with LiveDiagnosis(run, watcher) as live:
+            observation, path = live.observe()
+            if isolate_loader:
+                bounds = beside["upper_bounds"] = live.isolate_loader()
+                beside["forecasts"] = forecast_loader(run, observation, bounds)
+            if roofline:
+                beside["roofline"] = live.roofline()
+            live.end()
+        return observation, path, beside
+
+    try:
+        return observe(run)
+    except TooFewSteps as error:
+        if run.phase is not None or run.step_function is not None:
+            raise
+        watcher.warn(f"{error.message} It is run once more, for what it does without training (--phase inference).")
+        try:
+            return observe(msgspec.structs.replace(run, phase="inference"))
+        except DynotuneError:
+            raise error from None
 
 
 def gather(run: RunSpec, watcher: Watcher) -> tuple[Observation, Path]:

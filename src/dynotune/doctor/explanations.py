@@ -80,7 +80,17 @@ def explain(word: str, claims: Sequence[Claim]) -> Explanation:
     if found := by_name(word, claims):
         return Explanation(asked=word, claims=found)
     names = [*rules, *(name for claim in claims for name in [claim.id, *claim.about])]
-    raise UsageError(f"Nothing is known of {word!r} here.", hint=_nearest(word, names))
+    raise UsageError(
+        f"Nothing is known of {word!r} here.",
+        hint=_nearest(word, names, [rule.id for rule in rules.values() if _speaks(rule, word)]),
+    )
+
+
+def _speaks(rule: Rule, word: str) -> bool:
+    """Tell whether the rule's texts hold each part of the word, as a word or the beginning of one."""
+    parts = re.findall(r"\w+", word.lower().replace("_", " "))
+    text = f"{rule.id} {rule.title} {rule.sees} {rule.costs}".lower()
+    return bool(parts) and all(re.search(rf"\b{re.escape(part)}", text) for part in parts)
 
 
 def explained(rule: Rule) -> Explained:
@@ -98,8 +108,10 @@ def explained(rule: Rule) -> Explained:
     )
 
 
-def _nearest(word: str, names: list[str]) -> str:
-    near = difflib.get_close_matches(word.lower(), {name.lower(): None for name in names}, n=MOST_NEAR, cutoff=0.5)
+def _nearest(word: str, names: list[str], speaking: list[str]) -> str:
+    near = speaking + difflib.get_close_matches(
+        word.lower(), {name.lower(): None for name in names}, n=MOST_NEAR, cutoff=0.5
+    )
     near += [name for name in names if name not in near and len(word) > 2 and word.lower() in name.lower()]
-    listed = "docs/reference/findings.md lists them all."
-    return f"Did you mean {' or '.join(near[:MOST_NEAR])}? {listed}" if near else listed
+    listed = "`dynotune explain` lists findings, `dynotune claims list` advice."
+    return f"Did you mean {' or '.join(dict.fromkeys(near[:MOST_NEAR]))}? {listed}" if near else listed

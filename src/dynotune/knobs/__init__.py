@@ -5,7 +5,16 @@
 work of `launch` and of the agent.
 """
 
-from dynotune.knobs.catalogue import all_knobs, caution, check_applies, get, of_launch, parse, why_not_switched
+from dynotune.knobs.catalogue import (
+    all_knobs,
+    caution,
+    check_applies,
+    get,
+    of_launch,
+    parse,
+    parse_all,
+    why_not_switched,
+)
 from dynotune.knobs.foreign import Checked, check, check_variables, how_to_type, must_be_typed
 
 __all__ = [
@@ -20,5 +29,6 @@ __all__ = [
     "must_be_typed",
     "of_launch",
     "parse",
+    "parse_all",
     "why_not_switched",
 ]

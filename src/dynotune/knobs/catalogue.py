@@ -21,6 +21,7 @@ from dynotune.knobs import (
     precision,
     transfer,
 )
+from dynotune.schema import redaction
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import AllocConf, Argument, Env, Knob, Scalar, is_of_launch
@@ -112,6 +113,21 @@ def parse(text: str) -> Setting:
         # The program's own words, spaces and all; with none the word is left out.
         return Setting(knob_id, value)
     return Setting(knob_id, _typed(knob, value.strip()))
+
+
+def parse_all(texts: Iterable[str]) -> list[Setting]:
+    """Settings of one arm, one for each knob; secrets among their values are shown no more from now on.
+
+    Raises UsageError: as `parse`, or two of one knob differ.
+    """
+    chosen: dict[str, Setting] = {}
+    for text in texts:
+        setting = parse(text)
+        if chosen.setdefault(setting.knob, setting) != setting:
+            other = chosen[setting.knob]
+            raise UsageError(f"{other} and {setting} both set {setting.knob}.", hint="Give one of them.")
+    redaction.learn({}, settings=chosen.values())
+    return list(chosen.values())
 
 
 def _refuse_unreadable(knob: Knob, text: str) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
+    from dynotune.launch.process.executable import check_run
     from dynotune.launch.process.foreground import die_by
     from dynotune.launch.process.launcher import Exit, Launched, start
     from dynotune.launch.process.leases import sweep
@@ -27,6 +28,7 @@ __all__ = [
     "Launched",
     "Revision",
     "Seed",
+    "check_run",
     "die_by",
     "error_line",
     "last_lines",
@@ -37,6 +39,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "process.executable": "check_run",
     "process.launcher": "Exit Launched start",
     "process.revision": "Revision",
     "process.sandbox": "Seed",

@@ -22,7 +22,7 @@ from dynotune.probe.sampling.sampler import Sampler
 from dynotune.probe.sampling.window import over
 from dynotune.probe.sources import clock_reasons, nvml
 from dynotune.probe.sources.counters import descendants
-from dynotune.probe.sources.interpreter import interpreter, run_python
+from dynotune.probe.sources.interpreter import interpreter, interpreter_asked, run_python
 from dynotune.probe.sources.samples import Gpu, Sample, read_samples
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "host",
     "host_memory",
     "interpreter",
+    "interpreter_asked",
     "judge",
     "machine",
     "neighbours",

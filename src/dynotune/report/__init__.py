@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from dynotune.report.doctor import examination_report
     from dynotune.report.explanation import explanation_report
     from dynotune.report.memory_account import memory_report
-    from dynotune.report.plain_console import console
+    from dynotune.report.plain_console import as_html, as_text, console
     from dynotune.report.precision import precision_report
     from dynotune.report.recipe import recipe_report, verification_report
     from dynotune.report.terminal import Progress, comparison_table
 
 __all__ = [
     "Progress",
+    "as_html",
+    "as_text",
     "catalogue",
     "claims",
     "comparison_table",
@@ -44,7 +46,7 @@ __all__ = [
 
 _HOMES = {
     "terminal": "Progress comparison_table",
-    "plain_console": "console",
+    "plain_console": "as_html as_text console",
     "diagnosis": "diagnosis_report",
     "doctor": "examination_report",
     "explanation": "explanation_report",

@@ -54,6 +54,10 @@ def _head(examination: Examination) -> RenderableType:
     num = len(examination.findings)
     verdict = f"{num} {'finding' if num == 1 else 'findings'}: {said}." if num else NOTHING
     rows = [("GPU", _gpus(facts)), ("host", _host(facts)), ("python", _python(facts))]
+    if not num and examination.claims:
+        verdict = (
+            "No finding, as far as a machine alone can tell; what is set and does not do what people say is below."
+        )
     return fields([*((name, words.plain(text)) for name, text in rows), ("verdict", Text(verdict, style="bold"))])
 
 

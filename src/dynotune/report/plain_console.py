@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -18,10 +20,31 @@ def console(*, stderr: bool = False, soft_wrap: bool = False) -> Console:
     what slips through stands here as one sign for one character, so that no text moves the cursor or names a colour. A
     text is no markup.
     """
-    return _Console(stderr=stderr, soft_wrap=soft_wrap, highlight=False, markup=False, emoji=False)
+    return _Console(stderr=stderr, soft_wrap=soft_wrap)
+
+
+def as_text(report: RenderableType, *, width: int = 100) -> str:
+    """Render a report without colours."""
+    return _recorded(report, width).export_text().rstrip()
+
+
+def as_html(report: RenderableType, *, width: int = 100) -> str:
+    """Render a report as an HTML element with inline styles, for a notebook; texts are escaped."""
+    frame = '<pre style="white-space:pre;overflow-x:auto;line-height:1.3">{code}</pre>'
+    return _recorded(report, width).export_html(inline_styles=True, code_format=frame)
+
+
+def _recorded(report: RenderableType, width: int) -> Console:
+    screen = _Console(record=True, file=io.StringIO(), width=width)
+    screen.print(report)
+    return screen
 
 
 class _Console(Console):
+    def __init__(self, **options: Any) -> None:
+        # In a notebook's kernel rich would display each line as a cell's output of its own.
+        super().__init__(highlight=False, markup=False, emoji=False, force_jupyter=False, **options)
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control or _prints(segment.text) else segment._replace(text=_drawn(segment.text))

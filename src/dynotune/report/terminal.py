@@ -47,6 +47,8 @@ class Progress:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._status: Status | None = None
+        # FORCE_COLOR, as in a log or a notebook, makes no terminal of what cannot be drawn over.
+        self._is_live = console.is_terminal and (not console.stderr or console.file.isatty())
 
     def __enter__(self) -> Progress:
         return self
@@ -64,7 +66,7 @@ class Progress:
 
     def running(self, what: str) -> None:
         """Say what is in progress, in place of what was before."""
-        if not self._console.is_terminal:
+        if not self._is_live:
             return
         if self._status is None:
             self._status = self._console.status("", spinner_style="dim")

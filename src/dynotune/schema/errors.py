@@ -13,11 +13,12 @@ class DynotuneError(Exception):
     """
 
     exit_code = 3
+    usual_hint = ""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.hint = hint or self.usual_hint
 
 
 class UsageError(DynotuneError):
@@ -36,6 +37,8 @@ class TooFewSteps(CannotRunHere):
 
 class RecordError(DynotuneError):
     """A file of ours cannot be read: cut short, damaged, or of a version we do not know."""
+
+    usual_hint = "Make it again, or get it again from where it is."
 
 
 class StatisticsError(DynotuneError):

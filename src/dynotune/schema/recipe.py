@@ -130,7 +130,8 @@ def read(path: Path) -> Recipe:
     except OSError as error:
         if error.errno == errno.EFBIG:
             raise RecordError(f"{path} is too large to be a recipe: more than {LARGEST_BYTES >> 10} KiB.") from error
-        raise RecordError(f"Cannot read {path}: {error.strerror}.") from error
+        hint = "dynotune tune -- COMMAND writes one, recipe.toml."
+        raise RecordError(f"Cannot read {path}: {error.strerror}.", hint=hint) from error
     except ValueError as error:
         raise RecordError(f"Cannot read {str(path)!r}: {error}.") from error
     try:

@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dynotune.launch.process.run_folder import new_run_folder
 from dynotune.schema.errors import CannotRunHere, DynotuneError, UsageError
+
+if TYPE_CHECKING:
+    from dynotune.schema.run import RunSpec
+    from dynotune.schema.setting import Setting
+
+
+def check_run(run: RunSpec, candidate: Iterable[Setting] = ()) -> None:
+    """Refuse a run that cannot begin, before anything waits for another dynotune or is measured.
+
+    If a setting changes PATH, or the run folder holds the command, the run itself will tell whether that is there.
+
+    `candidate`: settings of an arm besides the run's own.
+
+    Raises:
+        UsageError: the command is not found.
+        CannotRunHere: no folder for records can be made.
+    """
+    name = run.command[0] if run.command else ""
+    if "{run_dir}" not in name and all(setting.knob != "env.PATH" for setting in (*run.settings, *candidate)):
+        find_executable(name, env=run.env, cwd=run.cwd)
+    was_there = run.base.exists()
+    new_run_folder(run.base).rmdir()
+    if not was_there:
+        with contextlib.suppress(OSError):
+            run.base.rmdir()
 
 
 def find_executable(name: str, *, env: Mapping[str, str], cwd: Path) -> str:
@@ -55,6 +82,8 @@ def _check(path: Path, name: str) -> str:
 def _how_to_start(name: str, path: Path) -> str:
     if path.suffix == ".py":
         return f"Start it with Python: python {name}"
+    if path.suffix == ".ipynb":
+        return f"A notebook is no program: jupyter nbconvert --to script {name}, and start that with Python."
     return f"Write it as {name}, and make it executable: chmod +x {name}"
 
 

@@ -10,10 +10,12 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Unknown, needed, or_unknown
 
 PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*t?)?")
@@ -53,6 +55,27 @@ def interpreter(
     `.venv` exists, and wrappers such as `nice` and `numactl`. A shell line is not read.
     """
     return _resolve(list(command), env, Path(cwd or "").absolute(), MAX_INDIRECTIONS)
+
+
+def interpreter_asked(
+    python: str | None, command: Sequence[str] | None, env: Mapping[str, str], cwd: Path | None = None
+) -> str | Unknown:
+    """The interpreter `python`, that of the command, or the one that the shell would start.
+
+    Raises UsageError: `python` names no program.
+    """
+    if python is not None:
+        found = interpreter([python], env, cwd)
+        if not isinstance(found, str):
+            raise UsageError(f"--python {python} cannot be used: {found.reason}.", hint="Name an interpreter.")
+        return found
+    if command:
+        return interpreter(command, env, cwd)
+    for name in ("python", "python3"):
+        found = interpreter([name], env, cwd)
+        if isinstance(found, str):
+            return found
+    return sys.executable
 
 
 def program(command: Sequence[str], env: Mapping[str, str], cwd: str | os.PathLike[str] | None = None) -> Path | None:

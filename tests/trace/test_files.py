@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from dynotune.cli.trace_files import arrange, files_of
 from dynotune.schema.errors import UsageError
+from dynotune.trace.files import arrange, files_of
 from dynotune.trace.timeline import Timeline
 
-from ..trace.made import Made
+from .made import Made
 
 TRACE = b'{"schemaVersion": 1, "traceEvents": []}'
 

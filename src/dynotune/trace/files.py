@@ -1,4 +1,4 @@
-"""Which files `dynotune trace` was given, and whether they are one trace or two to compare."""
+"""Which files were named, and whether they are one trace or two to compare."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from dynotune.schema.errors import UsageError
-
-if TYPE_CHECKING:
-    from dynotune.trace import Timeline
+from dynotune.trace.timeline import Timeline
 
 Question = Literal["compare", "ranks"] | None
 SNAPSHOTS = (".pickle", ".pkl")

@@ -1,0 +1,171 @@
+"""The gate for others' CI: the shell steps of `action.yml` and of the page's snippet, run as a runner would."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dynotune.launch.process import sandbox
+
+yaml = pytest.importorskip("yaml")
+
+ROOT = Path(__file__).parents[1]
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+PAGE = (ROOT / "docs" / "guides" / "ci.md").read_text(encoding="utf-8")
+STEPS = ACTION["runs"]["steps"]
+OPTIONS = "--pairs 4 --warmup 3 --steps 20 --no-lock --step-function dynotune.step"
+TRAIN = """
+import time, dynotune, pace
+for _ in range(100_000):
+    time.sleep(0.01 + pace.MORE_S)
+    dynotune.step()
+"""
+
+
+class Runner:
+    """A machine of somebody's CI, with a repository checked out and its main branch fetched."""
+
+    def __init__(self, folder: Path) -> None:
+        self.temp, self.project = folder / "temp", folder / "project"
+        binaries = folder / "bin"
+        for made in (self.temp, self.project, binaries):
+            made.mkdir()
+        for name, words in (("dynotune", "-m dynotune"), ("python", "")):
+            (binaries / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
+            (binaries / name).chmod(0o755)
+        self.env = {
+            "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
+            "HOME": str(folder),
+            "PYTHONPATH": str(ROOT / "src"),
+            "RUNNER_TEMP": str(self.temp),
+            "GITHUB_ACTION_PATH": str(ROOT),
+            **{f"GITHUB_{name}": str(self.temp / name) for name in ("STEP_SUMMARY", "OUTPUT", "PATH")},
+        }
+
+    def has_branch(self, more_s: float) -> None:
+        """Check out a branch whose steps take that much longer than those of `origin/main`."""
+        (self.project / "train.py").write_text(TRAIN)
+        (self.project / "pace.py").write_text("MORE_S = 0.0\n")
+        git = ["git", "-C", str(self.project), "-c", "user.name=somebody", "-c", "user.email=somebody@example.com"]
+        for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "-m", "Main"]):
+            subprocess.run([*git, *words], check=True)
+        subprocess.run([*git, "update-ref", "refs/remotes/origin/main", "HEAD"], check=True)
+        (self.project / "pace.py").write_text(f"MORE_S = {more_s}\n")
+        subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-am", "Branch"], check=True)
+
+    def runs(self, script: str, **env: str) -> subprocess.CompletedProcess[str]:
+        words = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
+        return subprocess.run(words, cwd=self.project, env=self.env | env, capture_output=True, text=True, timeout=240)
+
+    def acts(self, **inputs: str) -> subprocess.CompletedProcess[str]:
+        """Run the step that compares, with its inputs as the runner would fill them in."""
+        (step,) = (step for step in STEPS if step["name"] == "Compare")
+        known = {name: about.get("default", "") for name, about in ACTION["inputs"].items()} | inputs
+        found = {name: re.fullmatch(r"\$\{\{ inputs\.([\w-]+) \}\}", value) for name, value in step["env"].items()}
+        return self.runs(step["run"], **{name: known[match[1]] for name, match in found.items() if match})
+
+    def text(self, name: str) -> str:
+        path = self.temp / name
+        return path.read_text() if path.exists() else ""
+
+
+@pytest.fixture
+def runner(tmp_path) -> Runner:
+    return Runner(tmp_path)
+
+
+@pytest.fixture
+def with_view(runner, tmp_path) -> None:
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    if (reason := sandbox.available(runner.project, tmp_path / "any")) is not None:
+        pytest.skip(f"no copy-on-write view here: {reason}")
+
+
+def test_the_action_takes_no_text_of_others_into_its_shell():
+    """`${{ … }}` inside of a script would run whatever a branch or a title is named."""
+    assert not any("${{" in step["run"] for step in STEPS)
+    assert {step["shell"] for step in STEPS} == {"bash"}
+
+
+def test_what_the_page_gives_the_action_are_inputs_of_it():
+    (workflow,) = re.findall(r"```yaml\n(on: pull_request.*?)```", PAGE, re.DOTALL)
+    (given,) = (
+        step["with"]
+        for step in yaml.safe_load(workflow)["jobs"]["speed"]["steps"]
+        if "dynotune" in step.get("uses", "")
+    )
+    needed = {name for name, about in ACTION["inputs"].items() if about.get("required")}
+    assert needed <= set(given) <= set(ACTION["inputs"])
+
+
+def test_a_gate_that_cannot_run_fails_and_writes_no_summary(runner):
+    done = runner.acts(command="python train.py", candidate="loader.num_worker=4")
+    assert done.returncode == 2 and "loader.num_workers" in done.stderr
+    assert (runner.text("STEP_SUMMARY"), runner.text("OUTPUT")) == ("", "")
+
+
+def test_a_command_that_fails_fails_the_gate(runner):
+    (runner.project / "train.py").write_text("raise SystemExit('no data')\n")
+    done = runner.acts(command="python train.py", candidate="env.A=1", options=OPTIONS)
+    assert done.returncode == 4
+    assert "no data" in done.stdout and "no data" in runner.text("STEP_SUMMARY")
+
+
+def test_an_answer_stands_in_the_summary_and_in_the_outputs(runner):
+    (runner.project / "pace.py").write_text("MORE_S = 0.0\n")
+    (runner.project / "train.py").write_text(TRAIN)
+    done = runner.acts(command="A='of two words' python train.py", candidate="env.B=1 env.C=2", options=OPTIONS)
+    assert done.returncode == 0, done.stderr
+    summary, outputs = (
+        runner.text("STEP_SUMMARY"),
+        dict(line.split("=", 1) for line in runner.text("OUTPUT").splitlines()),
+    )
+    assert summary.startswith(f"### dynotune: {outputs['verdict']}\n\n```text\ncommand ") and summary.endswith(
+        "\n```\n"
+    )
+    assert "env.B=1" in summary and "env.C=2" in summary and "\x1b" not in summary
+    assert Path(outputs["json"]).is_file()
+
+
+@pytest.mark.long
+def test_a_branch_that_is_slower_fails(runner, with_view):
+    runner.has_branch(0.04)
+    done = runner.acts(command="python train.py", baseline="git.ref=origin/main", options=OPTIONS)
+    assert done.returncode == 1, done.stderr
+    assert "slower" in runner.text("STEP_SUMMARY").splitlines()[0]
+    done = runner.acts(
+        command="python train.py", baseline="git.ref=origin/main", options=OPTIONS, **{"fail-on": "never"}
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.long
+def test_the_lines_for_gitlab_fail_a_branch_that_is_slower(runner, with_view):
+    runner.has_branch(0.04)
+    (text,) = re.findall(r"```yaml\n(speed:.*?)```", PAGE, re.DOTALL)
+    job = yaml.safe_load(text)["speed"]
+    (line,) = job["script"]
+    line = line.replace(" -- ", f" {OPTIONS} -- ")
+    branch = {"CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main"}
+    assert runner.runs(line, **branch).returncode == 1
+    assert runner.runs("\n".join(job["after_script"]), **branch).returncode == 0
+    assert all((runner.project / name).stat().st_size for name in job["artifacts"]["paths"])
+
+
+@pytest.mark.long
+def test_the_action_installs_what_is_beside_it(runner):
+    (step,) = (step for step in STEPS if step["name"] == "Install dynotune")
+    done = runner.runs(step["run"])
+    if done.returncode and "No matching distribution" in done.stderr:
+        pytest.skip("packages cannot be installed here")
+    assert done.returncode == 0, done.stderr
+    place = Path(runner.text("PATH").strip())
+    said = subprocess.run([place / "dynotune", "--version"], capture_output=True, text=True, check=True)
+    assert said.stdout.startswith("dynotune ")

@@ -36,9 +36,6 @@ def diagnose(
         bool,
         typer.Option("--isolate-loader", help="Also time the loader alone, then the step with one batch replayed."),
     ] = False,
-    roofline: Annotated[
-        bool, typer.Option("--roofline", help="Also measure how far a step is from what the device can do.")
-    ] = False,
     fail_on: FailOnSeverity = None,
     replay: Annotated[
         Path | None,
@@ -60,7 +57,7 @@ def diagnose(
             observation = replayed(replay)
     else:
         options.check_run(context, run)
-        observation, beside = _watch(run, isolate_loader=isolate_loader, roofline=roofline)
+        observation, beside = _watch(run, isolate_loader=isolate_loader)
     from dynotune.diagnose import conclude
     from dynotune.report import diagnosis_report
 
@@ -78,7 +75,7 @@ def _refuse_watching(context: typer.Context) -> None:
         raise UsageError(f"{foreign[0]} is about running a command, and --replay runs none.", hint="Leave it out.")
 
 
-def _watch(run: RunSpec, *, isolate_loader: bool, roofline: bool) -> tuple[Observation, dict[str, Any]]:
+def _watch(run: RunSpec, *, isolate_loader: bool) -> tuple[Observation, dict[str, Any]]:
     """Watch the command with the progress on stderr; what was asked for besides, as `conclude` takes it."""
     from dynotune.diagnose import LiveDiagnosis, forecast_loader
     from dynotune.report import Progress, console
@@ -92,8 +89,6 @@ def _watch(run: RunSpec, *, isolate_loader: bool, roofline: bool) -> tuple[Obser
                 if isolate_loader:
                     bounds = beside["upper_bounds"] = live.isolate_loader()
                     beside["forecasts"] = forecast_loader(run, found[0], bounds)
-                if roofline:
-                    beside["roofline"] = live.roofline()
                 live.end()
             return found
 

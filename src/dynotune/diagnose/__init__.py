@@ -2,7 +2,7 @@
 
 `LiveDiagnosis` runs the command: `observe` times a plain window, `profiled` records steps, `attribute` brings the
 trace to the plain step, `upper_bounds` runs loader and computation alone, `forecast` says what another loader would
-reach, `roofline` compares with the peaks of the device. `live_memory` accounts for device memory, and says what fits.
+reach. `live_memory` accounts for device memory, and says what fits.
 `conclude` asks the rules of `doctor` and names the bottleneck.
 
 `doctor` decides what a finding is, `measure.live` how a live run works, `trace` what a trace says.

@@ -14,12 +14,11 @@ from dynotune.diagnose.attributed import attributed
 from dynotune.diagnose.memory_runs import recorded_memory
 from dynotune.diagnose.observe import PlainWindow, exact_window
 from dynotune.diagnose.profiled import profiled
-from dynotune.diagnose.roofline import find_roofline
 from dynotune.diagnose.upper_bounds import find_upper_bounds
 from dynotune.measure.live import TaskRunner, Watcher, checked_facts, machine_lock
 from dynotune.schema import document
 from dynotune.schema.attribution import Attribution
-from dynotune.schema.diagnosis import Roofline, UpperBound
+from dynotune.schema.diagnosis import UpperBound
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.memory import RankMemory
@@ -119,10 +118,6 @@ class LiveDiagnosis:
         if isinstance(timing, Unknown):
             return timing
         return find_upper_bounds(self.runner, self.run, self._watcher, timing)
-
-    def roofline(self) -> Roofline | Unknown:
-        """As `find_roofline`, for the processes that were observed. The live run ends with it."""
-        return find_roofline(self.runner, self.run, self._watcher, self._processes)
 
     def end(self) -> None:
         self.runner.end()

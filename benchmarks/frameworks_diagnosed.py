@@ -100,7 +100,7 @@ def main() -> None:
     given = parser.parse_args()
     out = given.out or RESULTS / f"frameworks_diagnosed_{given.device}.json"
     result: dict[str, Any] = json.loads(out.read_text()) if out.is_file() else {**describe(), "programs": {}}
-    more = ["--isolate-loader", "--roofline"] if given.bounds else []
+    more = ["--isolate-loader"] if given.bounds else []
     for program in ON_GPU if given.device == "cuda" else ON_CPU:
         if given.only and program.name not in given.only:
             continue

@@ -112,20 +112,18 @@ def diagnose(
     settings: Settings = (),
     steps: int | None = None,
     isolate_loader: bool = False,
-    roofline: bool = False,
     **run: Unpack[RunOptions],
 ) -> Diagnosis:
     """Say why a command is slow: it is timed, then a few of its steps are recorded.
 
     Args:
         isolate_loader: also time the loader alone, then the step with one batch replayed.
-        roofline: also measure how far a step is from what the device can do.
     """
     from dynotune.diagnose import conclude, observed
 
     spec = _spec(command, run, settings, window_steps=steps)
     with _watched(run) as watcher:
-        observation, _, beside = observed(spec, watcher, isolate_loader=isolate_loader, roofline=roofline)
+        observation, _, beside = observed(spec, watcher, isolate_loader=isolate_loader)
     return shown(conclude(observation, **beside))
 
 

@@ -143,7 +143,6 @@ def another_dynotune(user):
     [
         ("compare", "env.A=1"),
         ("diagnose",),
-        ("diagnose", "--roofline"),
         ("trace",),
         ("tune",),
         ("startup", "time"),

@@ -15,7 +15,7 @@ from rich.console import Console
 from dynotune.report.bars import OF_A_STEP, Bar
 from dynotune.report.diagnosis import diagnosis_report
 from dynotune.schema.attribution import Shares
-from dynotune.schema.diagnosis import Diagnosis, Finding, Forecast, NotKnown, Roofline, UpperBound
+from dynotune.schema.diagnosis import Diagnosis, Finding, Forecast, NotKnown, UpperBound
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import SlowStep, Timing
 from dynotune.schema.setting import Setting
@@ -165,25 +165,15 @@ def test_what_is_not_known_is_folded_by_its_reason_and_cut_at_ten():
     assert "3 more reasons: --json has all" in text
 
 
-def test_ceilings_and_the_limit_are_shown_where_they_were_asked_for():
+def test_ceilings_are_shown_where_they_were_asked_for():
     ceilings = [
         UpperBound(part="loader", step_s=0.02, num_steps=50, samples_per_s=1600, page_cache="warm"),
         UpperBound(part="step", step_s=0.005, num_steps=50),
     ]
-    limit = Roofline(
-        flops=1e12,
-        num_bytes=1e9,
-        dtype="bfloat16",
-        peak_flops_per_s=7e14,
-        peak_bytes_per_s=4e12,
-        least_s=0.0014,
-        share=0.06,
-    )
-    text = single_spaced(text_of(diagnosis(upper_bounds=ceilings, roofline=limit)))
+    text = single_spaced(text_of(diagnosis(upper_bounds=ceilings)))
     assert "the loader alone 20 ms 1,600 samples/s page cache warm" in text
     assert "one batch, again and again 5 ms" in text
-    assert "a step could take 1.4 ms: 6.0% of what it takes" in text
-    assert "limit" not in text_of(diagnosis())
+    assert "Upper bounds" not in text_of(diagnosis())
 
 
 def test_without_shares_or_findings_the_rest_is_shown():
@@ -248,20 +238,9 @@ def test_ceilings_bound_what_a_loader_can_gain(took_s, told):
 
 def test_ceilings_that_are_not_known_say_why():
     unknown = Unknown(f"no loader {NASTY}")
-    text = text_of(diagnosis(upper_bounds=unknown, roofline=unknown))
+    text = text_of(diagnosis(upper_bounds=unknown))
     assert "Upper bounds: unknown, no loader" in text
-    assert "Distance to the limit: unknown, no loader" in text
     assert "\x1b" not in text
-
-
-@pytest.mark.parametrize(
-    ("num", "told"), [(512, "512"), (1e4, "10,000"), (3.03e7, "30.3 million"), (4e15, "4 quadrillion")]
-)
-def test_amounts_are_in_words(num, told):
-    limit = Roofline(
-        flops=num, num_bytes=None, dtype="float32", peak_flops_per_s=1e9, peak_bytes_per_s=1e9, least_s=1e-3, share=0.5
-    )
-    assert f"{told}" in text_of(diagnosis(roofline=limit))
 
 
 def test_forecasts_name_the_setting_and_what_a_step_takes_at_least():

@@ -31,9 +31,6 @@ def diagnose(
         bool,
         typer.Option("--isolate-loader", help="Also time the loader alone, then the step with one batch replayed."),
     ] = False,
-    roofline: Annotated[
-        bool, typer.Option("--roofline", help="Also measure how far a step is from what the device can do.")
-    ] = False,
     fail_on: FailOnSeverity = None,
     replay: Annotated[
         Path | None,
@@ -59,7 +56,7 @@ def diagnose(
         from dynotune.report import Progress, console
 
         with Progress(console(stderr=True)) as watcher:
-            observation, path, beside = observed(run, watcher, isolate_loader=isolate_loader, roofline=roofline)
+            observation, path, beside = observed(run, watcher, isolate_loader=isolate_loader)
         answers.say(f"Observed: {path}")
     from dynotune.diagnose import conclude
     from dynotune.report import diagnosis_report

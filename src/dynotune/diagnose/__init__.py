@@ -2,8 +2,8 @@
 
 `LiveDiagnosis` runs the command: `observe` times a plain window, `profiled` records steps, `attribute` brings the
 trace to the plain step, `upper_bounds` runs loader and computation alone, `forecast` says what another loader would
-reach, `roofline` compares with the peaks of the device. `live_memory` accounts for device memory, and says what fits.
-`observed` does so for `dynotune diagnose`.
+reach. `observed` does so for `dynotune diagnose`.
+`live_memory` accounts for device memory, and says what fits.
 `live_shapes` counts the shapes that a model gets, and `plan_engine` plans a TensorRT engine for them.
 `conclude` asks the rules of `doctor` and names the bottleneck.
 

@@ -10,7 +10,7 @@ import msgspec
 from dynotune.diagnose.attribute import IMBALANCE, PART_OF
 from dynotune.doctor import ObservationView, all_rules, examine
 from dynotune.schema.attribution import Attribution, Predicted
-from dynotune.schema.diagnosis import Bottleneck, Diagnosis, Finding, Forecast, Roofline, UpperBound
+from dynotune.schema.diagnosis import Bottleneck, Diagnosis, Finding, Forecast, UpperBound
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Observation, Timing
 from dynotune.schema.setting import Setting
@@ -57,7 +57,6 @@ def conclude(
     *,
     upper_bounds: Sequence[UpperBound] | Unknown = NOT_ASKED,
     forecasts: list[Forecast] | Unknown = NOT_ASKED,
-    roofline: Roofline | Unknown = NOT_ASKED,
 ) -> Diagnosis:
     """Ask all rules, and say what holds the command up."""
     findings, unknown = examine(ObservationView(observation))
@@ -82,7 +81,6 @@ def conclude(
         busy_share=None if isinstance(attribution, Unknown) else attribution.busy_share,
         upper_bounds=upper_bounds if isinstance(upper_bounds, Unknown) else list(upper_bounds),
         forecasts=forecasts,
-        roofline=roofline,
         facts=observation.facts,
         notes=_notes(observation),
     )

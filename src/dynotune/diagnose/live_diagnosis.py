@@ -16,12 +16,11 @@ from dynotune.diagnose.forecast import forecast_loader
 from dynotune.diagnose.memory_runs import recorded_memory
 from dynotune.diagnose.observe import PlainWindow, exact_window
 from dynotune.diagnose.profiled import profiled
-from dynotune.diagnose.roofline import find_roofline
 from dynotune.diagnose.upper_bounds import find_upper_bounds
 from dynotune.measure.live import TaskRunner, Watcher, checked_facts, machine_lock
 from dynotune.schema import document
 from dynotune.schema.attribution import Attribution
-from dynotune.schema.diagnosis import Roofline, UpperBound
+from dynotune.schema.diagnosis import UpperBound
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError, TooFewSteps
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.memory import RankMemory
@@ -122,16 +121,12 @@ class LiveDiagnosis:
             return timing
         return find_upper_bounds(self.runner, self.run, self._watcher, timing)
 
-    def roofline(self) -> Roofline | Unknown:
-        """As `find_roofline`, for the processes that were observed. The live run ends with it."""
-        return find_roofline(self.runner, self.run, self._watcher, self._processes)
-
     def end(self) -> None:
         self.runner.end()
 
 
 def observed(
-    run: RunSpec, watcher: Watcher, *, isolate_loader: bool = False, roofline: bool = False
+    run: RunSpec, watcher: Watcher, *, isolate_loader: bool = False
 ) -> tuple[Observation, Path, dict[str, Any]]:
     """Observe a command, and what is asked for besides; one that trains too briefly, in what it does afterwards.
 
@@ -148,8 +143,6 @@ def observed(
             if isolate_loader:
                 bounds = beside["upper_bounds"] = live.isolate_loader()
                 beside["forecasts"] = forecast_loader(run, observation, bounds)
-            if roofline:
-                beside["roofline"] = live.roofline()
             live.end()
         return observation, path, beside
 

@@ -12,7 +12,7 @@ from dynotune.report.bars import OF_A_STEP, Bar, Legend
 from dynotune.report.layout import fields
 from dynotune.report.shell_lines import ShellCommand
 from dynotune.report.trace_parts import place, prose, title
-from dynotune.report.upper_bounds import forecasts_report, roofline_report, upper_bounds_report
+from dynotune.report.upper_bounds import forecasts_report, upper_bounds_report
 from dynotune.schema.diagnosis import Diagnosis, Finding, NotKnown, Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Timing
@@ -35,7 +35,6 @@ def diagnosis_report(diagnosis: Diagnosis) -> RenderableType:
         *_jitter(diagnosis.steps, jitter, diagnosis.command),
         *upper_bounds_report(diagnosis.upper_bounds),
         *forecasts_report(diagnosis.forecasts),
-        *roofline_report(diagnosis.roofline),
         *_not_known(diagnosis.unknown),
     ]
     if diagnosis.notes:

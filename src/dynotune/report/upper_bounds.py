@@ -1,4 +1,4 @@
-"""What the loader reaches alone, a step without it, and how far a step is from what the device can do."""
+"""What the loader reaches alone, a step without it, and what another loader would reach."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.text import Text
 
 from dynotune.report.layout import table
 from dynotune.report.trace_parts import prose, title
-from dynotune.schema.diagnosis import Forecast, Roofline, UpperBound
+from dynotune.schema.diagnosis import Forecast, UpperBound
 from dynotune.schema.facts import Unknown
 from dynotune.text import words
 
@@ -67,28 +67,6 @@ def forecasts_report(forecasts: Sequence[Forecast] | Unknown) -> list[Renderable
         rows.add_row(row.change, *times, "; ".join(words.plain(each) for each in (row.setting, row.note) if each))
     aside = "predicted, and the least that a step can take; compare proves it"
     return [Group(title("Forecasts of the loader", aside), rows)]
-
-
-def roofline_report(roofline: Roofline | Unknown) -> list[RenderableType]:
-    """Show how far a step is from the roofline; [] if nobody asked for it."""
-    if isinstance(roofline, Unknown):
-        return _unknown("Distance to the limit", roofline)
-    peak = f"{_amount(roofline.peak_flops_per_s)} a second"
-    peaks = [f"{_amount(roofline.flops)} operations a step in {roofline.dtype}, at {peak}"]
-    if roofline.num_bytes is not None:
-        peaks.append(f"{words.num_bytes(roofline.num_bytes)} at {words.bandwidth(roofline.peak_bytes_per_s)}")
-    share = words.fine_share(roofline.share)
-    detail = f"a step could take {words.duration(roofline.least_s)}: {share} of what it takes"
-    lines = [prose(line, style="dim") for line in (*peaks, *roofline.notes)]
-    return [Group(title("Distance to the limit", detail), *lines)]
-
-
-def _amount(num: float) -> str:
-    """30.3 million."""
-    for name, size in (("quadrillion", 1e15), ("trillion", 1e12), ("billion", 1e9), ("million", 1e6)):
-        if num >= size:
-            return f"{num / size:.3g} {name}"
-    return f"{num:,.0f}"
 
 
 def _unknown(what: str, unknown: Unknown) -> list[RenderableType]:

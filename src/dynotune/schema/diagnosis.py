@@ -86,25 +86,6 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-class Roofline(msgspec.Struct, frozen=True, kw_only=True, tag="roofline"):
-    """Distance to what the device can do.
-
-    Args:
-        flops, num_bytes: of a step; of products and convolutions, and of their operands and results.
-        peak_flops_per_s, peak_bytes_per_s: reached on this device in a short probe, in the types that the step uses.
-        least_s: the longer of both over their peaks; `share`: least_s over a step.
-    """
-
-    flops: float
-    num_bytes: float | None
-    dtype: str
-    peak_flops_per_s: float
-    peak_bytes_per_s: float
-    least_s: float
-    share: float
-    notes: list[str] = []
-
-
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, tag="diagnosis"):
     """`dynotune diagnose --json`."""
 
@@ -119,7 +100,6 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, tag="diagnosis"):
     busy_share: float | None = None
     upper_bounds: list[UpperBound] | Unknown = Unknown("not asked for")
     forecasts: list[Forecast] | Unknown = Unknown("not asked for")
-    roofline: Roofline | Unknown = Unknown("not asked for")
     facts: Facts = {}
     notes: list[str] = []
 

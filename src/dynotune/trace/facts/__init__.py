@@ -1,9 +1,7 @@
 """What a `Timeline` says of a window: steps, idle time, kernels, copies, places, ranks.
 
 Facts are counted, not judged: what time was lost to is in `trace.causes`. Other rooms ask for a trace's facts through
-`trace.summarise`; `flops` alone reads a file by itself, for the shapes of the operations.
+`trace.summarise`.
 """
 
-from dynotune.trace.facts.flops import Work
-
-__all__ = ["Work", "flops"]
+__all__ = []

@@ -366,13 +366,8 @@ class RealBench:
 
     def _note(self, outcome: Outcome) -> None:
         with self.side.lock:
-            merged = dict(self._study.readback)
-            for readback in outcome.run.readback:
-                before = merged.get(readback.knob)
-                # What one run could not verify stays unverified, whatever later ones say.
-                if before is None or before.ok is not None:
-                    merged[readback.knob] = readback
-            self._study = replace(self._study, readback=merged)
+            readback = summary.merged_readback(self._study.readback, outcome)
+            self._study = replace(self._study, readback=readback)
             self._outcomes.append(outcome.without_steps)
 
     def _warn(self, text: str) -> None:

@@ -290,10 +290,11 @@ class _Session:
         refuse_rejected(outcome, f"in the {arm}")
         with self._side.lock:
             self._outcomes.append(outcome.without_steps)
-            self._update(
-                readback=summary.merged_readback(self._comparison, outcome, arm),
-                set_by=summary.changes_by_program(self._comparison, outcome),
-            )
+            found = self._comparison
+            # Where both arms set a knob, the candidate's word counts.
+            others = {setting.knob for setting in found.candidate_settings} if arm == "baseline" else ()
+            readback = summary.merged_readback(found.readback, outcome, others)
+            self._update(readback=readback, set_by=summary.changes_by_program(found, outcome))
         return outcome
 
     # Pairs

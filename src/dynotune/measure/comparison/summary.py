@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -147,19 +147,11 @@ def void_reasons(runs: Mapping[ArmName, Outcome]) -> list[str]:
     return list(dict.fromkeys(reasons))
 
 
-def merged_readback(comparison: Comparison, outcome: Outcome, arm: ArmName) -> dict[str, Readback]:
-    """The comparison's read-back with this run's: the candidate's word counts where both arms set a knob.
-
-    What one run could not verify stays unverified, whatever later ones say.
-    """
-    merged = dict(comparison.readback)
-    of_candidate = {setting.knob for setting in comparison.candidate_settings}
-    for readback in outcome.run.readback:
-        before = merged.get(readback.knob)
-        if (arm == "baseline" and readback.knob in of_candidate) or (before is not None and before.ok is None):
-            continue
-        merged[readback.knob] = readback
-    return merged
+def merged_readback(before: Mapping[str, Readback], outcome: Outcome, but: Collection[str] = ()) -> dict[str, Readback]:
+    """The read-back so far with this run's, `but` for these knobs: what one could not verify stays unverified."""
+    unverified = {knob for knob, readback in before.items() if readback.ok is None}
+    told = {one.knob: one for one in outcome.run.readback if one.knob not in unverified.union(but)}
+    return {**before, **told}
 
 
 def changes_by_program(comparison: Comparison, outcome: Outcome) -> list[EnvironmentChange]:

@@ -5,9 +5,8 @@ cores alone. A pair of runs stays in one lane, and so does a block of two pairs,
 cancels in the ratio within a pair, and what it does to the second run of a pair cancels within a block. So lanes enter
 as blocks, need no weights, and may differ in speed without a wrong verdict.
 
-A lane in which steps take longer than on the whole machine is left out all the same: the program has too few cores
-there, waits for a disk that lanes share, or has a worse GPU. What a setting does there says little to the user. If
-fewer than two lanes are left, half as many share the machine, and at last there is one.
+A lane in which steps take longer than on the whole machine is left out all the same, whatever the cause: too few cores,
+a disk that lanes share, a worse GPU. What a setting does there says little to the user.
 """
 
 from __future__ import annotations
@@ -219,9 +218,6 @@ def numbers(num: int, runs: Iterable[str]) -> Iterator[int]:
     """Count on from `num`, and past what the run folders are numbered by: lanes do not end in that order."""
     known = (run.rpartition("/")[2].partition("-")[0] for run in runs)
     return itertools.count(1 + max([num, *(int(number) for number in known if number.isdecimal())]))
-
-
-# Whether lanes are alike
 
 
 def alike(

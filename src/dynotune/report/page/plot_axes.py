@@ -32,9 +32,9 @@ def whiskers(points: Iterable[tuple[float, float, float]], colour: str) -> dict[
     }
 
 
-def ratio_axis(estimates: Sequence[Estimate], margin: float, *, also: Sequence[float] = ()) -> dict[str, Any]:
+def ratio_axis(estimates: Sequence[Estimate], margin: float) -> dict[str, Any]:
     """A logarithmic axis that holds these ratios, the margin and 1, with the band in which ratios count as the same."""
-    known = [one.speedup for one in estimates] + list(also)
+    known = [one.speedup for one in estimates]
     ends = [end for one in estimates for end in interval_of(one) or ()]
     least, most = min(known, default=1.0), max(known, default=1.0)
     # An interval that is very wide is cut, lest it hide the others.

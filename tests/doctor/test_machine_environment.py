@@ -32,10 +32,6 @@ FIRES = {
         ({"OMP_NUM_THREADS": "1"}, "low"),
         (NO_GPU | {"OMP_NUM_THREADS": "1"}, "medium"),
     ],
-    "max-connections": [
-        ({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, "low"),
-        ({"CUDA_DEVICE_MAX_CONNECTIONS": "64"}, "low"),
-    ],
     "tf32-env-override": [
         ({"NVIDIA_TF32_OVERRIDE": "0"}, "medium"),
         ({"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}, "low"),
@@ -53,10 +49,6 @@ FIRES = {
             "medium",
         ),
     ],
-    "cudnn-v8-cache": [
-        ({"TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT": "-1"}, "medium"),
-        ({"TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT": "5"}, "medium"),
-    ],
     "nccl-path-disabled": [
         ({"NCCL_P2P_DISABLE": "1"}, "low"),
         ({"NCCL_P2P_DISABLE": "1", "gpu.count": 2, "gpu.topology": ["0-1 NV18"]}, "high"),
@@ -70,10 +62,6 @@ FIRES = {
         ({"TORCH_LOGS": "+dynamo"}, "low"),
         (NO_GPU | {"TORCH_COMPILE_DEBUG": "1"}, "medium"),
     ],
-    "torch-nccl-debug": [
-        ({"TORCH_NCCL_BLOCKING_WAIT": "1", "gpu.count": 2}, "medium"),
-        ({"TORCH_NCCL_ENABLE_TIMING": "1"}, "low"),
-    ],
     "caches-disabled": [
         ({"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}, "medium"),
         ({"TORCHINDUCTOR_FX_GRAPH_CACHE": "0"}, "medium"),
@@ -82,7 +70,6 @@ FIRES = {
         ({"torch.bytecode": False, "PYTHONDONTWRITEBYTECODE": "1"}, "medium"),
         ({"torch.bytecode": False, "torch.bytecode_writable": False}, "medium"),
     ],
-    "jiterator-cache": [({"USE_PYTORCH_KERNEL_CACHE": "0"}, "low")],
     "driver-too-old": [({"torch.driver_ok": False, "gpu.cuda_driver": "12.4"}, "high")],
     "torch-without-cuda": [({"torch.cuda": None, "torch.version": "2.13.0+cpu"}, "high")],
     "ptx-jit-active": [
@@ -118,7 +105,6 @@ SILENT = {
         {"OMP_NUM_THREADS": "1", "LOCAL_WORLD_SIZE": "16"},
         {"OMP_NUM_THREADS": "1", "window.tree_cpu_s_per_s": 15.8},  # the other cores have work already
     ],
-    "max-connections": [{}, {"CUDA_DEVICE_MAX_CONNECTIONS": "16"}],
     "tf32-env-override": [{}, {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "0"}],
     "device-order": [{}, {"gpu.count": 2, "gpu1.name": "NVIDIA H200"}, NO_GPU],
     "alloc-conf-both-names": [
@@ -126,10 +112,8 @@ SILENT = {
         {"PYTORCH_ALLOC_CONF": "expandable_segments:True"},
         {"PYTORCH_ALLOC_CONF": "a:1", "PYTORCH_CUDA_ALLOC_CONF": "a:1"},
     ],
-    "cudnn-v8-cache": [{}, {"TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT": "0"}, {"TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT": "9999"}],
     "nccl-path-disabled": [{}, {"NCCL_P2P_DISABLE": "0"}, {"NCCL_P2P_LEVEL": "NVL"}],
     "debug-flags-left-on": [{}, {"NCCL_DEBUG": "WARN"}, {"TORCH_LOGS": "recompiles"}, {"TORCH_COMPILE_DEBUG": "0"}],
-    "torch-nccl-debug": [{}, {"TORCH_NCCL_BLOCKING_WAIT": "0"}],
     "caches-disabled": [{}, {"TORCHINDUCTOR_FX_GRAPH_CACHE": "1"}],
     "bytecode-not-kept": [
         {},
@@ -137,7 +121,6 @@ SILENT = {
         {"torch.bytecode": False},  # the next start writes it
         {"torch.bytecode": False, "PYTHONDONTWRITEBYTECODE": ""},
     ],
-    "jiterator-cache": [{}, {"USE_PYTORCH_KERNEL_CACHE": "1"}],
     "driver-too-old": [{}, NO_GPU, {"torch.cuda": None}],
     "torch-without-cuda": [{}, NO_GPU, {"torch.cuda": None, "torch.version": "2.11.0+rocm6.4"}],
     "ptx-jit-active": [{}, NO_GPU],
@@ -157,20 +140,16 @@ UNKNOWN = {
     "launch-blocking-on": [({"CUDA_LAUNCH_BLOCKING": NOBODY}, "env.CUDA_LAUNCH_BLOCKING")],
     "no-memory-caching-on": [({"PYTORCH_NO_CUDA_MEMORY_CACHING": NOBODY}, "env.PYTORCH_NO_CUDA_MEMORY_CACHING")],
     "omp-threads-1": [({"OMP_NUM_THREADS": "1", "host.num_cores": NOBODY}, "host.num_cores")],
-    "max-connections": [({"CUDA_DEVICE_MAX_CONNECTIONS": NOBODY}, "env.CUDA_DEVICE_MAX_CONNECTIONS")],
     "tf32-env-override": [({"NVIDIA_TF32_OVERRIDE": NOBODY}, "env.NVIDIA_TF32_OVERRIDE")],
     "device-order": [({"gpu.count": NOBODY}, "gpu.count")],
     "alloc-conf-both-names": [({"PYTORCH_ALLOC_CONF": NOBODY}, "env.PYTORCH_ALLOC_CONF")],
-    "cudnn-v8-cache": [({"TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT": NOBODY}, "env.TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT")],
     "nccl-path-disabled": [({"NCCL_P2P_DISABLE": NOBODY}, "env.NCCL_P2P_DISABLE")],
     "debug-flags-left-on": [({"NCCL_DEBUG": NOBODY}, "env.NCCL_DEBUG")],
-    "torch-nccl-debug": [({"TORCH_NCCL_NAN_CHECK": NOBODY}, "env.TORCH_NCCL_NAN_CHECK")],
     "caches-disabled": [({"TRITON_ALWAYS_COMPILE": NOBODY}, "env.TRITON_ALWAYS_COMPILE")],
     "bytecode-not-kept": [
         ({"torch.bytecode": NOBODY}, "torch.bytecode"),
         ({"torch.bytecode": False, "torch.bytecode_writable": NOBODY}, "torch.bytecode_writable"),
     ],
-    "jiterator-cache": [({"USE_PYTORCH_KERNEL_CACHE": NOBODY}, "env.USE_PYTORCH_KERNEL_CACHE")],
     "driver-too-old": [({"torch.driver_ok": NOBODY}, "torch.driver_ok"), ({"torch.cuda": NOBODY}, "torch.cuda")],
     "torch-without-cuda": [({"gpu.count": NOBODY}, "gpu.count"), ({"torch.cuda": NOBODY}, "torch.cuda")],
     "ptx-jit-active": [({"torch.runs_natively": NOBODY}, "torch.runs_natively")],

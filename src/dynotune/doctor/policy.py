@@ -71,8 +71,6 @@ FILES_BESIDE_LOADER = 128
 """Files that libraries, sockets and data hold open beside the tensors of a loader."""
 SMALL_MEMLOCK_BYTES = 1 << 30
 """Locked memory. InfiniBand registers buffers of some hundreds of MiB."""
-SMALL_PLAN_CACHE = 100
-"""cuDNN's plans. A convolutional network needs three for each of its layers and shapes."""
 DEFAULT_JIT_CACHE_BYTES = 1 << 30
 """CUDA_CACHE_MAXSIZE of current drivers on desktops and servers."""
 LARGEST_JIT_CACHE_BYTES = 1 << 32

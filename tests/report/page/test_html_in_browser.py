@@ -91,7 +91,7 @@ def shown(request, looks) -> Shown:
 
 
 def test_every_plot_is_drawn_with_its_marks(shown):
-    assert shown.drawn == shown.seen["plots"] == 7
+    assert shown.drawn == shown.seen["plots"] == 3
     assert min(shown.seen["marks"]) >= 4
 
 
@@ -124,12 +124,12 @@ def test_plots_follow_when_the_scheme_or_the_width_changes(browser, rich):
     assert browser.ask(wait.format("[...document.querySelectorAll('.plot')].every((plot) => plot.dataset.drawn < 400)"))
     seen = browser.ask(SEEN)
     assert seen["overflow"] <= 0
-    assert seen["folded"] == 7
+    assert seen["folded"] == 3
 
 
 def test_tables_beside_plots_are_open_where_there_is_room_and_folded_where_there_is_not(looks):
     assert looks[1600, False].seen["folded"] == 0
-    assert looks[400, False].seen["folded"] == 7
+    assert looks[400, False].seen["folded"] == 3
 
 
 def test_strange_names_are_shown_as_they_are_and_run_nothing(browser, tmp_path):
@@ -138,7 +138,7 @@ def test_strange_names_are_shown_as_they_are_and_run_nothing(browser, tmp_path):
     path.write_text(page(study).replace("alert(1)", "window.alerted=1"), encoding="utf-8")
     browser.show(path, width=400)
     # Changed after it was made, the page's own scripts stay what their policy allows; its data are no script.
-    assert browser.ask(DRAWN) == 7
+    assert browser.ask(DRAWN) == 3
     seen = browser.ask(SEEN)
     assert not seen["alerted"]
     assert seen["links"] == 0

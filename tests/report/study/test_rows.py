@@ -106,7 +106,7 @@ def test_where_a_part_was_not_measured_there_is_no_product():
 
 def test_a_gain_beyond_its_bound_is_said_to_be_so():
     (row,) = saved(of(estimate("knob.a=1", 2.0), names="a", bound=0.3))
-    assert row.gain == pytest.approx(0.5)
+    assert row.speedup == pytest.approx(2.0)
     assert row.word == "more than the bound"
     (row,) = saved(of(estimate("knob.a=1", 1.4, half=0.5), names="a", bound=0.28))
     assert row.word == "within the bound"
@@ -242,10 +242,10 @@ def test_an_axis_of_ratios_holds_1_and_the_margin_and_has_ticks_within(points, m
 @given(st.lists(RATIOS, min_size=1, max_size=4))
 def test_no_figure_holds_a_number_that_json_has_not(speedups):
     rows = tried(of(*(estimate("knob.a=1", speedup, half=3.0) for speedup in speedups)))
-    for figure in (plots.forest(rows, margin=0.01), plots.bounds(saved(of(estimate("knob.a=1", speedups[0]))))):
-        msgspec.json.encode(figure)
-        assert "NaN" not in str(figure)
-        assert "inf" not in str(figure)
+    figure = plots.forest(rows, margin=0.01)
+    msgspec.json.encode(figure)
+    assert "NaN" not in str(figure)
+    assert "inf" not in str(figure)
 
 
 def test_bars_before_and_after_are_of_one_scale():
@@ -263,14 +263,6 @@ def test_without_times_the_bars_are_parts_of_a_hundred():
     assert figure is not None
     assert sum(trace["x"][0] for trace in figure["data"]) == pytest.approx(100)
     assert figure["layout"]["xaxis"]["ticksuffix"] == "%"
-
-
-def test_voids_and_failures_have_marks_of_their_own_on_the_timeline():
-    figure = plots.timeline(studies.rich())
-    assert figure is not None
-    marks = {trace["marker"]["symbol"]: len(trace["y"]) for trace in figure["data"] if trace["type"] == "scatter"}
-    assert marks == {"circle-open": 1, "x-thin-open": 4}
-    assert [row["text"] for row in figure["rows"]] == ["pilots", "with and without each", "confirmation"]
 
 
 def test_commands_of_a_study_that_began_from_a_recipe_have_its_settings():

@@ -52,13 +52,6 @@ FLAGS = (
     Flag("MALLOC_CHECK_", machine.is_on, "low", "checks the C allocator's lists"),
 )
 
-NCCL = {
-    "TORCH_NCCL_BLOCKING_WAIT": "the host waits for each collective",
-    "NCCL_BLOCKING_WAIT": "the host waits for each collective",
-    "TORCH_NCCL_NAN_CHECK": "each buffer is searched for NaN before it is sent",
-    "TORCH_NCCL_ENABLE_TIMING": "events with time stamps around each collective",
-    "TORCH_NCCL_DESYNC_DEBUG": "each collective is reported to a store",
-}
 
 COMPILE_CACHES: dict[str, Callable[[str], bool]] = {
     "TORCHINDUCTOR_FORCE_DISABLE_CACHES": machine.is_on,
@@ -118,29 +111,6 @@ def _bound_of_anomaly_mode(view: ObservationView) -> float | Unknown:
     if not view.uses_cuda:
         return Unknown("on the CPU it is part of every operator's own time")
     return or_else(lambda: min(parts.host + view.kernel_share("elementwise", "reduction"), 1.0), machine.NOT_MEASURED)
-
-
-@machine_rule(
-    title="torch watches its collectives for debugging.",
-    sees="TORCH_NCCL_BLOCKING_WAIT, TORCH_NCCL_NAN_CHECK, TORCH_NCCL_ENABLE_TIMING or TORCH_NCCL_DESYNC_DEBUG is on.",
-    costs="the host waits for each collective and queues no work meanwhile, or each buffer is read once more.",
-    wrong_when="a hang is being looked for.",
-    candidates=machine.unset(*NCCL),
-)
-def torch_nccl_debug(view: ObservationView) -> Judgements:
-    names = [name for name in NCCL if machine.is_on(view.variable(name))]
-    if not names:
-        return
-    several = (view.number_or_none("gpu.count") or 2) > 1
-    waits = any(name.endswith(("BLOCKING_WAIT", "NAN_CHECK")) for name in names)
-    yield Judgement(
-        otherwise="medium" if several and waits else "low",
-        claim=f"{machine.in_words(names)} {'slow' if len(names) > 1 else 'slows'} collectives down.",
-        evidence=[f"{line}: {NCCL[name]}" for name, line in zip(names, view.variable_evidence(*names), strict=True)],
-        where=view.place_of_variable(*names),
-        candidates=machine.unset(*names),
-        remedy="Unset them once the hang is found.",
-    )
 
 
 @machine_rule(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from dynotune.doctor import policy
 from dynotune.doctor.declaration import Judgement, Judgements, Rule, machine_rule
-from dynotune.doctor.machine import is_on, part_of_step, severity_on_gpu, unset, whole_number
+from dynotune.doctor.machine import is_on, part_of_step, severity_on_gpu, unset
 from dynotune.doctor.observation_view import ObservationView
 from dynotune.schema.diagnosis import Kind, Severity
 
@@ -81,11 +81,6 @@ def _is_small_workspace(value: str) -> bool:
     return size is not None and size < policy.DEFAULT_CUBLAS_WORKSPACE_BYTES
 
 
-def _keeps_few_plans(value: str) -> bool:
-    limit = whole_number(value)
-    return limit is not None and limit != 0 and limit < policy.SMALL_PLAN_CACHE
-
-
 VARIABLES = (
     variable_rule(
         "launch-blocking-on",
@@ -115,29 +110,6 @@ VARIABLES = (
         explains=["alloc-retries", "pinned-alloc-slow", "empty-cache-in-loop", "host-bound"],
     ),
     variable_rule(
-        "max-connections",
-        "CUDA_DEVICE_MAX_CONNECTIONS",
-        lambda value: not 8 <= (whole_number(value) or 0) <= 32,
-        "low",
-        title="CUDA_DEVICE_MAX_CONNECTIONS asks for few hardware queues, or for more than exist.",
-        sees="CUDA_DEVICE_MAX_CONNECTIONS is below 8, its default, or above 32, the maximum.",
-        costs="work on streams that share a queue waits for the other streams' work.",
-        wrong_when="the program relies on the order of a single queue, as Megatron's tensor parallelism does.",
-        remedy="Leave it at 1 if tensor parallelism needs it. Unset it otherwise.",
-    ),
-    variable_rule(
-        "cudnn-v8-cache",
-        "TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT",
-        _keeps_few_plans,
-        "medium",
-        title="torch keeps few of cuDNN's plans, or none, by TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT.",
-        sees="TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT is negative, which keeps no plans, or below 100. 0 means no limit.",
-        costs="host time: torch makes the plan of a convolution again if it was dropped.",
-        wrong_when="the network has few convolutions, or none.",
-        remedy="Unset it. The default of 10000 plans takes at most about 2 GiB.",
-        bound=["host"],
-    ),
-    variable_rule(
         "cublas-workspace-small",
         "CUBLAS_WORKSPACE_CONFIG",
         _is_small_workspace,
@@ -148,18 +120,6 @@ VARIABLES = (
         wrong_when="products are large, or memory is very short.",
         remedy="Unset it, or use :4096:8 if results must repeat.",
         evidence=["sizes are in KiB: :SIZE:COUNT"],
-    ),
-    variable_rule(
-        "jiterator-cache",
-        "USE_PYTORCH_KERNEL_CACHE",
-        is_off,
-        "low",
-        title="USE_PYTORCH_KERNEL_CACHE=0: kernels that torch compiles at run time are not kept.",
-        sees="USE_PYTORCH_KERNEL_CACHE=0.",
-        costs="seconds at the first call of each special function. Later steps are not slower.",
-        wrong_when="the program calls none of these functions.",
-        remedy="Unset it. PYTORCH_KERNEL_CACHE_PATH can name a folder that lasts.",
-        kind="start",
     ),
     variable_rule(
         "module-loading-eager",

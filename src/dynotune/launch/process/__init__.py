@@ -16,14 +16,12 @@ if TYPE_CHECKING:
     from dynotune.launch.process.environment import ALLOC_CONF_NAMES, split_alloc_conf
     from dynotune.launch.process.executable import find_executable
     from dynotune.launch.process.foreground import TransparentRun
-    from dynotune.launch.process.leases import Lease, temporary_folder
-    from dynotune.launch.process.run_folder import STDERR, STDOUT, fresh_folder, has_room
+    from dynotune.launch.process.run_folder import STDERR, STDOUT, fresh_folder, has_room, temporary_folder
 
 __all__ = [
     "ALLOC_CONF_NAMES",
     "STDERR",
     "STDOUT",
-    "Lease",
     "TransparentRun",
     "environment",
     "find_executable",
@@ -41,8 +39,7 @@ __all__ = [
 
 _HOMES = {
     "environment": "ALLOC_CONF_NAMES split_alloc_conf",
-    "leases": "Lease temporary_folder",
-    "run_folder": "STDERR STDOUT fresh_folder has_room",
+    "run_folder": "STDERR STDOUT fresh_folder has_room temporary_folder",
     "foreground": "TransparentRun",
     "executable": "find_executable",
 }

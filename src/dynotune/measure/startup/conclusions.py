@@ -25,7 +25,6 @@ ABOUT_STARTS = (
     "compile-cold-cache",
     "caches-disabled",
     "compile-threads",
-    "jiterator-cache",
 )
 """Findings that timing starts can judge."""
 COMPILED: tuple[CacheName, ...] = ("inductor", "headers", "triton")

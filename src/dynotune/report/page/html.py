@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 from dynotune.report.page import plots, tables
 from dynotune.report.study.commands import Command, compares, repeats
 from dynotune.report.study.header import headline, stats
-from dynotune.report.study.rows import KINDS, ablated, joints, saved, tried
+from dynotune.report.study.rows import KINDS, ablated, tried
 from dynotune.schema import atomic, document, redaction
 from dynotune.schema.errors import CannotRunHere, may_fail
 from dynotune.schema.study import Study
@@ -91,13 +91,9 @@ def write(path: Path, study: Study, *, recipe: str = "", own_name: bool = False)
 def _figures(study: Study) -> dict[str, plots.Figure]:
     margin = study.margin
     drawn = {
-        "confirmation": plots.pairs(study.confirmed) if study.confirmed else None,
         "step": plots.shares(study),
         "settings": plots.forest(tried(study), margin=margin),
         "worth": plots.worths(ablated(study), margin=margin),
-        "together": plots.joint(joints(study), margin=margin),
-        "bounds": plots.bounds(saved(study)),
-        "search": plots.timeline(study),
     }
     return {name: figure for name, figure in drawn.items() if figure is not None}
 

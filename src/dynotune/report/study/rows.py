@@ -134,16 +134,6 @@ class Saved:
     speedup_ci: tuple[float, float] | None
     word: str
 
-    @property
-    def gain(self) -> float:
-        return 1 - 1 / self.speedup
-
-    @property
-    def ci(self) -> tuple[float, float]:
-        """Of `gain`; itself alone where there is no interval."""
-        low, high = self.speedup_ci or (self.speedup, self.speedup)
-        return 1 - 1 / low, 1 - 1 / high
-
 
 def tried(study: Study) -> list[Tried]:
     """Each candidate, by fate and then by speed-up."""
@@ -206,7 +196,7 @@ def saved(study: Study) -> list[Saved]:
         above = ends is not None and 1 - 1 / ends[0] > bound
         word = "more than the bound" if above else "within the bound"
         rows.append(Saved(row.candidate, bound, row.alone.speedup, ends, word))
-    return sorted(rows, key=lambda row: (-row.bound, -row.gain))
+    return sorted(rows, key=lambda row: (-row.bound, -row.speedup))
 
 
 def medians(study: Study) -> tuple[float, float] | None:

@@ -65,20 +65,19 @@
   function rows(figure, room, sizes) {
     const narrow = above(figure, room, sizes);
     const annotations = [];
-    let left = 0, deepest = 1;
+    let left = 0;
     for (const row of figure.rows) {
       const font = row.head ? sizes.head : sizes.label;
       const size = row.head ? sizes.headSize : sizes.labelSize;
       const weight = row.head ? 600 : 400;
       const most = narrow ? room - 8 : Math.min(0.42 * room, 420);
-      const lines = row.lines && !narrow && width(row.text, font) > most ? stacked(row.lines, font, most) : [cut(row.text, font, most)];
-      if (!narrow) left = Math.max(left, ...lines.map((line) => width(line, font)));
-      deepest = Math.max(deepest, lines.length);
+      const text = cut(row.text, font, most);
+      if (!narrow) left = Math.max(left, width(text, font));
       annotations.push({
         xref: "paper", yref: "y", x: 0, y: row.y,
         xanchor: narrow ? "left" : "right", xshift: narrow ? 0 : -14,
-        yanchor: narrow && !row.head ? "bottom" : "middle", yshift: narrow && !row.head ? figure.lift || 6 : 0,
-        align: narrow ? "left" : "right", showarrow: false, text: lines.map(escaped).join("<br>"),
+        yanchor: narrow && !row.head ? "bottom" : "middle", yshift: narrow && !row.head ? 6 : 0,
+        align: narrow ? "left" : "right", showarrow: false, text: escaped(text),
         font: { family: row.head ? sizes.sans : sizes.family, size: size, color: css(row.head ? "muted" : "ink"), weight: weight },
       });
       if (row.note) {
@@ -88,18 +87,7 @@
         });
       }
     }
-    return { narrow: narrow, lines: deepest, annotations: annotations, left: narrow ? 8 : Math.ceil(left) + 22 };
-  }
-
-  // Several settings, as many on a line as there is room for.
-  function stacked(names, font, most) {
-    const lines = [];
-    for (const name of names) {
-      const longer = lines.length ? lines[lines.length - 1] + " + " + name : name;
-      if (lines.length && width(longer, font) <= most) lines[lines.length - 1] = longer;
-      else lines.push(lines.length ? "+ " + name : name);
-    }
-    return lines.map((line) => cut(line, font, most));
+    return { narrow: narrow, annotations: annotations, left: narrow ? 8 : Math.ceil(left) + 22 };
   }
 
   function layout(figure, room) {
@@ -112,7 +100,7 @@
     };
     const found = rows(figure, room, sizes);
     const narrow = found.narrow;
-    const each = Math.max((figure.row_height || 34) + (narrow ? 10 : 0), 16 * found.lines + 14);
+    const each = (figure.row_height || 34) + (narrow ? 10 : 0);
     const made = coloured(figure.layout);
     const first = figure.rows[0].y, last = figure.rows[figure.rows.length - 1].y;
     const axis = { color: css("muted"), gridcolor: css("grid"), linecolor: css("line"), zerolinecolor: css("line"), tickfont: { size: 12 }, fixedrange: true };

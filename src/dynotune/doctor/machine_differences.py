@@ -3,72 +3,15 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from importlib.resources import files
 
 from dynotune.schema.diagnosis import Difference
 from dynotune.schema.facts import Facts, Unknown, Value
 
-MATTERS: dict[str, str] = {
-    "gpu.count": "another number of GPUs",
-    "gpu.name": "another GPU",
-    "gpu.compute_capability": "other kernels are chosen",
-    "gpu.mig": "a slice of a GPU has a part of its multiprocessors and bandwidth",
-    "gpu.power_limit_w": "clocks fall once the GPU draws that much",
-    "gpu.default_power_limit_w": "another variant of the card",
-    "gpu.max_sm_clock_mhz": "another variant of the card, or locked clocks",
-    "gpu.max_memory_clock_mhz": "another memory, and another bandwidth",
-    "gpu.pcie_max_generation": "half of the bandwidth to the host for each generation",
-    "gpu.pcie_max_width": "bandwidth to the host goes with the lanes",
-    "gpu.topology": "how fast GPUs reach one another",
-    "gpu.memory_bytes": "room for larger batches",
-    "gpu.num_processes": "others compute there meanwhile",
-    "gpu.numa_node": "which processors are near the GPU",
-    "gpu.ecc": "checking memory costs some of its bandwidth on cards without HBM",
-    "gpu.ecc_uncorrected": "faulty memory",
-    "gpu.remapped_rows_pending": "faulty memory",
-    "gpu.cuda_driver": "the newest CUDA that runs; older ones compile kernels at the start",
-    "gpu.driver": "the compiler for PTX, launch costs, and what CUDA is supported",
-    "gpu.persistence": "time to the first step alone",
-    "torch.version": "other kernels, another compiler, other defaults",
-    "torch.cuda": "other versions of cuBLAS and of the compilers",
-    "torch.cudnn": "other algorithms of convolution and attention",
-    "torch.nccl": "other algorithms of communication",
-    "torch.arch_list": "kernels that the driver must compile, or that are slower",
-    "torch.runs_natively": "kernels that the driver must compile at the start",
-    "torch.driver_ok": "without it torch finds no GPU",
-    "package.": "the version of a library on the way of the data or the kernels",
-    "env.": "a variable that torch, CUDA or a library below them reads",
-    "host.num_cores": "loader workers, threads, and how far the host gets ahead",
-    "host.cpu_quota": "threads are stopped once the quota is used up",
-    "host.affinity": "which processors may be used",
-    "host.cpu": "how fast Python, launches and decoding are",
-    "host.num_physical_cores": "processors that share a core are no two cores",
-    "host.num_logical_cpus": "how many processors there are",
-    "host.governor": "how high the processors clock",
-    "host.virtual": "launches and copies take longer under some hypervisors",
-    "host.container": "limits, and the size of /dev/shm",
-    "host.memory_bytes": "room for the page cache, so whether data is read from disk in each epoch",
-    "host.memory_limit_bytes": "cached files count against it too",
-    "host.swap_total_bytes": "swapping instead of running out of memory",
-    "host.shm_bytes": "how many batches loader workers can hold",
-    "host.nofile_soft": "how many tensors loader workers can share",
-    "host.memlock_soft_bytes": "registering memory for InfiniBand",
-    "host.num_numa_nodes": "memory and processors that are far from the GPU",
-    "host.numa_balancing": "pages that the kernel moves under a bound process",
-    "host.zone_reclaim_mode": "whether cached data stays in memory",
-    "host.thp": "translation of addresses of large arrays, and stalls when memory is asked for",
-    "host.preempt_rt": "throughput for latency",
-    "host.swappiness": "what is given up when memory is short",
-    "host.dirty_": "how long written data may wait; nothing for reading",
-    "host.rmem_max": "sockets between machines alone",
-    "host.wmem_max": "sockets between machines alone",
-    "host.tcp_": "sockets between machines alone",
-    "host.kernel": "the scheduler and the file systems",
-    "host.cgroup_num_throttled": "the quota has stopped processes",
-    "host.cgroup_throttled_s": "the quota has stopped processes",
-    "host.cgroup_oom_kills": "processes were killed for memory",
-    "python.version": "Python's own speed, and where it collects garbage",
-    "python.implementation": "Python's own speed",
-}
+MATTERS: dict[str, str] = tomllib.loads(files(__package__).joinpath("machine_differences.toml").read_text("utf-8"))[
+    "matters"
+]
 """Prefix of a fact to why it can matter, in the order in which differences are shown; the longest prefix holds."""
 
 # The identity of a machine, or its state at this moment.

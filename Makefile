@@ -45,9 +45,10 @@ test-versions: install
 findings: install
 	$(BIN)/python tools/findings_page.py > docs/reference/findings.md
 
-# The page of claims is made from the claims and the bundles among the results.
+# The pages of claims are made from the claims and the bundles among the results.
 claims: install
 	$(BIN)/python tools/claims_page.py > docs/reference/claims.md
+	$(BIN)/python tools/claims_page.py --html > docs/reference/claims-filter.html
 
 # The runtime's reference is made from its docstrings.
 runtime-reference: install

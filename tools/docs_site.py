@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 SOURCES = "sources"
 """The folder of the site that holds files from elsewhere in the repository."""
-LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)")
+LINK = re.compile(r"(?:\]\(|\bhref=\")(?!\w+:|#)([^)#\s\"]+)")
 TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
 
 
@@ -44,7 +44,8 @@ def on_files(files: Any, config: Any) -> Any:
     """Add the files that pages link to outside docs/."""
     from mkdocs.structure.files import File
 
-    for path in sorted({path for page in DOCS.rglob("*.md") for path in outside(page).values()}):
+    pages = [*DOCS.rglob("*.md"), *DOCS.rglob("*.html")]
+    for path in sorted({path for page in pages for path in outside(page).values()}):
         files.append(File.generated(config, _copy_of(path), abs_src_path=str(ROOT / path)))
     return files
 
@@ -53,16 +54,29 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Lead links to files outside docs/ to their copies in the site."""
     here = posixpath.dirname(page.file.src_uri)
     for link, path in outside(DOCS / page.file.src_uri).items():
-        target = f"{SOURCES}/{path}.txt" if path.endswith(".md") else f"{SOURCES}/{path}"
-        markdown = re.sub(
-            rf"\]\({re.escape(link)}(?:#[^)]*)?\)", f"]({posixpath.relpath(target, here or '.')})", markdown
-        )
+        target = posixpath.relpath(_copy_of(path), here or ".")
+        markdown = re.sub(rf"\]\({re.escape(link)}(?:#[^)]*)?\)", f"]({target})", markdown)
     return markdown
 
 
+def led(page: Path) -> str:
+    """Return the text of a page that is HTML already, its links led to pages and copies in the site."""
+    text, copies = page.read_text(encoding="utf-8"), outside(page)
+    here = page.relative_to(DOCS).parent.as_posix()
+
+    def href(match: re.Match[str]) -> str:
+        link, anchor = match[1], match[2] or ""
+        copy = posixpath.relpath(_copy_of(copies[link]), here) if link in copies else None
+        return f'href="{copy or re.sub(r"[.]md$", ".html", link)}{anchor}"'
+
+    return re.sub(r'\bhref="(?!\w+:|#)([^"#]+)(#[^"]*)?"', href, text)
+
+
 def on_post_build(config: Any) -> None:
-    """Put each page's Markdown beside it, and llms.txt at the top."""
+    """Put each page's Markdown beside it, and llms.txt at the top; lead the links of pages that are HTML already."""
     site = Path(config["site_dir"])
+    for page in DOCS.rglob("*.html"):
+        (site / page.relative_to(DOCS)).write_text(led(page), encoding="utf-8")
     for page in DOCS.rglob("*.md"):
         (site / page.relative_to(DOCS)).write_bytes(page.read_bytes())
     (site / "llms.txt").write_text(index(), encoding="utf-8")

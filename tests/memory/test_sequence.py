@@ -101,6 +101,18 @@ def test_what_grows_with_the_square_of_the_argument_is_recognised():
     assert found(24) == pytest.approx(reserved(steps(72)), rel=0.01)
 
 
+def test_what_has_a_constant_part_is_interpolated_and_a_kernels_workspace_grows_like_the_rest():
+    def run(batch):
+        blocks = [Life(0, (512 + 10 * batch) * MIB, 0, 6), Life(1, 10 * batch * MIB, 1, 6), Life(2, 3 * MIB, 2, 6)]
+        return Lives(0, [*blocks, Life(3, (40 + batch) * MIB, 3, 4)], 6, [])
+
+    found = matched(run(8), run(16), (8, 16))
+    for batch in (8, 16, 64):
+        workspace = 56 * batch // 16
+        rounded = -(-workspace // 2) * 2
+        assert found(batch) == pytest.approx((512 + 20 * batch + 20 + rounded) * MIB, abs=2 * MIB)
+
+
 def test_a_history_that_is_too_long_or_empty_is_not_replayed():
     assert matched(lives(steps(8)), Lives(0, [], 0, []), (8, 16)) is None
     long = replace(lives(steps(8)), num_events=1_000_000)

@@ -13,6 +13,6 @@ from dynotune.memory.accounting import account, of_snapshot
 from dynotune.memory.allocator import AllocatorSettings
 from dynotune.memory.constants import gpu, outside
 from dynotune.memory.fitting import capacity
-from dynotune.memory.sequence import placed
+from dynotune.memory.sequence import MOST_EVENTS, placed
 
-__all__ = ["AllocatorSettings", "account", "capacity", "gpu", "of_snapshot", "outside", "placed"]
+__all__ = ["MOST_EVENTS", "AllocatorSettings", "account", "capacity", "gpu", "of_snapshot", "outside", "placed"]

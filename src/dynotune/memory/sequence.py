@@ -21,6 +21,7 @@ MOST_EVENTS = 100_000
 """To replay more takes seconds for each batch that is looked at."""
 POWERS = (1, 2)
 """What follows the batch does so in proportion; what follows a side of a picture, with its square."""
+WORKSPACE_EVENTS = 3
 Block = tuple[int, int, int]
 """Born, died and size of one allocation; born is -1 for those that are older than the history."""
 
@@ -30,8 +31,9 @@ def by_batch(
 ) -> Callable[..., int] | None:
     """Return what the allocator reserves at most for any batch, by the matched blocks of two runs.
 
-    A workspace that one run has and the other has not, or has in a size that is neither, is taken to grow like the
-    rest: libraries choose kernels by the batch, and no two runs tell which.
+    What lies between the same size and proportion in both runs has a part of each. A kernel's workspace, which is
+    released at once, is taken to grow like the rest where its size is another or only one run has it: libraries choose
+    kernels by the batch, and no two runs tell which.
 
     Returns:
         A function of the batch, and of a limit that is kept by giving back the cache. It raises OutOfMemory if the
@@ -45,7 +47,7 @@ def by_batch(
     # What comes after the last match is of a step that only one of them recorded.
     num = max((at + 1 for at, partner in enumerate(partners) if partner is not None), default=0)
     blocks = [
-        (life, partner is not None and one[partner].size == life.size)
+        (life, _constant_bytes(life, 0 if partner is None else one[partner].size, (batches[1] / batches[0]) ** power))
         for life, partner in zip(other[:num], partners, strict=False)
     ]
     num_events = second.num_events if num == len(other) else max((life.born + 1 for life, _ in blocks), default=0)
@@ -55,13 +57,20 @@ def by_batch(
     def reserved_bytes(batch: int, limit_bytes: int | None = None) -> int:
         model = CachingAllocator(settings, limit_bytes=limit_bytes)
         grown = (batch / batches[1]) ** power
-        sized = (
-            (life.born, life.died, life.size if stays else max(1, round(life.size * grown))) for life, stays in blocks
-        )
+        sized = ((life.born, life.died, max(1, round(stays + (life.size - stays) * grown))) for life, stays in blocks)
         _run(model, sized, num_events, emptied)
         return model.peak_reserved_bytes
 
     return reserved_bytes
+
+
+def _constant_bytes(life: Life, before: int, ratio: float) -> float:
+    """Return how much of a block does not follow the batch, if it had `before` bytes with one smaller by `ratio`."""
+    if life.size == before:
+        return life.size
+    is_workspace = life.died - life.born <= WORKSPACE_EVENTS
+    is_both = not is_workspace and before <= life.size <= before * ratio
+    return (before * ratio - life.size) / (ratio - 1) if is_both else 0.0
 
 
 def placed(

@@ -355,3 +355,16 @@ def test_a_file_is_as_readable_and_as_old_as_one_written_here(tmp_path):
     packs.fill(tmp_path / "here", {"a": b"1"})
     unpacked, written = ((tmp_path / where / "a").stat() for where in ("cache", "here"))
     assert unpacked.st_mode == written.st_mode and unpacked.st_mtime > 1e9
+
+
+def test_a_cache_without_a_place_is_left_out_with_its_files_checked_all_the_same(tmp_path):
+    ours, other = packs.listed("a"), packs.listed("k", b"y" * 40_000, cache="triton")
+    last = packs.member("files/0000001", b"y" * 40_000)
+    pack = packs.by_hand(tmp_path / "p", packs.manifest(ours, other), packs.member(FILE), last)
+    done = take(pack, tmp_path / "cache")
+    assert packs.files_of(tmp_path / "cache") == {"a": b"x"}
+    assert [left.cache for left in done.left_out] == ["triton"]
+    wrong = packs.by_hand(
+        tmp_path / "w", packs.manifest(ours, other), packs.member(FILE), packs.member("files/0000001", b"z" * 40_000)
+    )
+    assert "is not what its manifest says" in refused(wrong, tmp_path)

@@ -11,6 +11,7 @@ import threading
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dynotune.measure.comparison import judge, orders
 from dynotune.measure.live import lanes
@@ -20,6 +21,7 @@ from dynotune.measure.live.pilot import lane_of, most_in_a_lane
 from dynotune.schema.comparison import Pair
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Unknown
+from dynotune.schema.run import EnvironmentChange
 from dynotune.schema.setting import Setting
 
 from ...fakes import Watcher, process, record, run, spec
@@ -187,6 +189,26 @@ def test_a_program_of_several_gpus_is_refused_where_a_number_was_asked_for(watch
     with pytest.raises(UsageError, match="2 ranks or GPUs"):
         found(pilot(0.01, **several), lambda lane: pilot(0.01), watcher, 2)
     assert found(pilot(0.01, **several), lambda lane: pilot(0.01), watcher, lanes.AUTO) == [WHOLE]
+
+
+def test_a_program_that_chooses_its_gpu_itself_has_no_lanes(watcher):
+    alone = pilot(0.01)
+    change = EnvironmentChange(name="CUDA_VISIBLE_DEVICES", value="0", file="train.py", line=3, function="main")
+    alone.run.processes[0] = replace(alone.run.processes[0], environment_changes=[change])
+    with pytest.raises(UsageError, match="sets CUDA_VISIBLE_DEVICES itself"):
+        found(alone, lambda lane: pilot(0.01), watcher, 2)
+    assert found(alone, lambda lane: pilot(0.01), watcher, lanes.AUTO) == [WHOLE]
+
+
+def test_there_are_no_more_lanes_than_processors(watcher, monkeypatch):
+    monkeypatch.setattr(lanes.probe.host, "cores", lambda cpus: [[0]])
+    among = [Lane(0, "GPU-0"), Lane(0, "GPU-1")]
+    assert lanes.alike(spec(lanes=lanes.AUTO), among, pilot(0.01), SideBySide(), pilot, watcher) == [WHOLE]
+
+
+def test_a_lane_whose_pilot_has_no_step_is_not_called_slower(watcher):
+    made = {Lane(1): Outcome(run=run(process()), folder=None, launched_s=0.0, records=[record([])])}
+    assert lanes.slower(pilot(0.01), made) == {}
 
 
 # In which order

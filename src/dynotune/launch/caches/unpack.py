@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 from dynotune import knobs
 from dynotune.launch.caches import contents
@@ -268,6 +268,10 @@ def _extract(archive: tarfile.TarFile, manifest: Manifest, staged: Mapping[Cache
             raise hostile(name, f"{listed.path!r} is not as large as its manifest says")
         if folder := staged.get(listed.cache):
             archive.extract(member.replace(name=listed.path, deep=False), folder, set_attrs=False, filter="data")
+        else:
+            content = cast("BufferedReader", archive.extractfile(member))
+            if hashlib.file_digest(content, "sha256").hexdigest() != listed.sha256:
+                raise hostile(name, f"{listed.path!r} is not what its manifest says")
     # Behind the last, as a file system that folds case would have written one over another.
     for listed in manifest.files:
         if folder := staged.get(listed.cache):

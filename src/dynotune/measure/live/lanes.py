@@ -78,15 +78,16 @@ def refuse_impossible(run: RunSpec, settings: Iterable[Setting]) -> None:
     """
     if run.lanes == 1:
         return
-    gpus, why = probe.nvml.visible_gpus(run.env), ""
+    gpus, cpus, why = probe.nvml.visible_gpus(run.env), probe.host.usable_cpus(), ""
     if run.objective == "time-to-first-step":
         why = "Starts are not timed side by side: they read the same disk."
     elif any(one.knob == f"env.{VISIBLE}" for one in settings):
         why = f"A setting of {VISIBLE} chooses the GPU, as lanes do."
     elif isinstance(gpus, Unknown):
         why = f"Which GPUs the command sees is not known: {gpus.reason}."
-    elif run.lanes > (num := len(gpus or probe.host.usable_cpus())):
-        why = f"The command sees {num} {'GPUs' if gpus else 'cores'}, too few for {run.lanes} lanes."
+    else:
+        few = [f"{num} {what}" for what, num in (("GPUs", len(gpus)), ("cores", len(cpus))) if 0 < num < run.lanes]
+        why = f"The command sees {few[0]}, too few for {run.lanes} lanes." if few else ""
     if why:
         raise UsageError(why, hint="Leave --lanes out, or ask for fewer.")
 
@@ -230,15 +231,20 @@ def alike(
     Raises UsageError: the program uses several GPUs itself, and lanes were asked for by number.
     """
     num = max([num_ranks(alone.records), *(process.num_devices or 0 for process in alone.run.processes)])
-    if among and num > 1:
-        why = f"Lanes are for a program of one GPU, and this one has {num} ranks or GPUs."
+    moves = [change for process in alone.run.processes for change in process.environment_changes if not change.kept]
+    why = f"Lanes are for a program of one GPU, and this one has {num} ranks or GPUs." if num > 1 else ""
+    if any(change.name == VISIBLE for change in moves) and among and among[0].gpu:
+        why = f"The program sets {VISIBLE} itself, so it would leave its lane."
+    if among and why:
         if run.lanes != AUTO:
             raise UsageError(why, hint="Leave --lanes out.")
         watcher.say(why)
         among = []
+    cores = probe.host.cores(probe.host.usable_cpus())
+    among = among[: sum(map(len, cores))]
     while len(among) > 1:
         watcher.running(f"the command in {len(among)} lanes at once")
-        made = divide(among, probe.host.cores(probe.host.usable_cpus()))
+        made = divide(among, cores)
         pilots = {}
         with side:
             begun = {lane: side.begin(lane, functools.partial(launch, lane)) for lane in made}
@@ -279,5 +285,7 @@ def _pace(outcome: Outcome) -> tuple[float, float]:
     """Logarithm of the time of a steady step, and its standard error; infinite where the steps are too few for one."""
     record = outcome.records[0]
     times = steps_from(steady_steps(record) or len(record.steps) // 2, record)
+    if not times:
+        return math.inf, math.inf
     means, mean = batch_means(times), statistics.fmean(times)
     return math.log(mean), statistics.stdev(means) / math.sqrt(len(means)) / mean if len(means) > 1 else math.inf

@@ -70,6 +70,8 @@ class RunOptions(TypedDict, total=False):
     sandbox: bool
     nice: int
     lock: bool
+    lanes: int
+    run_to_end: bool
     run_dir: str | os.PathLike[str]
     progress: bool
 
@@ -468,7 +470,10 @@ def _examination(path: Path) -> Examination:
 
 
 def _words(command: Command) -> list[str]:
-    return shlex.split(command) if isinstance(command, str) else [os.fspath(word) for word in command]
+    try:
+        return shlex.split(command) if isinstance(command, str) else [os.fspath(word) for word in command]
+    except ValueError as error:
+        raise UsageError(f"{command!r} is no command line: {error}.", hint="Give a list of its words.") from None
 
 
 def _settings(given: Settings) -> list[Setting]:

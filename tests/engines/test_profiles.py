@@ -195,3 +195,9 @@ def test_inputs_stand_in_the_order_in_which_the_model_takes_them():
     plan = plan_profiles(histogram({"z": [1], "a": [2]}, {"a": [2], "z": [5]}))
     assert list(plan.profiles[-1].max) == ["z", "a"]
     assert plan.profiles[-1].max == {"z": [5], "a": [2]}
+
+
+@pytest.mark.parametrize("shape", [[1 << 40, 1 << 40], [2] * 9])
+def test_a_shape_that_no_engine_takes_is_refused(shape):
+    with pytest.raises(RecordError, match="larger than any"):
+        plan_profiles(histogram([1, 2], shape))

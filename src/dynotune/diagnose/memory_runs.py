@@ -121,7 +121,7 @@ def recorded_memory(runner: TaskRunner, run: RunSpec) -> list[Recorded]:
         return RecordMemory(at_step=window_within(record, timed).at_step, num_steps=NUM_STEPS)
 
     before: dict[int, probe.DeviceMemory | Unknown] = {}
-    whole: dict[tuple[tuple[int, int | None], int], Lives] = {}
+    whole: dict[tuple[int, int], Lives] = {}
     if runner.live is not None:
         answer = runner.live.do(now(runner.live.records()), limit_s=BESIDE_LIMIT_S)
     elif run.pretend is not None:
@@ -149,18 +149,12 @@ def recorded_memory(runner: TaskRunner, run: RunSpec) -> list[Recorded]:
     steps = {record.pid: record.step_s for record in outcome.records}
     with from_elsewhere(outcome.folder):
         found = [rank for event in answer.events for rank in _ranks(event, outcome.folder, run, before, steps)]
-    # By rank where the command was run once more: it has other processes then.
-    return [(rank, whole.get((_whose(rank.rank, rank.pid), rank.device), lives)) for rank, lives in found]
+    return [(rank, whole.get((rank.pid or 0, rank.device), lives)) for rank, lives in found]
 
 
-def _whose(rank: int | None, pid: int | None) -> tuple[int, int | None]:
-    """Return what names a process: its rank, which it keeps where the command is run once more."""
-    return (0, pid) if rank is None else (1, rank)
-
-
-def _since_start(runner: TaskRunner) -> dict[tuple[tuple[int, int | None], int], Lives]:
-    """Return the whole history of the first steps, by rank and device; nothing of one that was cut."""
-    found: dict[tuple[tuple[int, int | None], int], Lives] = {}
+def _since_start(runner: TaskRunner) -> dict[tuple[int, int], Lives]:
+    """Return the whole history of the first steps, by process and device; nothing of one that was cut."""
+    found: dict[tuple[int, int], Lives] = {}
     for event in runner.planned().events:
         folder = runner.outcome().folder
         with from_elsewhere(folder):
@@ -171,7 +165,7 @@ def _since_start(runner: TaskRunner) -> dict[tuple[tuple[int, int | None], int],
                     and lives.num_events <= memory.MOST_EVENTS
                     and all(life.born >= 0 for life in lives.lives)
                 ):
-                    found[_whose(event.get("rank"), int(event["pid"])), device] = lives
+                    found[int(event["pid"]), device] = lives
             path.unlink()  # what follows tells more of each block
     return found
 

@@ -7,6 +7,7 @@ https://github.com/NVIDIA/TensorRT/blob/v11.1/include/NvInferRuntime.h
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
@@ -20,6 +21,7 @@ from dynotune.schema.errors import RecordError
 MOST_PROFILES = 8
 """TensorRT tunes each by itself, and the engine holds the kernels of each."""
 MOST_DIFFERENT = 2048
+MOST_DIMENSIONS, MOST_ELEMENTS = 8, 1 << 48
 SUFFICES = 0.1
 """One profile that leaves no more unused is enough."""
 Floats = npt.NDArray[np.float64]
@@ -75,6 +77,8 @@ def _usable(calls: Sequence[Calls]) -> tuple[list[Calls], list[str]]:
     for key, num in counts.items():
         if key and all(size for _, sizes in key for size in sizes):
             one = Calls(num, {name: list(sizes) for name, sizes in key})
+            if any(len(sizes) > MOST_DIMENSIONS or math.prod(sizes) >= MOST_ELEMENTS for _, sizes in key):
+                raise RecordError("A shape is larger than any that TensorRT takes.", hint="Leave it out.")
             kinds.setdefault(tuple((name, len(sizes)) for name, sizes in key), []).append(one)
     usual = max(kinds.values(), key=lambda kind: sum(call.num for call in kind), default=[])
     if not 0 < len(usual) <= MOST_DIFFERENT:

@@ -1,5 +1,6 @@
 """How many samples a batch holds, by the shapes that loaders and models take."""
 
+import warnings
 from collections import UserDict, namedtuple
 from types import SimpleNamespace
 
@@ -114,3 +115,18 @@ def test_a_call_holds_what_its_first_array_holds():
     assert in_call(([Array(6, 2), Array(6)],), {}) == 6
     assert in_call((), {}) is None
     assert in_call((Array(),), {"scale": 2.0}) is None
+
+
+def test_sizes_that_are_being_traced_are_left_alone():
+    torch = pytest.importorskip("torch")
+    seen = []
+
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            seen.append((in_call((x,), {}), in_call(([x],), {})))
+            return x * 2
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", torch.jit.TracerWarning)
+        torch.jit.trace(Net(), torch.ones(3, 2))
+    assert seen[0] == (None, None)

@@ -113,3 +113,11 @@ def test_a_call_that_the_module_itself_refuses_fails_as_without():
         counted.call(Net())
     assert counted.call(Net(), torch.ones(2)).item() == 6.0
     assert len(counted.program.errors) == 1
+
+
+def test_inputs_of_a_module_without_a_signature_are_named_by_position_and_wrappers_are_looked_through():
+    counted = Counted()
+    counted.call(torch.jit.trace(nn.Linear(3, 2), torch.ones(1, 3)), torch.ones(4, 3))
+    counted.call(nn.DataParallel(nn.Linear(3, 2)), torch.ones(5, 3))
+    named = [item for found in counted.modules for call in found["calls"] for item in call["shapes"].items()]
+    assert sorted(named) == [("input", (4, 3)), ("input", (5, 3))]

@@ -41,7 +41,9 @@ def are_fields(batch: Any, num_samples: int | None) -> bool:
 def in_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
     """Samples in a module's inputs: the leading size of the first array with one."""
     try:
-        return int(args[0].size(0))  # the usual case, at once
+        size = args[0].size(0)  # the usual case, at once
+        if isinstance(size, int):  # while it is traced, it is a tensor, and to ask that is traced, too
+            return size
     except Exception:  # whatever it is
         pass
     for value in list(args) + list(kwargs.values()):
@@ -88,6 +90,6 @@ def _are_pictures(batch: Sequence[Any]) -> bool:
 def _leading(value: Any) -> int | None:
     try:
         shape = getattr(value, "shape", None)
-        return int(shape[0]) if shape is not None and len(shape) else None
+        return shape[0] if shape is not None and len(shape) and isinstance(shape[0], int) else None
     except Exception:
         return None

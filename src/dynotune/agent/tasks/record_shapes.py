@@ -39,7 +39,12 @@ class RecordShapes(Task):
 
     def _count(self, module: Any, args: Any, kwargs: Any) -> None:
         inner = getattr(module, "_orig_mod", module)  # of torch.compile
-        bound = inspect.signature(inner.forward).bind(*args, **kwargs)
+        if "parallel" in type(inner).__module__:
+            inner = getattr(inner, "module", inner)
+        try:
+            bound = inspect.signature(inner.forward).bind(*args, **kwargs)
+        except ValueError:  # a traced module's is C++
+            bound = inspect.signature(lambda *input, **rest: None).bind(*args, **kwargs)
         rest = {one.name for one in bound.signature.parameters.values() if one.kind is one.VAR_KEYWORD}
         found = []
         for name, value in {**bound.arguments, **kwargs}.items():

@@ -111,6 +111,7 @@ def measured(kind: str, run: RunSpec, asked: argparse.Namespace) -> dict[str, An
                     "num_pairs": len(compared.pairs), "lanes": [pair.lane for pair in compared.pairs],
                     "pairs": [[pair.baseline_s, pair.candidate_s] for pair in compared.pairs],
                     "warnings": compared.warnings,
+                    "failed": None if compared.failed is None else list(compared.failed.last_lines),
                 }  # fmt: skip
         except DynotuneError as error:
             found = {"reason": error.message}

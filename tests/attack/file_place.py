@@ -221,7 +221,8 @@ def compare(case: dict[str, str], base: Path) -> dict[str, object]:
         wrong.append(f"the folder changed: {[(name, before.get(name), after.get(name)) for name in names[:3]]}")
     if left != ["stderr", "stdout"]:
         wrong.append(f"left in the run folder: {left}")
-    if stays := list((base / "tmp").iterdir()):
+    leases = base / "home" / ".local" / "state" / "dynotune" / "leases"
+    if stays := [*(base / "tmp").iterdir(), *(leases.iterdir() if leases.exists() else ())]:
         wrong.append(f"left: {[path.name for path in stays]}")
     if Path("/proc/self/mountinfo").read_text() != before_mounts:
         wrong.append("something is left mounted")

@@ -517,24 +517,21 @@ def _strike(world: World, fault: Fault, random: Random) -> None:
     _check_said(world, process.returncode, at_the_fault=True)
     # Where there can be no view, that is said, and the program writes where it would without dynotune.
     works_there = "Runs work in your folder itself" in " ".join(world.said().split())
-    # Nobody is there then who could clear up; the kernel ends the command alone.
-    both_killed = process.returncode == -signal.SIGKILL and len(fault.killed) > 1
-    if not both_killed:
+    if process.returncode != -signal.SIGKILL or len(fault.killed) < 2:
         _check_gone(world, but=world.left_alone(fault))
     _check_kept(measured, world.document()[1])
     if world.folder.stat().st_uid == os.geteuid():
         (world.folder / "site" / "sitecustomize.py").unlink(missing_ok=True)
         _go_on(world, world.document()[0])
-    if not both_killed:
-        _check_gone(world, but=world.left_alone(fault))
-        _check_left(world)
+    _check_gone(world, but=world.left_alone(fault))
+    _check_left(world)
     works_there = works_there or world.scene.name.startswith("run")
     if not works_there and _contents(world.project) != project:
         raise Lost("the project's files were changed")
 
 
 def _go_on(world: World, document: Path | None) -> None:
-    """What the user does next: resume it, or measure something else."""
+    """What the user does next: resume it, or measure something else, which cleans up."""
     kept = world.document()[1]
     if document is None or not world.scene.resumed_with:
         words = ("compare", "env.A=1", "--run-dir", str(world.runs / "next"), "--", "false")
@@ -570,13 +567,14 @@ def _check_kept(before: dict[str, Any], after: dict[str, Any]) -> None:
 
 def _check_left(world: World) -> None:
     mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(world.folder) in line]
+    notes = list((world.folder / "state").glob("dynotune/leases/*"))
     # What else is there, the program made: its loader's workers, when they are killed, leave folders of their own.
     ours = ("dt-", "dynotune")
     copies = [path for path in world.temporary.iterdir() if path.name.startswith(ours)]
     copies += world.runs.glob("**/dt-*")
     held = [path.name for path in (world.folder / "state").glob("dynotune/*.lock") if not _can_lock(path)]
-    if mounts or copies or held:
-        raise Lost(f"left: mounts {mounts}, temporary files {copies}, locks {held}")
+    if mounts or notes or copies or held:
+        raise Lost(f"left: mounts {mounts}, notes {notes}, temporary files {copies}, locks {held}")
 
 
 def _can_lock(path: Path) -> bool:

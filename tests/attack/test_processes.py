@@ -33,7 +33,7 @@ def world(tmp_path):
     world.end()
 
 
-@pytest.mark.parametrize("place", ["tmp/dt-1", "runs/x/dt-1"])
+@pytest.mark.parametrize("place", ["tmp/dt-1", "runs/x/dt-1", "state/dynotune/leases/note.json"])
 def test_what_is_left_is_seen(place, world):
     (world.folder / place).mkdir(parents=True)
     with pytest.raises(processes.Lost, match="left"):

@@ -2,7 +2,7 @@
 
 `process/` starts a command and ends everything that came of it, passes signals on, gives it a copy-on-write view of
 the working directory and notes the files it changed; `records/` reads what the agent wrote; `caches/` knows compile and
-kernel caches. `measuring` is the lock between two dynotunes.
+kernel caches. `measuring` is the lock between two dynotunes, `sweep` removes what a killed one left.
 
 What a setting means is stated in `knobs`. When a run is long enough, and what its times say, is `measure`'s.
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dynotune.launch.process.executable import check_run
     from dynotune.launch.process.foreground import die_by
     from dynotune.launch.process.launcher import Exit, Launched, start
+    from dynotune.launch.process.leases import sweep
     from dynotune.launch.process.lock import measuring
     from dynotune.launch.process.revision import Revision
     from dynotune.launch.process.run_folder import error_line, last_lines, new_run_folder
@@ -34,6 +35,7 @@ __all__ = [
     "measuring",
     "new_run_folder",
     "start",
+    "sweep",
 ]
 
 _HOMES = {
@@ -44,6 +46,7 @@ _HOMES = {
     "process.foreground": "die_by",
     "process.run_folder": "error_line last_lines new_run_folder",
     "process.lock": "measuring",
+    "process.leases": "sweep",
 }
 
 __getattr__ = lazy_face(__name__, _HOMES)

@@ -6,6 +6,9 @@ import hashlib
 import json
 import os
 import shlex
+import signal
+import subprocess
+import sys
 import tarfile
 import tempfile
 from pathlib import Path
@@ -15,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dynotune.launch import sweep
 from dynotune.launch.caches import unpack
 from dynotune.schema.cache_pack import MOST_MANIFEST_BYTES
 from dynotune.schema.errors import CannotRunHere, DynotuneError, RecordError, UsageError
@@ -289,6 +293,44 @@ def test_a_disk_that_fills_up_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(tarfile.TarFile, "extract", full)
     assert "No space left" in refused(tmp_path / "p", tmp_path)
+
+
+KILLED = """
+import io, os, signal, sys
+from pathlib import Path
+from dynotune.launch.caches import Place, pack, unpack
+from dynotune.schema.cache_pack import Conditions
+
+def end(*args, **more):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+class Ending(io.BufferedReader):
+    def read(self, size=-1):
+        return end() if self.tell() > 2_000_000 else super().read(size)
+
+file, place = Path(sys.argv[2]), Place("inductor", Path(sys.argv[3]))
+if sys.argv[1] == "pack":
+    pack.PackedFile = end  # the first file is written, and not yet listed
+    pack.pack(file, [place], Conditions(), env={})
+else:
+    unpack.unpack(Ending(io.FileIO(file)), "p", [place])
+"""
+
+
+@pytest.mark.parametrize("what", ["pack", "unpack"])
+def test_what_was_killed_halfway_leaves_nothing_after_a_later_start(tmp_path, monkeypatch, what):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    caches = packs.fill(tmp_path / "from", {"a": os.urandom(4_000_000)})
+    packs.pack(tmp_path / "p", caches)
+    home = tmp_path / "home"
+    home.mkdir()
+    where = [home / "new", caches] if what == "pack" else [tmp_path / "p", home / "cache"]
+    words = [sys.executable, "-c", KILLED, what, *map(str, where)]
+    ended = subprocess.run(words, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert sum(map(len, packs.files_of(home).values())) > 500_000
+    assert sweep().num_bytes > 500_000
+    assert list(home.iterdir()) == []
 
 
 def test_tritons_lists_of_files_name_the_new_place(tmp_path):

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from dynotune.launch.process.environment import ALLOC_CONF_NAMES, split_alloc_conf
     from dynotune.launch.process.executable import find_executable
     from dynotune.launch.process.foreground import TransparentRun
-    from dynotune.launch.process.run_folder import STDERR, STDOUT, fresh_folder, has_room, temporary_folder
+    from dynotune.launch.process.leases import Lease, temporary_folder
+    from dynotune.launch.process.run_folder import STDERR, STDOUT, fresh_folder, has_room
 
 __all__ = [
     "ALLOC_CONF_NAMES",
     "STDERR",
     "STDOUT",
+    "Lease",
     "TransparentRun",
     "environment",
     "find_executable",
@@ -39,7 +41,8 @@ __all__ = [
 
 _HOMES = {
     "environment": "ALLOC_CONF_NAMES split_alloc_conf",
-    "run_folder": "STDERR STDOUT fresh_folder has_room temporary_folder",
+    "leases": "Lease temporary_folder",
+    "run_folder": "STDERR STDOUT fresh_folder has_room",
     "foreground": "TransparentRun",
     "executable": "find_executable",
 }

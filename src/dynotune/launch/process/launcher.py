@@ -19,6 +19,7 @@ from typing import Any, Literal
 import dynotune
 from dynotune.launch.process import changes, executable, overlay, processes, standard_input
 from dynotune.launch.process.changes import Changes, Snapshot
+from dynotune.launch.process.leases import MARK, Lease
 from dynotune.launch.process.messages import Messages
 from dynotune.launch.process.overlay import View
 from dynotune.launch.process.sandbox import Seed, changes_in, prepare
@@ -26,7 +27,6 @@ from dynotune.schema.errors import CannotRunHere, UsageError
 
 SandboxMode = Literal["auto", "none"]
 
-MARK = "DYNOTUNE_RUN"
 _SUPERVISOR = """\
 import sys
 sys.path.append(sys.argv[1])
@@ -95,6 +95,7 @@ def start(
     if not cwd.is_dir():
         raise UsageError(f"The working directory {cwd} is not there.", hint="Check the path.")
     words = _fill_in(command, run_dir) if capture and run_dir else list(command)
+    lease = Lease(run_dir)
     order: dict[str, Any] = {
         "command": words,
         "executable": executable.find_executable(words[0] if words else "", env=env, cwd=cwd),
@@ -109,8 +110,9 @@ def start(
     }
     view: View | str = "it was not asked for"
     if run_dir is not None and capture and sandbox == "auto":
-        view = prepare(cwd, run_dir, keep, seed)
+        view = prepare(cwd, run_dir, keep, seed, lease)
     if seed is not None and isinstance(view, str):
+        lease.give_back()
         raise CannotRunHere(
             f"{seed.root} cannot be shown with other files: {view}.", hint="It takes a copy-on-write view."
         )
@@ -120,13 +122,17 @@ def start(
     try:
         before = changes.scan(cwd.resolve(), skip=ours) if capture and order["view"] is None else None
         processes.become_subreaper()
-        supervisor, messages = _start_supervisor(run_dir if capture else None)
+        if capture and lease.descriptor is None:
+            lease.take()
+        order["lease"] = {"path": str(lease.path), "descriptor": lease.descriptor}
+        supervisor, messages = _start_supervisor(run_dir if capture else None, lease)
         messages.send(order)
-        launched = Launched(order, run_dir, supervisor, messages, view, before, ours)
+        launched = Launched(order, run_dir, supervisor, messages, view, before, ours, lease)
         launched._wait_until_started()
     except BaseException:
         if isinstance(view, View):
             overlay.remove(view.scratch)
+        lease.give_back()
         raise
     return launched
 
@@ -145,6 +151,7 @@ class Launched:
     _view: View | str
     _before: Snapshot | None
     _ours: Sequence[Path]
+    _lease: Lease
     pid: int = 0
     changes: Changes = field(default_factory=Changes)
     _over: bool = False
@@ -272,6 +279,7 @@ class Launched:
         self._messages.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._supervisor.wait(_UNKILLABLE_S)
+        self._lease.close()
 
     def _learn(self, message: Mapping[str, Any]) -> None:
         if "stopped" in message:
@@ -313,6 +321,8 @@ class Launched:
         left = self._end_orphans()
         if isinstance(self._view, View):
             overlay.remove(self._view.scratch)
+        if not left:
+            self._lease.give_back()
         how = f"exit code {status}" if status >= 0 else signal.Signals(-status).name
         ended = f"The process that watches over the command has ended ({how})"
         if left:
@@ -356,7 +366,7 @@ class Launched:
         return own_session or processes.environment_holds(process.pid, mark)
 
 
-def _start_supervisor(run_dir: Path | None) -> tuple[subprocess.Popen[bytes], Messages]:
+def _start_supervisor(run_dir: Path | None, lease: Lease) -> tuple[subprocess.Popen[bytes], Messages]:
     """Start it with streams in `run_dir`, which captures what the command prints; None for our own streams."""
     ours, theirs = socket.socketpair()
     source = str(Path(dynotune.__file__).parent.parent)
@@ -365,7 +375,8 @@ def _start_supervisor(run_dir: Path | None) -> tuple[subprocess.Popen[bytes], Me
     try:
         with theirs, standard_input.captured(run_dir) as streams:
             if run_dir is not None:
-                more: dict[str, Any] = {"start_new_session": True, "pass_fds": [theirs.fileno()]}
+                passed = [theirs.fileno()] + ([] if lease.descriptor is None else [lease.descriptor])
+                more: dict[str, Any] = {"start_new_session": True, "pass_fds": passed}
             else:
                 # Descriptors that we were given beyond the three are the command's as well.
                 theirs.set_inheritable(True)

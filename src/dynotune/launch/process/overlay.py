@@ -87,7 +87,7 @@ def enter(view: View) -> None:
     lower, upper, work = (_open(path) for path in (view.cwd, view.upper, view.work))
     options = f"lowerdir=/proc/self/fd/{lower},upperdir=/proc/self/fd/{upper},workdir=/proc/self/fd/{work}"
     target = f"/proc/self/fd/{lower}"
-    source = os.path.basename(view.scratch)  # in the list of mounts it tells whose view this is
+    source = os.path.basename(view.scratch)  # processes that see the view are known by it (see `leases`)
     if _may_set(view.upper, "trusted.overlay.dynotune"):
         # So that a directory of the user's can be renamed in one step, as it can without us; and so that the names of
         # one file stay names of one file when it is written. A kernel may refuse either.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dynotune import knobs
-from dynotune.launch.process.run_folder import temporary_folder
+from dynotune.launch.process.leases import temporary_folder
 from dynotune.launch.process.sandbox import available
 from dynotune.schema import knob
 from dynotune.schema.errors import CannotRunHere, UsageError

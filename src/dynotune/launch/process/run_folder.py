@@ -8,10 +8,8 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-from dynotune.launch.process import overlay
 from dynotune.schema import private, redaction
 from dynotune.schema.errors import CannotRunHere
 
@@ -56,30 +54,6 @@ def new_run_folder(base: Path) -> Path:
     except OSError as error:
         raise _no_folder(base, error) from error
     return folder
-
-
-def new_scratch(base: Path) -> Path:
-    """Make a folder in `base` for what is removed at the end of a run.
-
-    Its name is short: programs put sockets below their folder for temporary files, and the path of a socket has 107
-    bytes at most. Raises OSError: it cannot be made.
-    """
-    scratch = base / f"dt-{secrets.token_hex(8)}"
-    scratch.mkdir(mode=0o700)
-    return scratch
-
-
-@contextlib.contextmanager
-def temporary_folder(base: Path) -> Iterator[Path]:
-    """Make a folder in `base` that nobody else can look into; it is removed at the end.
-
-    Raises OSError: it cannot be made.
-    """
-    scratch = new_scratch(base)
-    try:
-        yield scratch
-    finally:
-        overlay.remove(str(scratch))
 
 
 def fresh_folder(folder: Path) -> Path:

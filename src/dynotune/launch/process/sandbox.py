@@ -22,8 +22,8 @@ from typing import NamedTuple
 import dynotune
 from dynotune.launch.process import overlay
 from dynotune.launch.process.changes import MOST_ENTRIES, Changes, without_parents
+from dynotune.launch.process.leases import Lease, temporary_folder
 from dynotune.launch.process.overlay import View
-from dynotune.launch.process.run_folder import new_scratch, temporary_folder
 
 _TRY_OUT_S = 60.0
 _TRY_OUT = """\
@@ -58,7 +58,9 @@ class Seed(NamedTuple):
     gone: Sequence[str]
 
 
-def prepare(cwd: Path, run_dir: Path, keep: Sequence[Path] = (), seed: Seed | None = None) -> View | str:
+def prepare(
+    cwd: Path, run_dir: Path, keep: Sequence[Path] = (), seed: Seed | None = None, lease: Lease | None = None
+) -> View | str:
     """A view for one run, its layers made; or the reason why there is none.
 
     Args:
@@ -72,7 +74,7 @@ def prepare(cwd: Path, run_dir: Path, keep: Sequence[Path] = (), seed: Seed | No
         return place
     kept = _below(cwd, [run_dir, *(path.resolve() for path in keep)])
     try:
-        scratch = new_scratch(place or run_dir)
+        scratch = (lease or Lease()).make_scratch(place or run_dir)
         view = View(str(cwd), str(scratch), kept)
         if seed is not None:
             view = view._replace(seed=str(seed.files), gone=list(seed.gone))

@@ -47,6 +47,9 @@ def main(control_descriptor: int) -> None:
         if order is None:
             return
         processes.become_subreaper()
+        lease = order["lease"]
+        if lease["descriptor"] is not None:
+            os.set_inheritable(lease["descriptor"], False)
         supervisor = Supervisor(order, messages, inbox)
         if supervisor.start():
             supervisor.serve()
@@ -55,6 +58,9 @@ def main(control_descriptor: int) -> None:
             while messages.wait_for_one() is not None:
                 pass
             overlay.remove(order["view"]["scratch"])
+        if lease["descriptor"] is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(lease["path"])
 
 
 class Supervisor:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dynotune import knobs, probe
-from dynotune.launch import measuring
+from dynotune.launch import measuring, sweep
 from dynotune.launch.process import revision, variants
 from dynotune.measure.live.request import Watcher
 from dynotune.schema import private
@@ -16,6 +16,7 @@ from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
+from dynotune.text import words
 
 BUSY = 0.4
 """Share of the cores from which on others' work is worth a word."""
@@ -115,6 +116,7 @@ def machine_lock(run: RunSpec, watcher: Watcher) -> Iterator[None]:
         who = f"another dynotune (process {pid})" if pid else "another dynotune"
         watcher.say(f"Waiting: {who} is measuring on the same cores or GPU. --no-lock does not wait.")
 
+    _sweep(watcher)
     if not run.lock:
         yield
         return
@@ -129,6 +131,16 @@ def machine_lock(run: RunSpec, watcher: Watcher) -> Iterator[None]:
         if busy := _busy():
             watcher.warn(busy)
         yield
+
+
+def _sweep(watcher: Watcher) -> None:
+    """End and remove what an earlier run left that was killed, so that it neither disturbs nor fills the disk."""
+    left = sweep()
+    if left.num_processes or left.num_bytes:
+        watcher.say(
+            f"Cleaned up after an earlier run that was killed: processes ended: {left.num_processes}; temporary files "
+            f"removed: {words.num_bytes(left.num_bytes)}."
+        )
 
 
 def _busy() -> str:

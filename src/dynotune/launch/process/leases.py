@@ -1,0 +1,239 @@
+"""What a captured run would leave behind if dynotune and its supervisor were killed together, and the removal of it.
+
+A lease is a file in the user's state folder that names the run folder and the folder of the run's copies. Dynotune and
+the supervisor hold a lock on it, of which the kernel lets go when both are dead, however they died: no process id has
+to be trusted. A later start takes the leases that nobody holds, ends the processes that are marked by the run folder in
+their environment or see the run's mount, and removes the copies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import signal
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from dynotune.launch.process import overlay, processes
+from dynotune.schema import private
+
+MARK = "DYNOTUNE_RUN"
+PREFIX = "dt-"
+"""Short: programs put sockets below their folder for temporary files; the path of a socket has 107 bytes at most."""
+_OLD_S = 30 * 86400.0
+_ENDING_S = 10.0
+_LOOK_AGAIN_S = 0.02
+
+
+class Lease:
+    """Held from `take` until `give_back`, or the death of all who hold its descriptor.
+
+    Args:
+        run_dir: by which the run's processes are known; None if it has none that could be left.
+        descriptor: to be passed on to the supervisor; None where no file could be made.
+    """
+
+    def __init__(self, run_dir: Path | None = None) -> None:
+        self._run_dir = run_dir
+        self.token = secrets.token_hex(8)
+        self.path = _folder() / f"{self.token}.json"
+        self.descriptor: int | None = None
+
+    def scratch_below(self, base: Path) -> Path:
+        """Where the run's copies, or other temporary files, go. The name is also the source of its mount."""
+        return base / f"{PREFIX}{self.token}"
+
+    def take(self, scratch: str = "") -> None:
+        """Note it on disk. `scratch`: the folder of copies, which is made after this. Without room there is no note."""
+        partial = self.path.with_suffix(".new")
+        with contextlib.suppress(OSError):
+            private.folder(self.path.parent.parent, self.path.parent.name)
+            descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                # Locked before it has its name: nobody finds it free.
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                run_dir = "" if self._run_dir is None else str(self._run_dir)
+                noted = {"token": self.token, "run_dir": run_dir, "scratch": scratch, "where": _where()}
+                os.write(descriptor, json.dumps(noted).encode())
+                partial.rename(self.path)
+            except OSError:
+                os.close(descriptor)
+                partial.unlink(missing_ok=True)
+                raise
+            self.descriptor = descriptor
+
+    def make_scratch(self, base: Path) -> Path:
+        """Make that folder, noted before it is there. Raises OSError: it cannot be made."""
+        scratch = self.scratch_below(base)
+        self.take(str(scratch))
+        try:
+            scratch.mkdir(mode=0o700)
+        except OSError:
+            self.give_back()
+            raise
+        return scratch
+
+    def close(self) -> None:
+        """Let go of the descriptor; the note stays for as long as the supervisor holds it."""
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
+
+    def give_back(self) -> None:
+        """Nothing of the run is left."""
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+        self.close()
+
+
+@contextlib.contextmanager
+def temporary_folder(base: Path) -> Iterator[Path]:
+    """Make a folder in `base` that nobody else can look into; it is removed at the end, or by `sweep` after a kill.
+
+    Raises OSError: it cannot be made.
+    """
+    lease = Lease()
+    scratch = lease.make_scratch(base)
+    try:
+        yield scratch
+    finally:
+        overlay.remove(str(scratch))
+        lease.give_back()
+
+
+class Leftovers(NamedTuple):
+    """What killed runs had left, and is gone now."""
+
+    num_processes: int = 0
+    num_bytes: int = 0
+
+
+def sweep() -> Leftovers:
+    """End and remove what runs have left whose dynotune and supervisor were killed. Those that live are not touched.
+
+    What cannot be ended or removed stays noted, for the next time.
+    """
+    found = Leftovers()
+    try:
+        if _folder().stat().st_uid != os.geteuid():
+            return found
+        paths = sorted(_folder().glob("*.json"))
+    except OSError:
+        return found
+    for path in paths:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            one = _sweep_one(path)
+            found = Leftovers(found.num_processes + one.num_processes, found.num_bytes + one.num_bytes)
+    return found
+
+
+def _sweep_one(path: Path) -> Leftovers:
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid():
+            return Leftovers()
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        noted = json.loads(file.read())
+        token, scratch, is_here = str(noted["token"]), Path(noted["scratch"]), noted["where"] == _where()
+        if len(token) < 16 or path.stem != token:
+            return Leftovers()
+        num_processes = _end_marked(token, str(noted["run_dir"])) if is_here else 0
+        num_bytes = 0
+        if _is_ours(scratch, token):
+            num_bytes = _size_bytes(scratch)
+            overlay.remove(str(scratch))
+            if scratch.exists():
+                return Leftovers(num_processes)
+        elif not is_here and time.time() - status.st_mtime < _OLD_S:
+            return Leftovers()  # another machine's, in a home that is shared
+        path.unlink(missing_ok=True)
+        return Leftovers(num_processes, num_bytes)
+
+
+def _end_marked(token: str, run_dir: str) -> int:
+    """SIGKILL the processes of a run, and what descends from them.
+
+    Returns:
+        How many there were.
+
+    Raises:
+        TimeoutError: some are left.
+        BlockingIOError: another run goes on in that folder now. A run is noted before it starts: whoever is asked
+            after looking for processes knows of all that were found.
+    """
+    deadline_s = time.monotonic() + _ENDING_S
+    ended: set[tuple[int, int]] = set()
+    while marked := [one for one in processes.everyone() if _is_marked(one.pid, token, run_dir)]:
+        if _is_held(run_dir, but=token):
+            raise BlockingIOError
+        for process in marked:
+            ended.update((below.pid, below.start_ticks) for below in [process, *processes.descendants(process.pid)])
+            processes.kill_all(process.pid)
+            processes.send(process, signal.SIGKILL)
+        if time.monotonic() > deadline_s:
+            raise TimeoutError
+        time.sleep(_LOOK_AGAIN_S)
+    return len(ended)
+
+
+def _is_held(run_dir: str, *, but: str) -> bool:
+    """Whether a run that lives has this folder."""
+    for path in _folder().glob("*.json"):
+        with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
+            if path.stem != but and json.loads(file.read()).get("run_dir") == run_dir:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return True
+    return False
+
+
+def _is_marked(pid: int, token: str, run_dir: str) -> bool:
+    if pid == os.getpid():
+        return False
+    if run_dir and processes.environment_holds(pid, os.fsencode(f"{MARK}={run_dir}")):
+        return True
+    with contextlib.suppress(OSError):
+        return f"{PREFIX}{token}".encode() in Path(f"/proc/{pid}/mountinfo").read_bytes().split()
+    return False
+
+
+def _is_ours(scratch: Path, token: str) -> bool:
+    """Whether that is what a run of ours made, and not what someone put in its place."""
+    try:
+        status = scratch.lstat()
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and scratch.name == f"{PREFIX}{token}"
+    except OSError:
+        return False
+
+
+def _size_bytes(folder: Path) -> int:
+    found = 0
+    for inside, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                found += Path(inside, name).lstat().st_blocks * 512
+    return found
+
+
+def _folder() -> Path:
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not state.is_absolute():
+        try:
+            state = Path.home() / ".local" / "state"
+        except RuntimeError:
+            state = Path(os.devnull)  # a user without a home: there can be no note
+    return state / "dynotune" / "leases"
+
+
+def _where() -> str:
+    """This boot of this machine, and this view of its processes."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{boot} {Path('/proc/self/ns/pid').stat().st_ino}"

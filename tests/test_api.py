@@ -161,3 +161,27 @@ def test_an_interrupted_comparison_says_how_it_goes_on(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt) as stopped:
         api.compare("python x.py", {"env.A": 1}, progress=False)
     assert stopped.value.__notes__ == [f"What was measured is kept: dynotune compare --resume {tmp_path / 'kept'}"]
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [{"loader.num_workers": [1, 2]}, {"arg.batch": ["a", "b"]}, {"arg.a": [1], "arg.b": [2]}, {"arg.a": [0, 1]}],
+)
+def test_batches_that_are_none_are_refused_before_anything_runs(batches):
+    with pytest.raises(UsageError, match="predicted from two"):
+        api.memory("python train.py", batches=batches)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"nice": 99}, {"seed": -4}, {"precision": 0.0}, {"budget_s": -5.0}, {"timeout_s": -1.0}]
+)
+def test_numbers_that_the_command_line_refuses_are_refused(asked):
+    with pytest.raises(UsageError, match=f"{next(iter(asked))}=.* is not from"):
+        api.compare("true", "env.A=1", **asked)
+
+
+def test_a_recipe_that_could_not_be_written_is_refused_before_the_search(tmp_path):
+    with pytest.raises(UsageError, match="Cannot write"):
+        api.tune("true", output=tmp_path / "nowhere" / "x.toml")
+    with pytest.raises(UsageError, match="lets nothing run"):
+        api.tune("true", budget_s=-1.0)

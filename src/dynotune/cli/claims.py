@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
+from dynotune import api
 from dynotune.cli import answers, options
-from dynotune.cli.options import Budget, Json, Python, RunDir, check_json, check_output, one_of
+from dynotune.cli.options import Budget, Json, Python, RunDir, check_json, one_of
 from dynotune.schema.claims import SETTLED, Bundle, Claim
 from dynotune.schema.errors import UsageError
 
@@ -70,7 +71,7 @@ def run(
     from dynotune.report import claims as reports
 
     check_json(json)
-    check_output(output, "--output")
+    api.check_output(output, "--output")
     if bool(ids) == all:
         raise UsageError("Name claims, or give --all.", hint="dynotune claims list shows all.")
     if fail_on and baseline is None:

@@ -350,30 +350,9 @@ def environment() -> dict[str, str]:
 def check_json(target: str | None) -> None:
     """Refuse now what `write_json` would refuse after hours of measuring; UsageError as `check_output`."""
     if target != "-":
+        from dynotune.api import check_output
+
         check_output(target, "--json")
-
-
-def check_output(target: str | Path | None, option: str) -> None:
-    """Refuse now a file that could not be written after hours of measuring.
-
-    `option`: that names the file. Raises UsageError: no file can be written there.
-    """
-    from dynotune.schema import atomic
-
-    if target is None:
-        return
-    path = Path(target)
-    if path.is_dir():
-        why: str | None = "it is a folder"
-    elif not path.absolute().parent.is_dir():
-        why = f"there is no folder {path.absolute().parent}"
-    else:
-        try:
-            atomic.probe(path)
-            return
-        except OSError as error:
-            why = error.strerror
-    raise UsageError(f"Cannot write {target}: {why}.", hint=f"Name another file with {option}.")
 
 
 def check_run(context: typer.Context, run: RunSpec, candidate: Iterable[Setting] = ()) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 import typer
 
+from dynotune import api
 from dynotune.cli import answers, options
 from dynotune.cli.options import Budget, Json, Margin, Resume, one_of, runs_a_command
 from dynotune.schema import toml_text
@@ -78,8 +79,8 @@ def tune(
         raise UsageError(f"--margin {margin:g} is not between 0 and 1.", hint="0.01 is one per cent.")
     options.check_json(json)
     # A recipe of other origin is left as it is, and needs no room.
-    options.check_output(output or (None if Path(RECIPE).exists() else RECIPE), "--output")
-    options.check_output(report, "--report")
+    api.check_output(output or (None if Path(RECIPE).exists() else RECIPE), "--output")
+    api.check_output(report, "--report")
     if resume is not None:
         folder = options.resumed_folder(context, resume, run.base, studies.FILE, but=WITH_RESUME)
         study = _watched(lambda watcher: studies.resume(folder, run, budget, watcher))

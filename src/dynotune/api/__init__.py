@@ -10,45 +10,87 @@ together, CommandFailed where the command ended with an error, CannotRunHere whe
 
 from __future__ import annotations
 
-import functools
+import math
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 import msgspec
 
+from dynotune.api.documents import (
+    IN_A_FOLDER,
+    MAX_SNAPSHOT_BYTES,
+    Question,
+    check_output,
+    examination_of,
+    explained,
+    file_of,
+    load,
+    noun_of,
+    read_snapshot,
+    read_traces,
+    report_of,
+    save,
+    shown,
+    timelines,
+    with_article,
+)
 from dynotune.schema import atomic, document, private, redaction
-from dynotune.schema.errors import CommandFailed, UsageError, from_elsewhere, may_fail
+from dynotune.schema.errors import CommandFailed, UsageError, may_fail
 from dynotune.schema.run import Caches, Objective, Phase, RunSpec
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from dynotune.measure.live import Watcher
     from dynotune.schema.comparison import Comparison, InProcess
     from dynotune.schema.diagnosis import Diagnosis, Examination
     from dynotune.schema.memory_account import MemoryAccount
     from dynotune.schema.setting import Setting
     from dynotune.schema.study import Study
-    from dynotune.schema.trace_summary import TraceDifference, TraceSummary
-    from dynotune.trace import Timeline
+    from dynotune.schema.trace_summary import TraceSummary
+
+__all__ = [
+    "IN_A_FOLDER",
+    "MAX_SNAPSHOT_BYTES",
+    "Question",
+    "check_output",
+    "compare",
+    "diagnose",
+    "doctor",
+    "explained",
+    "file_of",
+    "load",
+    "memory",
+    "noun_of",
+    "raise_if_failed",
+    "read_snapshot",
+    "read_traces",
+    "report_of",
+    "save",
+    "shown",
+    "timelines",
+    "trace",
+    "tune",
+    "with_article",
+]
 
 Command = str | Sequence[str | os.PathLike[str]]
 """A command line, or its words: "python train.py", ["python", "train.py"]."""
 Settings = str | Iterable[str] | Mapping[str, object]
 """Settings of one arm: {"loader.num_workers": 4}, ["loader.num_workers=4"]. None as a value takes a variable away."""
-Question = Literal["compare", "ranks"] | None
 S = TypeVar("S", bound=msgspec.Struct)
 
 DOCTOR_S = 1.9  # for the facts; importing and drawing take the rest of three seconds
-LARGEST_EXAMINATION_BYTES = 16 << 20  # a thousand times what one takes
-MAX_SNAPSHOT_BYTES = 1 << 30  # one that is made to harm can take fifty times its size in memory
-# What a folder may hold, the first that is there.
-IN_A_FOLDER = ("study.json", "comparison.json", "observation.json", "startup.json", "memory.json")
+_BOUNDS = {
+    "nice": (0, 19),
+    "seed": (0, 2**32 - 1),
+    "margin": (0.0, 1.0),
+    "precision": (0.01, math.inf),
+    "budget_s": (1.0, math.inf),
+    "timeout_s": (1e-3, math.inf),
+}
 _FIELDS = {"steps": "window_steps", "warmup": "warmup_steps", "run_dir": "base"}
 
 
@@ -97,7 +139,7 @@ def doctor(
     from dynotune.schema.diagnosis import Examination
     from dynotune.schema.observation import Observation
 
-    other = None if baseline is None else _examination(Path(baseline)).facts
+    other = None if baseline is None else examination_of(Path(baseline)).facts
     env = os.environ if env is None else env
     asked = probe.interpreter_asked(python, _words(command), env)
     facts = probe.machine(env, python=asked, cwd=Path.cwd(), deadline_s=DOCTOR_S)
@@ -201,6 +243,9 @@ def tune(
         "values": list(values),
     }
     request = _checked(TuneRequest(run=spec, margin=margin, **words))
+    if not budget_s > 0:
+        raise UsageError(f"A budget of {budget_s:g} s lets nothing run.", hint="budget_s=900 is fifteen minutes.")
+    check_output(output, "output")
     with _watched(run, "tune") as watcher:
         folder, found = studies.tune(request, budget_s, watcher)
     if output is not None and found.recipe:
@@ -228,9 +273,11 @@ def memory(
     from dynotune import knobs
     from dynotune.diagnose import live_memory
 
-    chosen = [knobs.parse(f"{knob}={value}") for knob, named in (batches or {}).items() for value in named]
-    if len(chosen) == 1 or (predict and not chosen):
+    named = [(knob, value) for knob, values in (batches or {}).items() for value in values]
+    is_right = all(isinstance(value, int) and value > 0 and knob.startswith(("arg.", "env.")) for knob, value in named)
+    if not is_right or len(batches or {}) > 1 or len(set(named)) == 1 or (predict and not named):
         raise UsageError("Other batches are predicted from two.", hint='Give batches={"arg.batch": [8, 16]}.')
+    chosen = [knobs.parse(f"{knob}={value}") for knob, value in dict.fromkeys(named)]
     spec = _spec(command, run, settings)
     with _watched(run) as watcher:
         return shown(live_memory(spec, watcher, batches=chosen, card=gpu, asked=list(predict))[0])
@@ -257,188 +304,6 @@ def trace(
     return shown(told)
 
 
-def read_traces(
-    *files: str | os.PathLike[str], question: Question = None, max_bytes: int | None = None
-) -> TraceSummary | TraceDifference:
-    """Say what traces of one job went to, or how the second of two differs.
-
-    Args:
-        files: of torch.profiler or Nsight Systems, or a folder of them.
-        question: take two as before and after ("compare"), or all as the ranks of one job ("ranks").
-        max_bytes: most that a compressed file may unpack to.
-
-    Raises UsageError, RecordError: a file is missing or damaged, or they are neither ranks nor two to compare.
-    """
-    from dynotune.trace import files_of
-
-    arguments = files_of([Path(file) for file in files])
-    with from_elsewhere(files[0] if files else "the trace"):
-        return shown(explained([timelines(paths, max_bytes) for paths in arguments], question)[0])
-
-
-def read_snapshot(file: str | os.PathLike[str], *, max_bytes: int = MAX_SNAPSHOT_BYTES) -> MemoryAccount:
-    """Say where memory goes in a snapshot of torch's allocator. Raises UsageError, RecordError: it is none."""
-    from dynotune import memory
-    from dynotune.schema.memory_account import MemoryAccount
-    from dynotune.trace import as_text, files_of, is_snapshot
-    from dynotune.trace.snapshot import load_snapshot
-
-    ((path, *rest),) = files_of([Path(file)])
-    if rest or not is_snapshot(path):
-        raise UsageError(f"{file} is no memory snapshot.", hint=f"dynotune trace {file} explains recorded traces.")
-    with from_elsewhere(file):
-        ranks = [memory.of_snapshot(lives) for lives in load_snapshot(path, limit_bytes=max_bytes).values()]
-    notes = [] if ranks else ["the snapshot holds no memory and no history"]
-    return shown(MemoryAccount(file=as_text(path), ranks=ranks, notes=notes))
-
-
-def load(path: str | os.PathLike[str]) -> Any:
-    """Read what dynotune wrote before: a JSON file, or the folder of a study, a comparison or a diagnosis.
-
-    Raises UsageError, RecordError: there is none, it holds no answer, or it is damaged or of another version.
-    """
-    file = file_of(Path(path))
-    noun = noun_of(file)
-    with from_elsewhere(file):
-        if noun == "observation":
-            from dynotune.diagnose import conclude, replayed
-
-            return shown(conclude(replayed(file)))
-        return shown(document.read(file, _kinds()[noun][0]))
-
-
-def save(found: msgspec.Struct, path: str | os.PathLike[str]) -> None:
-    """Write a document as `--json` does. Raises UsageError: it cannot be written."""
-    with may_fail(f"write {path}", "Name another file.", UsageError):
-        atomic.write(Path(path), document.encode(found) + b"\n")
-
-
-def file_of(path: Path) -> Path:
-    """Return the file itself, or the one of a folder that has a report. Raises UsageError: there is none."""
-    try:
-        if not path.is_dir():
-            if not path.exists():
-                raise UsageError(
-                    f"There is no file or folder {path}.", hint="Name a folder of a study, or a JSON file of dynotune."
-                )
-            return path
-        found = next((path / name for name in IN_A_FOLDER if (path / name).is_file()), None)
-    except (OSError, ValueError) as error:
-        from dynotune.trace import unreadable
-
-        raise unreadable(str(path), error) from error
-    if found is None:
-        raise UsageError(
-            f"The folder {path} holds nothing that has a report.", hint=f"Looked for {', '.join(IN_A_FOLDER)}."
-        )
-    return found
-
-
-def noun_of(file: Path) -> str:
-    """Return what the file holds: `study` for `dynotune.study/2`.
-
-    Raises UsageError: it cannot be read, or has no report.
-    """
-    try:
-        schema = document.parse(atomic.read(file), document.Head).schema
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}.", hint="Check that you may read it.") from error
-    except ValueError as error:
-        raise UsageError(
-            f"{file} is not a JSON document: {error}.", hint="Was it cut short, or is it of another program?"
-        ) from error
-    noun = schema.removeprefix("dynotune.").partition("/")[0] if schema.startswith("dynotune.") else ""
-    if noun not in _kinds():
-        found = f": it is {with_article(noun)}" if noun else ""
-        raise UsageError(f"{file} holds no report{found}.", hint=f"It is made of one of these: {', '.join(_kinds())}.")
-    return noun
-
-
-def with_article(noun: str) -> str:
-    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun.replace('_', ' ')}"
-
-
-@functools.cache
-def _kinds() -> dict[str, tuple[type[msgspec.Struct], Callable[[Any], RenderableType]]]:
-    """Return types and reports of documents, by the noun in their schema. An observation is concluded from."""
-    from dynotune import report
-    from dynotune.doctor import all_rules
-    from dynotune.report.startup import starts
-    from dynotune.report.study import study_report
-    from dynotune.report.trace import difference_report, trace_report
-    from dynotune.schema.comparison import Comparison
-    from dynotune.schema.diagnosis import Diagnosis, Examination
-    from dynotune.schema.memory_account import MemoryAccount
-    from dynotune.schema.startup import Startup
-    from dynotune.schema.study import Study
-    from dynotune.schema.trace_summary import TraceDifference, TraceSummary
-
-    costs = {rule.id: rule.costs for rule in all_rules().values()}
-    return {
-        "study": (Study, study_report),
-        "comparison": (Comparison, report.comparison_table),
-        "observation": (Diagnosis, report.diagnosis_report),
-        "diagnosis": (Diagnosis, report.diagnosis_report),
-        "trace": (TraceSummary, trace_report),
-        "trace_difference": (TraceDifference, difference_report),
-        "memory": (MemoryAccount, report.memory_report),
-        "examination": (Examination, functools.partial(report.examination_report, costs=costs)),
-        "startup": (Startup, starts.startup_report),
-    }
-
-
-def report_of(found: msgspec.Struct) -> RenderableType:
-    """Return what the terminal shows of a document."""
-    return next(report for kind, report in _kinds().values() if isinstance(found, kind))(found)
-
-
-class _Shown:
-    __slots__ = ()
-
-    def __repr__(self: Any) -> str:
-        from dynotune.report import as_text
-
-        return as_text(report_of(document.without_secrets(self)))
-
-    def _repr_html_(self: Any) -> str:
-        from dynotune.report import as_html
-
-        return as_html(report_of(document.without_secrets(self)))
-
-
-@functools.cache
-def _extended(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    return msgspec.defstruct(kind.__name__, [], bases=(_Shown, kind), frozen=True, kw_only=True)
-
-
-def shown(found: S) -> S:
-    """Return the document so that it prints as its report, and shows it in a notebook."""
-    fields = {name: getattr(found, name) for name in found.__struct_fields__}
-    return found if isinstance(found, _Shown) else _extended(type(found))(**fields)  # type: ignore[return-value]
-
-
-def timelines(
-    paths: Sequence[Path], limit_bytes: int | None = None, progress: Callable[[int, int | None], None] | None = None
-) -> list[Timeline]:
-    """Read the processes in files of traces; `progress` is told bytes done, and how many there are."""
-    from dynotune.trace import as_text
-    from dynotune.trace.readers import read_traces
-
-    found = read_traces(paths, limit_bytes=limit_bytes, progress=progress)
-    return [replace(timeline, source=as_text(Path(timeline.source))) for timeline in found]
-
-
-def explained(
-    arguments: Sequence[Sequence[Timeline]], question: Question
-) -> tuple[TraceSummary | TraceDifference, str]:
-    """Return what one trace says, or how two differ, and why they were taken so where that was not asked for."""
-    from dynotune.trace import arrange, difference, summarise
-
-    arrangement = arrange(arguments, question)
-    summaries = [summarise(found) for found in arrangement.traces]
-    return summaries[0] if len(summaries) == 1 else difference(*summaries), arrangement.why
-
-
 def raise_if_failed(found: Comparison, *, with_output: bool) -> None:
     """Raise CommandFailed if an arm's command failed: that was the answer. `with_output`: with its last lines."""
     if found.failed is None:
@@ -452,21 +317,6 @@ def raise_if_failed(found: Comparison, *, with_output: bool) -> None:
         command_exit_code=failed.exit_code,
         last_lines=tuple(failed.last_lines) if with_output else (),
     )
-
-
-def _examination(path: Path) -> Examination:
-    """Read an examination that somebody else may have written."""
-    from dynotune.schema.diagnosis import Examination
-
-    hint = "dynotune doctor --json FILE writes one on the other machine."
-    try:
-        if not path.is_file():
-            raise UsageError(f"There is no file {path}.", hint=hint)
-        if path.stat().st_size > LARGEST_EXAMINATION_BYTES:
-            raise UsageError(f"{path} is too large to be an examination.", hint=hint)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"Cannot read {path}: {error}.", hint=hint) from error
-    return document.read(path, Examination)
 
 
 def _words(command: Command) -> list[str]:
@@ -494,6 +344,9 @@ def _checked(asked: S) -> S:
     for name in ("window_steps", "warmup_steps", "num_steps"):
         if (value := getattr(asked, name, None)) is not None and value < 1:
             raise UsageError(f"{value} is not a number of steps.", hint="Give a whole number above 0.")
+    for name, (least, most) in _BOUNDS.items():
+        if (value := getattr(asked, name, None)) is not None and not least <= value <= most:
+            raise UsageError(f"{name}={value} is not from {least:g} to {most:g}.", hint="Give another value.")
     return asked
 
 

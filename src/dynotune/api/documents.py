@@ -1,0 +1,249 @@
+"""Documents of dynotune as the API has them: read, written, and shown as the terminal's report."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import msgspec
+
+from dynotune.schema import atomic, document
+from dynotune.schema.errors import UsageError, from_elsewhere, may_fail
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from dynotune.schema.diagnosis import Examination
+    from dynotune.schema.memory_account import MemoryAccount
+    from dynotune.schema.trace_summary import TraceDifference, TraceSummary
+    from dynotune.trace import Timeline
+
+Question = Literal["compare", "ranks"] | None
+S = TypeVar("S", bound=msgspec.Struct)
+
+LARGEST_EXAMINATION_BYTES = 16 << 20  # a thousand times what one takes
+MAX_SNAPSHOT_BYTES = 1 << 30  # one that is made to harm can take fifty times its size in memory
+# What a folder may hold, the first that is there.
+IN_A_FOLDER = ("study.json", "comparison.json", "observation.json", "startup.json", "memory.json")
+
+
+def read_traces(
+    *files: str | os.PathLike[str], question: Question = None, max_bytes: int | None = None
+) -> TraceSummary | TraceDifference:
+    """Say what traces of one job went to, or how the second of two differs.
+
+    Args:
+        files: of torch.profiler or Nsight Systems, or a folder of them.
+        question: take two as before and after ("compare"), or all as the ranks of one job ("ranks").
+        max_bytes: most that a compressed file may unpack to.
+
+    Raises UsageError, RecordError: a file is missing or damaged, or they are neither ranks nor two to compare.
+    """
+    from dynotune.trace import files_of
+
+    arguments = files_of([Path(file) for file in files])
+    with from_elsewhere(files[0] if files else "the trace"):
+        return shown(explained([timelines(paths, max_bytes) for paths in arguments], question)[0])
+
+
+def read_snapshot(file: str | os.PathLike[str], *, max_bytes: int = MAX_SNAPSHOT_BYTES) -> MemoryAccount:
+    """Say where memory goes in a snapshot of torch's allocator. Raises UsageError, RecordError: it is none."""
+    from dynotune import memory
+    from dynotune.schema.memory_account import MemoryAccount
+    from dynotune.trace import as_text, files_of, is_snapshot
+    from dynotune.trace.snapshot import load_snapshot
+
+    ((path, *rest),) = files_of([Path(file)])
+    if rest or not is_snapshot(path):
+        raise UsageError(f"{file} is no memory snapshot.", hint=f"dynotune trace {file} explains recorded traces.")
+    with from_elsewhere(file):
+        ranks = [memory.of_snapshot(lives) for lives in load_snapshot(path, limit_bytes=max_bytes).values()]
+    notes = [] if ranks else ["the snapshot holds no memory and no history"]
+    return shown(MemoryAccount(file=as_text(path), ranks=ranks, notes=notes))
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """Read what dynotune wrote before: a JSON file, or the folder of a study, a comparison or a diagnosis.
+
+    Raises UsageError, RecordError: there is none, it holds no answer, or it is damaged or of another version.
+    """
+    file = file_of(Path(path))
+    noun = noun_of(file)
+    with from_elsewhere(file):
+        if noun == "observation":
+            from dynotune.diagnose import conclude, replayed
+
+            return shown(conclude(replayed(file)))
+        return shown(document.read(file, _kinds()[noun][0]))
+
+
+def save(found: msgspec.Struct, path: str | os.PathLike[str]) -> None:
+    """Write a document as `--json` does. Raises UsageError: it cannot be written."""
+    with may_fail(f"write {path}", "Name another file.", UsageError):
+        atomic.write(Path(path), document.encode(found) + b"\n")
+
+
+def check_output(target: str | os.PathLike[str] | None, option: str) -> None:
+    """Refuse now a file that could not be written after hours of measuring.
+
+    `option`: that names the file. Raises UsageError: no file can be written there.
+    """
+    if target is None:
+        return
+    path = Path(target)
+    if path.is_dir():
+        why: str | None = "it is a folder"
+    elif not path.absolute().parent.is_dir():
+        why = f"there is no folder {path.absolute().parent}"
+    else:
+        try:
+            atomic.probe(path)
+            return
+        except OSError as error:
+            why = error.strerror
+    raise UsageError(f"Cannot write {target}: {why}.", hint=f"Name another file with {option}.")
+
+
+def file_of(path: Path) -> Path:
+    """Return the file itself, or the one of a folder that has a report. Raises UsageError: there is none."""
+    try:
+        if not path.is_dir():
+            if not path.exists():
+                raise UsageError(
+                    f"There is no file or folder {path}.", hint="Name a folder of a study, or a JSON file of dynotune."
+                )
+            return path
+        found = next((path / name for name in IN_A_FOLDER if (path / name).is_file()), None)
+    except (OSError, ValueError) as error:
+        from dynotune.trace import unreadable
+
+        raise unreadable(str(path), error) from error
+    if found is None:
+        raise UsageError(
+            f"The folder {path} holds nothing that has a report.", hint=f"Looked for {', '.join(IN_A_FOLDER)}."
+        )
+    return found
+
+
+def noun_of(file: Path) -> str:
+    """Return what the file holds: `study` for `dynotune.study/2`.
+
+    Raises UsageError: it cannot be read, or has no report.
+    """
+    try:
+        schema = document.parse(atomic.read(file), document.Head).schema
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}.", hint="Check that you may read it.") from error
+    except ValueError as error:
+        raise UsageError(
+            f"{file} is not a JSON document: {error}.", hint="Was it cut short, or is it of another program?"
+        ) from error
+    noun = schema.removeprefix("dynotune.").partition("/")[0] if schema.startswith("dynotune.") else ""
+    if noun not in _kinds():
+        found = f": it is {with_article(noun)}" if noun else ""
+        raise UsageError(f"{file} holds no report{found}.", hint=f"It is made of one of these: {', '.join(_kinds())}.")
+    return noun
+
+
+def with_article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun.replace('_', ' ')}"
+
+
+@functools.cache
+def _kinds() -> dict[str, tuple[type[msgspec.Struct], Callable[[Any], RenderableType]]]:
+    """Return types and reports of documents, by the noun in their schema. An observation is concluded from."""
+    from dynotune import report
+    from dynotune.doctor import all_rules
+    from dynotune.report.startup import starts
+    from dynotune.report.study import study_report
+    from dynotune.report.trace import difference_report, trace_report
+    from dynotune.schema.comparison import Comparison
+    from dynotune.schema.diagnosis import Diagnosis, Examination
+    from dynotune.schema.memory_account import MemoryAccount
+    from dynotune.schema.startup import Startup
+    from dynotune.schema.study import Study
+    from dynotune.schema.trace_summary import TraceDifference, TraceSummary
+
+    costs = {rule.id: rule.costs for rule in all_rules().values()}
+    return {
+        "study": (Study, study_report),
+        "comparison": (Comparison, report.comparison_table),
+        "observation": (Diagnosis, report.diagnosis_report),
+        "diagnosis": (Diagnosis, report.diagnosis_report),
+        "trace": (TraceSummary, trace_report),
+        "trace_difference": (TraceDifference, difference_report),
+        "memory": (MemoryAccount, report.memory_report),
+        "examination": (Examination, functools.partial(report.examination_report, costs=costs)),
+        "startup": (Startup, starts.startup_report),
+    }
+
+
+def report_of(found: msgspec.Struct) -> RenderableType:
+    """Return what the terminal shows of a document."""
+    return next(report for kind, report in _kinds().values() if isinstance(found, kind))(found)
+
+
+class _Shown:
+    __slots__ = ()
+
+    def __repr__(self: Any) -> str:
+        from dynotune.report import as_text
+
+        return as_text(report_of(document.without_secrets(self)))
+
+    def _repr_html_(self: Any) -> str:
+        from dynotune.report import as_html
+
+        return as_html(report_of(document.without_secrets(self)))
+
+
+@functools.cache
+def _extended(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    return msgspec.defstruct(kind.__name__, [], bases=(_Shown, kind), frozen=True, kw_only=True)
+
+
+def shown(found: S) -> S:
+    """Return the document so that it prints as its report, and shows it in a notebook."""
+    fields = {name: getattr(found, name) for name in found.__struct_fields__}
+    return found if isinstance(found, _Shown) else _extended(type(found))(**fields)  # type: ignore[return-value]
+
+
+def timelines(
+    paths: Sequence[Path], limit_bytes: int | None = None, progress: Callable[[int, int | None], None] | None = None
+) -> list[Timeline]:
+    """Read the processes in files of traces; `progress` is told bytes done, and how many there are."""
+    from dynotune.trace import as_text
+    from dynotune.trace.readers import read_traces
+
+    found = read_traces(paths, limit_bytes=limit_bytes, progress=progress)
+    return [replace(timeline, source=as_text(Path(timeline.source))) for timeline in found]
+
+
+def explained(
+    arguments: Sequence[Sequence[Timeline]], question: Question
+) -> tuple[TraceSummary | TraceDifference, str]:
+    """Return what one trace says, or how two differ, and why they were taken so where that was not asked for."""
+    from dynotune.trace import arrange, difference, summarise
+
+    arrangement = arrange(arguments, question)
+    summaries = [summarise(found) for found in arrangement.traces]
+    return summaries[0] if len(summaries) == 1 else difference(*summaries), arrangement.why
+
+
+def examination_of(path: Path) -> Examination:
+    """Read an examination that somebody else may have written."""
+    from dynotune.schema.diagnosis import Examination
+
+    hint = "dynotune doctor --json FILE writes one on the other machine."
+    try:
+        if not path.is_file():
+            raise UsageError(f"There is no file {path}.", hint=hint)
+        if path.stat().st_size > LARGEST_EXAMINATION_BYTES:
+            raise UsageError(f"{path} is too large to be an examination.", hint=hint)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"Cannot read {path}: {error}.", hint=hint) from error
+    return document.read(path, Examination)

@@ -28,7 +28,7 @@ _MAX_DEPTH = 3
 
 
 def data_set_facts(torch: Any, dataset: Any, collate: Any) -> dict[str, Any]:
-    """What a data set and its collate function are: names, places, and what they hold. Looked at, never kept."""
+    """Describe a data set and its collate function: names, places, and what they hold. Looked at, never kept."""
     inner = _innermost(dataset)
     is_iterable = isinstance(dataset, torch.utils.data.IterableDataset)
     return {
@@ -54,7 +54,7 @@ def num_distinct(torch: Any, batch: Any) -> int | None:
 
 
 def _innermost(dataset: Any) -> Any:
-    """What a Subset or a wrapper of that kind is around."""
+    """Return the data set inside a Subset or a wrapper of that kind."""
     for _ in range(_MAX_DEPTH):
         inner = vars(dataset).get("dataset") if hasattr(dataset, "__dict__") else None
         if inner is None:

@@ -31,7 +31,7 @@ class Constructors:
     def __init__(self, module_class: type, log: Log) -> None:
         self._module_class = module_class
         self._log = log
-        # Of functions named `__init__`, whether a module is made by them.
+        # Whether a module is made by a function named `__init__`, by its code.
         self._make_modules: dict[CodeType, bool] = {}
         self._num_tries: dict[int, int] = {}
 
@@ -61,7 +61,7 @@ class Constructors:
         return known
 
     def _codes(self) -> Iterator[CodeType]:
-        """Of all constructors of modules, those of mixins too, and what decorators made of them."""
+        """Yield the code of all constructors of modules, those of mixins too, and what decorators made of them."""
         for each in _subclasses(self._module_class):
             for owner in type.mro(each):
                 function = vars(owner).get("__init__")

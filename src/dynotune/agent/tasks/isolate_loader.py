@@ -27,7 +27,7 @@ FEWEST_BATCHES = 8
 
 
 def position(iterator: Any) -> tuple[bool, int | None, int, int]:
-    """Of an iterator: it is at its begin, batches left (None: it does not tell), prefetched at most, fewest that tell.
+    """Return whether an iterator is at its begin, batches left (None: unknown), most prefetched, fewest that tell.
 
     What workers make comes in bursts of as many batches as there are workers.
     """

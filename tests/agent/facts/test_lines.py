@@ -176,6 +176,24 @@ def test_what_functions_of_other_threads_had_ends_with_them_and_waits_for_no_col
     assert kept == []
 
 
+def test_stacks_that_are_seen_while_they_are_told_break_nothing_off():
+    moments, are_told = lines.Moments(), False
+
+    class Frame(tuple):
+        __slots__ = ()
+
+        def __hash__(self):
+            if are_told:
+                moments.add([(2, 20)], 8)  # as the thread that looks does
+            return tuple.__hash__(self)
+
+    moments.add([Frame((1, 10))], 7)
+    code, are_told = compile("pass", "train.py", "exec"), True
+    told = moments.facts(lambda identity: code)
+    assert told["stacks"] == [[0]]
+    assert told["seen"] == [(0, 7)]
+
+
 def test_each_look_at_the_steps_is_known_with_its_step_and_its_stack(monkeypatch):
     monkeypatch.setattr(lines, "INTERVAL_S", 0.001)
     made, step = Lines(), 7

@@ -78,13 +78,14 @@ class Moments:
     def facts(self, code_of: Callable[[int], CodeType]) -> dict[str, Any]:
         """`frames` and their `texts`; `stacks`, of frames' numbers; `seen`, of a stack's number and a step."""
         numbers: dict[Frame, int] = {}
-        stacks = [[numbers.setdefault(frame, len(numbers)) for frame in stack] for stack in self._stacks]
+        known, seen = list(self._stacks), list(self._seen)  # the thread that looks may add to them meanwhile
+        stacks = [[numbers.setdefault(frame, len(numbers)) for frame in stack] for stack in known]
         frames = [(code_of(identity), line) for identity, line in numbers]
         return {
             "frames": [function(code, line) for code, line in frames],
             "texts": [text_of(code, line) for code, line in frames],
             "stacks": stacks,
-            "seen": self._seen,
+            "seen": [(stack, step) for stack, step in seen if stack < len(known)],
         }
 
 

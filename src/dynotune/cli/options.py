@@ -79,13 +79,10 @@ def one_of(*names: str) -> Callable[[typer.CallbackParam, Any], Any]:
 def number(least: float, most: float = math.inf, metavar: str = "N") -> dict[str, Any]:
     """Return what an option that takes a number says of it: the help has no room for a range, an error does."""
 
-    def check(param: typer.CallbackParam, value: Any) -> Any:
+    def check(value: Any) -> Any:
         if value is not None and not least <= value <= most:
             upto = "or more" if most >= 10**12 else f"to {most:,.0f}"
-            flag = param.opts[0]
-            raise UsageError(
-                f"{flag} takes {least:g} {upto}, not {value}.", hint=f"Give {flag} a number in that range."
-            )
+            raise typer.BadParameter(f"it takes {least:g} {upto}, not {value}.")
         return value
 
     return {"metavar": metavar, "callback": check}

@@ -74,6 +74,16 @@ with torch.inference_mode():
         print(x.mean().cpu().numpy())
 """
 
+WITHOUT_GRADIENTS = """
+import torch
+net = torch.nn.Linear(64, 64).cuda()
+with torch.inference_mode():
+    for _ in range(9):
+        kept = torch.tensor([], dtype=torch.float32, device=net.weight.device)
+        kept = torch.cat([kept, net(torch.randn(32, 64).to(net.weight.device, torch.float32))])
+        assert kept.shape == (32, 64) and kept.is_cuda and torch.einsum("ab,ab->a", kept, kept).shape == (32,)
+"""
+
 CHECKPOINTS = """
 import sys, torch
 from torch.utils.checkpoint import checkpoint
@@ -264,6 +274,11 @@ def test_values_that_the_program_brought_there_are_known(run):
 def test_attention_is_the_kind_that_the_gpu_would_run(run):
     scores = 4 * 4 * 2048 * 2048 * 2
     assert peak(run(ATTENTION)).requested_bytes < scores
+
+
+@pytest.mark.long
+def test_operators_that_come_whole_in_inference_mode_are_followed(run):
+    assert peak(run(WITHOUT_GRADIENTS)).of("weights") == 64 * 65 * 4
 
 
 @pytest.mark.long

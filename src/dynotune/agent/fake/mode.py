@@ -77,6 +77,11 @@ def make(torch: Any, recorder: Recorder) -> Any:
             if (told := inner_device(func, args)) is not None:
                 return told
             kwargs = placed(kwargs)
+            if torch.is_inference_mode_enabled():
+                # Operators that are made of others come whole there, their device among the positions.
+                with self:
+                    if (found := func.decompose(*args, **kwargs)) is not NotImplemented:
+                        return found
             if kwargs.get("pin_memory"):
                 kwargs = {**kwargs, "pin_memory": False}
             given = [one for one in values.tensors((args, kwargs)) if isinstance(one, fake_class)]

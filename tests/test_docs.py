@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 BENCHMARKS = sorted(ROOT.glob("benchmarks/*.py"))
-HELP = sorted(ROOT.glob("src/dynotune/cli/*.py"))
+HELP = sorted([*ROOT.glob("src/dynotune/cli/*.py"), ROOT / "src/dynotune/cli/help.toml"])
 
 PATH = re.compile(r"(?<![\w/.-])(?:src|tests|benchmarks|docs|examples|tools)/[\w./*-]*[\w*]")
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")

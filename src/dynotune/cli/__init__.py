@@ -1,7 +1,7 @@
 """The command line, one module a subcommand. The only place that prints and the only one that exits.
 
-A subcommand `name` is the function `name` of the module `dynotune.cli.name`; `HELP` there is its long help. No help is
-a docstring, because `python -OO` strips those. A subcommand with subcommands of its own is a Typer.
+A subcommand `name` is the function `name` of the module `dynotune.cli.name`; help.toml has its help. No help is a
+docstring, because `python -OO` strips those. A subcommand with subcommands of its own is a Typer.
 Only the module of the subcommand that was asked for is imported. What stands after the first `--` is the
 user's command and reaches the subcommand untouched, through `command_of`.
 
@@ -14,8 +14,10 @@ import contextlib
 import os
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from importlib.resources import files
 from typing import Any, NoReturn
 
 import typer
@@ -26,25 +28,8 @@ from dynotune.schema.errors import CommandFailed, DynotuneError, UsageError
 __all__ = ["command_of", "main", "with_command"]
 
 HELP = "Proves on your own PyTorch command which settings help."
-COMMANDS = {
-    "diagnose": "Say why your command is slow.",
-    "compare": "Prove on your command whether settings help.",
-    "tune": "Find, prove and write down the settings that help your command.",
-    "run": "Run your command with settings; output, signals and exit code are its own.",
-    "watch": "See a run while it runs: in the terminal, as a page, for Prometheus.",
-    "recipe": "Show a recipe, prove it again, or write it for a shell, Docker, Kubernetes, an administrator.",
-    "trace": "Say where the time of a command, or of a recorded trace, went.",
-    "memory": "Say where device memory goes, and what fits.",
-    "precision": "Say how low the precision of your command can go.",
-    "report": "Show again what tune, compare, diagnose or trace found.",
-    "doctor": "What this machine and environment cost, without running anything.",
-    "startup": "What a start compiles and waits for: GPU code, JIT and compile caches.",
-    "explain": "What a finding means, or what is so of advice.",
-    "claims": "Advice on speed and memory: what is so, and tests of it on this machine.",
-    "knobs": "What can be set, and what it may change.",
-    "mcp": "Serve these to a coding agent (Model Context Protocol).",
-    "demo": "Watch a comparison of settings on a real training script, on this machine.",
-}
+HELP_OF: dict[str, dict[str, str]] = tomllib.loads(files(__name__).joinpath("help.toml").read_text("utf-8"))
+COMMANDS = {name: told["summary"] for name, told in HELP_OF.items() if "summary" in told}
 WITH_COMMAND = ("diagnose", "compare", "tune", "precision", "run", "watch")
 TAKE_COMMANDS = (*WITH_COMMAND, "trace", "memory", "watch", "doctor", "startup", "recipe")
 _PROGRAM = re.compile(r"(.*/)?(python[\d.]*|torchrun|accelerate|deepspeed|srun|uv|yolo)|[^=]+\.py")
@@ -163,7 +148,7 @@ def _parser(ours: Sequence[str]) -> Any:
         long_help = None
         if name == asked:
             module = import_module(f"dynotune.cli.{name}")
-            function, long_help = getattr(module, name), getattr(module, "HELP", None)
+            function, long_help = getattr(module, name), HELP_OF.get(name, {}).get("help")
             if isinstance(function, typer.Typer):
                 app.add_typer(function, name=name, short_help=summary)
                 continue

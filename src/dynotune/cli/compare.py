@@ -19,18 +19,6 @@ if TYPE_CHECKING:
     from dynotune.schema.comparison import Comparison
     from dynotune.schema.comparison import InProcess as How
 
-HELP = """Prove on your command whether settings help.
-
-Settings that can be switched while a program runs are compared within one
-run of the command, in blocks. Others are compared in pairs of fresh runs, in
-random order, until the answer is clear. For example:
-
-dynotune compare loader.num_workers=4 -- python train.py
-
-An arm may also fill a placeholder of the command (arg.batch=64 for {batch}),
-show it another revision (git.ref=main), or run it by another python=PATH.
-"""
-
 
 @runs_a_command("objective", "warmup_steps", "window_steps", "seed", "caches", "run_to_end", "lanes", seed=0)
 def compare(

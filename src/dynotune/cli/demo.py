@@ -26,13 +26,6 @@ BUDGET_S = 160.0
 # in batches of 16, so that each window starts its loading processes once.
 WARMUP_STEPS, WINDOW_STEPS = 12, 38
 
-HELP = """Train a small network on 600 photographs and tune it, in less than 3 minutes.
-
-The photographs are made once and kept in the user's cache folder. The training script is an ordinary one
-that knows nothing of dynotune. What is printed was measured here and now: on a busy machine `unproved` is
-the true answer.
-"""
-
 
 def demo(
     python: Annotated[

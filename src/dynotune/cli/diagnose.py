@@ -14,15 +14,6 @@ from dynotune.schema.errors import UsageError, from_elsewhere
 from dynotune.schema.run import RunSpec
 from dynotune.text import words
 
-HELP = """Say why your command is slow.
-
-It runs until its steps are steady and is timed; then torch's profiler
-records a few more steps, to see where the time goes. Each finding says
-what it costs at most, where, and which settings are worth proving:
-
-dynotune diagnose -- python train.py
-"""
-
 
 @runs_a_command("settings", "warmup_steps", "window_steps", "seed", "page_cache", "run_to_end")
 def diagnose(

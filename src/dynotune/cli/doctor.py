@@ -12,21 +12,6 @@ from dynotune.cli import answers
 from dynotune.cli.explain import show
 from dynotune.cli.options import FailOnSeverity, Json, Python, check_json, environment
 
-HELP = """What this machine, this interpreter and this environment cost.
-
-Nothing is run and no GPU is needed; the command after -- only says which
-interpreter is meant. What only a running program shows is named as not
-judged. For example:
-
-dynotune doctor
-
-dynotune doctor --json here.json -- python train.py
-
-dynotune doctor --baseline there.json
-
-dynotune doctor --about vm.dirty_ratio
-"""
-
 
 def doctor(
     context: typer.Context,

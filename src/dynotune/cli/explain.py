@@ -9,15 +9,6 @@ import typer
 from dynotune.cli import answers
 from dynotune.cli.options import Json, check_json
 
-HELP = """What a finding sees, why it costs, when it is wrong, and what people believe of it.
-
-For example:
-
-dynotune explain cublas-env-regex
-
-dynotune explain vm.dirty_ratio
-"""
-
 
 def explain(
     id: Annotated[

@@ -20,9 +20,6 @@ class Catalogue(msgspec.Struct, frozen=True):
     knobs: list[dict[str, Any]] = []
 
 
-HELP = "What can be set: the values, the default, what it may change besides speed, and the source."
-
-
 def knobs(
     id: Annotated[
         str | None, typer.Argument(metavar="ID", help="Explain this knob, or list those that speak of a word.")

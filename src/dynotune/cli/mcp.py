@@ -7,13 +7,6 @@ from typing import Annotated
 
 import typer
 
-HELP = """Serve dynotune's subcommands to a coding agent (Model Context Protocol).
-
-It talks on standard input and output, so the agent's host starts it:
-
-dynotune mcp --root ~/project --allow-run
-"""
-
 
 def mcp(
     root: Annotated[Path, typer.Option(metavar="FOLDER", help="Work here and below, nowhere else.")] = Path(),

@@ -18,22 +18,6 @@ if TYPE_CHECKING:
 
 OF_A_FILE = ("file", "max_size", "json")
 
-HELP = """Say where device memory goes, and what fits.
-
-The allocator is recorded in two steady steps of your command; the terms
-add up to what nvidia-smi shows for it. Two batches predict every other
-one. Without a GPU, all is predicted for the one that --gpu names. A file
-is a memory snapshot of torch, which is explained. For example:
-
-dynotune memory -- python train.py
-
-dynotune memory --values arg.batch=8,16 -- python train.py --batch {batch}
-
-dynotune memory --gpu H100-80GB -- python train.py
-
-dynotune memory snapshot.pickle
-"""
-
 
 @runs_a_command("settings", "warmup_steps")
 def memory(

@@ -10,20 +10,6 @@ from dynotune.cli import answers, options
 from dynotune.cli.options import Budget, Json, check_json, runs_a_command
 from dynotune.schema.run import RunSpec
 
-HELP = """Say how low the precision of your command can go.
-
-float32, TF32, and autocast to bf16 and fp16 are each compared with the
-command as it is: speed within one run, device memory, and the error of
-losses or outputs against a run in float64 on the same batches. For example:
-
-dynotune precision -- python train.py
-
-A function of an output and of what the model was given, which returns a
-number or one a sample (higher is better), says what your task loses:
-
-dynotune precision --metric scores:accuracy -- python infer.py
-"""
-
 
 @runs_a_command("settings", "seed", seed=0)
 def precision(

@@ -19,15 +19,6 @@ if TYPE_CHECKING:
 RECIPE, PAGE = "recipe.toml", "report.html"
 LONGEST_RECIPE_BYTES = 1 << 20
 
-HELP = """Show again what was found before.
-
-Of a study of tune, the terminal's report and report.html are made anew;
-of a comparison, an observation, a diagnosis, a trace's summary, memory
-or an examination, what was on the terminal. For example:
-
-dynotune report ~/.local/state/dynotune/runs/ID
-"""
-
 
 def report(
     path: Annotated[

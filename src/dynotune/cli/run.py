@@ -34,11 +34,6 @@ if TYPE_CHECKING:
     from dynotune.schema.run import Run
     from dynotune.schema.setting import Setting
 
-HELP = """Run your command with settings; its output, signals and exit code are its own.
-
-For example: dynotune run --set loader.num_workers=4 -- python train.py
-"""
-
 RecipeFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Apply the settings of a recipe.")]
 Strict = Annotated[
     bool, typer.Option("--strict", help="Refuse a recipe that was proved on another GPU, driver, torch or command.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from dynotune.cli import answers, options, startup_caches, with_command
+from dynotune.cli import HELP_OF, answers, options, startup_caches, with_command
 from dynotune.cli.options import Budget, Json, Margin, Resume, check_json, environment, number, runs_a_command
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.run import RunSpec
@@ -20,19 +20,6 @@ startup = typer.Typer(no_args_is_help=True, help="JIT and compile caches, and th
 
 GATES = ("partial", "jit", "cannot")
 """From the mildest on: each holds for what is worse, too."""
-
-SCAN_HELP = """Which GPU code libraries hold, and whether a GPU runs it, compiles it first, or cannot run it.
-
-Without PATHS: of the interpreter that the command after -- would start, or of
-`python`; of another program, its own code and that of its libraries. Nothing of
-yours is run and no GPU is needed. For example:
-
-dynotune startup scan --compute-capability 12.0
-
-dynotune startup scan build/my_extension.so
-
-dynotune startup scan -- python train.py
-"""
 
 
 def scan(
@@ -113,17 +100,6 @@ def _places(paths: list[Path], python: str | None, command: list[str] | None) ->
     return places
 
 
-TIME_HELP = """Time the start of your command with caches cold, warm and off.
-
-The command is started anew for each, in blocks of random order, and ended after its
-first step. Its caches lie in folders of their own; yours are neither used nor
-changed. Says what a warm cache saves, what the start is made of, whether your own
-caches are large enough and last, and what to set. For example:
-
-dynotune startup time -- python train.py
-"""
-
-
 @runs_a_command("ready_pattern", "seed", seed=0)
 def time(
     context: typer.Context,
@@ -167,8 +143,8 @@ def time(
     answers.show(starts.startup_report, timed, json)
 
 
-startup.command(help=SCAN_HELP)(scan)
-startup.command(cls=with_command(), help=TIME_HELP)(time)
-startup.command(cls=with_command(), help=startup_caches.WARM_HELP)(startup_caches.warm)
-startup.command(cls=with_command(), help=startup_caches.PACK_HELP)(startup_caches.pack)
-startup.command(cls=with_command(), help=startup_caches.UNPACK_HELP)(startup_caches.unpack)
+startup.command(help=HELP_OF["startup scan"]["help"])(scan)
+startup.command(cls=with_command(), help=HELP_OF["startup time"]["help"])(time)
+startup.command(cls=with_command(), help=HELP_OF["startup warm"]["help"])(startup_caches.warm)
+startup.command(cls=with_command(), help=HELP_OF["startup pack"]["help"])(startup_caches.pack)
+startup.command(cls=with_command(), help=HELP_OF["startup unpack"]["help"])(startup_caches.unpack)

@@ -22,16 +22,6 @@ Caches = Annotated[
     typer.Option(metavar="DIR", help="All caches below this folder, in place of those the environment names."),
 ]
 
-WARM_HELP = """Run a command until it compiles nothing more.
-
-It writes into the caches that the command's own environment names, or below --caches DIR.
-Exit code 1 where every run added something; the reason is said. For example:
-
-dynotune startup warm -- python train.py
-
-dynotune startup warm --caches /data/caches --ready-pattern 'listening on' -- ./serve
-"""
-
 
 @runs_a_command("ready_pattern", "run_to_end")
 def warm(
@@ -61,16 +51,6 @@ def warm(
     answers.show(reports.warmed_report, warmed, json, soft_wrap=True)
     if warmed.end == "not-warm":
         raise typer.Exit(1)
-
-
-PACK_HELP = """Write the compile caches into one file, with what they depend on.
-
-The command after -- says whose caches: it is not run. For example:
-
-dynotune startup pack caches.pack -- python train.py
-
-dynotune startup pack caches.pack --caches /data/caches --python venv/bin/python
-"""
 
 
 def pack(
@@ -113,16 +93,6 @@ def pack(
         packed = cache_pack.pack(file, found, conditions, command=command, env=env, without=left)
     variables = {**places.variables(Path(reports.FOLDER)), **packed.manifest.variables}
     answers.show(lambda kept: reports.packed_report(kept, variables), packed, json, soft_wrap=True)
-
-
-UNPACK_HELP = """Put packed compile caches in place, where they fit this machine.
-
-They are code that your command will run: nothing is taken without --trust or the
-digest that pack printed. Another GPU, driver, torch, Triton, Python or processor is
-refused with the reason. Files that are there already stay. For example:
-
-dynotune startup unpack caches.pack --sha256 59b2… -- python train.py
-"""
 
 
 def unpack(

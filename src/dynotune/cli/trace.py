@@ -32,18 +32,6 @@ RECORDING = options.RUN_PANEL
 OF_FILES = ("compare", "ranks")
 OF_BOTH = (*OF_FILES, "files", "top", "max_size", "json")
 
-HELP = """Say what the time of a recorded trace went to.
-
-A trace of torch.profiler or Nsight Systems, or one of each rank, is
-explained; two of the same rank are compared, before and after. Of a
-command, a few steps are recorded once they are steady, and explained.
-For example:
-
-dynotune trace trace.json.gz
-
-dynotune trace --stacks -- python train.py
-"""
-
 
 @runs_a_command("settings", "warmup_steps", "run_to_end")
 def trace(

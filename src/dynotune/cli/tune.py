@@ -28,15 +28,6 @@ BUDGET_S = 900.0
 WITH_RESUME = ("budget", "output", "report", "fail_on")
 """Options that may stand beside --resume: a study that goes on is as it was begun."""
 
-HELP = """Find the settings that help your command, and prove them.
-
-A diagnosis says what may help. That is tried in short runs in fresh
-processes; what is left is proved on runs that played no part in the
-choice, and written to recipe.toml, which dynotune run --recipe applies:
-
-dynotune tune --budget 15m -- python train.py
-"""
-
 
 @runs_a_command("settings", "objective", "warmup_steps", "window_steps", "seed", "caches", "lanes", seed=0)
 def tune(

@@ -22,17 +22,6 @@ if TYPE_CHECKING:
     from dynotune.watch import Watcher
 
 LOG = "watch.log"
-HELP = """See a run while it runs: step times, what holds them up, ranks, GPUs, processes, and alerts.
-
-With a command, it runs as under `dynotune run`; what is seen goes to a page, and as lines to watch.log in the run
-folder. With the folder of a run, from another terminal, it goes to this terminal.
-
-For example:
-
-dynotune watch --serve 127.0.0.1:8000 -- python train.py
-
-dynotune watch ~/.local/state/dynotune/runs/20260101-120000-000-abcdef
-"""
 
 
 def watch(

@@ -36,6 +36,7 @@ COMMANDS = {
     "trace": "Say where the time of a command, or of a recorded trace, went.",
     "memory": "Say where device memory goes, and what fits.",
     "precision": "Say how low the precision of your command can go.",
+    "plan": "Plan a TensorRT engine: profiles from shapes that were seen, and lines that build it.",
     "report": "Show again what tune, compare, diagnose or trace found.",
     "doctor": "What this machine and environment cost, without running anything.",
     "startup": "What a start compiles and waits for: GPU code, JIT and compile caches.",
@@ -46,7 +47,7 @@ COMMANDS = {
     "demo": "Watch a comparison of settings on a real training script, on this machine.",
 }
 WITH_COMMAND = ("diagnose", "compare", "tune", "precision", "run", "watch")
-TAKE_COMMANDS = (*WITH_COMMAND, "trace", "memory", "watch", "doctor", "startup", "recipe")
+TAKE_COMMANDS = (*WITH_COMMAND, "trace", "memory", "watch", "doctor", "startup", "recipe", "plan")
 _PROGRAM = re.compile(r"(.*/)?(python[\d.]*|torchrun|accelerate|deepspeed|srun|uv|yolo)|[^=]+\.py")
 WITHOUT_NUMBERS = ("run", "watch", "recipe", "doctor", "explain", "knobs", "mcp", "--help", "--version")
 EPILOG = (

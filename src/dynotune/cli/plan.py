@@ -1,0 +1,68 @@
+"""`dynotune plan`: what an engine needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dynotune.cli import answers, options, with_command
+from dynotune.cli.options import Budget, Json, check_json, runs_a_command
+from dynotune.schema.errors import UsageError
+from dynotune.schema.run import RunSpec
+
+COUNTED_S = 60.0
+HELP = """Plan a TensorRT engine for the shapes that your model gets.
+
+Shapes are counted in the first minute of your command, or read from a run
+folder or shapes.json. The answer is a script that builds the engine, compares
+it with ONNX Runtime and times it. TensorRT is not started. For example:
+
+dynotune plan tensorrt -- python infer.py > build.sh
+
+dynotune plan tensorrt shapes.json --profiles 2
+"""
+plan = typer.Typer(no_args_is_help=True, help="Plan engines of other libraries for your model.")
+
+
+@plan.command(cls=with_command(), help=HELP)
+@runs_a_command("settings")
+def tensorrt(
+    context: typer.Context,
+    shapes: Annotated[Path | None, typer.Argument(metavar="RUN_DIR|SHAPES.json")] = None,
+    profiles: Annotated[
+        int | None, typer.Option(metavar="K", min=1, max=8, help="Profiles to plan. Default: as few as will do.")
+    ] = None,
+    memory: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="memory.json of dynotune memory: what the card has left.")
+    ] = None,
+    budget: Budget = None,
+    json: Json = None,
+    *,
+    run: RunSpec,
+) -> None:
+    check_json(json)
+    if (shapes is None) is not bool(run.command):
+        raise UsageError(
+            "It takes shapes from one place, a command or a file.",
+            hint="For example: dynotune plan tensorrt -- python infer.py",
+        )
+    from dynotune import diagnose, launch
+    from dynotune.report import Progress, console
+    from dynotune.schema import document
+    from dynotune.schema.engine_plan import ShapeHistogram
+
+    if shapes is not None:
+        path = shapes / "shapes.json" if shapes.is_dir() else shapes
+        histogram, folder = document.read(path, ShapeHistogram), launch.new_run_folder(run.base)
+    else:
+        options.check_run(context, run, [])
+        with Progress(console(stderr=True)) as progress:
+            histogram, folder = diagnose.live_shapes(run, progress, budget or COUNTED_S)
+    found = diagnose.plan_engine(histogram, folder, memory=memory, num_profiles=profiles)
+    if json != "-":
+        answers.write_bytes(found.script.encode())
+    if json is not None:
+        answers.write_json(found, json)
+    answers.say(f"{found.why} Recorded: {folder}")

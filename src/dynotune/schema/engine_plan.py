@@ -1,0 +1,53 @@
+"""What a TensorRT engine needs: shapes that were seen, profiles that cover them, and the script that builds it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from dynotune.schema.facts import Unknown
+
+Shapes = dict[str, list[Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]]]
+"""By name of the input."""
+
+
+class Calls(msgspec.Struct, frozen=True):
+    num: Annotated[int, msgspec.Meta(ge=1)]
+    shapes: Shapes
+
+
+class ShapeHistogram(msgspec.Struct, frozen=True, kw_only=True):
+    """`shapes.json`: what one kind of module was called with. `dtypes`: by input, as torch names them."""
+
+    schema: str = "dynotune.shapes/1"
+    module: str = ""
+    num_parameters: int = 0
+    dtypes: dict[str, str] = {}
+    calls: list[Calls]
+
+
+class Profile(msgspec.Struct, frozen=True):
+    num_calls: int
+    min: Shapes
+    opt: Shapes
+    max: Shapes
+
+
+class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """`plan.json`. `profiles`: the smallest first; `why`: so many.
+
+    Args:
+        wasted: share of their largest inputs that calls leave unused; `wasted_by_one`: with one profile for all.
+        workspace_bytes: limit for scratch memory of kernels: what others leave of the card.
+    """
+
+    schema: str = "dynotune.engine-plan/1"
+    histogram: ShapeHistogram
+    profiles: list[Profile]
+    why: str
+    wasted: float
+    wasted_by_one: float
+    workspace_bytes: int | Unknown = Unknown("dynotune memory was not run")
+    script: str = ""
+    notes: list[str] = []

@@ -1,0 +1,100 @@
+"""A plan of an engine from a real program's shapes, and from what other files say."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from dynotune.diagnose import live_shapes, plan_engine
+from dynotune.schema import document
+from dynotune.schema.engine_plan import Calls, EnginePlan, ShapeHistogram
+from dynotune.schema.errors import CannotRunHere, CommandFailed
+from dynotune.schema.facts import Unknown
+from dynotune.schema.memory import RankMemory
+from dynotune.schema.memory_account import MemoryAccount
+
+from ..fakes import Watcher, spec
+
+INFERS = """
+import torch
+torch.set_num_threads(1)
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = torch.nn.Embedding(50, 8), torch.nn.Linear(8, 2)
+
+    def forward(self, ids, mask=None):
+        return self.head(self.embedding(ids).mean(1))
+
+net, softmax = Net(), torch.nn.Softmax(-1)
+with torch.inference_mode():
+    for at in range(40):
+        length = 16 if at % 4 else 100 + at
+        softmax(net(torch.zeros(2, length, dtype=torch.long)))
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    def made(script=INFERS):
+        (tmp_path / "infer.py").write_text(script)
+        env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+        command = [sys.executable, "infer.py"]
+        return spec(command=command, cwd=tmp_path, env=env, base=tmp_path / "runs", lock=False, sandbox=False)
+
+    return made
+
+
+def plan(histogram, folder, **asked):
+    return plan_engine(histogram, folder, **({"memory": None, "num_profiles": None} | asked))
+
+
+def test_shapes_of_the_largest_module_are_counted_from_the_first_call_to_the_last(run):
+    found, folder = live_shapes(run(), Watcher(), 60.0)
+    assert (found.module, found.num_parameters) == ("__main__.Net", 50 * 8 + 8 * 2 + 2)
+    assert found.dtypes == {"ids": "int64"}
+    counts = {tuple(call.shapes["ids"]): call.num for call in found.calls}
+    assert counts == {(2, 16): 30, **{(2, 100 + at): 1 for at in range(0, 40, 4)}}
+    assert document.read(folder / "shapes.json", ShapeHistogram) == found
+
+
+def test_the_plan_and_the_script_lie_in_the_folder_and_hold_what_was_seen(tmp_path):
+    seen = ShapeHistogram(calls=[Calls(9, {"x": [1, 8]}), Calls(1, {"x": [1, 800]})])
+    found = plan(seen, tmp_path)
+    assert [profile.max for profile in found.profiles] == [{"x": [1, 8]}, {"x": [1, 800]}]
+    assert document.read(tmp_path / "plan.json", EnginePlan) == found
+    assert (tmp_path / "build.sh").read_text() == found.script
+    assert "--maxShapes=x:1x800" in found.script
+
+
+def account(folder, *ranks):
+    document.write(folder / "memory.json", MemoryAccount(command=["train"], ranks=list(ranks)))
+    return folder / "memory.json"
+
+
+def rank(total, others):
+    return RankMemory(device=0, peak=Unknown("not looked at"), total_bytes=total, others_bytes=others)
+
+
+def test_the_workspace_is_what_others_leave_of_the_card_with_least_left(tmp_path):
+    seen = ShapeHistogram(calls=[Calls(1, {"x": [1, 8]})])
+    memory = account(tmp_path, rank(80 << 30, 10 << 30), rank(80 << 30, 20 << 30), rank(24 << 30, Unknown("no NVML")))
+    found = plan(seen, tmp_path, memory=memory)
+    assert found.workspace_bytes == 60 << 30
+    assert "--memPoolSize=workspace:61440M" in found.script
+
+
+def test_where_nobody_says_what_others_hold_there_is_no_limit_and_the_script_says_so(tmp_path):
+    seen = ShapeHistogram(calls=[Calls(1, {"x": [1, 8]})])
+    found = plan(seen, tmp_path, memory=account(tmp_path, rank(24 << 30, Unknown("no NVML"))))
+    assert isinstance(found.workspace_bytes, Unknown)
+    assert "memory.json does not say what others hold. TensorRT may use the whole card" in found.script
+
+
+def test_a_program_that_calls_no_module_and_one_that_fails_say_so(run):
+    with pytest.raises(CannotRunHere):
+        live_shapes(run("import torch\nprint(torch.ones(2).sum())\n"), Watcher(), 60.0)
+    with pytest.raises(CommandFailed):
+        live_shapes(run("import torch\nraise SystemExit(3)\n"), Watcher(), 60.0)

@@ -6,6 +6,8 @@ import pytest
 
 from dynotune import cli
 
+from ..engines.models import save_linear
+
 CALLS = [{"num": 3, "shapes": {"x": [1, 8]}}, {"num": 1, "shapes": {"x": [9, 8]}}]
 SHAPES = {"schema": "dynotune.shapes/1", "calls": CALLS}
 
@@ -44,7 +46,25 @@ def test_the_answer_as_json_takes_the_scripts_place_on_standard_output(plan):
     assert found["profiles"][0]["max"] == {"x": [9, 8]}
 
 
-@pytest.mark.parametrize("words", [[], ["shapes.json", "--", "python"]])
+def test_a_model_with_shapes_for_it_is_planned_for_under_its_own_name(plan, tmp_path):
+    pytest.importorskip("onnx")
+    save_linear(tmp_path / "linear.onnx")
+    code, out, err = plan("linear.onnx", "--shapes", "x:1x16", "--shapes", "x:9x16", "--profiles", "2")
+    assert code == 0
+    assert "model=linear.onnx" in out
+    assert "--profile=1 --minShapes=x:1x16 --optShapes=x:9x16 --maxShapes=x:9x16" in out
+    assert "2 profiles" in err
+
+
+def test_a_model_of_fixed_sizes_is_built_without_shapes(plan, tmp_path):
+    pytest.importorskip("onnx")
+    save_linear(tmp_path / "linear.onnx", sizes=(4, 16))
+    code, out, _ = plan("linear.onnx")
+    assert code == 0
+    assert "--minShapes" not in out
+
+
+@pytest.mark.parametrize("words", [[], ["shapes.json", "--", "python"], ["shapes.json", "--shapes", "x:1x8"]])
 def test_shapes_come_from_one_place(plan, words):
     code, out, err = plan(*words)
     assert (code, out) == (2, "")

@@ -6,13 +6,16 @@ import sys
 
 import pytest
 
+from dynotune import knobs
 from dynotune.diagnose import live_shapes, plan_engine
 from dynotune.schema import document
 from dynotune.schema.engine_plan import Calls, EnginePlan, ShapeHistogram
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import RankMemory
+from dynotune.schema.memory import Moment, RankMemory, Term
 from dynotune.schema.memory_account import MemoryAccount
+from dynotune.schema.precision import Precision, PrecisionArm
+from dynotune.schema.study import Guarded
 
 from ..fakes import Watcher, spec
 
@@ -47,10 +50,6 @@ def run(tmp_path):
     return made
 
 
-def plan(histogram, folder, **asked):
-    return plan_engine(histogram, folder, **({"memory": None, "num_profiles": None} | asked))
-
-
 def test_shapes_of_the_largest_module_are_counted_from_the_first_call_to_the_last(run):
     found, folder = live_shapes(run(), Watcher(), 60.0)
     assert (found.module, found.num_parameters) == ("__main__.Net", 50 * 8 + 8 * 2 + 2)
@@ -62,7 +61,7 @@ def test_shapes_of_the_largest_module_are_counted_from_the_first_call_to_the_las
 
 def test_the_plan_and_the_script_lie_in_the_folder_and_hold_what_was_seen(tmp_path):
     seen = ShapeHistogram(calls=[Calls(9, {"x": [1, 8]}), Calls(1, {"x": [1, 800]})])
-    found = plan(seen, tmp_path)
+    found = plan_engine(seen, tmp_path)
     assert [profile.max for profile in found.profiles] == [{"x": [1, 8]}, {"x": [1, 800]}]
     assert document.read(tmp_path / "plan.json", EnginePlan) == found
     assert (tmp_path / "build.sh").read_text() == found.script
@@ -74,23 +73,65 @@ def account(folder, *ranks):
     return folder / "memory.json"
 
 
-def rank(total, others):
-    return RankMemory(device=0, peak=Unknown("not looked at"), total_bytes=total, others_bytes=others)
+def rank(total, others, **fields):
+    return RankMemory(device=0, total_bytes=total, others_bytes=others, **fields)
 
 
 def test_the_workspace_is_what_others_leave_of_the_card_with_least_left(tmp_path):
     seen = ShapeHistogram(calls=[Calls(1, {"x": [1, 8]})])
     memory = account(tmp_path, rank(80 << 30, 10 << 30), rank(80 << 30, 20 << 30), rank(24 << 30, Unknown("no NVML")))
-    found = plan(seen, tmp_path, memory=memory)
+    found = plan_engine(seen, tmp_path, memory=memory)
     assert found.workspace_bytes == 60 << 30
     assert "--memPoolSize=workspace:61440M" in found.script
 
 
 def test_where_nobody_says_what_others_hold_there_is_no_limit_and_the_script_says_so(tmp_path):
     seen = ShapeHistogram(calls=[Calls(1, {"x": [1, 8]})])
-    found = plan(seen, tmp_path, memory=account(tmp_path, rank(24 << 30, Unknown("no NVML"))))
+    found = plan_engine(seen, tmp_path, memory=account(tmp_path, rank(24 << 30, Unknown("no NVML"))))
     assert isinstance(found.workspace_bytes, Unknown)
     assert "memory.json does not say what others hold. TensorRT may use the whole card" in found.script
+
+
+def test_a_context_needs_what_torch_needs_in_proportion_to_its_inputs(tmp_path):
+    seen = ShapeHistogram(calls=[Calls(9, {"x": [1, 8]}), Calls(1, {"x": [1, 800]})])
+    terms = [Term(name=name, num_bytes=num) for name, num in (("weights", 999), ("inputs", 100), ("activations", 900))]
+    peak = Moment(process_bytes=0, reserved_bytes=0, requested_bytes=0, terms=terms)
+    found = plan_engine(seen, tmp_path, memory=account(tmp_path, rank(1 << 30, 0, peak=peak, trains=False)))
+    assert [one.context_bytes for one in found.profiles] == [10, 1000]
+    found = plan_engine(seen, tmp_path, memory=account(tmp_path, rank(1 << 30, 0, peak=peak, trains=True)))
+    assert [one.context_bytes for one in found.profiles] == [None, None]  # it keeps activations that an engine does not
+
+
+def measured(folder, **fields):
+    guarded = {
+        "arm": "tf32",
+        "what": "outputs",
+        "difference": 1e-3,
+        "own": None,
+        "tolerance": 0.1,
+        "num_values": 9,
+        "ok": True,
+    }
+    results = Guarded(**(guarded | {"reference": "float64", "baseline_error": 1e-6} | fields))
+    arm = PrecisionArm(name="tf32", setting=knobs.parse("matmul.fp32_precision=high"), results=results)
+    document.write(folder / "precision.json", Precision(command=["infer"], own="float32", arms=[arm]))
+    return folder / "precision.json"
+
+
+def test_an_engine_may_err_as_far_as_errors_of_tf32_count_as_no_worse(tmp_path):
+    seen = ShapeHistogram(calls=[Calls(1, {"x": [1, 8]})])
+    found = plan_engine(seen, tmp_path, precision=measured(tmp_path))
+    assert found.most_error == pytest.approx(4e-3)
+    assert "0.4% of its root mean square: 4 times what TF32 did to the command" in found.script
+    assert "--snr-threshold 48" in found.script
+
+
+@pytest.mark.parametrize("fields", [{"reference": ""}, {"difference": 0.5}])
+def test_without_a_reference_or_with_errors_beyond_all_use_the_usual_one_is_allowed_and_it_is_said(tmp_path, fields):
+    seen = ShapeHistogram(calls=[Calls(1, {"x": [1, 8]})])
+    found = plan_engine(seen, tmp_path, precision=measured(tmp_path, **fields))
+    assert found.most_error == 0.02
+    assert "does not say what TF32 does" in found.script
 
 
 def test_a_program_that_calls_no_module_and_one_that_fails_say_so(run):

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import msgspec
@@ -20,9 +21,9 @@ from dynotune.schema.engine_plan import Calls, ShapeHistogram
 
 from .models import save_linear
 
-DOCUMENTED = Path(__file__).parent / "documented"
-TRTEXEC = set((DOCUMENTED / "trtexec-11.1.txt").read_text().split())
-POLYGRAPHY = set((DOCUMENTED / "polygraphy-run-0.53.6.txt").read_text().split())
+TABLES = tomllib.loads((Path(__file__).parent / "documented.toml").read_text())
+DOCUMENTED = {tool: set(table["options"].split()) for tool, table in TABLES.items()}
+TRTEXEC, POLYGRAPHY = DOCUMENTED["trtexec"], DOCUMENTED["polygraphy run"]
 NOTES = """#!{python}
 import json, os, sys
 with open(os.environ["NOTED"], "a") as file:
@@ -143,7 +144,7 @@ def test_it_stops_at_the_first_tool_that_fails(tmp_path):
 
 
 def test_without_the_model_it_says_what_to_do_and_starts_nothing(tmp_path):
-    script = build_script(TWO, is_dynamic=True).replace("model.onnx", "elsewhere.onnx")
+    script = build_script(TWO, is_dynamic=True, model="elsewhere.onnx")
     started, done = run(script, tmp_path)
     assert (done.returncode, done.stdout, started) == (2, "Export the model to elsewhere.onnx first.\n", [])
 
@@ -155,6 +156,35 @@ def test_no_name_ends_a_comment_or_starts_a_command(tmp_path):
     assert done.returncode == 0
     assert not (tmp_path / "broken").exists()
     assert {words[0] for words in started} == {"trtexec", "polygraphy"}
+
+
+@pytest.mark.parametrize("name", ["a model $(touch broken).onnx", "it's `x`.onnx"])
+def test_a_model_of_any_name_is_one_argument(tmp_path, name):
+    (tmp_path / name).touch()
+    started, done = run(build_script(TWO, is_dynamic=True, model=name), tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"--onnx={name}" in started[0]
+    assert started[1][:3] == ["polygraphy", "run", name]
+    assert not (tmp_path / "broken").exists()
+
+
+def test_the_lines_for_modelopt_use_options_that_it_documents():
+    lines = [line.split() for line in build_script(TWO, is_dynamic=True).splitlines() if "-m modelopt" in line]
+    assert [words[3] for words in lines] == ["modelopt.onnx.autocast", "modelopt.onnx.quantization"]
+    for words in lines:
+        used = [word for word in words if word.startswith("--")]
+        assert len(used) > 2
+        assert set(used) <= DOCUMENTED[words[3]]
+
+
+def test_the_error_that_is_allowed_and_the_memory_of_a_context_stand_beside_what_they_are_for(tmp_path):
+    plan = plan_of({"x": [1, 8]}, most_error=0.001, error_from="measured")
+    profiles = [msgspec.structs.replace(one, context_bytes=5 << 20) for one in plan.profiles]
+    script = build_script(msgspec.structs.replace(plan, profiles=profiles), is_dynamic=True)
+    assert "An output may be off by 0.1% of its root mean square: measured." in script
+    assert "A context takes about 5 MiB" in script
+    assert "--snr-threshold 60" in script
+    assert "context takes" not in build_script(plan, is_dynamic=True)
 
 
 class Input:

@@ -16,12 +16,13 @@ COUNTED_S = 60.0
 HELP = """Plan a TensorRT engine for the shapes that your model gets.
 
 Shapes are counted in the first minute of your command, or read from a run
-folder or shapes.json. The answer is a script that builds the engine, compares
-it with ONNX Runtime and times it. TensorRT is not started. For example:
+folder, a shapes.json or an ONNX model. The answer is a script that builds the
+engine, compares it with ONNX Runtime and times it. TensorRT is not started.
+For example:
 
 dynotune plan tensorrt -- python infer.py > build.sh
 
-dynotune plan tensorrt shapes.json --profiles 2
+dynotune plan tensorrt model.onnx --shapes x:1x3x640x640 --shapes x:8x3x640x640
 """
 plan = typer.Typer(no_args_is_help=True, help="Plan engines of other libraries for your model.")
 
@@ -30,12 +31,19 @@ plan = typer.Typer(no_args_is_help=True, help="Plan engines of other libraries f
 @runs_a_command("settings")
 def tensorrt(
     context: typer.Context,
-    shapes: Annotated[Path | None, typer.Argument(metavar="RUN_DIR|SHAPES.json")] = None,
+    source: Annotated[Path | None, typer.Argument(metavar="RUN_DIR|SHAPES.json|MODEL.onnx", exists=True)] = None,
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME:1x3x640x640,…|FILE", help="Shapes of a call of MODEL.onnx; repeat for more."),
+    ] = None,
     profiles: Annotated[
         int | None, typer.Option(metavar="K", min=1, max=8, help="Profiles to plan. Default: as few as will do.")
     ] = None,
     memory: Annotated[
         Path | None, typer.Option(metavar="FILE", help="memory.json of dynotune memory: what the card has left.")
+    ] = None,
+    precision: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="precision.json of dynotune precision: what an engine may err.")
     ] = None,
     budget: Budget = None,
     json: Json = None,
@@ -43,24 +51,36 @@ def tensorrt(
     run: RunSpec,
 ) -> None:
     check_json(json)
-    if (shapes is None) is not bool(run.command):
+    is_model = source is not None and source.suffix == ".onnx"
+    if (source is None) is not bool(run.command) or (shapes and not is_model):
         raise UsageError(
-            "It takes shapes from one place, a command or a file.",
+            "It takes shapes from one place, a command or a file; --shapes is for a model.",
             hint="For example: dynotune plan tensorrt -- python infer.py",
         )
-    from dynotune import diagnose, launch
+    from dynotune import diagnose, engines, launch
     from dynotune.report import Progress, console
     from dynotune.schema import document
     from dynotune.schema.engine_plan import ShapeHistogram
 
-    if shapes is not None:
-        path = shapes / "shapes.json" if shapes.is_dir() else shapes
-        histogram, folder = document.read(path, ShapeHistogram), launch.new_run_folder(run.base)
-    else:
+    is_dynamic = None
+    if source is None:
         options.check_run(context, run, [])
         with Progress(console(stderr=True)) as progress:
             histogram, folder = diagnose.live_shapes(run, progress, budget or COUNTED_S)
-    found = diagnose.plan_engine(histogram, folder, memory=memory, num_profiles=profiles)
+    elif is_model:
+        (histogram, is_dynamic), folder = engines.shapes_for(source, shapes or []), launch.new_run_folder(run.base)
+    else:
+        path = source / "shapes.json" if source.is_dir() else source
+        histogram, folder = document.read(path, ShapeHistogram), launch.new_run_folder(run.base)
+    found = diagnose.plan_engine(
+        histogram,
+        folder,
+        num_profiles=profiles,
+        memory=memory,
+        precision=precision,
+        model=str(source) if is_model else "model.onnx",
+        is_dynamic=is_dynamic,
+    )
     if json != "-":
         answers.write_bytes(found.script.encode())
     if json is not None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from dynotune import engines
 from dynotune.launch import new_run_folder
+from dynotune.measure.checks import NO_WORSE
 from dynotune.measure.live import Watcher, facts_of, machine_lock, refuse_rejected, run_settings
 from dynotune.schema import atomic, document
 from dynotune.schema.engine_plan import EnginePlan, ShapeHistogram
 from dynotune.schema.errors import CannotRunHere, from_elsewhere, may_fail
 from dynotune.schema.facts import Unknown
+from dynotune.schema.memory import RankMemory
 from dynotune.schema.memory_account import MemoryAccount
+from dynotune.schema.precision import Precision
 from dynotune.schema.run import RunSpec
 from dynotune.schema.task import RecordShapes
 
@@ -56,22 +60,58 @@ def live_shapes(run: RunSpec, watcher: Watcher, most_s: float) -> tuple[ShapeHis
 
 
 def plan_engine(
-    histogram: ShapeHistogram, folder: Path, *, memory: Path | None, num_profiles: int | None
+    histogram: ShapeHistogram,
+    folder: Path,
+    *,
+    num_profiles: int | None = None,
+    memory: Path | None = None,
+    precision: Path | None = None,
+    model: str = "model.onnx",
+    is_dynamic: bool | None = None,
 ) -> EnginePlan:
     """Make the plan, and write it into `folder` as `plan.json` and `build.sh`.
 
-    `memory`: `memory.json`, which says what others leave of the card.
+    Args:
+        memory: `memory.json`, which says what others leave of the card, and what a step of the command needs.
+        precision: `precision.json`, which says how far TF32 is from float64 in the command.
+        is_dynamic: whether sizes of the model vary; None for what the shapes say.
 
     Raises RecordError: nothing can be planned with the shapes.
     """
     plan = engines.plan_profiles(histogram, num_profiles)
     if memory is not None:
-        ranks = [(one.total_bytes, one.others_bytes) for one in document.read(memory, MemoryAccount).ranks]
-        left = [total - others for total, others in ranks if total and not isinstance(others, Unknown)]
-        unknown = Unknown(f"{memory} does not say what others hold")
-        plan = msgspec.structs.replace(plan, workspace_bytes=min(left) if left else unknown)
-    plan = msgspec.structs.replace(plan, script=engines.build_script(plan, is_dynamic=len(plan.histogram.calls) > 1))
+        plan = _within(plan, document.read(memory, MemoryAccount).ranks, memory)
+    if precision is not None:
+        plan = _as_exact(plan, document.read(precision, Precision), precision)
+    varies = len(plan.histogram.calls) > 1 if is_dynamic is None else is_dynamic
+    plan = msgspec.structs.replace(plan, script=engines.build_script(plan, is_dynamic=varies, model=model))
     document.write(folder / "plan.json", plan)
     with may_fail(f"write {folder / 'build.sh'}"):
         atomic.write(folder / "build.sh", plan.script.encode())
     return plan
+
+
+def _within(plan: EnginePlan, ranks: Sequence[RankMemory], file: Path) -> EnginePlan:
+    """Limit the workspace to what is left of the card, and scale what a step needs, beside weights, to each profile."""
+    known = [(one.total_bytes, one.others_bytes) for one in ranks]
+    left = [total - others for total, others in known if total and not isinstance(others, Unknown)]
+    peaks = [one.peak for one in ranks if one.trains is False and not isinstance(one.peak, Unknown)]
+    step = max((one.of("inputs") + one.of("activations") + one.of("temporary") for one in peaks), default=None)
+    largest = max(engines.num_elements(call.shapes) for call in plan.histogram.calls)
+    sized = [
+        msgspec.structs.replace(one, context_bytes=step and step * engines.num_elements(one.max) // largest)
+        for one in plan.profiles
+    ]
+    workspace = min(left) if left else Unknown(f"{file} does not say what others hold")
+    return msgspec.structs.replace(plan, profiles=sized, workspace_bytes=workspace)
+
+
+def _as_exact(plan: EnginePlan, measured: Precision, file: Path) -> EnginePlan:
+    """Allow an engine's outputs what errors of TF32 may be to count as no worse."""
+    results = [arm.results for arm in measured.arms if arm.results and arm.results.reference and arm.name == "tf32"]
+    noise = max([one.difference for one in results] + [one.baseline_error or 0.0 for one in results], default=0.0)
+    if not 0 < noise * NO_WORSE < 1:
+        note = f"{file} does not say what TF32 does to outputs: the error that is allowed is the usual one."
+        return msgspec.structs.replace(plan, notes=[*plan.notes, note])
+    source = f"{NO_WORSE:g} times what TF32 did to the command, by {file}"
+    return msgspec.structs.replace(plan, most_error=noise * NO_WORSE, error_from=source)

@@ -58,7 +58,7 @@ def plan_profiles(histogram: ShapeHistogram, asked: int | None = None) -> Engine
         found.append(Profile(sum(call.num for call in mine), least, usual.shapes, _corner(np.max, mine)))
     return EnginePlan(
         histogram=msgspec.structs.replace(histogram, calls=calls),
-        profiles=sorted(found, key=lambda one: sum(map(np.prod, one.max.values()))),
+        profiles=sorted(found, key=lambda one: num_elements(one.max)),
         why=why,
         wasted=shares[num - 1],
         wasted_by_one=shares[0],
@@ -86,6 +86,10 @@ def _usable(calls: Sequence[Calls]) -> tuple[list[Calls], list[str]]:
     left = counts.total() - sum(call.num for call in usual)
     note = f"{left} of {counts.total()} calls had other inputs, or empty ones: keep them from the engine."
     return usual, [note] * bool(left)
+
+
+def num_elements(shapes: Shapes) -> int:
+    return sum(map(math.prod, shapes.values()))
 
 
 def _areas(points: Floats, ends: Sequence[int]) -> Floats:

@@ -17,12 +17,9 @@ from dynotune.schema.engine_plan import EnginePlan, Shapes
 from dynotune.schema.facts import Unknown
 from dynotune.text import words
 
-MOST_ERROR = 0.02
-"""Of an output, by its root mean square: what products in TF32, which TensorRT uses for float32, may change."""
 
-
-def build_script(plan: EnginePlan, *, is_dynamic: bool) -> str:
-    """The script, for bash. `is_dynamic`: sizes of the model's inputs vary; one of fixed sizes takes no shapes."""
+def build_script(plan: EnginePlan, *, is_dynamic: bool, model: str = "model.onnx") -> str:
+    """Return the script, for bash. `is_dynamic`: the model's sizes vary; one of fixed sizes takes no shapes."""
 
     def inputs(name: str) -> str:
         rows = [{f"{at}_shape": tuple(getattr(one, at)[name]) for at in ("min", "opt", "max")} for one in plan.profiles]
@@ -34,13 +31,12 @@ def build_script(plan: EnginePlan, *, is_dynamic: bool) -> str:
     template = made.from_string(files("dynotune.engines").joinpath("build.sh.jinja").read_text(encoding="utf-8"))
     return template.render(
         plan=plan,
-        model="model.onnx",
+        model=words.command([model]),
         num_calls=sum(call.num for call in plan.histogram.calls),
         inputs=inputs,
         dynamic=is_dynamic,
         workspace_mib=0 if isinstance(plan.workspace_bytes, Unknown) else plan.workspace_bytes >> 20,
-        percent=round(100 * MOST_ERROR),
-        decibels=round(-20 * math.log10(MOST_ERROR)),
+        decibels=round(-20 * math.log10(plan.most_error)),
     )
 
 

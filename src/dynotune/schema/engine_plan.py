@@ -28,10 +28,13 @@ class ShapeHistogram(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Profile(msgspec.Struct, frozen=True):
+    """`context_bytes`: of one context, in proportion to its inputs, as torch needs it; None where nobody measured."""
+
     num_calls: int
     min: Shapes
     opt: Shapes
     max: Shapes
+    context_bytes: int | None = None
 
 
 class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +43,7 @@ class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         wasted: share of their largest inputs that calls leave unused; `wasted_by_one`: with one profile for all.
         workspace_bytes: limit for scratch memory of kernels: what others leave of the card.
+        most_error: of an engine's outputs, by their root mean square; `error_from`: who says so.
     """
 
     schema: str = "dynotune.engine-plan/1"
@@ -49,5 +53,7 @@ class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):
     wasted: float
     wasted_by_one: float
     workspace_bytes: int | Unknown = Unknown("dynotune memory was not run")
+    most_error: float = 0.02
+    error_from: str = "what products in TF32 may change"
     script: str = ""
     notes: list[str] = []

@@ -6,6 +6,7 @@
 `measure.comparison`.
 """
 
+from dynotune.measure.checks.noise import NO_WORSE, judge
 from dynotune.measure.checks.tolerance import guarded, rounding
 
-__all__ = ["boundary", "guard", "guarded", "rounding"]
+__all__ = ["NO_WORSE", "boundary", "guard", "guarded", "judge", "rounding"]

@@ -5,21 +5,16 @@ from __future__ import annotations
 from itertools import combinations
 from math import prod
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dynotune.engines import plan_profiles
 from dynotune.engines.profiles import MOST_DIFFERENT, MOST_PROFILES, SUFFICES
-from dynotune.schema.engine_plan import Calls, ShapeHistogram
+from dynotune.schema.engine_plan import Calls
 from dynotune.schema.errors import RecordError
 
-
-def histogram(*shapes, num=None):
-    """Of calls with one input, or with a dict of them."""
-    named = [shape if isinstance(shape, dict) else {"x": list(shape)} for shape in shapes]
-    return ShapeHistogram(calls=[Calls(num[at] if num else 1, one) for at, one in enumerate(named)])
+from .shape_histograms import TEN, histogram
 
 
 def area(shapes):
@@ -40,70 +35,6 @@ def wasted(plan):
         call.num * (min(area(one.max) for one in plan.profiles if holds(one, call.shapes)) - area(call.shapes))
         for call in plan.histogram.calls
     )
-
-
-# Ten histograms
-
-
-def _lengths(seed, median, spread, most, num=2000):
-    drawn = np.random.default_rng(seed).lognormal(np.log(median), spread, num)
-    return np.clip(drawn, 4, most).astype(int)
-
-
-def _video_with_a_last_batch():
-    return histogram((32, 3, 360, 640), (5, 3, 360, 640), num=[30, 90])
-
-
-def _video_of_live_streams():
-    """So many streams have a frame at a time."""
-    waiting = np.random.default_rng(1).binomial(16, 0.25, 1000) + 1
-    return histogram(*((int(batch), 3, 640, 640) for batch in waiting))
-
-
-def _clips_of_all_lengths():
-    return histogram(*((1, 3, int(frames), 112, 112) for frames in _lengths(2, 24, 0.7, 256)))
-
-
-def _cameras_of_three_kinds():
-    return histogram((1, 3, 480, 640), (1, 3, 720, 1280), (1, 3, 1080, 1920), num=[500, 300, 100])
-
-
-def _cameras_upright_and_lying():
-    sizes = [(480, 640), (640, 480), (720, 1280), (1280, 720), (1080, 1920), (1920, 1080)]
-    return histogram(*((1, 3, *size) for size in sizes), num=[50, 400, 30, 200, 20, 10])
-
-
-def _cameras_and_crops_of_all_sizes():
-    drawn = np.random.default_rng(3)
-    crops = [(int(n), 3, 64, 64) for n in drawn.integers(1, 33, 400)]
-    return histogram(*crops, *((1, 3, 1080, 1920) for _ in range(100)))
-
-
-def _text_one_at_a_time():
-    return histogram(*({"ids": [1, int(n)], "mask": [1, int(n)]} for n in _lengths(4, 40, 0.8, 512)))
-
-
-def _text_in_batches():
-    drawn = np.random.default_rng(5)
-    pairs = zip(drawn.integers(1, 17, 2000), _lengths(6, 64, 0.7, 512) // 8 * 8 + 8, strict=True)
-    return histogram(*({"ids": [int(b), int(n)], "mask": [int(b), int(n)]} for b, n in pairs))
-
-
-def _text_of_questions_and_documents():
-    return histogram(*((8, int(n)) for n in [*_lengths(7, 16, 0.3, 64), *_lengths(8, 900, 0.2, 2048, 200)]))
-
-
-def _text_translated():
-    """The decoder's input grows by one, up to what the encoder's was."""
-    calls = [{"source": [1, int(n)], "target": [1, at]} for n in _lengths(9, 20, 0.5, 64, 100) for at in range(1, n)]
-    return histogram(*calls)
-
-
-TEN = [
-    *(_video_with_a_last_batch, _video_of_live_streams, _clips_of_all_lengths),
-    *(_cameras_of_three_kinds, _cameras_upright_and_lying, _cameras_and_crops_of_all_sizes),
-    *(_text_one_at_a_time, _text_in_batches, _text_of_questions_and_documents, _text_translated),
-]
 
 
 @pytest.mark.parametrize("made", TEN)

@@ -64,7 +64,9 @@ def test_a_model_of_fixed_sizes_is_built_without_shapes(plan, tmp_path):
     assert "--minShapes" not in out
 
 
-@pytest.mark.parametrize("words", [[], ["shapes.json", "--", "python"], ["shapes.json", "--shapes", "x:1x8"]])
+@pytest.mark.parametrize(
+    "words", [[], ["shapes.json", "--", "python"], ["shapes.json", "--shapes", "x:1x8"], ["shapes.json", "--onnx"]]
+)
 def test_shapes_come_from_one_place(plan, words):
     code, out, err = plan(*words)
     assert (code, out) == (2, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
 import pytest
 
 from dynotune import knobs
@@ -51,12 +52,13 @@ def run(tmp_path):
 
 
 def test_shapes_of_the_largest_module_are_counted_from_the_first_call_to_the_last(run):
-    found, folder = live_shapes(run(), Watcher(), 60.0)
+    found, folder, reason = live_shapes(run(), Watcher(), 60.0)
     assert (found.module, found.num_parameters) == ("__main__.Net", 50 * 8 + 8 * 2 + 2)
     assert found.dtypes == {"ids": "int64"}
     counts = {tuple(call.shapes["ids"]): call.num for call in found.calls}
     assert counts == {(2, 16): 30, **{(2, 100 + at): 1 for at in range(0, 40, 4)}}
     assert document.read(folder / "shapes.json", ShapeHistogram) == found
+    assert reason == "no batch was kept"  # nobody asked for a model
 
 
 def test_the_plan_and_the_script_lie_in_the_folder_and_hold_what_was_seen(tmp_path):
@@ -66,6 +68,33 @@ def test_the_plan_and_the_script_lie_in_the_folder_and_hold_what_was_seen(tmp_pa
     assert document.read(tmp_path / "plan.json", EnginePlan) == found
     assert (tmp_path / "build.sh").read_text() == found.script
     assert "--maxShapes=x:1x800" in found.script
+
+
+@pytest.mark.long
+def test_the_exported_model_runs_in_onnx_runtime_with_the_shapes_of_the_plan_and_is_compared_on_the_commands_batches(
+    run,
+):
+    onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    seen, folder, reason = live_shapes(run(), Watcher(), 60.0, onnx=True)
+    assert reason == ""
+    plan = plan_engine(seen, folder, model=str(folder / "model.onnx"), onnx=reason)
+    assert (plan.onnx.verdict, plan.onnx.provider) == ("no worse", "CPUExecutionProvider")
+    onnx.checker.check_model(str(folder / "model.onnx"))
+    session = runtime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
+    for profile in plan.profiles:
+        for shapes in (profile.min, profile.opt, profile.max):
+            session.run(None, {name: np.zeros(sizes, plan.histogram.dtypes[name]) for name, sizes in shapes.items()})
+    assert "against the module: no worse" in plan.script
+    assert plan.script.count("--loadRefOutputs") >= len(plan.onnx.batches) > 1
+
+
+def test_a_model_that_could_not_be_exported_is_said_and_the_plan_is_made(tmp_path):
+    seen = ShapeHistogram(calls=[Calls(1, {"x": [1, 8]})])
+    found = plan_engine(seen, tmp_path, onnx="DispatchError: no function (infer.py(3): forward)")
+    assert found.onnx == Unknown("DispatchError: no function (infer.py(3): forward)")
+    assert "# Not compared with the module in ONNX Runtime: DispatchError" in found.script
+    assert "loadRefOutputs" not in found.script
 
 
 def account(folder, *ranks):

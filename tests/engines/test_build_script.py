@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from dynotune.engines import build_script, plan_profiles
-from dynotune.schema.engine_plan import Calls, ShapeHistogram
+from dynotune.schema.engine_plan import Batch, Calls, OnnxCheck, ShapeHistogram
 
 from .models import save_linear
 
@@ -185,6 +185,26 @@ def test_the_error_that_is_allowed_and_the_memory_of_a_context_stand_beside_what
     assert "A context takes about 5 MiB" in script
     assert "--snr-threshold 60" in script
     assert "context takes" not in build_script(plan, is_dynamic=True)
+
+
+def test_batches_of_the_command_are_compared_at_each_profile_that_holds_them(tmp_path):
+    batches = [
+        Batch({"ids": [4, n], "mask": [4, n]}, {"ids": f"{n} $(touch broken).bin", "mask": "m.bin"}, {"y": "y.bin"})
+        for n in (8, 100)
+    ]
+    plan = msgspec.structs.replace(TWO, onnx=OnnxCheck("CPU", "no worse", 8, 1e-7, 1e-7, batches))
+    started, done = run(build_script(plan, is_dynamic=True), tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    compared = [words for words in started if any("--loadRefOutputs" in word for word in words)]
+    values = [dict(word.split("=", 1) for word in words[1:]) for words in compared]
+    assert [(one["--useProfile"], one["--shapes"]) for one in values] == [
+        *(("0", "ids:4x8,mask:4x8"), ("1", "ids:4x8,mask:4x8"), ("1", "ids:4x100,mask:4x100")),
+    ]
+    assert values[0]["--loadInputs"] == "ids:8 $(touch broken).bin,mask:m.bin"
+    assert values[0]["--loadRefOutputs"] == "y:y.bin"
+    assert float(values[0]["--accuracyThreshold"]) == pytest.approx(TWO.most_error**2 / 2)
+    assert all(set(one) <= TRTEXEC for one in values)
+    assert not (tmp_path / "broken").exists()
 
 
 class Input:

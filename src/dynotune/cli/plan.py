@@ -45,6 +45,9 @@ def tensorrt(
     precision: Annotated[
         Path | None, typer.Option(metavar="FILE", help="precision.json of dynotune precision: what an engine may err.")
     ] = None,
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="Export the command's largest module to model.onnx in the run folder.")
+    ] = False,
     budget: Budget = None,
     json: Json = None,
     *,
@@ -52,21 +55,22 @@ def tensorrt(
 ) -> None:
     check_json(json)
     is_model = source is not None and source.suffix == ".onnx"
-    if (source is None) is not bool(run.command) or (shapes and not is_model):
+    if (source is None) is not bool(run.command) or (shapes and not is_model) or (onnx and source):
         raise UsageError(
-            "It takes shapes from one place, a command or a file; --shapes is for a model.",
+            "It takes shapes from one place, a command or a file; --shapes is for a model, --onnx for a command.",
             hint="For example: dynotune plan tensorrt -- python infer.py",
         )
     from dynotune import diagnose, engines, launch
     from dynotune.report import Progress, console
     from dynotune.schema import document
     from dynotune.schema.engine_plan import ShapeHistogram
+    from dynotune.schema.facts import Unknown
 
-    is_dynamic = None
+    is_dynamic = reason = None
     if source is None:
         options.check_run(context, run, [])
         with Progress(console(stderr=True)) as progress:
-            histogram, folder = diagnose.live_shapes(run, progress, budget or COUNTED_S)
+            histogram, folder, reason = diagnose.live_shapes(run, progress, budget or COUNTED_S, onnx=onnx)
     elif is_model:
         (histogram, is_dynamic), folder = engines.shapes_for(source, shapes or []), launch.new_run_folder(run.base)
     else:
@@ -78,11 +82,13 @@ def tensorrt(
         num_profiles=profiles,
         memory=memory,
         precision=precision,
-        model=str(source) if is_model else "model.onnx",
+        model=str(source if is_model else folder / "model.onnx" if onnx else "model.onnx"),
         is_dynamic=is_dynamic,
+        onnx=reason if onnx else None,
     )
     if json != "-":
         answers.write_bytes(found.script.encode())
     if json is not None:
         answers.write_json(found, json)
-    answers.say(f"{found.why} Recorded: {folder}")
+    check = found.onnx.reason if isinstance(found.onnx, Unknown) else f"ONNX Runtime's results are {found.onnx.verdict}"
+    answers.say(f"{found.why} {f'Model: {check}. ' * onnx}Recorded: {folder}")

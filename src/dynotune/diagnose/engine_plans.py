@@ -9,7 +9,7 @@ import msgspec
 
 from dynotune import engines
 from dynotune.launch import new_run_folder
-from dynotune.measure.checks import NO_WORSE
+from dynotune.measure.checks import NO_WORSE, check_onnx
 from dynotune.measure.live import Watcher, facts_of, machine_lock, refuse_rejected, run_settings
 from dynotune.schema import atomic, document
 from dynotune.schema.engine_plan import EnginePlan, ShapeHistogram
@@ -24,10 +24,14 @@ from dynotune.schema.task import RecordShapes
 NUM_CALLS, LIMIT_S = 10_000, 900.0
 
 
-def live_shapes(run: RunSpec, watcher: Watcher, most_s: float) -> tuple[ShapeHistogram, Path]:
+def live_shapes(
+    run: RunSpec, watcher: Watcher, most_s: float, *, onnx: bool = False
+) -> tuple[ShapeHistogram, Path, str]:
     """Run the command, and count the shapes that its largest module gets within `most_s` of the first call.
 
-    Returns: the shapes, and the run's folder, where they are kept as `shapes.json`.
+    `onnx`: then export that module to `model.onnx` in the folder.
+
+    Returns: the shapes, the run's folder, where they are kept as `shapes.json`, and why there is no model, or "".
 
     Raises CommandFailed, CannotRunHere: as `run_settings`, or no module is called with tensors.
     """
@@ -44,7 +48,7 @@ def live_shapes(run: RunSpec, watcher: Watcher, most_s: float) -> tuple[ShapeHis
             facts=facts_of(run),
             limit_s=run.timeout_s or LIMIT_S,
             enough=lambda records: bool(records) and all(record.last("shapes") for record in records),
-            results=RecordShapes(num_calls=NUM_CALLS, most_s=most_s),
+            results=RecordShapes(num_calls=NUM_CALLS, most_s=most_s, onnx=onnx),
         )
     refuse_rejected(outcome, "in the run whose shapes are counted")
     with from_elsewhere(folder):
@@ -56,7 +60,8 @@ def live_shapes(run: RunSpec, watcher: Watcher, most_s: float) -> tuple[ShapeHis
     ranks = [one for one in seen if (one.module, one.num_parameters) == (largest.module, largest.num_parameters)]
     found = msgspec.structs.replace(largest, calls=[call for one in ranks for call in one.calls])
     document.write(folder / "shapes.json", found)
-    return found, folder
+    exports: list[dict[str, object]] = [(record.last("shapes") or {}).get("onnx") or {} for record in outcome.records]
+    return found, folder, next((str(told.get("error", "")) for told in exports if told), "no batch was kept")
 
 
 def plan_engine(
@@ -68,6 +73,7 @@ def plan_engine(
     precision: Path | None = None,
     model: str = "model.onnx",
     is_dynamic: bool | None = None,
+    onnx: str | None = None,
 ) -> EnginePlan:
     """Make the plan, and write it into `folder` as `plan.json` and `build.sh`.
 
@@ -75,6 +81,7 @@ def plan_engine(
         memory: `memory.json`, which says what others leave of the card, and what a step of the command needs.
         precision: `precision.json`, which says how far TF32 is from float64 in the command.
         is_dynamic: whether sizes of the model vary; None for what the shapes say.
+        onnx: why `model.onnx` is not in the folder, "" where it is, None where nobody asked for it.
 
     Raises RecordError: nothing can be planned with the shapes.
     """
@@ -83,6 +90,9 @@ def plan_engine(
         plan = _within(plan, document.read(memory, MemoryAccount).ranks, memory)
     if precision is not None:
         plan = _as_exact(plan, document.read(precision, Precision), precision)
+    if onnx is not None:
+        check = check_onnx(folder / "model.onnx", sorted(folder.glob("onnx-*.npz"))) if not onnx else Unknown(onnx)
+        plan = msgspec.structs.replace(plan, onnx=check)
     varies = len(plan.histogram.calls) > 1 if is_dynamic is None else is_dynamic
     plan = msgspec.structs.replace(plan, script=engines.build_script(plan, is_dynamic=varies, model=model))
     document.write(folder / "plan.json", plan)

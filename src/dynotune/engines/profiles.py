@@ -92,6 +92,15 @@ def num_elements(shapes: Shapes) -> int:
     return sum(map(math.prod, shapes.values()))
 
 
+def holds(shapes: Shapes, profile: Profile) -> bool:
+    """Tell whether the profile takes inputs of these shapes."""
+    low, high = profile.min, profile.max
+    return all(
+        all(a <= size <= b for a, size, b in zip(low[name], sizes, high[name], strict=True))
+        for name, sizes in shapes.items()
+    )
+
+
 def _areas(points: Floats, ends: Sequence[int]) -> Floats:
     """Elements of all inputs at each point. `ends`: of the inputs' dimensions among the columns."""
     parts = zip([0, *ends], ends, strict=False)

@@ -13,6 +13,7 @@ from importlib.resources import files
 
 import jinja2
 
+from dynotune.engines.profiles import holds
 from dynotune.schema.engine_plan import EnginePlan, Shapes
 from dynotune.schema.facts import Unknown
 from dynotune.text import words
@@ -27,7 +28,7 @@ def build_script(plan: EnginePlan, *, is_dynamic: bool, model: str = "model.onnx
         return shape + f", dtype=torch.{plan.histogram.dtypes.get(name)}" * (name in plan.histogram.dtypes)
 
     made = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, finalize=_on_one_line)
-    made.filters |= {"repr": repr, "trtexec": _trtexec, "polygraphy": _polygraphy}
+    made.filters |= {"repr": repr, "trtexec": _trtexec, "polygraphy": _polygraphy, "files": _files, "fit": holds}
     template = made.from_string(files("dynotune.engines").joinpath("build.sh.jinja").read_text(encoding="utf-8"))
     return template.render(
         plan=plan,
@@ -53,3 +54,7 @@ def _trtexec(shapes: Shapes) -> str:
 
 def _polygraphy(shapes: Shapes) -> str:
     return words.command([f"{name}:[{','.join(map(str, sizes))}]" for name, sizes in shapes.items()])
+
+
+def _files(of: dict[str, str]) -> str:
+    return words.command([",".join(f"{name}:{file}" for name, file in of.items())])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -37,6 +37,25 @@ class Profile(msgspec.Struct, frozen=True):
     context_bytes: int | None = None
 
 
+class Batch(msgspec.Struct, frozen=True):
+    """One of the command's: files of its inputs and of the module's outputs in float64, by name."""
+
+    shapes: Shapes
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+
+
+class OnnxCheck(msgspec.Struct, frozen=True, tag="onnx-check"):
+    """How an exported model compares with the module, in ONNX Runtime; errors are those against it in float64."""
+
+    provider: str
+    verdict: Literal["no worse", "worse", "undecided"]
+    num_values: int
+    error: float
+    own_error: float
+    batches: list[Batch]
+
+
 class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):
     """`plan.json`. `profiles`: the smallest first; `why`: so many.
 
@@ -53,6 +72,7 @@ class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):
     wasted: float
     wasted_by_one: float
     workspace_bytes: int | Unknown = Unknown("dynotune memory was not run")
+    onnx: OnnxCheck | Unknown = Unknown("no module was exported: --onnx")
     most_error: float = 0.02
     error_from: str = "what products in TF32 may change"
     script: str = ""

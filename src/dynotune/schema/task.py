@@ -111,10 +111,14 @@ class RecordHistory(_At, frozen=True, kw_only=True, tag="record-history"):
 
 
 class RecordShapes(_At, frozen=True, kw_only=True, tag="record-shapes"):
-    """Count the shapes that outermost modules get, for `num_calls` calls or `most_s` from the first one on."""
+    """Count the shapes that outermost modules get, for `num_calls` calls or `most_s` from the first one on.
+
+    `onnx`: then export the largest one to `model.onnx` in the run folder.
+    """
 
     num_calls: int
     most_s: float
+    onnx: bool = False
 
 
 Task = (

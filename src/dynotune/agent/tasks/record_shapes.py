@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import inspect
 from time import perf_counter
 
@@ -9,6 +10,7 @@ from ..core.annotations import Any
 from ..core.covers import call_directly
 from ..core.errors import guarded
 from ..core.tensors import can_look, class_name, described
+from .onnx_export import OnnxExport
 from .task import NEVER, Task
 
 MOST_DIFFERENT = 2048
@@ -21,6 +23,8 @@ class RecordShapes(Task):
 
     event = "shapes"
     _until_s = 0.0
+    _export: Any = None
+    _has_ended = False
 
     def reached(self, num_steps: int) -> int:
         return NEVER
@@ -31,7 +35,7 @@ class RecordShapes(Task):
         self._found: dict[tuple[str, int], dict[Any, int]] = {}
 
         def around(call: Any, module: Any, args: Any, kwargs: Any) -> Any:
-            if not self.done and can_look(self.program.torch):
+            if not (self.done or self._has_ended) and can_look(self.program.torch):
                 guarded(self.program.log, "shapes", self._count, module, args, kwargs)
             return make(call, module, args, kwargs)
 
@@ -54,15 +58,23 @@ class RecordShapes(Task):
         size = sum(int(parameter.numel()) for parameter in module.parameters())
         counts = self._found.setdefault((class_name(inner), size), {})
         counts[tuple(found)] = counts.get(tuple(found), 0) + 1
+        if self.order.get("onnx") and not self.program.ranks().get("rank"):
+            if self._export is None:
+                self._export = OnnxExport(self.program.torch, self.program.folder)
+                # Before torch takes its operators back at exit.
+                atexit.register(guarded, self.program.log, "shapes", self.at_exit)
+            self._export.keep(size, inner, bound)
         self._until_s = self._until_s or perf_counter() + self.order["most_s"]
         num_calls = sum(sum(of_one.values()) for of_one in self._found.values())
         if num_calls >= self.order["num_calls"] or perf_counter() > self._until_s or len(counts) >= MOST_DIFFERENT:
             self.at_exit()
 
     def at_exit(self) -> None:
-        modules = []
+        if self._has_ended:
+            return  # it was exporting
+        self._has_ended, modules = True, []
         for (name, size), counts in self._found.items():
             dtypes = {one: dtype for call in counts for one, _, dtype in call}
             calls = [{"num": num, "shapes": {one: sizes for one, sizes, _ in call}} for call, num in counts.items()]
             modules.append({"module": name, "num_parameters": size, "dtypes": dtypes, "calls": calls})
-        self.complete(modules=modules)
+        self.complete(modules=modules, onnx=self._export.made() if self._export else None)

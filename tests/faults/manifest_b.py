@@ -140,6 +140,7 @@ FAULTS: tuple[Fault, ...] = (
         notes="costs memory, hardly time, where the GPU is the bound",
     ),
     Fault("model-train-mode-eval", "train_mode_eval.py", ("cpu", "cuda"), (1,), kind="inference"),
+    Fault("trt-removed-api", "trt_removed_api.py", ("cpu",), (1,), kind="inference"),
     # Many processes, gradients
     Fault(
         "dataparallel-used",

@@ -4,6 +4,7 @@
 trace to the plain step, `upper_bounds` runs loader and computation alone, `forecast` says what another loader would
 reach. `observed` does so for `dynotune diagnose`.
 `live_memory` accounts for device memory, and says what fits.
+`live_shapes` counts the shapes that a model gets, and `plan_engine` plans a TensorRT engine for them.
 `conclude` asks the rules of `doctor` and names the bottleneck.
 
 `doctor` decides what a finding is, `measure.live` how a live run works, `trace` what a trace says.
@@ -15,6 +16,7 @@ from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
     from dynotune.diagnose.conclusions import conclude
+    from dynotune.diagnose.engine_plans import live_shapes, plan_engine
     from dynotune.diagnose.forecast import forecast_loader
     from dynotune.diagnose.live_diagnosis import LiveDiagnosis, gather, observed, replayed
     from dynotune.diagnose.memory_runs import live_memory
@@ -25,7 +27,9 @@ __all__ = [
     "forecast_loader",
     "gather",
     "live_memory",
+    "live_shapes",
     "observed",
+    "plan_engine",
     "replayed",
 ]
 
@@ -34,6 +38,7 @@ _HOMES = {
     "conclusions": "conclude",
     "forecast": "forecast_loader",
     "memory_runs": "live_memory",
+    "engine_plans": "live_shapes plan_engine",
 }
 
 __getattr__ = lazy_face(__name__, _HOMES)

@@ -6,8 +6,10 @@ how long it waits for batches, and the trace says what the device did meanwhile.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 
 import msgspec
 
@@ -127,29 +129,7 @@ NOTED_SLOWER = 0.2
 
 IMBALANCE = "rank-imbalance"
 
-PART_OF = {
-    "loader-bound": "loader",
-    "h2d-blocking": "sync",
-    "sync-per-step": "sync",
-    "pinned-alloc-slow": "host",
-    "pin-in-hot-loop": "host",
-    "empty-cache-in-loop": "host",
-    "alloc-retries": "host",
-    "many-small-copies": "host",
-    "create-on-cpu-then-move": "host",
-    "optimizer-forloop": "host",
-    "launch-bound": "host",
-    "host-bound": "host",
-    "launch-latency": "queued",
-    "queue-stalled": "queued",
-    "pin-memory-off": "copy",
-    "h2d-not-overlapped": "copy",
-    "d2h-not-overlapped": "copy",
-    "device-copies": "copy",
-    "ddp-bucket-cap": "communication",
-    "communication-exposed": "communication",
-    IMBALANCE: "communication",
-}
+PART_OF: dict[str, str] = tomllib.loads(files(__package__).joinpath("attribute.toml").read_text("utf-8"))["part_of"]
 """The part of a step that each cause of a trace lies in; those that are not named lie in what the device computes."""
 
 AS_RECORDED = (IMBALANCE, "optimizer-forloop")

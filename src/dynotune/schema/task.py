@@ -110,7 +110,20 @@ class RecordHistory(_At, frozen=True, kw_only=True, tag="record-history"):
     """Record what the caching allocator does from the device's first use to the step; only as a task of the plan."""
 
 
-Task = TimeWindow | RecordTrace | IsolateLoader | SwitchArms | CheckResults | RecordMemory | RecordHistory
+class RecordShapes(_At, frozen=True, kw_only=True, tag="record-shapes"):
+    """Count the shapes that outermost modules get, for `num_calls` calls or `most_s` from the first one on.
+
+    `onnx`: then export the largest one to `model.onnx` in the run folder.
+    """
+
+    num_calls: int
+    most_s: float
+    onnx: bool = False
+
+
+Task = (
+    TimeWindow | RecordTrace | IsolateLoader | SwitchArms | CheckResults | RecordMemory | RecordHistory | RecordShapes
+)
 
 
 class TaskFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import gc
+import linecache
+import os
 import sys
 
 from ..core.annotations import Any, Callable
+from ..core.source_location import WHOSE_USER, whose
 
 _NO_TORCH = "the program did not import torch"
 _NO_CUDA = "the process does not use CUDA"
 _NOT_COMPILED = "torch.compile was not used"
+_MOST_NAMES = 2000
 
 
 class NotKnown(Exception):
@@ -34,7 +39,30 @@ def facts(torch: Any) -> dict[str, Any]:
     opencv = sys.modules.get("cv2")
     if opencv is not None and hasattr(opencv, "getNumThreads"):
         found["cv2_num_threads"] = int(opencv.getNumThreads())
+    if "tensorrt" in sys.modules:
+        found["tensorrt_names"] = _names_beside("tensorrt")
     return found
+
+
+def _names_beside(package: str) -> list[str]:
+    """`infer.py:12 config.max_workspace_size`: attributes, keywords and imports of the user's modules that mention it.
+
+    Each stands once, with the first line that has it.
+    """
+    found: dict[str, str] = {}
+    for module in list(sys.modules.values()):
+        file = str(getattr(module, "__file__", ""))
+        text = "".join(linecache.getlines(file)) if file.endswith(".py") else ""
+        if package not in text or whose(compile("", file, "exec"), vars(module)) != WHOSE_USER:
+            continue
+        nodes = [one for one in ast.walk(ast.parse(text)) if isinstance(one, (ast.Attribute, ast.keyword, ast.alias))]
+        for line, node in sorted(((getattr(one, "lineno", 0), one) for one in nodes), key=lambda pair: pair[0]):
+            owner: Any = getattr(node, "value", None) if isinstance(node, ast.Attribute) else None
+            names: Any = [getattr(owner, "attr", getattr(owner, "id", ""))]
+            names += [getattr(node, part, None) for part in ("attr", "arg", "name")]
+            if len(found) < _MOST_NAMES:
+                found.setdefault(".".join(filter(None, names)), "%s:%d" % (os.path.basename(file), line))
+    return [place + " " + name for name, place in found.items()]
 
 
 def unknown(reason: str) -> dict[str, str]:

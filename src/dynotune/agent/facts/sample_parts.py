@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import builtins
 import linecache
+import os
 import re
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, ModuleType
 
@@ -24,60 +25,12 @@ READ, DECODE, TRANSFORM, COLLATE, MOVE, PIN, WAIT, OWN = (
     "read", "decode", "transform", "collate", "move", "pin", "wait", "own"
 )  # fmt: skip
 QUEUE = "queue"
-# The part, what does it, and a pattern of `module:function`, or of `:text` for a call on an object. The first counts.
-_TABLE = r"""
-collate  -              torch\.utils\.data\._utils\.collate:
-pin      -              torch\.utils\.data\._utils\.pin_memory:|:.*\.pin_memory$
-move     queue          multiprocessing\.(queues|connection):
-move     shared_memory  torch\.multiprocessing\.|multiprocessing\.(shared_memory|resource)
-move     pickling       multiprocessing\.reduction:
-move     shared_memory  torch\.storage:.*shar|torch\.storage:_new_using_f
-wait     lock           (_?threading|_thread|queue|filelock)[.:]|multiprocessing\.(synchronize|pool|managers):
-wait     lock           subprocess:|concurrent\.futures\..*:(result|wait)|fcntl:(flock|lockf)
-wait     lock           :.*(\.acquire|([Tt]hread|[Pp]rocess|[Ww]orker)s?(\[.*\])?\.join|[Ll]ock|mutex|semaphore)$
-wait     sleep          time:sleep$
-wait     event_loop     selectors:|select:|asyncio\.
-decode   tokenizing     transformers\.(models\..*)?(tokenization|convert_slow)|(nltk|spacy|torchtext)[.:]
-decode   tokenizing     (tokenizers|sentencepiece|tiktoken)[.:]|:.*[Tt]ok(enizer|enize|s)?(\.encode\w*|\.tokenize)?$
-decode   text           pandas\.io\.(parsers|json|html|xml|excel|formats)|:.*(reader|pattern|regex)(\.\w+)?$
-decode   text           _?(json|csv|xml|yaml|html|ast|tomllib|simplejson|orjson|ujson|configparser)[.:]
-decode   text           (re|_?sre|tokenize|bs4|lxml)[.:]
-read     HDF5_opened    h5py\._hl\.files:|h5py:File
-read     HDF5           (h5py|_?h5|tables|netCDF4)[.:]
-read     LMDB_opened    lmdb:(open|Environment)
-read     LMDB           lmdb[.:]|:.*(txn|transaction|cursor)\w*(\(.*\))?\.(get|getmulti|begin|cursor|item|value)$
-read     LMDB           :.*(env|db|lmdb)\w*\.begin$
-read     tar            tarfile:|webdataset\.(tariterators|gopen|cache|shardlists)
-read     zip            zipfile(\._path)?[.:]
-decode   decompressing  (gzip|bz2|lzma|zlib|_compression|compression|zstandard|blosc2?|lz4|snappy)[.:]
-read     parquet        pyarrow\.(_?parquet|_?dataset)|fastparquet|pandas\.io\.parquet
-read     table          (pandas|polars|xarray|zarr)[.:]|:.*\.(i?loc|iat|at|iterrows|itertuples)$
-read     Arrow          (pyarrow|datasets)[.:]|:.*\.(as_py|to_pylist|to_pydict)$
-read     database       (_?sqlite3|sqlalchemy|psycopg2?|duckdb)[.:]|:.*\.(execute|executemany|fetch(one|all|many))$
-read     numpy_file     numpy\.lib\..*(npyio|format)|numpy[\w.]*:(load|loadtxt|genfromtxt|fromfile|memmap|__new__)$
-read     tensor_file    torch\.serialization:|safetensors[.:]
-read     pickle         _?pickle:(load|loads|Unpickler)|:.*npickler.*\.load$
-read     network        (_?socket|_?ssl|http|urllib3?|requests|aiohttp|httpx|httpcore|botocore|boto3|s3transfer)[.:]
-read     network        google\.|:.*\.recv(_into)?$
-transform  resize       PIL\.Image:(resize|thumbnail|reduce|transform)$|cv2[\w.]*:(resize|pyrDown|warp\w+|remap)$
-transform  resize       torchvision\..*:_?(resize|resized_crop|_upsample)|torch\.nn\.functional:interpolate
-transform  resize       skimage\.transform|scipy\.ndimage.*:zoom|:.*\.(resize|thumbnail)$
-decode   PIL            PIL\.(ImageFile|\w+ImagePlugin|\w+ImageFile|TiffTags)
-decode   PIL            PIL\.Image:(open|preinit|init|frombytes|frombuffer|_getdecoder|load|convert|tobytes|getdata)$
-decode   PIL            PIL\.Image:(_open_core|__array_interface__|fromarray|copy|_new|new|load_prepare|__init__)$
-decode   OpenCV         cv2[\w.]*:(imread|imdecode|imreadmulti|cvtColor)
-decode   -              (torchvision\.io|simplejpeg|turbojpeg|imageio|skimage\.io|torchcodec|kornia_rs|imagecodecs)[.:]
-decode   -              (tifffile|rawpy|pydicom|nibabel|decord|av|_?soundfile|audioread)[.:]
-decode   -              torchaudio[\w.]*:_?load|librosa\.core\.audio:load
-transform  -            PIL\.|(torchvision\.transforms|albumentations|albucore|kornia|imgaug|torchaudio|librosa)[.:]
-transform  -            (cv2|skimage|audiomentations|resampy|samplerate|soxr)[.:]|scipy\.(ndimage|signal)
-read     file           _?io[.:]|builtins:open|pathlib[.:]|codecs:|os:(open|p?read\w*|listdir|scandir|l?stat|walk)
-read     file           (posix|generic)path:|posix:|shutil:|(fsspec|smart_open|gcsfs|s3fs|mmap)[.:]
-read     file           :.*\.(read|readlines?|readinto|readall|read_bytes|read_text|seek|open)$
-"""
+# Lines of the part, what does it, and a pattern of `module:function`, or of `:text` for a call on an object. The first
+# that matches counts.
+with open(os.path.splitext(__file__)[0] + ".txt", encoding="utf-8") as file:
+    _LINES = file.read().splitlines()
 _ENTRIES = tuple(
-    (re.compile(pattern), part, what.replace("_", " ").strip("-"))
-    for part, what, pattern in map(str.split, _TABLE.strip().splitlines())
+    (re.compile(pattern), part, what.replace("_", " ").strip("-")) for part, what, pattern in map(str.split, _LINES)
 )
 _METHODS = ("__call__", "forward", "apply", "transform", "preprocess")
 _CONTAINERS = re.compile(r"(Compose|Sequential|Lambda|OneOf|SomeOf|RandomApply|RandomChoice|RandomOrder|Pipeline)$")

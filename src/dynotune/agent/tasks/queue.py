@@ -30,6 +30,7 @@ KINDS = (
     "check-results",
     "record-memory",
     "record-history",
+    "record-shapes",
 )
 # Steps are worked off many at a time; a look after each would end that.
 LOOK_S = 0.02

@@ -6,6 +6,8 @@
 `measure.comparison`.
 """
 
+from dynotune.measure.checks.noise import NO_WORSE
+from dynotune.measure.checks.onnx_runtime import check_onnx
 from dynotune.measure.checks.tolerance import guarded, rounding
 
-__all__ = ["boundary", "guard", "guarded", "rounding"]
+__all__ = ["NO_WORSE", "boundary", "check_onnx", "guard", "guarded", "rounding"]

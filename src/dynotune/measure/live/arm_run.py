@@ -16,7 +16,7 @@ from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Facts
 from dynotune.schema.run import Plan, Purpose, RunSpec
 from dynotune.schema.setting import Setting
-from dynotune.schema.task import CheckResults, Task, TimeWindow
+from dynotune.schema.task import Task, TimeWindow
 
 SYNCHRONISED = ("latency-p99", "time-to-first-step")
 """Objectives that are of single steps: each waits for the device."""
@@ -35,7 +35,7 @@ def run_settings(
     warmup_steps: int | None = None,
     window_steps: int | None = None,
     enough: Enough = lambda records: False,
-    results: CheckResults | None = None,
+    results: Task | None = None,
     go_on: Callable[[], object] = lambda: None,
 ) -> Outcome:
     """Run the command under `settings` in `folder`, which exists, until its window is complete or `enough(records)`.
@@ -45,7 +45,7 @@ def run_settings(
         cache_folder: for compile and kernel caches that only these settings use.
         limit_s: for the whole run.
         warmup_steps, window_steps: the window to time; None for a run without one, such as a pilot.
-        results: what is noted of the program's results.
+        results: what is noted beside its steps, such as its results or shapes.
         go_on: called again and again while it runs; what it raises ends the run.
 
     Raises:

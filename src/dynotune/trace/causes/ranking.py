@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
+from importlib.resources import files
 
 import numpy as np
 
@@ -18,39 +20,8 @@ from dynotune.trace.timeline import HostKind
 MIN_SHARE = 0.01
 """Of the window. What is lost to smaller causes is within what steps vary by."""
 
-_IDLE = {
-    "loader-bound": "waiting for the data loader",
-    "sync-per-step": "synchronisations that emptied the device's queue",
-    "h2d-blocking": "blocking copies that emptied the device's queue",
-    "host-bound": "waiting for the host's own work",
-    "launch-bound": "launching kernels shorter than their launch",
-    "launch-latency": "pauses between kernels that were queued",
-    "queue-stalled": "queued work that did not start or was not recorded",
-    "alloc-retries": "allocating and freeing device memory",
-    "empty-cache-in-loop": "freeing device memory and allocating it again",
-    "pinned-alloc-slow": "allocating page-locked memory",
-    "pin-in-hot-loop": "copying data to page-locked memory",
-    "create-on-cpu-then-move": "making tensors on the host",
-    "many-small-copies": "many small copies",
-    "optimizer-forloop": "the optimizer's many kernels",
-    "rank-imbalance": "waiting for the slowest rank",
-}
-_WORK = {
-    "pin-memory-off": "copies from pageable memory beside which nothing ran",
-    "h2d-not-overlapped": "copies to the device beside which nothing ran",
-    "d2h-not-overlapped": "copies to the host beside which nothing ran",
-    "device-copies": "copies within the device's memory beside which nothing ran",
-    "ddp-bucket-cap": "all-reduces beside which nothing ran",
-    "communication-exposed": "collectives beside which nothing ran",
-    "channels-last": "conversions between memory layouts",
-    "casts": "conversions between types",
-    "sdpa-math": "attention that is not fused",
-    "manual-attention": "softmax of attention that is not fused",
-    "fp32-matmul-no-tf32": "float32 matrix products without tensor cores",
-    "gemm-misaligned": "products by kernels for misaligned sizes",
-    "amp-absent": "matrix products and convolutions without tensor cores",
-    "compile-default": "pointwise kernels that are not fused",
-}
+_WORDS = tomllib.loads(files(__package__).joinpath("ranking.toml").read_text(encoding="utf-8"))
+_IDLE, _WORK = _WORDS["idle"], _WORDS["work"]
 """What the verdict calls a cause. Time in which the device did nothing is lost; time in which it worked is a cost."""
 
 

@@ -1,0 +1,127 @@
+"""Plan a TensorRT engine: shapes of a live run, profiles that cover them, and a script for the tools that build it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from dynotune import engines
+from dynotune.launch import new_run_folder
+from dynotune.measure.checks import NO_WORSE, check_onnx
+from dynotune.measure.live import Watcher, facts_of, machine_lock, refuse_rejected, run_settings
+from dynotune.schema import atomic, document
+from dynotune.schema.engine_plan import EnginePlan, ShapeHistogram
+from dynotune.schema.errors import CannotRunHere, from_elsewhere, may_fail
+from dynotune.schema.facts import Unknown
+from dynotune.schema.memory import RankMemory
+from dynotune.schema.memory_account import MemoryAccount
+from dynotune.schema.precision import Precision
+from dynotune.schema.run import RunSpec
+from dynotune.schema.task import RecordShapes
+
+NUM_CALLS, LIMIT_S = 10_000, 900.0
+
+
+def live_shapes(
+    run: RunSpec, watcher: Watcher, most_s: float, *, onnx: bool = False
+) -> tuple[ShapeHistogram, Path, str]:
+    """Run the command, and count the shapes that its largest module gets within `most_s` of the first call.
+
+    `onnx`: then export that module to `model.onnx` in the folder.
+
+    Returns: the shapes, the run's folder, where they are kept as `shapes.json`, and why there is no model, or "".
+
+    Raises CommandFailed, CannotRunHere: as `run_settings`, or no module is called with tensors.
+    """
+    folder = new_run_folder(run.base)
+    watcher.running("the command, and counting shapes")
+    with machine_lock(run, watcher):
+        outcome = run_settings(
+            run,
+            run.settings,
+            label="the run whose shapes are counted",
+            cache_folder=folder / "caches",
+            folder=folder,
+            purpose="results",
+            facts=facts_of(run),
+            limit_s=run.timeout_s or LIMIT_S,
+            enough=lambda records: bool(records) and all(record.last("shapes") for record in records),
+            results=RecordShapes(num_calls=NUM_CALLS, most_s=most_s, onnx=onnx),
+        )
+    refuse_rejected(outcome, "in the run whose shapes are counted")
+    with from_elsewhere(folder):
+        told = [one for record in outcome.records for one in (record.last("shapes") or {}).get("modules", [])]
+        seen = [document.convert(one, ShapeHistogram) for one in told if any(call["shapes"] for call in one["calls"])]
+    if not seen:
+        raise CannotRunHere("No module of the command was called with tensors.", hint=f"The run is in {folder}.")
+    largest = max(seen, key=lambda one: (one.num_parameters, sum(call.num for call in one.calls)))
+    ranks = [one for one in seen if (one.module, one.num_parameters) == (largest.module, largest.num_parameters)]
+    found = msgspec.structs.replace(largest, calls=[call for one in ranks for call in one.calls])
+    document.write(folder / "shapes.json", found)
+    exports: list[dict[str, object]] = [(record.last("shapes") or {}).get("onnx") or {} for record in outcome.records]
+    return found, folder, next((str(told.get("error", "")) for told in exports if told), "no batch was kept")
+
+
+def plan_engine(
+    histogram: ShapeHistogram,
+    folder: Path,
+    *,
+    num_profiles: int | None = None,
+    memory: Path | None = None,
+    precision: Path | None = None,
+    model: str = "model.onnx",
+    is_dynamic: bool | None = None,
+    onnx: str | None = None,
+) -> EnginePlan:
+    """Make the plan, and write it into `folder` as `plan.json` and `build.sh`.
+
+    Args:
+        memory: `memory.json`, which says what others leave of the card, and what a step of the command needs.
+        precision: `precision.json`, which says how far TF32 is from float64 in the command.
+        is_dynamic: whether sizes of the model vary; None for what the shapes say.
+        onnx: why `model.onnx` is not in the folder, "" where it is, None where nobody asked for it.
+
+    Raises RecordError: nothing can be planned with the shapes.
+    """
+    plan = engines.plan_profiles(histogram, num_profiles)
+    if memory is not None:
+        plan = _within(plan, document.read(memory, MemoryAccount).ranks, memory)
+    if precision is not None:
+        plan = _as_exact(plan, document.read(precision, Precision), precision)
+    if onnx is not None:
+        check = check_onnx(folder / "model.onnx", sorted(folder.glob("onnx-*.npz"))) if not onnx else Unknown(onnx)
+        plan = msgspec.structs.replace(plan, onnx=check)
+    varies = len(plan.histogram.calls) > 1 if is_dynamic is None else is_dynamic
+    plan = msgspec.structs.replace(plan, script=engines.build_script(plan, is_dynamic=varies, model=model))
+    document.write(folder / "plan.json", plan)
+    with may_fail(f"write {folder / 'build.sh'}"):
+        atomic.write(folder / "build.sh", plan.script.encode())
+    return plan
+
+
+def _within(plan: EnginePlan, ranks: Sequence[RankMemory], file: Path) -> EnginePlan:
+    """Limit the workspace to what is left of the card, and scale what a step needs, beside weights, to each profile."""
+    known = [(one.total_bytes, one.others_bytes) for one in ranks]
+    left = [total - others for total, others in known if total and not isinstance(others, Unknown)]
+    peaks = [one.peak for one in ranks if one.trains is False and not isinstance(one.peak, Unknown)]
+    step = max((one.of("inputs") + one.of("activations") + one.of("temporary") for one in peaks), default=None)
+    largest = max(engines.num_elements(call.shapes) for call in plan.histogram.calls)
+    sized = [
+        msgspec.structs.replace(one, context_bytes=step and step * engines.num_elements(one.max) // largest)
+        for one in plan.profiles
+    ]
+    workspace = min(left) if left else Unknown(f"{file} does not say what others hold")
+    return msgspec.structs.replace(plan, profiles=sized, workspace_bytes=workspace)
+
+
+def _as_exact(plan: EnginePlan, measured: Precision, file: Path) -> EnginePlan:
+    """Allow an engine's outputs what errors of TF32 may be to count as no worse."""
+    results = [arm.results for arm in measured.arms if arm.results and arm.results.reference and arm.name == "tf32"]
+    noise = max([one.difference for one in results] + [one.baseline_error or 0.0 for one in results], default=0.0)
+    if not 0 < noise * NO_WORSE < 1:
+        note = f"{file} does not say what TF32 does to outputs: the error that is allowed is the usual one."
+        return msgspec.structs.replace(plan, notes=[*plan.notes, note])
+    source = f"{NO_WORSE:g} times what TF32 did to the command, by {file}"
+    return msgspec.structs.replace(plan, most_error=noise * NO_WORSE, error_from=source)

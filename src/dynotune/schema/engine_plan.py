@@ -1,0 +1,79 @@
+"""What a TensorRT engine needs: shapes that were seen, profiles that cover them, and the script that builds it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from dynotune.schema.facts import Unknown
+
+Shapes = dict[str, list[Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]]]
+"""By name of the input."""
+
+
+class Calls(msgspec.Struct, frozen=True):
+    num: Annotated[int, msgspec.Meta(ge=1)]
+    shapes: Shapes
+
+
+class ShapeHistogram(msgspec.Struct, frozen=True, kw_only=True):
+    """`shapes.json`: what one kind of module was called with. `dtypes`: by input, as torch names them."""
+
+    schema: str = "dynotune.shapes/1"
+    module: str = ""
+    num_parameters: int = 0
+    dtypes: dict[str, str] = {}
+    calls: list[Calls]
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """`context_bytes`: of one context, in proportion to its inputs, as torch needs it; None where nobody measured."""
+
+    num_calls: int
+    min: Shapes
+    opt: Shapes
+    max: Shapes
+    context_bytes: int | None = None
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """One of the command's: files of its inputs and of the module's outputs in float64, by name."""
+
+    shapes: Shapes
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+
+
+class OnnxCheck(msgspec.Struct, frozen=True, tag="onnx-check"):
+    """How an exported model compares with the module, in ONNX Runtime; errors are those against it in float64."""
+
+    provider: str
+    verdict: Literal["no worse", "worse", "undecided"]
+    num_values: int
+    error: float
+    own_error: float
+    batches: list[Batch]
+
+
+class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """`plan.json`. `profiles`: the smallest first; `why`: so many.
+
+    Args:
+        wasted: share of their largest inputs that calls leave unused; `wasted_by_one`: with one profile for all.
+        workspace_bytes: limit for scratch memory of kernels: what others leave of the card.
+        most_error: of an engine's outputs, by their root mean square; `error_from`: who says so.
+    """
+
+    schema: str = "dynotune.engine-plan/1"
+    histogram: ShapeHistogram
+    profiles: list[Profile]
+    why: str
+    wasted: float
+    wasted_by_one: float
+    workspace_bytes: int | Unknown = Unknown("dynotune memory was not run")
+    onnx: OnnxCheck | Unknown = Unknown("no module was exported: --onnx")
+    most_error: float = 0.02
+    error_from: str = "what products in TF32 may change"
+    script: str = ""
+    notes: list[str] = []

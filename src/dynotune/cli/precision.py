@@ -12,9 +12,10 @@ from dynotune.schema.run import RunSpec
 
 HELP = """Say how low the precision of your command can go.
 
-float32, TF32, and autocast to bf16 and fp16 are each compared with the
-command as it is: speed within one run, device memory, and the error of
-losses or outputs against a run in float64 on the same batches. For example:
+float32, TF32, autocast to bf16 and fp16, and int8 and fp8 by torchao (in
+inference) are each compared with the command as it is: speed within one run,
+device memory, and the error of losses or outputs against a run in float64 on
+the same batches. For example:
 
 dynotune precision -- python train.py
 
@@ -42,7 +43,6 @@ def precision(
     from dynotune.report import Progress, console, precision_report
 
     with Progress(console(stderr=True)) as progress:
-        share_s = None if budget is None else budget / len(boundary.ARMS)
-        found, folder = boundary.boundary(run, progress, metric=metric or "", budget_s=share_s)
+        found, folder = boundary.boundary(run, progress, metric=metric or "", budget_s=budget)
     answers.show(precision_report, found, json)
     answers.say(f"Recorded: {folder}")

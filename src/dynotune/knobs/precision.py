@@ -5,6 +5,8 @@ from __future__ import annotations
 from dynotune.knobs.conditions import compute_capability_from
 from dynotune.schema.knob import Call, Knob, Module
 
+QUANTIZED = ("int8", "int8-weights", "fp8", "fp8-weights")
+
 KNOBS = (
     Knob(
         id="matmul.fp32_precision",
@@ -40,5 +42,31 @@ KNOBS = (
         "refused unless the program has a GradScaler, since small gradients would become zero. On GPUs before compute "
         "capability 8.0 bf16 has no fast kernels.",
         source="https://docs.pytorch.org/docs/stable/amp.html",
+    ),
+    Knob(
+        id="precision.quantize",
+        site=Module("quantize"),
+        type="str",
+        values=QUANTIZED,
+        default="off, unless the program quantizes",
+        when="any",
+        effect="numerics",
+        packages=dict.fromkeys(QUANTIZED, ("torchao",)),
+        doc="Holds the weights of the outermost module's `nn.Linear` in 8 bits, by torchao: as whole numbers (`int8`) "
+        "or floating point (`fp8`). Inputs are rounded to 8 bits at each call; with `-weights` products are made in "
+        "the type of the inputs. For inference alone: what trains keeps its weights.",
+        hurts="Without a compiler the roundings are launches of their own, and small layers get slower. `fp8` needs a "
+        "GPU of compute capability 8.9 or newer. Convolutions stay as they are.",
+        source="https://docs.pytorch.org/ao/stable/api_reference/api_ref_quantization.html",
+    ),
+    Knob(
+        id="precision.quantize_keep",
+        site=Module("quantize"),
+        type="str",
+        default="none",
+        when="any",
+        effect="numerics",
+        doc="Names of modules, with commas between them, whose layers `precision.quantize` leaves as they are.",
+        source="https://docs.pytorch.org/ao/stable/api_reference/generated/torchao.quantization.quantize_.html",
     ),
 )

@@ -17,20 +17,37 @@ class Change(msgspec.Struct, frozen=True):
     num_samples: int
 
 
+class Band(msgspec.Struct, frozen=True):
+    """Where training arrives under several seeds: the mean of its last losses.
+
+    `baseline`: lowest and highest of the seeds. `arm`: its mean over the same seeds.
+    """
+
+    num_seeds: int
+    baseline: tuple[float, float]
+    arm: float
+
+    @property
+    def is_within(self) -> bool:
+        return self.baseline[0] <= self.arm <= self.baseline[1]
+
+
 class PrecisionArm(msgspec.Struct, frozen=True, kw_only=True):
     """One precision against the command as written.
 
     Args:
         speed, results: None where they are unknown, for one of `reasons`.
+        settings: more than one if modules are left out of quantization.
         peak_bytes: of device memory, in a run of its own; None without a GPU.
     """
 
     name: str
-    setting: Setting
+    settings: list[Setting]
     speed: Comparison | None = None
     results: Guarded | None = None
     peak_bytes: int | None = None
     metric: Change | None = None
+    band: Band | None = None
     reasons: list[str] = []
 
     @property

@@ -1,6 +1,7 @@
 """Faults that are planted in what a program computes, and settings that change nothing: what the judgement says.
 
-    python benchmarks/precision.py [--part catch] [--device cuda] [--exact 40]
+    python benchmarks/precision.py [--part catch] [--device cuda] [--exact 40] [--lanes N] [--budget S]
+    python benchmarks/precision.py --part table …                  see precision_table.py
 
 Beside it: fixed tolerances, torch's own (`torch.testing.assert_close` of float32), and whether numbers are finite. A
 fault is in force while the candidate's setting is; the same program without one is held against the same setting, and
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import kept
+import precision_table
 from hardware import RESULTS
 
 from dynotune import knobs
@@ -157,12 +159,28 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=("catch",), default="catch")
+    parser.add_argument("--part", choices=("catch", "table"), default="catch")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--exact", type=int, default=40, help="runs without a fault")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--budget", type=float, default=float("inf"), help="nothing new is begun after so many seconds")
+    parser.add_argument("--only", action="append", default=[], help="a model, or one that trains or infers")
+    parser.add_argument("--skip", action="append", default=[], choices=precision_table.PARTS)
+    parser.add_argument("--arm", action="append", help="precisions to try; all")
+    parser.add_argument("--fresh", action="append", help="arms to compare in fresh pairs besides the best; bf16")
+    parser.add_argument("--size", choices=("small", "full"), default="full")
+    parser.add_argument("--lanes", type=int, default=1, help="GPUs, of which each takes a model at a time")
+    parser.add_argument("--pairs", type=int, default=3, help="fresh ones of an arm")
+    parser.add_argument("--compare", type=float, default=120.0, help="seconds for the comparisons of one model")
+    parser.add_argument("--planted", type=int, default=3, help="times that the backend of noise is tried")
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "dynotune-precise", help="weights")
     asked = parser.parse_args()
-    catch(asked, asked.out or RESULTS / f"precision_{asked.device}.json")
+    asked.arm, asked.fresh = asked.arm or ["all"], asked.fresh if asked.fresh is not None else ["bf16"]
+    if asked.part == "table":
+        asked.out = asked.out or RESULTS / f"precision_table_{asked.device}.json"
+        precision_table.table(asked)
+    else:
+        catch(asked, asked.out or RESULTS / f"precision_{asked.device}.json")
 
 
 if __name__ == "__main__":

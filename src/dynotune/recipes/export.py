@@ -15,6 +15,7 @@ from dynotune.schema.setting import UNSET, Setting
 
 LARGEST_SHM_BYTES = 16 << 30
 """What the doctor advises for a container; more has to be asked for."""
+ANY = ""
 _ROOT_MODULE: dict[str, dict[Scalar, str]] = {
     "layout.channels_last": {
         True: "model = model.to(memory_format=torch.channels_last); x = x.to(memory_format=torch.channels_last)",
@@ -24,6 +25,16 @@ _ROOT_MODULE: dict[str, dict[Scalar, str]] = {
         "bf16": 'with torch.autocast("{device}", dtype=torch.bfloat16): ...',
         "fp16": 'with torch.autocast("{device}", dtype=torch.float16): ...',
         "off": 'with torch.autocast("{device}", enabled=False): ...',
+    },
+    "precision.quantize": {
+        "int8": "torchao.quantization.quantize_(model, Int8DynamicActivationInt8WeightConfig())",
+        "int8-weights": "torchao.quantization.quantize_(model, Int8WeightOnlyConfig())",
+        "fp8": "torchao.quantization.quantize_(model, Float8DynamicActivationFloat8WeightConfig())",
+        "fp8-weights": "torchao.quantization.quantize_(model, Float8WeightOnlyConfig())",
+    },
+    "precision.quantize_keep": {
+        ANY: "filter_fn=lambda layer, name: isinstance(layer, torch.nn.Linear) and "
+        'not f"{{name}}.".startswith(tuple(f"{{kept}}." for kept in {value!r}.split(",")))',
     },
     "compile.mode": {
         "default": "model.compile()",
@@ -119,7 +130,8 @@ def _code(setting: Setting, knob: Knob, device: str) -> str:
             dot = "." if isinstance(knob.site, Method) else ""
             return f"{dot}{first}(..., {argument}={value!r})" + (f"  # or {', '.join(others)}" if others else "")
         case Module():
-            return _ROOT_MODULE[knob.id][value].format(device=device)
+            lines = _ROOT_MODULE[knob.id]
+            return lines[value if value in lines else ANY].format(device=device, value=value)
     return ""
 
 

@@ -17,10 +17,6 @@ _CONFIGS = {
 TRAINS = "it trains, or runs in training mode with gradients, and torchao's quantization is for inference"
 
 
-class Refused(Exception):
-    """Layers cannot be quantized here; why, in words."""
-
-
 class QuantizeSite(Site):
     """`precision.quantize`, and `precision.quantize_keep`: names of modules that stay as they are.
 
@@ -41,17 +37,26 @@ class QuantizeSite(Site):
     def on_root(self, module: Any) -> None:
         try:
             self._own += [(weakref.ref(layer), weakref.ref(weight)) for layer, weight in self.quantized(module)]
-        except Refused as error:
+        except Exception as error:
             self.failure = str(error)
 
     def quantized(self, root: Any) -> list[tuple[Any, Any]]:
         """Quantize layers of a module in place; return them with the weights that they had.
 
         Raises:
-            Refused: it trains, torchao is missing, or no layer could be quantized.
+            RuntimeError: it trains, torchao is missing, or no layer could be quantized.
             Exception: whatever torchao raises; the layers have their own weights again.
         """
         torch, names = self.torch, dict(root.named_modules())
+        if self._trains(root):
+            raise RuntimeError(TRAINS)
+        if unknown := [name for name in self._keep if name not in names]:
+            raise RuntimeError("%s has no module %s" % (type(root).__name__, unknown[0]))
+        try:
+            library = import_module("torchao.quantization")
+            config = getattr(library, _CONFIGS[self._kind])()
+        except (ImportError, AttributeError) as error:
+            raise RuntimeError("torchao is missing or too old: %s" % error) from error
         unfit = torch.nn.modules.linear.NonDynamicallyQuantizableLinear
         layers = {n: m for n, m in names.items() if isinstance(m, torch.nn.Linear) and not isinstance(m, unfit)}
         own = [
@@ -59,33 +64,21 @@ class QuantizeSite(Site):
             for name, layer in layers.items()
             if type(layer.weight) is torch.nn.Parameter and not any(f"{name}.".startswith(f"{k}.") for k in self._keep)
         ]
-        if self._trains(root):
-            raise Refused(TRAINS)
-        if unknown := [name for name in self._keep if name not in names]:
-            raise Refused("%s has no module %s" % (type(root).__name__, unknown[0]))
-        quantize, config = self._of_torchao()
         chosen = {id(layer) for layer, _ in own}
         try:
             with torch.inference_mode(False), torch.no_grad():
-                quantize(root, config, filter_fn=lambda layer, _: id(layer) in chosen)
+                library.quantize_(root, config, filter_fn=lambda layer, _: id(layer) in chosen)
         except BaseException:
             exchange(own)
             raise
         pairs = [(layer, weight) for layer, weight in own if layer.weight is not weight]
         self._counts.append("%d of %d nn.Linear" % (len(pairs), len(layers)))
         if not pairs:
-            raise Refused("torchao quantizes %s" % self._counts[-1])
+            raise RuntimeError("torchao quantizes %s" % self._counts[-1])
         return pairs
 
     def _trains(self, module: Any) -> bool:
         return bool(module.training and self.torch.is_grad_enabled())
-
-    def _of_torchao(self) -> tuple[Any, Any]:
-        try:
-            library = import_module("torchao.quantization")
-            return library.quantize_, getattr(library, _CONFIGS[self._kind])()
-        except (ImportError, AttributeError) as error:
-            raise Refused("torchao is missing or too old: %s" % error) from error
 
     def around(self, module: Any, args: Args, kwargs: Kwargs) -> Surroundings | None:
         if self._own and self._trains(module):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 import msgspec
 
@@ -42,6 +43,7 @@ MOST_KEPT = 3
 NUM_SEEDS = 3
 LAST = 8
 """Losses at the end of a run; their mean says where training arrived."""
+Settled = tuple[list[Setting], guard.Readings, Guarded | Unknown]
 
 
 def boundary(
@@ -110,22 +112,19 @@ class _Program:
             reason = error.message.removeprefix(f"{setting} cannot work here: ")
             return msgspec.structs.replace(found, reasons=[*found.reasons, reason])
 
-    def _settled(self, name: str, setting: Setting) -> tuple[list[Setting], guard.Readings, Guarded | Unknown]:
-        """Leave modules out of quantization, the first that departs each time, until the results are right."""
-        kept: list[str] = []
-        tries: list[tuple[list[Setting], guard.Readings, Guarded | Unknown]] = []
-        while True:
-            settings = [setting, *([Setting(KEEP, ",".join(kept))] if kept else [])]
-            arm = self._computed(f"{name} without {len(kept)}" if kept else name, settings)
-            precision = self.own.first[0].precision
-            guard.refer(self.own, allowed(settings, precision).rounding, self._run, self.folder, self._facts)
-            results = guard.compared(settings, self.own, arm)
-            tries.append((settings, arm, results))
-            if setting.knob != QUANTIZE or isinstance(results, Unknown) or results.ok:
-                return tries[-1]
-            if not results.module or results.module in kept or len(kept) == MOST_KEPT:
-                return tries[0]
-            kept.append(results.module)
+    def _settled(self, name: str, setting: Setting, kept: tuple[str, ...] = ()) -> Settled:
+        """Leave modules out of quantization, the first that departs each time, if that makes the results right."""
+        settings = [setting, *([Setting(KEEP, ",".join(kept))] if kept else [])]
+        arm = self._computed(f"{name} without {len(kept)}" if kept else name, settings)
+        rounding = allowed(settings, self.own.first[0].precision).rounding
+        guard.refer(self.own, rounding, self._run, self.folder, self._facts)
+        results = guard.compared(settings, self.own, arm)
+        module = results.module if isinstance(results, Guarded) and setting.knob == QUANTIZE else ""
+        if module and module not in kept and len(kept) < MOST_KEPT:
+            fewer = self._settled(name, setting, (*kept, module))
+            if isinstance(fewer[2], Guarded) and fewer[2].ok:
+                return fewer
+        return settings, arm, results
 
     def _band(self, name: str, settings: Sequence[Setting], arm: guard.Readings) -> Band | None:
         """Train under further seeds, with the settings and without, if that takes no longer than a comparison may."""
@@ -149,16 +148,11 @@ class _Program:
 
 def band(baseline: Sequence[guard.Readings], candidate: Sequence[guard.Readings]) -> Band | None:
     """Return where training arrives under the same seeds; None if a loss is no number, or the seeds change nothing."""
-    ends = [[_end(one) for one in side] for side in (baseline, candidate)]
-    ours, mine = ([end for end in side if end is not None] for side in ends)
-    if len(ours) < len(baseline) or len(mine) < len(candidate) or min(ours) == max(ours):
+    ends = [[one[0].losses[-LAST:] for one in side] for side in (baseline, candidate)]
+    ours, mine = ([fmean(math.nan if loss is None else loss for loss in losses) for losses in side] for side in ends)
+    if not all(map(math.isfinite, [*ours, *mine])) or min(ours) == max(ours):
         return None
-    return Band(len(ours), (min(ours), max(ours)), statistics.fmean(mine))
-
-
-def _end(readings: guard.Readings) -> float | None:
-    losses = [loss for loss in readings[0].losses[-LAST:] if loss is not None]
-    return statistics.fmean(losses) if losses and None not in readings[0].losses else None
+    return Band(len(ours), (min(ours), max(ours)), fmean(mine))
 
 
 def changed(baseline: list[float], candidate: list[float]) -> Change | Unknown:

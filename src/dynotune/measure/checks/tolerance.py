@@ -66,8 +66,8 @@ BY_SETTING: dict[tuple[str, object], tuple[Tolerance, bool]] = {
     ("precision.autocast", "off"): (ORDER, True),
     ("precision.quantize", "int8"): (INT8, False),
     ("precision.quantize", "int8-weights"): (INT8, False),
-    ("precision.quantize", "fp8"): (FP8, False),
-    ("precision.quantize", "fp8-weights"): (FP8, False),
+    ("precision.quantize", None): (FP8, False),
+    ("precision.quantize_keep", None): (ORDER, False),
     # The order of elements in memory is the order of draws.
     ("layout.channels_last", None): (ORDER, True),
     # The compiler draws by a generator of its own.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -64,7 +65,8 @@ class Program:
         return RunSpec(
             command=[sys.executable, str(PROGRAM), *words, *(["--fault", fault] if fault else [])],
             cwd=Path.cwd(),
-            env=os.environ | ({} if self._device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}),
+            # Without a fixed workspace cuBLAS refuses deterministic algorithms.
+            env=os.environ | (precision_table.FIXED if self._device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}),
             base=self._folder,
             seed=self._seed,
             lock=False,
@@ -117,6 +119,9 @@ def numbers(readings: guard.Readings) -> list[float | None]:
 
 
 def catch(asked: argparse.Namespace, out: Path) -> None:
+    began_s = time.monotonic()
+    if asked.lanes > 1:
+        in_lanes(asked.lanes, asked.gpus)
     per_setting = -(-asked.exact // sum(map(len, WITHOUT_FAULT.values())))
     wanted = [(words, 0, SETTING, fault) for words, faults in FAULTS.items() for fault in faults]
     clean = [
@@ -129,7 +134,11 @@ def catch(asked: argparse.Namespace, out: Path) -> None:
     with tempfile.TemporaryDirectory() as base:
         for words, seed, setting, fault in [*wanted, *clean[: asked.exact]]:
             key = f"{words} {seed} {setting} {fault}".strip()
-            if "ok" in kept.read(out).get("catch", {}).get(key, {}):
+            if "ok" in kept.read(out).get("catch", {}).get(key, {}) or time.monotonic() - began_s > asked.budget:
+                continue
+            # What shares a baseline is done in one lane.
+            number, num_lanes = asked.lane
+            if (list(FAULTS).index(words) + len(FAULTS) * seed) % num_lanes != number:
                 continue
             if (words, seed) not in programs:
                 programs[words, seed] = Program(words, seed, asked.device, Path(base) / f"{len(programs)}")
@@ -143,6 +152,25 @@ def catch(asked: argparse.Namespace, out: Path) -> None:
     with kept.opened(out) as result:
         result["summary"] = summary(list(result["catch"].values()))
         print(result["summary"])
+
+
+def in_lanes(num_lanes: int, num_gpus: int) -> None:
+    """The programs are small and not timed: several share a GPU."""
+    words = precision_table.without(sys.argv, ("--lanes", "--gpus"))
+    lanes = [
+        subprocess.Popen(
+            [sys.executable, *words, "--lane", f"{number}/{num_lanes}"],
+            env=os.environ | {"CUDA_VISIBLE_DEVICES": str(number % num_gpus)},
+        )
+        for number in range(num_lanes)
+    ]
+    for lane in lanes:
+        lane.wait()
+
+
+def lane_of(text: str) -> tuple[int, int]:
+    number, _, num_lanes = text.partition("/")
+    return int(number), int(num_lanes)
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
@@ -169,7 +197,11 @@ def main() -> None:
     parser.add_argument("--arm", action="append", help="precisions to try; all")
     parser.add_argument("--fresh", action="append", help="arms to compare in fresh pairs besides the best; bf16")
     parser.add_argument("--size", choices=("small", "full"), default="full")
-    parser.add_argument("--lanes", type=int, default=1, help="GPUs, of which each takes a model at a time")
+    parser.add_argument(
+        "--lanes", type=int, default=1, help="GPUs, each with a model at a time; of `catch`, runs at once"
+    )
+    parser.add_argument("--gpus", type=int, default=1, help="of the lanes of `catch`")
+    parser.add_argument("--lane", type=lane_of, default=(0, 1), help=argparse.SUPPRESS)
     parser.add_argument("--pairs", type=int, default=3, help="fresh ones of an arm")
     parser.add_argument("--compare", type=float, default=120.0, help="seconds for the comparisons of one model")
     parser.add_argument("--planted", type=int, default=3, help="times that the backend of noise is tried")

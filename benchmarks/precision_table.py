@@ -26,7 +26,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +51,11 @@ PROGRAM = Path(__file__).parent / "programs" / "precise.py"
 MODELS = ("vit_b", "gpt2", "bert", "resnet50", "whisper", "yolo11n", "unet", "detector")
 ITEMS = (*(f"{name} infer" for name in MODELS), *(f"{name} train" for name in ("gpt2", "resnet50", "unet")))
 PARTS = ("fit", "precision", "judgement", "truth", "fresh", "planted")
-PLANTED = "determinism.algorithms=true"
-NUM_OTHERS = 200
+PLANTED, PLANTED_IN = "determinism.algorithms=true", ("unet infer", "bert infer")
+LARGE = ("vit_b", "bert", "gpt2")  # about 100 M parameters
+# Without it cuBLAS refuses deterministic algorithms.
+FIXED = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+NUM_OTHERS, NUM_AT_ONCE = 200, 4
 NEAR = 1.03
 Row = dict[str, Any]
 
@@ -70,7 +75,9 @@ class Item:
         return RunSpec(
             command=[sys.executable, str(PROGRAM), *words, "--device", self._asked.device, *more],
             cwd=Path.cwd(),
-            env=os.environ | ({} if self._asked.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}),
+            env=os.environ
+            | ({} if self._asked.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""})
+            | (FIXED if "--planted" in more else {}),
             base=self._base,
             seed=0,
             lock=False,
@@ -91,7 +98,11 @@ class Item:
         """Whether it need not be done: it is there, or does not belong to this item."""
         if part == "fit":
             return self._weights.is_file()
-        if part in ("judgement", "truth", "planted") and self._kind == "train":
+        if part == "planted" and self.name not in PLANTED_IN:
+            return True
+        if part in ("judgement", "truth") and self._kind == "train":
+            return True
+        if part == "judgement" and self._model not in LARGE:
             return True
         return "reason" not in self.known().get(part, {"reason": ""})
 
@@ -111,7 +122,7 @@ class Item:
 
     def precision(self) -> Row:
         metric = "precise:score" if self._kind == "infer" else ""
-        with arms(self._asked.arm):
+        with only(self._asked.arm):
             found, _ = boundary.boundary(self._run(), self._progress, metric=metric, budget_s=self._asked.compare)
         Console(width=160).print(precision_report(found))
         return {"own": found.own, "peak_bytes": found.peak_bytes, "arms": {arm.name: _arm(arm) for arm in found.arms}}
@@ -142,14 +153,15 @@ class Item:
                 raise DynotuneError(found.reason)
             return found
 
-        exact, own = computed("float64", reference="float64"), computed("own")
+        known = self.known().get("precision", {}).get("arms", {})
         rows: Row = {}
-        for name, arm in self.known().get("precision", {}).get("arms", {}).items():
-            if not arm.get("error_ci"):
-                continue
-            errors, plain = (errors_of(exact, mine) for mine in (computed(name, arm["settings"]), own))
+        with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
+            exact, own = pool.submit(computed, "float64", reference="float64"), pool.submit(computed, "own")
+            arms = {n: pool.submit(computed, n, arm["settings"]) for n, arm in known.items() if arm["error_ci"]}
+        for name, arm in arms.items():
+            errors, plain = (errors_of(exact.result(), mine.result()) for mine in (arm, own))
             judged = noise.judge(errors, plain)
-            low, high = arm["error_ci"]
+            low, high = known[name]["error_ci"]
             if judged is not None:
                 rows[name] = {"error": judged.error, "is_inside": low <= judged.error <= high}
         return {"num_batches": num, "arms": rows}
@@ -180,8 +192,7 @@ class Item:
         """Chosen or not, several times."""
         rows: Row = {}
         for kind, times in (("noise", self._asked.planted), ("wrong", 1)):
-            with arms([]):
-                boundary.ARMS = {"planted": PLANTED}
+            with only([], {"planted": PLANTED}):
                 runs = [
                     boundary.boundary(self._run("--planted", kind), self._progress, budget_s=self._asked.compare)[0]
                     for _ in range(times)
@@ -190,20 +201,17 @@ class Item:
         return rows
 
 
-class arms:
-    """Only some precisions are tried within it."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = names
-
-    def __enter__(self) -> None:
-        self._before = boundary.ARMS, boundary.QUANTIZED
-        chosen = ({n: words for n, words in each.items() if n in self._names} for each in self._before)
-        if self._names != ["all"]:
-            boundary.ARMS, boundary.QUANTIZED = chosen
-
-    def __exit__(self, *_: object) -> None:
-        boundary.ARMS, boundary.QUANTIZED = self._before
+@contextmanager
+def only(names: Sequence[str], besides: dict[str, str] | None = None) -> Iterator[None]:
+    """No other precisions are tried within it; no names stand for none, `all` for all."""
+    before = boundary.ARMS, boundary.QUANTIZED
+    if names != ["all"]:
+        chosen = [{name: words for name, words in each.items() if name in names} for each in before]
+        boundary.ARMS, boundary.QUANTIZED = chosen[0] | (besides or {}), chosen[1]
+    try:
+        yield
+    finally:
+        boundary.ARMS, boundary.QUANTIZED = before
 
 
 def _arm(arm: PrecisionArm) -> Row:
@@ -265,7 +273,7 @@ def in_lanes(names: Sequence[str], num_lanes: int, left_s: Callable[[], float]) 
                 model = waiting.get_nowait()
             except queue.Empty:
                 return
-            words = [*_without(sys.argv, ("--lanes", "--only", "--budget")), "--only", model, "--budget", str(left_s())]
+            words = [*without(sys.argv, ("--lanes", "--only", "--budget")), "--only", model, "--budget", str(left_s())]
             env = os.environ | {"CUDA_VISIBLE_DEVICES": str(number)}
             subprocess.run([sys.executable, *words], env=env, check=False)
 
@@ -276,7 +284,7 @@ def in_lanes(names: Sequence[str], num_lanes: int, left_s: Callable[[], float]) 
         one.join()
 
 
-def _without(words: Sequence[str], options: Sequence[str]) -> list[str]:
+def without(words: Sequence[str], options: Sequence[str]) -> list[str]:
     return [
         word
         for at, word in enumerate(words)

@@ -1,6 +1,6 @@
 """What fresh runs in lanes take and say, against the same runs one after another.
 
-    python benchmarks/lanes.py [--device cuda] [--lanes 2] [--only same] [--pairs 8] [--budget 140]
+    python benchmarks/lanes.py [--device cuda] [--lanes 2] [--only same] [--size large] [--pairs 8] [--budget 140]
 
 `same` compares a net with itself and `faster` with a setting that helps, both in fresh processes alone; `tune`
 searches. Any verdict on `same` but `undecided` is wrong, since its margin is nothing. Other answers agree if the ratios
@@ -23,6 +23,7 @@ from hardware import RESULTS
 from in_process import PROGRAM, agree
 from msgspec.structs import replace
 from rich.console import Console
+from tuning_programs import photographs
 
 from dynotune import knobs, probe
 from dynotune.measure.comparison import protocol
@@ -53,9 +54,14 @@ class Told(Progress):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--lanes", type=int, help="of the runs side by side; as many as there are GPUs, or 2")
+    parser.add_argument(
+        "--lanes",
+        type=int,
+        help="as many as there are GPUs, or 2; 1: only the other half",
+    )
     parser.add_argument("--only", action="append", choices=KINDS)
     parser.add_argument("--net", default="resnet50")
+    parser.add_argument("--size", choices=("small", "large"), default="small")
     parser.add_argument("--faster", default="precision.autocast=bf16", help="settings that help, one arm")
     parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--warmup", type=int, default=20)
@@ -73,12 +79,15 @@ def main() -> None:
             key = f"{kind} {asked.net}, {lanes} lanes"
             if key in kept.read(out).get("answers", {}):
                 continue
-            with tempfile.TemporaryDirectory() as base:
-                command = [sys.executable, str(PROGRAM), asked.net, "--size", "small", "--device", asked.device]
-                run = RunSpec(command=command, cwd=Path.cwd(), env=env, base=Path(base), seed=0, lanes=lanes)
+            with tempfile.TemporaryDirectory() as base, tempfile.TemporaryDirectory() as folder:
+                photographs(Path(folder))
+                command = [sys.executable, str(PROGRAM), asked.net, "--size", asked.size, "--device", asked.device]
+                run = RunSpec(command=command, cwd=Path(folder), env=env, base=Path(base), seed=0, lanes=lanes)
                 answer = measured(kind, run, asked)
             with kept.opened(out) as result:
                 result.setdefault("answers", {})[key] = answer
+        if num == 1:
+            continue
         with kept.opened(out) as result:
             one, several = (result["answers"][f"{kind} {asked.net}, {lanes} lanes"] for lanes in (1, num))
             result.setdefault("compared", {})[f"{kind} {asked.net}, {num} lanes"] = row = {

@@ -185,3 +185,48 @@ def test_a_recipe_that_could_not_be_written_is_refused_before_the_search(tmp_pat
         api.tune("true", output=tmp_path / "nowhere" / "x.toml")
     with pytest.raises(UsageError, match="lets nothing run"):
         api.tune("true", budget_s=-1.0)
+
+
+def test_a_function_of_a_module_is_compared_as_a_command_whose_calls_are_steps(tmp_path):
+    (tmp_path / "training.py").write_text(
+        "import torch\nnet = torch.nn.Linear(64, 64)\ndef one_step():\n    net(torch.rand(32, 64)).sum().backward()\n"
+    )
+    asked = "import training\nfrom dynotune import api\nfound = api.compare(training.one_step, 'host.num_threads=1', "
+    asked += "steps=20, pairs=2, in_process='only', budget_s=60, progress=False)\nprint(found.run.step_function)"
+    done = subprocess.run(
+        [sys.executable, "-c", asked], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.stdout == "training:one_step\n", done.stderr
+
+
+def test_a_function_that_no_process_can_import_is_refused():
+    def inside():
+        pass
+
+    for function in (inside, lambda: None):
+        with pytest.raises(UsageError, match="cannot be imported"):
+            api.compare(function, {"host.num_threads": 1})
+
+
+class Shell:
+    """What IPython calls an extension with."""
+
+    def register_magic_function(self, function, kind, name):
+        self.registered = kind, name
+        self.run = function
+
+
+def test_a_cell_is_asked_about_as_a_program_beside_the_notebook(tmp_path, capsys):
+    shell = Shell()
+    api.load_ipython_extension(shell)
+    assert shell.registered == ("cell", "dynotune")
+    (tmp_path / "helper.py").write_text("GREETING = 'from a module beside it'\n")
+    shell.run("run", "import helper\nprint(helper.GREETING)\n")
+    assert "from a module beside it" in capsys.readouterr().out
+
+
+def test_a_line_of_a_cell_that_cannot_be_split_is_refused():
+    from dynotune.api.notebook import run_cell
+
+    with pytest.raises(UsageError, match="no line of options"):
+        run_cell("diagnose '", "pass")

@@ -210,7 +210,7 @@ def test_a_program_that_saves_checkpoints_is_tuned_and_its_folder_is_as_it_was(u
     assert pilot.run in (str(plain.relative_to(folder)), "0001-pilot")
     (found,) = pilots_on_disk(folder, [replace(pilot, run=str(plain.relative_to(folder)))]).values()
     assert found.run.purpose == "live" and len(found.records[0].steps) >= 20
-    assert "The budget is 60 min" in said and "Each run: " in said
+    assert "Budget: 60 min" in said and "Each run: " in said
     assert (folder / "report.html").stat().st_size > 1000
     assert any("checkpoint.pt" in name for name in _changed(folder, study))
 

@@ -6,8 +6,10 @@ import ast
 import inspect
 import re
 import textwrap
+import tomllib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dynotune.doctor import Missing, ObservationView, all_rules, examine, registry, rule, rules
@@ -133,8 +135,18 @@ def test_every_rule_of_a_family_is_listed_once():
 
 def test_every_function_that_is_declared_a_rule_is_listed():
     for path in Path(rules.__file__).parent.glob("*.py"):
-        names = re.findall(r"^@(?:rule|cuda_rule|machine_rule)\(\n(?:.*\n)*?\)\ndef (\w+)", path.read_text(), re.M)
+        names = re.findall(r"^@(?:rule|cuda_rule|machine_rule)\(.*\)\ndef (\w+)", path.read_text(), re.M)
         assert {name.replace("_", "-") for name in names} <= all_rules().keys()
+
+
+def test_every_entry_of_the_findings_belongs_to_a_rule():
+    entries = tomllib.loads(Path(rules.__file__).parents[1].joinpath("findings.toml").read_text())
+    assert entries.keys() <= all_rules().keys()
+
+
+def test_an_entry_with_an_unknown_field_is_refused():
+    with pytest.raises(msgspec.ValidationError):
+        rule(id="a", remedies=["r"], **TEXTS)(lambda view: [])
 
 
 def test_every_family_is_listed():

@@ -95,7 +95,7 @@ def test_where_what_it_needs_fails_it_is_in_no_run() -> None:
     assert kept(study) == set()
     assert study.outcomes[PREFETCH].kind == "not-tried"
     assert study.outcomes[PREFETCH].reason == (
-        "It means something only beside loader.num_workers=2 or 4, which did not run."
+        "It only matters together with loader.num_workers=2 or 4, which did not run."
     )
 
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
@@ -38,6 +39,7 @@ from dynotune.api.documents import (
     timelines,
     with_article,
 )
+from dynotune.api.notebook import load_ipython_extension
 from dynotune.schema import atomic, document, private, redaction
 from dynotune.schema.errors import CommandFailed, UsageError, may_fail
 from dynotune.schema.run import Caches, Objective, Phase, RunSpec
@@ -62,6 +64,7 @@ __all__ = [
     "explained",
     "file_of",
     "load",
+    "load_ipython_extension",
     "memory",
     "noun_of",
     "raise_if_failed",
@@ -76,8 +79,9 @@ __all__ = [
     "with_article",
 ]
 
-Command = str | Sequence[str | os.PathLike[str]]
-"""A command line, or its words: "python train.py", ["python", "train.py"]."""
+Command = str | Sequence[str | os.PathLike[str]] | Callable[[], object]
+"""A command line, or its words: "python train.py", ["python", "train.py"]. A function of a module is a command that
+calls it for ever, and each call is a step."""
 Settings = str | Iterable[str] | Mapping[str, object]
 """Settings of one arm: {"loader.num_workers": 4}, ["loader.num_workers=4"]. None as a value takes a variable away."""
 S = TypeVar("S", bound=msgspec.Struct)
@@ -320,10 +324,24 @@ def raise_if_failed(found: Comparison, *, with_output: bool) -> None:
 
 
 def _words(command: Command) -> list[str]:
+    if callable(command):
+        module, name = _place_of(command)
+        return [sys.executable, "-c", f"import {module} as module\nwhile True:\n    module.{name}()"]
     try:
         return shlex.split(command) if isinstance(command, str) else [os.fspath(word) for word in command]
     except ValueError as error:
         raise UsageError(f"{command!r} is no command line: {error}.", hint="Give a list of its words.") from None
+
+
+def _place_of(function: Callable[[], object]) -> tuple[str, str]:
+    """Return the module and the name by which another process finds a function."""
+    module, name = getattr(function, "__module__", "__main__"), getattr(function, "__qualname__", "")
+    if module == "__main__" or not name.isidentifier():
+        raise UsageError(
+            f"{name or function!r} cannot be imported by another process.",
+            hint="Put it at the top level of a module; or write a whole program in a cell under %%dynotune.",
+        )
+    return module, name
 
 
 def _settings(given: Settings) -> list[Setting]:
@@ -360,6 +378,8 @@ def _spec(command: Command, options: RunOptions, settings: Settings = (), **fiel
     base = Path(options.get("run_dir") or private.state_folder() / "runs").expanduser().absolute()
     named |= fields | {"cwd": Path(options.get("cwd", ".")).absolute(), "base": base}
     named["env"] = dict(options.get("env", os.environ))
+    if callable(command):
+        named.setdefault("step_function", ":".join(_place_of(command)))
     run = _checked(RunSpec(command=_words(command), settings=_settings(settings), **named))
     if not run.command:
         raise UsageError("There is no command to run.", hint='For example "python train.py".')

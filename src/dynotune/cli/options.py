@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 RUN_PANEL = "How the command is run"
-_STEPS: dict[str, Any] = {"metavar": "N", "min": 1, "max": 10**12}
 _WARM_OR_COLD: dict[str, Any] = {"metavar": "warm|cold", "among": ("warm", "cold")}
 _UNITS_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _UNITS_S = {"s": 1, "min": 60, "m": 60, "h": 3600}
@@ -76,6 +76,21 @@ def one_of(*names: str) -> Callable[[typer.CallbackParam, Any], Any]:
     return check
 
 
+def number(least: float, most: float = math.inf, metavar: str = "N") -> dict[str, Any]:
+    """Return what an option that takes a number says of it: the help has no room for a range, an error does."""
+
+    def check(value: Any) -> Any:
+        if value is not None and not least <= value <= most:
+            upto = "or more" if most >= 10**12 else f"to {most:,.0f}"
+            raise typer.BadParameter(f"it takes {least:g} {upto}, not {value}.")
+        return value
+
+    return {"metavar": metavar, "callback": check}
+
+
+_STEPS = number(1, 10**12)
+
+
 def _of_a_run(*flags: str, **about: Any) -> Any:
     return typer.Option(*flags, rich_help_panel=RUN_PANEL, **about)
 
@@ -83,7 +98,7 @@ def _of_a_run(*flags: str, **about: Any) -> Any:
 Budget = Annotated[
     float | None, typer.Option(metavar="TIME", parser=str, callback=seconds_of, help="Most time in all: 90s, 15m, 1h.")
 ]
-Margin = Annotated[float, typer.Option(help="Ratios within this distance of 1 count as the same.")]
+Margin = Annotated[float, typer.Option(metavar="X", help="Ratios within this distance of 1 count as the same.")]
 InProcess = Annotated[
     str,
     typer.Option(
@@ -93,10 +108,12 @@ InProcess = Annotated[
         help="Compare within one run of the command, if its settings can be switched there: auto, only or never.",
     ),
 ]
-Pairs = Annotated[int, typer.Option(metavar="N", help="Most pairs of runs to measure.", min=2, max=MOST_PAIRS)]
+Pairs = Annotated[int, typer.Option(help="Most pairs of runs to measure.", **number(2, MOST_PAIRS))]
 Precision = Annotated[
     float | None,
-    typer.Option(metavar="X", help="Go on until the interval is as narrow as this share of the difference.", min=0.01),
+    typer.Option(
+        help="Go on until the interval is as narrow as this share of the difference.", **number(0.01, metavar="X")
+    ),
 ]
 Resume = Annotated[
     str | None, typer.Option(metavar="NAME|DIR", help="Continue what was interrupted; give no command with it.")
@@ -160,16 +177,14 @@ RUN_OPTIONS: dict[str, Any] = {
     "timeout_s": _run_option(
         float | None, "--timeout", "Most time for one run.", metavar="TIME", parser=str, callback=seconds_of
     ),
-    "seed": _run_option(
-        int | None, "--seed", "Seed for the runs and for the order of pairs.", metavar="N", min=0, max=2**32 - 1
-    ),
+    "seed": _run_option(int | None, "--seed", "Seed for the runs and for the order of pairs.", **number(0, 2**32 - 1)),
     "caches": _run_option(
         Caches, "--caches", "Compile caches: kept between an arm's runs, or emptied before each.", **_WARM_OR_COLD
     ),
     "page_cache": _run_option(PageCache, "--page-cache", "Page cache when the loader is timed alone.", **_WARM_OR_COLD),
     "run_to_end": _run_option(bool, "--run-to-end", "Let each run continue to the end of the program."),
     "sandbox": _run_option(bool, "--sandbox/--no-sandbox", "Run in a copy-on-write view of this folder."),
-    "nice": _run_option(int, "--nice", "Niceness that the command runs at.", metavar="N", min=0, max=19),
+    "nice": _run_option(int, "--nice", "Niceness that the command runs at.", **number(0, 19)),
     "lock": _run_option(bool, "--lock/--no-lock", "Wait for another dynotune that measures on the same cores or GPU."),
     "lanes": _run_option(
         int, "--lanes", "Fresh runs side by side, each on a GPU of its own.", metavar="N|auto", parser=_num_lanes

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from dynotune.cli import answers, options, startup_caches, with_command
-from dynotune.cli.options import Budget, Json, Margin, Resume, check_json, environment, runs_a_command
+from dynotune.cli.options import Budget, Json, Margin, Resume, check_json, environment, number, runs_a_command
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.run import RunSpec
 
@@ -128,7 +128,8 @@ dynotune startup time -- python train.py
 def time(
     context: typer.Context,
     blocks: Annotated[
-        int, typer.Option(help="Most blocks to measure: one start each with caches cold, warm and off.", min=2, max=12)
+        int,
+        typer.Option(help="Most blocks to measure: one start each with caches cold, warm and off.", **number(2, 12)),
     ] = 12,
     margin: Margin = 0.05,
     budget: Budget = None,

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from dynotune.cli import answers, options
-from dynotune.cli.options import Json, Python, check_json, environment, num_bytes, runs_a_command
+from dynotune.cli.options import Json, Python, check_json, environment, num_bytes, number, runs_a_command
 from dynotune.schema.caches import TITLES
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.run import RunSpec
@@ -37,7 +37,7 @@ dynotune startup warm --caches /data/caches --ready-pattern 'listening on' -- ./
 def warm(
     context: typer.Context,
     caches: Caches = None,
-    max_runs: Annotated[int, typer.Option(help="Most runs; the last one has to add nothing.", min=1)] = 5,
+    max_runs: Annotated[int, typer.Option(help="Most runs; the last one has to add nothing.", **number(1))] = 5,
     json: Json = None,
     *,
     run: RunSpec,

@@ -13,7 +13,7 @@ import typer
 
 from dynotune import api
 from dynotune.cli import answers, options
-from dynotune.cli.options import Json, check_json, num_bytes, runs_a_command
+from dynotune.cli.options import Json, check_json, num_bytes, number, runs_a_command
 from dynotune.schema.errors import UsageError, from_elsewhere
 from dynotune.schema.run import RunSpec
 
@@ -53,13 +53,13 @@ def trace(
     ] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Take two files as before and after.")] = False,
     ranks: Annotated[bool, typer.Option("--ranks", help="Take the files as the ranks of one job.")] = False,
-    top: Annotated[int, typer.Option(help="Rows of each list.", min=1)] = 5,
+    top: Annotated[int, typer.Option(help="Rows of each list.", **number(1))] = 5,
     max_size: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Most that a compressed file may unpack to: 500M, 8G.")
     ] = None,
     json: Json = None,
     steps: Annotated[
-        int | None, typer.Option(help="Steps to record. Default: up to 10.", min=1, rich_help_panel=RECORDING)
+        int | None, typer.Option(help="Steps to record. Default: up to 10.", rich_help_panel=RECORDING, **number(1))
     ] = None,
     stacks: Annotated[
         bool, typer.Option("--stacks", help="With Python's functions: slower steps.", rich_help_panel=RECORDING)

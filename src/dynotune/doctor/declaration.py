@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import functools
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from importlib.resources import files
+from typing import Any, Literal
+
+import msgspec
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import place_of
@@ -14,6 +18,7 @@ from dynotune.doctor.observation_view import ObservationView, evidence_of
 from dynotune.schema.attribution import LostTime
 from dynotune.schema.diagnosis import Finding, Kind, Severity
 from dynotune.schema.facts import Unknown
+from dynotune.schema.knob import Scalar
 from dynotune.schema.observation import Model
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
@@ -143,26 +148,45 @@ class Rule:
         )
 
 
+class _Prose(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An entry of findings.toml, or what stands in its place."""
+
+    title: str
+    sees: str
+    costs: str
+    wrong_when: str
+    candidates: tuple[str | tuple[str, Scalar], ...] = ()
+    explains: tuple[str, ...] = ()
+
+
+_PROSE: dict[str, dict[str, Any]] = tomllib.loads(files(__package__).joinpath("findings.toml").read_text("utf-8"))
+"""By a finding's id: `title`, `sees`, `costs`, `wrong_when`, `candidates` and `explains`, as `Rule` has them."""
+
+
 def rule(
     *,
-    title: str,
-    sees: str,
-    costs: str,
-    wrong_when: str,
+    id: str = "",
     candidates: Iterable[Setting | str] = (),
-    explains: Iterable[str] = (),
     scope: Scope = "program",
     on_cuda: bool = False,
-    id: str = "",
+    **told: Any,
 ) -> Callable[[Judge], Rule]:
-    """Make a `Rule` of the function below.
+    """Make a `Rule` of the function below, with what findings.toml tells of it.
 
     Args:
-        candidates: settings, and knobs alone whose values the rule computes.
         id: of a rule made from a row of a table; otherwise it is the function's name, with dashes.
+        candidates: beside those of findings.toml, where a table of the program names them.
+        told: what several rules share, in place of findings.toml.
     """
-    told = (title, sees, costs, wrong_when, tuple(candidates), tuple(explains), on_cuda)
-    return lambda judge: Rule(id or judge.__name__.replace("_", "-"), scope, *told, judge)
+
+    def made(judge: Judge) -> Rule:
+        name = id or judge.__name__.replace("_", "-")
+        prose = msgspec.convert(_PROSE.get(name, {}) | told, _Prose)
+        offers = (*(each if isinstance(each, str) else Setting(*each) for each in prose.candidates), *candidates)
+        words = (prose.title, prose.sees, prose.costs, prose.wrong_when)
+        return Rule(name, scope, *words, offers, prose.explains, on_cuda, judge)
+
+    return made
 
 
 machine_rule = functools.partial(rule, scope="machine")

@@ -1,4 +1,4 @@
-"""The catalogue of knobs, a family a file. Data only: nothing is set from here, and no torch is imported.
+"""The catalogue of knobs, data in catalogue.toml: nothing is set from here, and no torch is imported.
 
 `catalogue` finds knobs and turns text into settings; `foreign` says which settings from elsewhere may be applied;
 `conditions` holds what a knob may ask of the machine. Where a setting acts is said in its site; carrying it out is the

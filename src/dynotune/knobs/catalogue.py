@@ -5,42 +5,19 @@ from __future__ import annotations
 import difflib
 import functools
 import re
+import tomllib
 from collections.abc import Iterable
+from importlib.resources import files
+from typing import Any
 
-from dynotune.knobs import (
-    allocator,
-    caches,
-    compile,
-    distributed,
-    environment,
-    host,
-    kernels,
-    launching,
-    loader,
-    optimizer,
-    precision,
-    transfer,
-)
+import msgspec
+
+from dynotune.knobs.conditions import CONDITIONS
 from dynotune.schema import redaction
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import AllocConf, Argument, Env, Knob, Scalar, is_of_launch
 from dynotune.schema.setting import UNSET, Setting
-
-_FAMILIES = (
-    environment,
-    caches,
-    loader,
-    transfer,
-    precision,
-    kernels,
-    compile,
-    optimizer,
-    distributed,
-    allocator,
-    host,
-    launching,
-)
 
 # What dynotune itself sets in order to reach the program.
 LARGEST = 2**63 - 1
@@ -52,7 +29,28 @@ _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 @functools.cache
 def all_knobs() -> tuple[Knob, ...]:
     """The catalogue in the order of its families; `env.NAME` and `arg.NAME` stand for any variable and placeholder."""
-    return tuple(knob for family in _FAMILIES for knob in family.KNOBS)
+    entries = tomllib.loads(files(__package__).joinpath("catalogue.toml").read_text("utf-8"))
+    return tuple(_made(knob_id, **entry) for knob_id, entry in entries.items())
+
+
+def _made(knob_id: str, only_on: str = "", **entry: Any) -> Knob:
+    """Make the knob of an entry; `only_on` names one of the `CONDITIONS`."""
+    if only_on:
+        fact, holds, unless = CONDITIONS[only_on]
+        entry |= {"needs": [fact], "applies": lambda facts: holds(facts[fact]), "unless": unless}
+    return msgspec.convert({"id": knob_id, **entry}, Knob)
+
+
+def _named(general: str, name: str) -> Knob:
+    """The knob of one variable or placeholder, made from the entry for all of them."""
+    knob = _by_id()[f"{general}.NAME"]
+    site = Argument(name) if general == "arg" else Env(name)
+    return msgspec.structs.replace(knob, id=f"{general}.{name}", site=site, doc=knob.doc.replace("NAME", name))
+
+
+@functools.cache
+def _by_id() -> dict[str, Knob]:
+    return {knob.id: knob for knob in all_knobs()}
 
 
 def get(knob_id: str) -> Knob:
@@ -61,14 +59,14 @@ def get(knob_id: str) -> Knob:
     Raises:
         UsageError: there is none; the nearest names are offered.
     """
-    if knob_id.startswith("env."):
-        return _environment_knob(knob_id.removeprefix("env."))
-    if knob_id.startswith("arg."):
-        return launching.for_argument(knob_id.removeprefix("arg."))
-    by_id = {knob.id: knob for knob in all_knobs()}
-    if knob_id in by_id:
-        return by_id[knob_id]
-    raise UsageError(f"There is no knob {knob_id!r}.", hint=_nearest(knob_id, list(by_id)))
+    if knob_id in _by_id():
+        return _by_id()[knob_id]
+    general, _, name = knob_id.partition(".")
+    if general == "env":
+        return _environment_knob(name)
+    if general == "arg":
+        return _placeholder(name)
+    raise UsageError(f"There is no knob {knob_id!r}.", hint=_nearest(knob_id, list(_by_id())))
 
 
 def _nearest(knob_id: str, known: list[str]) -> str:
@@ -88,7 +86,16 @@ def _environment_knob(name: str) -> Knob:
             f"env.{name} cannot be a setting: dynotune sets {name} itself to reach the program.",
             hint=f"Set {name} in your shell; the command inherits it.",
         )
-    return environment.for_variable(name)
+    return _named("env", name)
+
+
+def _placeholder(name: str) -> Knob:
+    if not name.isidentifier() or name == "run_dir":
+        raise UsageError(
+            f"{name!r} cannot name a placeholder of the command.",
+            hint="Write arg.NAME=value, with {NAME} in the command.",
+        )
+    return _named("arg", name)
 
 
 def parse(text: str) -> Setting:

@@ -1,32 +1,39 @@
-"""What a knob may ask of the machine. Each is called with the facts it needs known."""
+"""What a knob may ask of the machine, by the name that the catalogue gives it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
-
-from dynotune.schema.facts import Facts
-
-ON_GPU: dict[str, Any] = {
-    "needs": ("gpu.count",),
-    "applies": lambda facts: facts["gpu.count"] != 0,
-    "unless": "it acts on the GPU, and none was found here",
-}
-"""What a knob asks that acts on the GPU alone."""
+from typing import NamedTuple
 
 
-def compute_capability_from(*least: int) -> Callable[[Facts], bool]:
-    """Whether the GPU's `gpu.compute_capability`, written as "9.0", is at least `least`."""
-    return lambda facts: version_of(facts["gpu.compute_capability"]) >= least
+class Condition(NamedTuple):
+    """A test of one fact; `unless` says in words why a knob does not apply if it fails."""
 
-
-def torch_from(*least: int) -> Callable[[Facts], bool]:
-    """Whether the command's torch (`torch.version`) is at least `least`."""
-    return lambda facts: version_of(facts["torch.version"]) >= least
+    fact: str
+    holds: Callable[[object], bool]
+    unless: str
 
 
 def version_of(fact: object) -> tuple[int, ...]:
     """The leading numbers of a version: "2.13.0+cu130" is (2, 13, 0), "9.0" is (9, 0)."""
     match = re.match(r"\d+(\.\d+)*", str(fact))
     return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
+CONDITIONS = {
+    "gpu": Condition("gpu.count", lambda count: count != 0, "it acts on the GPU, and none was found here"),
+    "linux": Condition(
+        "platform", lambda name: str(name).lower().startswith("linux"), "preloading a library works on Linux only"
+    ),
+    "torch 2.6": Condition(
+        "torch.version",
+        lambda version: version_of(version) >= (2, 6),
+        "the DataLoader of torch before 2.6 cannot deliver out of order",
+    ),
+    "compute capability 8.0": Condition(
+        "gpu.compute_capability",
+        lambda capability: version_of(capability) >= (8, 0),
+        "TF32 needs a GPU of compute capability 8.0 (Ampere) or newer",
+    ),
+}

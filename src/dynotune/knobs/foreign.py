@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dynotune.knobs import caches
+from dynotune.knobs.catalogue import all_knobs
+from dynotune.schema.knob import Env
 from dynotune.schema.redaction import MARK, redacted
 from dynotune.schema.setting import UNSET, Setting
 from dynotune.text import words
@@ -58,8 +59,9 @@ _VALUES_OF = {
 _ALLOWED = {name: re.compile(values, re.ASCII) for values, names in _VALUES_OF.items() for name in names.split()}
 _ALLOWED |= {
     knob.id.removeprefix("env."): re.compile("|".join(map(re.escape, map(str, knob.values))) or _NUMBER, re.ASCII)
-    for knob in caches.KNOBS
-    if knob.type != "str" or knob.values  # the others name folders of code that runs
+    for knob in all_knobs()
+    # The others name folders of code that runs.
+    if isinstance(knob.site, Env) and (knob.type != "str" or knob.values)
 }
 
 # Left over from debugging: findings take them away.

@@ -157,7 +157,7 @@ def _outcome(work: Search, one: Candidate, proved: list[Setting]) -> CandidateOu
         return _by_gain(study, single)
     if study.selected and one.setting in study.selected:
         return CandidateOutcome("unproved", f"It was to be confirmed, but {LATE}.")
-    beside = f"it means something only beside {words.either(one.needs)}" if one.needs else ""
+    beside = f"it only matters together with {words.either(one.needs)}" if one.needs else ""
     if beside and all(work.failure(id_) is not None for id_ in one.needs):
         return CandidateOutcome("not-tried", f"{words.capitalised(beside)}, which did not run.")
     if ran := [trial.void for trial in study.trials if _holds(trial.arm, one.id)]:
@@ -166,7 +166,7 @@ def _outcome(work: Search, one: Candidate, proved: list[Setting]) -> CandidateOu
             "unproved", f"Its runs did not count: {void}." if void else f"{words.capitalised(LATE)}."
         )
     if beside:
-        return CandidateOutcome("not-tried", f"It was in no run: {beside}.")
+        return CandidateOutcome("not-tried", f"Not tried: {beside}.")
     return CandidateOutcome("not-tried", "The time was up before its turn.")
 
 

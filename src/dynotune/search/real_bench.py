@@ -323,8 +323,7 @@ class RealBench:
         self._planned_s = {key: self._own_s(key, outcome, run_s) for key, outcome in self._pilots.items()}
         self._pilots.clear()
         self._watcher.say(
-            f"Each run: {window.warmup_steps} steps of warm-up, then {window.num_steps} timed as a whole; "
-            f"about {run_s:.0f} s."
+            f"Each run: {window.warmup_steps} warm-up steps, then {window.num_steps} timed steps; about {run_s:.0f} s."
             if window.num_steps
             else f"Each run ends with its first steps; about {run_s:.0f} s."
         )

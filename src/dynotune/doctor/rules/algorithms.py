@@ -15,13 +15,7 @@ _REPEATABLE_ON_CPU = ("aten::index_put", "aten::_index_put", "aten::index_add", 
 _CONVOLUTIONS = ("aten::cudnn_convolution", "aten::convolution_backward")
 
 
-@rule(
-    title="cuDNN picks convolution algorithms by a heuristic, without timing them.",
-    sees="convolutions of few shapes take a fifth of a step or more, and `torch.backends.cudnn.benchmark` is off.",
-    costs="at most half of the time of convolutions. Above medium only if slow kernels show that the heuristic failed.",
-    wrong_when="the heuristic already picks the fastest algorithm, as it mostly does for common shapes.",
-    candidates=[Setting("cudnn.benchmark", True)],
-)
+@rule()
 def cudnn_benchmark_off(view: ObservationView) -> Judgements:
     if not view.uses_cuda or not _may_convolve(view):
         return
@@ -44,14 +38,7 @@ def cudnn_benchmark_off(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="cuDNN may use only algorithms whose results repeat.",
-    sees="`torch.backends.cudnn.deterministic` is on in a training whose convolutions take a fifth of a step or more.",
-    costs="at most half of the time of convolutions: faster algorithms of their backward pass are left out.",
-    wrong_when="results must repeat bit by bit.",
-    candidates=[Setting("cudnn.deterministic", False), Setting("cudnn.benchmark", True)],
-    explains=["cudnn-benchmark-off"],
-)
+@rule()
 def cudnn_deterministic_on(view: ObservationView) -> Judgements:
     if not view.uses_cuda or not view.is_training or not _may_convolve(view):
         return
@@ -70,17 +57,7 @@ def cudnn_deterministic_on(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="cuDNN times its algorithms again for each new input shape.",
-    sees="`torch.backends.cudnn.benchmark` is on and inputs had more than twenty shapes; and the recorded steps have "
-    "more convolution kernels than their operators can have used, or step times differ much. With three shapes or "
-    "more, also if memory was allocated in steps among the slowest hundredth.",
-    costs="the kernels that were only timed, and the host's waits for them; otherwise the time of steps beyond the "
-    "median. With twenty shapes or fewer: what the slowest steps lost, a lower bound.",
-    wrong_when="the program has seen all shapes after it has run for a while.",
-    candidates=[Setting("cudnn.benchmark", False)],
-    explains=["alloc-retries", "alloc-jitter", "host-bound", "launch-bound", "sync-per-step"],
-)
+@rule()
 def cudnn_benchmark_dynamic(view: ObservationView) -> Judgements:
     if not view.uses_cuda or not _may_convolve(view) or not view.truth("live.cudnn_benchmark"):
         return
@@ -109,12 +86,7 @@ def cudnn_benchmark_dynamic(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="cuDNN times ten algorithms for each convolution, and may have more of them.",
-    sees="benchmarking is on, convolutions take half of a step or more, and the limit is the default.",
-    costs="unknown. The fastest algorithm is mostly among the first ten.",
-    wrong_when="the fastest algorithm is among the first ten.",
-)
+@rule()
 def cudnn_benchmark_limit(view: ObservationView) -> Judgements:
     if not view.uses_cuda or not _may_convolve(view) or bounds.num_input_shapes(view) > policy.FEW_SHAPES:
         return
@@ -130,15 +102,7 @@ def cudnn_benchmark_limit(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="torch may use only algorithms whose results repeat.",
-    sees="`torch.use_deterministic_algorithms(True)`, and time in operations that have a faster algorithm.",
-    costs="at most the time of indexing, scattering, sorting and interpolation, half of the time of convolutions, and "
-    "the fills of `fill-uninitialized`.",
-    wrong_when="results must repeat bit by bit.",
-    candidates=[Setting("determinism.algorithms", False)],
-    explains=["fill-uninitialized"],
-)
+@rule()
 def deterministic_algos_on(view: ObservationView) -> Judgements:
     if not view.truth("live.deterministic_algorithms"):
         return
@@ -157,13 +121,7 @@ def deterministic_algos_on(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="With deterministic algorithms torch fills each new tensor, although the program overwrites it.",
-    sees="deterministic algorithms, `torch.utils.deterministic.fill_uninitialized_memory`, and recorded fills.",
-    costs="at most the fills' part of pointwise kernels and of waits for the host. Without a device: the fills' time.",
-    wrong_when="the program reads memory that it never wrote, and results must still repeat.",
-    candidates=[Setting("determinism.algorithms", False)],
-)
+@rule()
 def fill_uninitialized(view: ObservationView) -> Judgements:
     if not view.truth("live.deterministic_algorithms") or not view.truth("live.fill_uninitialized_memory"):
         return

@@ -13,14 +13,7 @@ from dynotune.schema.observation import Loader, Loading, Padding
 from dynotune.schema.setting import Setting
 
 
-@rule(
-    title="Collating samples takes much of the loading time.",
-    sees="a wait for the loader or for cores that workers use; collating takes much of a batch's time.",
-    costs="at most the collate function's part of this wait.",
-    wrong_when="samples are lazy, and the collate function is what reads or decodes them.",
-    candidates=["loader.num_workers"],
-    explains=["loader-bound", "loader-jitter", "epoch-jitter"],
-)
+@rule()
 def collate_heavy(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     if loader is None or _lost(view, loader) < policy.LEAST_SHARE:
@@ -39,15 +32,7 @@ def collate_heavy(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="Decoding images or sound takes most of the loading time.",
-    sees="a wait for the loader or for cores that workers use; a known decoder (Pillow, OpenCV, torchvision, "
-    "TurboJPEG, soundfile and others) takes much of a batch's time, with converting and resizing the decoded image.",
-    costs="at most the decoder's part of this wait.",
-    wrong_when="the decoder waits for the file's bytes, or the size is drawn at random for each image.",
-    candidates=["loader.num_workers"],
-    explains=["loader-bound", "loader-jitter", "epoch-jitter"],
-)
+@rule()
 def decode_bound(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     if loader is None or _lost(view, loader) < policy.LEAST_SHARE:
@@ -67,12 +52,7 @@ def decode_bound(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="Forked workers copy the data set's Python objects as they read them.",
-    sees="the data set holds many Python objects, and the forked workers' private memory grew within the window.",
-    costs="memory: reading an object changes its reference count, so in the end each worker has a copy of its page.",
-    wrong_when="workers fill a cache of their own on purpose.",
-)
+@rule()
 def cow_growth(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     if loader is None or not loader.num_workers or loader.context not in (None, "fork"):
@@ -98,12 +78,7 @@ def cow_growth(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="The last batch of each epoch is smaller than the others.",
-    sees="the loader keeps an incomplete last batch, and the program compiles or times convolutions for each shape.",
-    costs="compilation within the window, if the smaller batch caused it; otherwise only the first such batch.",
-    wrong_when="shapes vary anyway.",
-)
+@rule()
 def last_batch_shape(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     if loader is None or loader.drop_last is not False or not loader.num_items or not loader.batch_size:
@@ -129,14 +104,7 @@ def last_batch_shape(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="Much of each batch is padding.",
-    sees="batches as they left the loader, in host memory: a mask, or a constant tail of whole numbers or zero frames.",
-    costs="at most the padding's part of the time that the device, or without one the operators, could spare.",
-    wrong_when="the model leaves padding out by itself (variable-length attention, packed sequences), or the program "
-    "measures rows of one length on purpose. Attention over long rows may cost more than this share.",
-    candidates=[Setting("loader.batches", "by-length")],
-)
+@rule()
 def padding_waste(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     padding = None if loader is None else loader.padding

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dynotune.doctor import bounds, policy
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.hot_lines import steps_thread
-from dynotune.doctor.machine import unset, version
+from dynotune.doctor.machine import version
 from dynotune.doctor.observation_view import ObservationView, or_else, or_unknown
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Model, ModelCall
-from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
@@ -19,14 +18,7 @@ _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::lin
 _ZEROING = ("aten::zero_", "aten::_foreach_zero_", "aten::fill_", "aten::add_")
 
 
-@rule(
-    title="The program runs torch's profiler during its steps.",
-    sees="the program itself runs torch's profiler, or `emit_nvtx`, within the window.",
-    costs="host time for each operator and kernel: on one H200, ResNet-50 took 1.7 times as long. At most the time for "
-    "which the device waits for the host; without a trace, nothing bounds it.",
-    wrong_when="this run is meant to profile. A schedule without `repeat=1` never ends.",
-    explains=["host-bound", "launch-bound"],
-)
+@rule()
 def profiler_left_on(view: ObservationView) -> Judgements:
     where = view.text("live.profiler_place")
     if not where:
@@ -41,13 +33,7 @@ def profiler_left_on(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="The model runs with gradients enabled and without a backward pass, so it keeps all activations.",
-    sees="no optimizer, no backward pass, and a model that is called with gradients enabled; its results require them.",
-    costs="some microseconds of host time for each operator, at most the device's wait for the host. If that wait is "
-    "short, nothing bounds the cost: activations stay in memory until the results are freed.",
-    wrong_when="gradients are computed in a way that leaves no trace.",
-)
+@rule()
 def inference_mode_absent(view: ObservationView) -> Judgements:
     if view.is_training:
         return
@@ -67,13 +53,7 @@ def inference_mode_absent(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="Gradients are computed of a model that nothing updates.",
-    sees="a module in evaluation mode that training calls with gradients enabled, and no optimizer has its parameters: "
-    "a teacher, a frozen encoder, a metric.",
-    costs="the part of the backward pass that goes through it: twice its forward pass, at most the backward pass.",
-    wrong_when="what is trained stands before it, so that gradients have to go through it.",
-)
+@rule()
 def gradients_unused(view: ObservationView) -> Judgements:
     if not view.is_training:
         return
@@ -119,12 +99,7 @@ def _of_recording(view: ObservationView) -> float:
     return min(_of_host(view), num * policy.RECORDING_OPERATOR_S / view.timing.step_s)
 
 
-@rule(
-    title="A model in training mode is used for inference.",
-    sees="no optimizer, no backward pass, and a model whose dropout or batch norm is in training mode.",
-    costs="right results, not time: dropout drops, and batch norm uses the batch's statistics and changes its own.",
-    wrong_when="the mode is meant, as for Monte Carlo dropout or to renew batch norm's statistics.",
-)
+@rule()
 def model_train_mode_eval(view: ObservationView) -> Judgements:
     if view.is_training:
         return
@@ -143,13 +118,7 @@ def model_train_mode_eval(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="zero_grad(set_to_none=False) fills all gradients with zeros, and the backward pass adds to them.",
-    sees="`zero_grad(set_to_none=False)`.",
-    costs="zeros are written to all gradients and the new ones added: four times the gradients' bytes, and one more "
-    "operator a parameter. On the CPU: at most the time of such operators.",
-    wrong_when="the program reads `.grad` of parameters that got no gradient.",
-)
+@rule()
 def zero_grad_memset(view: ObservationView) -> Judgements:
     if not view.is_training or view.fact_or_none("live.zero_grad_sets_none") is not False:
         return
@@ -180,14 +149,7 @@ def _of_zeroing(view: ObservationView, num: int, num_bytes: float, step_s: float
     return min(moved + launched, bounds.operator_share(view, _ZEROING.__contains__))
 
 
-@rule(
-    title="Ultralytics sets a variable that slows each matrix product.",
-    sees="Ultralytics set CUBLAS_WORKSPACE_CONFIG, it is still set, and torch is older than 2.13 (`cublas-env-regex`).",
-    costs="50 to 150 µs of host time a product: at most the host's own time in products, and the device's waits.",
-    wrong_when="results must repeat although several streams are used.",
-    candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
-    explains=["cublas-env-regex"],
-)
+@rule()
 def ul_cublas_env_on_construct(view: ObservationView) -> Judgements:
     changes = [
         change
@@ -209,14 +171,7 @@ def ul_cublas_env_on_construct(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="Ultralytics trains with deterministic algorithms by default.",
-    sees="a training of an Ultralytics model with deterministic algorithms on.",
-    costs="at most half of the time of convolutions, and the time of indexing and sorting.",
-    wrong_when="results must repeat bit by bit.",
-    candidates=[Setting("determinism.algorithms", False), Setting("cudnn.deterministic", False)],
-    explains=["deterministic-algos-on", "cudnn-deterministic-on", "fill-uninitialized"],
-)
+@rule()
 def ul_deterministic_default(view: ObservationView) -> Judgements:
     model = next((model for model in view.models if model.name.startswith("ultralytics.")), None)
     if model is None or not view.is_training or not view.truth("live.deterministic_algorithms"):

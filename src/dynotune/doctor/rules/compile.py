@@ -11,7 +11,6 @@ from dynotune.doctor.rules.sync import breaks_a_graph
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Compilation
-from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Caller, Place
 
 OF_MODEL: tuple[Caller, ...] = ("program", "library", "backward", "unknown")
@@ -23,14 +22,7 @@ _BREAK = re.compile(r"(?:\d+x )?(?P<file>.+?\.py):(?P<line>\d+): ")
 _CHANGED = re.compile(r"size|shape|stride|rank|dimension", re.IGNORECASE)
 
 
-@cuda_rule(
-    title="Many kernels read and write memory for a single small operation each.",
-    sees="pointwise, normalising and reducing kernels of an uncompiled model take a fifth of the kernels' time.",
-    costs="at most their time without the longest kernel of each uninterrupted row, as far as the device sets the "
-    "pace: compiled, such a row runs as one kernel.",
-    wrong_when="shapes vary much, or the program ends too soon. Results change in their last digits.",
-    candidates=[Setting("compile.mode", "default")],
-)
+@cuda_rule()
 def compile_default(view: ObservationView) -> Judgements:
     losses = view.losses("compile-default")
     share = bounds.saving(view, sum(loss.share for loss in losses))
@@ -45,17 +37,7 @@ def compile_default(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="torch.compile cuts the model into pieces.",
-    sees="torch counted graph breaks while it compiled; or torch made no graph of a compiled model at all, which it "
-    "does silently after a break inside a loop.",
-    costs="at most what compiling the whole model could spare. With a device: its waits for the host, the cost of "
-    "`compile-default`, and three quarters of the kernels that cuts keep apart. Without one: the time of Python, and "
-    "three quarters of that of uncompiled operators and of needless pieces. Or, if it is more, the waits for values on "
-    "which the code branches.",
-    wrong_when="the code that breaks the graph is needed, and runs once in many calls.",
-    explains=["launch-bound", "host-bound", "compile-default"],
-)
+@rule()
 def graph_breaks(view: ObservationView) -> Judgements:
     compilation = compiled(view)
     if compilation is None:
@@ -85,14 +67,7 @@ def graph_breaks(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="torch.compile compiles the same code again, or has given up.",
-    sees="torch counted recompilations. Past the limit, 8 by default, a function runs uncompiled; torch says so once.",
-    costs="after the limit, at most what compiling spares, as for `graph-breaks`. Otherwise the time that steps take "
-    "beyond the median if the window compiled anything; else only the first steps.",
-    wrong_when="the program has seen all shapes after a while.",
-    explains=["launch-bound", "host-bound", "compile-default", "recompile-jitter"],
-)
+@rule()
 def recompiles(view: ObservationView) -> Judgements:
     compilation = compiled(view)
     if compilation is None or not (compilation.limit_reached or compilation.num_recompilations):
@@ -125,13 +100,7 @@ def recompiles(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="torch.compile was asked for CUDA graphs and left them out.",
-    sees="a mode of torch.compile that uses CUDA graphs, and TorchInductor's reasons for leaving them out.",
-    costs="at most the time for which the device waits for the host: a graph needs a single launch.",
-    wrong_when="the device is busy all the time anyway.",
-    explains=["launch-bound", "host-bound"],
-)
+@rule()
 def cudagraph_skipped(view: ObservationView) -> Judgements:
     compilation = compiled(view)
     if compilation is None or not view.uses_cuda or not compilation.cudagraph_skips:
@@ -148,13 +117,7 @@ def cudagraph_skipped(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="CUDA graphs are recorded again for each input shape.",
-    sees="a mode of torch.compile that uses CUDA graphs, and graphs that were recorded within the window.",
-    costs="at most the device's wait for the host meanwhile. Each graph also holds memory of its own.",
-    wrong_when="the program has seen all shapes after a while.",
-    explains=["launch-bound", "host-bound"],
-)
+@rule()
 def cudagraph_rerecord(view: ObservationView) -> Judgements:
     compilation = compiled(view)
     if compilation is None or not view.uses_cuda or not any(mode in GRAPH_MODES for mode in compilation.modes):

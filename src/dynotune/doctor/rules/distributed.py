@@ -16,13 +16,7 @@ from dynotune.schema.trace_summary import Place
 _CALLED_SEVERAL_TIMES = re.compile(r"(?P<num>\d+) × call ")
 
 
-@rule(
-    title="DataParallel copies the model to each device in every step, from one process.",
-    sees="the outermost module is `torch.nn.DataParallel`.",
-    costs="at most the time for which devices idle or only exchange data: one process copies the model to all.",
-    wrong_when="the program splits the batch for inference of a few seconds.",
-    explains=["launch-bound", "host-bound", "communication-exposed"],
-)
+@rule()
 def dataparallel_used(view: ObservationView) -> Judgements:
     model = next((model for model in view.models if model.wrapper == "DataParallel"), None)
     if model is None or (not isinstance(view.observation.trace, Unknown) and len(view.trace.devices) == 1):
@@ -51,15 +45,7 @@ def _devices(view: ObservationView) -> list[str]:
     return [f"device {device} is busy for {share:.0%} of the time" for device, share in shares]
 
 
-@rule(
-    title="DistributedDataParallel walks the graph in each step for parameters without a gradient, and there are none.",
-    sees="`find_unused_parameters=True`, and every parameter got a gradient.",
-    costs="a walk of the graph after each forward pass and one more collective: at most the device's wait for the host "
-    "(without one, some microseconds a parameter), and that collective's part of communication.",
-    wrong_when="parameters are unused only in some steps.",
-    candidates=[Setting("ddp.find_unused_parameters", False)],
-    explains=["host-bound"],
-)
+@rule()
 def ddp_find_unused_on(view: ObservationView) -> Judgements:
     model = _ddp(view)
     if model is None or model.ddp.get("find_unused_parameters") is not True:
@@ -85,13 +71,7 @@ def _of_unused(view: ObservationView, model: Model) -> float:
     return min(1.0, walk + shares.communication / max(1.0, per_step))
 
 
-@rule(
-    title="Gradients are exchanged in each backward pass of an accumulated step.",
-    sees="DistributedDataParallel is called several times for each optimizer step, and exchanges gradients each time.",
-    costs="the exchanges but the last one: their part of the exposed communication.",
-    wrong_when="the batches between two updates differ in number between ranks.",
-    explains=["communication-exposed"],
-)
+@rule()
 def ddp_no_sync_absent(view: ObservationView) -> Judgements:
     model, match = _ddp(view), _CALLED_SEVERAL_TIMES.search(view.process.step)
     if model is None or model.call is None or match is None or not view.is_training:
@@ -109,13 +89,7 @@ def ddp_no_sync_absent(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="Gradients are reduced while the device does nothing else.",
-    sees="all-reduces of DistributedDataParallel beside which nothing ran, without the waits of `rank-imbalance`.",
-    costs="this time, if the backward pass could hide all of it.",
-    wrong_when="communication takes longer than the backward pass, so no bucket size hides it.",
-    candidates=["ddp.bucket_cap_mb"],
-)
+@rule()
 def ddp_bucket_cap(view: ObservationView) -> Judgements:
     losses = view.losses("ddp-bucket-cap")
     share = sum(loss.share for loss in losses) - view.lost("rank-imbalance")
@@ -133,13 +107,7 @@ def ddp_bucket_cap(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="DistributedDataParallel copies all gradients into buckets and back.",
-    sees="`gradient_as_bucket_view=False`, and time in copying kernels.",
-    costs="at most the time of these kernels, and of copying all gradients twice at the memory's bandwidth.",
-    wrong_when="the program detaches gradients in place, which fails with views.",
-    candidates=[Setting("ddp.gradient_as_bucket_view", True)],
-)
+@rule()
 def ddp_bucket_view(view: ObservationView) -> Judgements:
     model = _ddp(view)
     if model is None or model.ddp.get("gradient_as_bucket_view") is not False or not view.uses_cuda:
@@ -155,13 +123,7 @@ def ddp_bucket_view(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="The graph was the same in all steps, and static_graph is off.",
-    sees="torch says that `static_graph=True` could be set, and it is not set.",
-    costs="little: with a static graph, DistributedDataParallel looks for unused parameters only once.",
-    wrong_when="the graph changes later on.",
-    candidates=[Setting("ddp.static_graph", True)],
-)
+@rule()
 def ddp_static_graph(view: ObservationView) -> Judgements:
     model = _ddp(view)
     if model is None or model.ddp.get("static_graph") is not False or model.ddp.get("can_set_static_graph") is not True:
@@ -174,13 +136,7 @@ def ddp_static_graph(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="Ranks communicate while nothing else is done.",
-    sees="collectives beside which the device ran nothing (without a device, no operator), except all-reduces of "
-    "DistributedDataParallel and the waits of `rank-imbalance`.",
-    costs="this time, if other work could hide all of it.",
-    wrong_when="the next operation needs the result at once, as in tensor parallelism.",
-)
+@rule()
 def communication_exposed(view: ObservationView) -> Judgements:
     losses = view.losses("communication-exposed")
     if view.uses_cuda:
@@ -198,14 +154,7 @@ def communication_exposed(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="Ranks wait for the slowest one.",
-    sees="time in collectives before the last rank has joined them; without a device, only if no operator runs.",
-    costs="this time: with equal work, all ranks would join at once. Without a device, the severity is that of the "
-    "time by which one rank waits longer than another and works less.",
-    wrong_when="another rank is the slow one in each step. Then no rank stands out, and the severity is low.",
-    explains=["communication-exposed"],
-)
+@rule()
 def rank_imbalance(view: ObservationView) -> Judgements:
     if len(view.processes) < 2:
         return

@@ -13,15 +13,7 @@ from dynotune.schema.setting import Setting
 PATHS = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE")
 
 
-@machine_rule(
-    title="Operators on the CPU run in one thread although there are more cores.",
-    sees="OMP_NUM_THREADS is 1, as torchrun and Ultralytics set it, or a model on the CPU runs in one thread of torch; "
-    "and each process may use more than one core.",
-    costs="for a model on the CPU, at most the part of the operators' time that idle cores could take over. For a "
-    "model on the GPU, collation and augmentation in the main process take longer.",
-    wrong_when="operators are too small to be split, or other processes keep the cores busy.",
-    candidates=["host.num_threads", "env.OMP_NUM_THREADS"],
-)
+@machine_rule()
 def omp_threads_1(view: ObservationView) -> Judgements:
     by_variable = (view.variable("OMP_NUM_THREADS") or "").strip() == "1"
     on_cpu = not isinstance(view.observation.processes, Unknown) and not view.uses_cuda
@@ -67,15 +59,7 @@ def _spare_cores(view: ObservationView, cores: int, ranks: int) -> float | None:
     return cores - used / ranks - (0.0 if cpu_s is None else waits)
 
 
-@machine_rule(
-    title="A variable overrides the program's TF32 settings.",
-    sees="NVIDIA_TF32_OVERRIDE=0, or TORCH_ALLOW_TF32_CUBLAS_OVERRIDE.",
-    costs="the former forbids TF32 in all libraries: at most the time of float32 products and convolutions. The latter "
-    "allows TF32 in matrix products: their results have a mantissa of ten bits.",
-    wrong_when="the variable is set on purpose, to compare results.",
-    candidates=machine.unset("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
-    explains=["fp32-matmul-no-tf32"],
-)
+@machine_rule()
 def tf32_env_override(view: ObservationView) -> Judgements:
     parts = machine.shares(view)
     if (view.variable("NVIDIA_TF32_OVERRIDE") or "").strip() == "0":
@@ -98,13 +82,7 @@ def tf32_env_override(view: ObservationView) -> Judgements:
         )
 
 
-@machine_rule(
-    title="The GPUs differ, and CUDA numbers them by speed, nvidia-smi by PCI address.",
-    sees="visible GPUs of different models while CUDA_DEVICE_ORDER is not PCI_BUS_ID.",
-    costs="no time. `cuda:0` is not GPU 0 of nvidia-smi, so the wrong GPU may be measured or shared.",
-    wrong_when="GPUs are chosen by UUID.",
-    candidates=[Setting("env.CUDA_DEVICE_ORDER", "PCI_BUS_ID")],
-)
+@machine_rule()
 def device_order(view: ObservationView) -> Judgements:
     if view.variable("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or machine.no_gpu(view):
         return
@@ -122,13 +100,7 @@ def device_order(view: ObservationView) -> Judgements:
         )
 
 
-@machine_rule(
-    title="PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF are both set and differ. torch reads the former first.",
-    sees="PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF are both set, to different values.",
-    costs="some options do not take effect: the CUDA allocator reads PYTORCH_CUDA_ALLOC_CONF, the older name, first.",
-    wrong_when="the options that differ do not matter.",
-    candidates=machine.unset("PYTORCH_CUDA_ALLOC_CONF"),
-)
+@machine_rule()
 def alloc_conf_both_names(view: ObservationView) -> Judgements:
     new, old = view.variable("PYTORCH_ALLOC_CONF"), view.variable("PYTORCH_CUDA_ALLOC_CONF")
     if new is None or old is None or new == old:
@@ -143,15 +115,7 @@ def alloc_conf_both_names(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule(
-    title="A communication path between GPUs is off.",
-    sees="NCCL_P2P_DISABLE, NCCL_SHM_DISABLE or NCCL_IB_DISABLE is on, or NCCL_P2P_LEVEL is LOC.",
-    costs="data goes through host memory instead of NVLink or PCIe, or through sockets instead of shared memory or "
-    "InfiniBand. The bound is the exposed communication of a step.",
-    wrong_when="the path does not work on this machine, and the program hangs without the variable.",
-    candidates=machine.unset(*PATHS, "NCCL_P2P_LEVEL"),
-    explains=["communication-exposed", "ddp-bucket-cap"],
-)
+@machine_rule(candidates=machine.unset(*PATHS, "NCCL_P2P_LEVEL"))
 def nccl_path_disabled(view: ObservationView) -> Judgements:
     names = [name for name in PATHS if machine.is_on(view.variable(name))]
     if (view.variable("NCCL_P2P_LEVEL") or "").upper() in ("LOC", "0"):

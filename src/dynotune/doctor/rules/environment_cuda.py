@@ -16,13 +16,7 @@ PRODUCTS = frozenset(
 )
 
 
-@machine_rule(
-    title="The driver is too old for torch's CUDA version.",
-    sees="the CUDA version of the torch build against the highest that the driver supports. A driver serves all minor "
-    "versions of its major version.",
-    costs="torch finds no GPU. A program that falls back to the CPU does so silently.",
-    wrong_when="NVIDIA's forward-compatibility package is installed beside the driver.",
-)
+@machine_rule()
 def driver_too_old(view: ObservationView) -> Judgements:
     if machine.no_gpu(view) or view.fact("torch.cuda") is None:
         return
@@ -39,12 +33,7 @@ def driver_too_old(view: ObservationView) -> Judgements:
         )
 
 
-@machine_rule(
-    title="There is a GPU, and torch is built without CUDA.",
-    sees="a visible GPU, and a torch build for the CPU in the command's interpreter.",
-    costs="everything runs on the CPU.",
-    wrong_when="the program is meant to run on the CPU.",
-)
+@machine_rule()
 def torch_without_cuda(view: ObservationView) -> Judgements:
     if not machine.gpus(view) or view.fact("torch.cuda") is not None:
         return
@@ -58,16 +47,7 @@ def torch_without_cuda(view: ObservationView) -> Judgements:
         )
 
 
-@machine_rule(
-    title="CUBLAS_WORKSPACE_CONFIG costs host time at each matrix product.",
-    sees="CUBLAS_WORKSPACE_CONFIG is set, and torch is 2.0 to 2.12. These versions read it with a regular expression "
-    "whenever they fetch a cuBLAS handle.",
-    costs="at most the host's own time in matrix products. On a machine with an H200: 50 µs a product, 150 µs with a "
-    "bias. That made steps of small models two to four times as long. It costs nothing if the host is ahead.",
-    wrong_when="results must repeat although several streams are used.",
-    candidates=machine.unset("CUBLAS_WORKSPACE_CONFIG"),
-    explains=["launch-bound", "host-bound"],
-)
+@machine_rule()
 def cublas_env_regex(view: ObservationView) -> Judgements:
     if view.variable("CUBLAS_WORKSPACE_CONFIG") is None:
         return

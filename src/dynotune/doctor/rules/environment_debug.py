@@ -61,17 +61,7 @@ COMPILE_CACHES: dict[str, Callable[[str], bool]] = {
 }
 
 
-@machine_rule(
-    title="A debugging aid was left on.",
-    sees="variables that make torch, NCCL, cuDNN or cuBLAS check or log their work. In a watched program, also "
-    "autograd's anomaly detection.",
-    costs="host time for each call that is checked or logged; for checked collectives, at most the exposed "
-    "communication of a step. Anomaly detection keeps a stack trace for each operator, and the host waits for a search "
-    "for NaN in every gradient.",
-    wrong_when="the fault is still being looked for.",
-    candidates=machine.unset(*dict.fromkeys(flag.name for flag in FLAGS)),
-    explains=["host-bound", "launch-bound", "sync-per-step", "communication-exposed"],
-)
+@machine_rule(candidates=machine.unset(*dict.fromkeys(flag.name for flag in FLAGS)))
 def debug_flags_left_on(view: ObservationView) -> Judgements:
     flags = [flag for flag in FLAGS if is_set_to(view, flag.name, flag.counts)]
     anomaly = view.fact_or_none("live.anomaly_mode") is True
@@ -113,15 +103,7 @@ def _bound_of_anomaly_mode(view: ObservationView) -> float | Unknown:
     return or_else(lambda: min(parts.host + view.kernel_share("elementwise", "reduction"), 1.0), machine.NOT_MEASURED)
 
 
-@machine_rule(
-    title="torch.compile keeps none of its results.",
-    sees="TORCHINDUCTOR_FORCE_DISABLE_CACHES, TORCHINDUCTOR_FX_GRAPH_CACHE=0, TORCHINDUCTOR_AUTOGRAD_CACHE=0 or "
-    "TRITON_ALWAYS_COMPILE. In a watched program, also torch's configuration, and a cache folder that the program sets "
-    "to a new path in each run.",
-    costs="each start compiles everything again, for seconds to minutes. Steps are not slower.",
-    wrong_when="the compiler itself is being worked on, or the program compiles nothing.",
-    candidates=machine.unset(*COMPILE_CACHES),
-)
+@machine_rule(candidates=machine.unset(*COMPILE_CACHES))
 def caches_disabled(view: ObservationView) -> Judgements:
     names = [name for name, counts in COMPILE_CACHES.items() if is_set_to(view, name, counts)]
     live = [
@@ -157,13 +139,7 @@ def _compiles(view: ObservationView) -> bool:
     return isinstance(compilation, Compilation) and compilation.num_graphs > 0
 
 
-@machine_rule(
-    title="Python compiles all modules that it imports anew at each start, torch's included.",
-    sees="torch's modules have no bytecode files: PYTHONDONTWRITEBYTECODE is set, or their folder is not writable.",
-    costs="seconds at the start of each process: a small training took 8.2 s to its first step, and 3.0 s with its "
-    "modules compiled. Steps are not slower, so the severity is low for a watched command.",
-    wrong_when="the program starts once and runs for days.",
-)
+@machine_rule()
 def bytecode_not_kept(view: ObservationView) -> Judgements:
     if view.truth("torch.bytecode"):
         return

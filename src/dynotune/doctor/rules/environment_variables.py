@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from dynotune.doctor import policy
 from dynotune.doctor.declaration import Judgement, Judgements, Rule, machine_rule
-from dynotune.doctor.machine import is_on, part_of_step, severity_on_gpu, unset
+from dynotune.doctor.machine import is_on, part_of_step, severity_on_gpu
 from dynotune.doctor.observation_view import ObservationView
 from dynotune.schema.diagnosis import Kind, Severity
 
@@ -34,15 +34,10 @@ def variable_rule(
     counts: Callable[[str], bool],
     severity: Severity,
     *,
-    title: str,
-    sees: str,
-    costs: str,
-    wrong_when: str,
     remedy: str,
     bound: Iterable[str] = (),
     kind: Kind = "speed",
     evidence: Iterable[str] = (),
-    explains: Iterable[str] = (),
 ) -> Rule:
     """Make a rule that fires if the variable `name` has a value that `counts`, and offers to unset it.
 
@@ -63,9 +58,7 @@ def variable_rule(
                 remedy=remedy,
             )
 
-    return machine_rule(
-        id=id, title=title, sees=sees, costs=costs, wrong_when=wrong_when, candidates=unset(name), explains=explains
-    )(judge)
+    return machine_rule(id=id)(judge)
 
 
 def _workspace_bytes(value: str) -> int | None:
@@ -87,37 +80,22 @@ VARIABLES = (
         "CUDA_LAUNCH_BLOCKING",
         is_on,
         "high",
-        title="CUDA_LAUNCH_BLOCKING makes the program wait for the end of every kernel.",
-        sees="CUDA_LAUNCH_BLOCKING is set, and not to 0.",
-        costs="host and GPU take turns: all of the GPU's idle time that the host causes.",
-        wrong_when="kernels are so long that the host never gets far ahead of the GPU.",
         remedy="Unset it. Set it only to find the kernel that fails.",
         bound=["host", "transfer"],
-        explains=["host-bound", "launch-bound", "sync-per-step"],
     ),
     variable_rule(
         "no-memory-caching-on",
         "PYTORCH_NO_CUDA_MEMORY_CACHING",
         lambda value: True,
         "high",
-        title="PYTORCH_NO_CUDA_MEMORY_CACHING makes each allocation a call to the driver.",
-        sees="PYTORCH_NO_CUDA_MEMORY_CACHING is set. Any value switches the cache off, even 0.",
-        costs="a step takes many times its usual time, because releases wait for the GPU. The bound is all of the "
-        "GPU's idle time that the host causes.",
-        wrong_when="a memory checker needs it.",
         remedy="Unset it. A value of 0 switches the cache off, too.",
         bound=["host"],
-        explains=["alloc-retries", "pinned-alloc-slow", "empty-cache-in-loop", "host-bound"],
     ),
     variable_rule(
         "cublas-workspace-small",
         "CUBLAS_WORKSPACE_CONFIG",
         _is_small_workspace,
         "medium",
-        title="CUBLAS_WORKSPACE_CONFIG leaves cuBLAS little workspace; torch gives 8 MiB or more.",
-        sees="CUBLAS_WORKSPACE_CONFIG names less than 8.125 MiB in all, as `:16:8` and `:0:0` do.",
-        costs="the fast algorithms for small results, which split a product along its inner dimension.",
-        wrong_when="products are large, or memory is very short.",
         remedy="Unset it, or use :4096:8 if results must repeat.",
         evidence=["sizes are in KiB: :SIZE:COUNT"],
     ),
@@ -126,10 +104,6 @@ VARIABLES = (
         "CUDA_MODULE_LOADING",
         is_one_of("EAGER"),
         "medium",
-        title="CUDA_MODULE_LOADING=EAGER loads every kernel at the start, used or not.",
-        sees="CUDA_MODULE_LOADING=EAGER.",
-        costs="seconds at the start and hundreds of MiB of GPU memory. Steps are not slower.",
-        wrong_when="a service must not pay at the first call of a kernel.",
         remedy="Unset it: kernels are then loaded at their first call.",
         kind="start",
     ),

@@ -22,18 +22,7 @@ _SMALL = (
 _SMALL_NAMES = frozenset(f"aten::{name}" for name in _SMALL.split())
 
 
-@cuda_rule(
-    title="Kernels take less time than their launch.",
-    sees="the device is idle for short times, again and again, between kernels of less than 10 µs. Or: hundreds of "
-    "such kernels a step, most of all kernels, take a tenth of it with the pauses before them. Or: the device waits "
-    "for the host, which a sampler saw in torch's modules, backward passes and optimizers.",
-    costs="these pauses, and longer pauses that the host causes if those are the smaller part. Only fewer launches "
-    "help (larger batches, fused kernels, CUDA graphs). If the device is kept busy, also the time of the short "
-    "kernels, most of which no graph spares.",
-    wrong_when="the program consists of many small steps that depend on one another's results.",
-    candidates=[Setting("compile.mode", "reduce-overhead")],
-    explains=["launch-latency"],
-)
+@cuda_rule()
 def launch_bound(view: ObservationView) -> Judgements:
     losses, launches = view.losses("launch-bound"), _mostly_launches(view)
     pauses = sum(loss.share for loss in losses)
@@ -87,15 +76,7 @@ def _many_short_kernels(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="The device waits for the host's own work.",
-    sees="the device is idle while the host runs Python or operators of its own. If most pauses are for launches, "
-    "`launch-bound` counts them; host work that could run beside the device's counts for the waits that prevent it. "
-    "Without a device: Python between operators takes a tenth of a step or more. The severity is low below a quarter, "
-    "and if recorded operators alone take longer than a plain step.",
-    costs="all of this time.",
-    wrong_when="the host's work is the program's purpose, as in a simulation.",
-)
+@rule()
 def host_bound(view: ObservationView) -> Judgements:
     if not view.uses_cuda:
         yield from _python_bound(view)
@@ -171,12 +152,7 @@ def _python_bound(view: ObservationView) -> Judgements:
     )
 
 
-@cuda_rule(
-    title="The device pauses between queued kernels.",
-    sees="pauses of up to 100 µs although the next kernel was queued.",
-    costs="these pauses, one or two microseconds for each kernel. Only fewer kernels, or CUDA graphs, help.",
-    wrong_when="kernels are long, so the pauses do not matter.",
-)
+@cuda_rule()
 def launch_latency(view: ObservationView) -> Judgements:
     losses = view.losses("launch-latency")
     share = sum(loss.share for loss in losses)
@@ -194,16 +170,7 @@ def launch_latency(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="The optimizer updates each parameter with separate kernels.",
-    sees="more than 300 short kernels in each call of an optimizer's step. Without a device: more than 100 short "
-    "operators that take one parameter each.",
-    costs="the time of these kernels, and of the device's waits for them. Without a device: what the optimizer takes "
-    "beyond operators on many parameters, at most two and a half of the part of steps in which it was seen.",
-    wrong_when="the optimizer has no other implementation.",
-    candidates=[Setting("optimizer.fused", True)],
-    explains=["launch-bound", "launch-latency"],
-)
+@rule()
 def optimizer_forloop(view: ObservationView) -> Judgements:
     losses = view.losses("optimizer-forloop")
     share = min(1.0, sum(loss.share for loss in losses))
@@ -235,15 +202,7 @@ def optimizer_forloop(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="A Python loop works on a tensor element by element.",
-    sees="functions of the program (no optimizers, backward passes or libraries) call hundreds of short pointwise and "
-    "indexing operators a step, twenty or more for each matrix product or convolution.",
-    costs="the part of the device's waits for the host that these operators are of all, with their backward pass. "
-    "Without a device: their own time, and their part of Python's.",
-    wrong_when="each element depends on the one before, as in a recurrence.",
-    explains=["launch-bound", "host-bound"],
-)
+@rule()
 def python_elementwise_loops(view: ObservationView) -> Judgements:
     num_steps = view.trace.num_steps
     if not num_steps:
@@ -297,15 +256,7 @@ def _of_loop(view: ObservationView, num_steps: int) -> float:
     return min(1.0, part * (view.attribution.shares.device + bounds.waits_for_host(view)))
 
 
-@rule(
-    title="More threads compute than there are cores.",
-    sees="torch's threads over all ranks, or OpenCV's over all workers, outnumber the usable cores; and these cores "
-    "are busy, other programs included, or threads that are ready to run wait for one.",
-    costs="at most the surplus threads' part of the time of operators, or of the wait for the loader.",
-    wrong_when="the threads do not run at the same time.",
-    candidates=["host.num_threads"],
-    explains=["host-bound", "loader-bound"],
-)
+@rule()
 def cpu_oversubscribed(view: ObservationView) -> Judgements:
     cores = view.number("host.num_cores")
     if cores < 1 or not _cores_are_short(view, cores):

@@ -14,14 +14,7 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
 
-@rule(
-    title="Python's garbage collector stops some steps.",
-    sees="the time of all collections in the window; or, if not counted, slow steps with a collection of the oldest "
-    "generation or of more than a millisecond.",
-    costs="this time, and with a device at most the time for which it waits. Ranks that wait for one another all pay.",
-    wrong_when="the collector frees what would fill memory otherwise. A single long collection has a low severity.",
-    explains=["host-bound"],
-)
+@rule()
 def gc_jitter(view: ObservationView) -> Judgements:
     garbage, timing = view.process.collections, view.timing
     slow = slow_steps(view, "garbage")
@@ -56,13 +49,7 @@ _COLLECT_LATER = (
 )
 
 
-@rule(
-    title="Some steps allocate device memory.",
-    sees="steps among the slowest hundredth in which the allocator asked the driver for memory.",
-    costs="the time that these steps took beyond a usual one.",
-    wrong_when="the program had not seen its largest batch yet, and the cache is large enough since.",
-    candidates=[Setting("alloc.expandable_segments", True)],
-)
+@rule()
 def alloc_jitter(view: ObservationView) -> Judgements:
     if slow := slow_steps(view, "allocation"):
         yield slow.judgement(
@@ -71,12 +58,7 @@ def alloc_jitter(view: ObservationView) -> Judgements:
         )
 
 
-@rule(
-    title="Some steps compile code.",
-    sees="steps among the slowest hundredth in which torch.compile compiled a graph.",
-    costs="the time that these steps took beyond a usual one.",
-    wrong_when="the window began before the program had seen all shapes, and no more will come.",
-)
+@rule()
 def recompile_jitter(view: ObservationView) -> Judgements:
     if slow := slow_steps(view, "compilation"):
         yield slow.judgement(
@@ -85,13 +67,7 @@ def recompile_jitter(view: ObservationView) -> Judgements:
         )
 
 
-@rule(
-    title="Steps that begin an epoch are slow.",
-    sees="steps that begin to iterate a loader take at least half a step longer than others.",
-    costs="this time, once an epoch: a large share if epochs are short.",
-    wrong_when="an evaluation between two epochs belongs to the step by which they are counted.",
-    candidates=[Setting("loader.persistent_workers", True)],
-)
+@rule()
 def epoch_jitter(view: ObservationView) -> Judgements:
     timing = view.timing
     if timing.epoch_begin_s is None:
@@ -122,13 +98,7 @@ def epoch_jitter(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="Some batches come late.",
-    sees="steps among the slowest hundredth that waited for the loader for most of their excess, and began no epoch.",
-    costs="the time that these steps took beyond a usual one.",
-    wrong_when="the page cache was cold when the window began.",
-    candidates=["loader.prefetch_factor"],
-)
+@rule()
 def loader_jitter(view: ObservationView) -> Judgements:
     if slow := slow_steps(view, "loader"):
         loader = next((loader for loader in view.loaders if loader.num_workers), None)

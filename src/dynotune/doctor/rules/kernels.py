@@ -13,13 +13,7 @@ _OF_TORCH = ("aten::_scaled_dot_product_attention_math", "aten::_native_multi_he
 _POINTWISE = ("elementwise", "cast", "random", "copy")
 
 
-@cuda_rule(
-    title="Images change their memory layout around convolutions.",
-    sees="kernels that convert layouts: cuDNN's fast convolutions want channels last, and tensors have them first.",
-    costs="the time of these kernels, as far as the device sets the pace.",
-    wrong_when="operations without a channels-last kernel convert there and back. In float32 there is little to gain.",
-    candidates=[Setting("layout.channels_last", True)],
-)
+@cuda_rule()
 def channels_last(view: ObservationView) -> Judgements:
     losses = view.losses("channels-last")
     share = saving(view, sum(loss.share for loss in losses))
@@ -51,12 +45,7 @@ def _inputs_are_channels_last(model: Model) -> bool:
     return bool(images) and all(tensor.channels_last for tensor in images)
 
 
-@cuda_rule(
-    title="Attention runs by its plain formula, not by a fused kernel, and writes all scores to memory.",
-    sees="kernels of `_scaled_dot_product_attention_math`: there is no fused kernel for these inputs, or it is off.",
-    costs="at most the time of these kernels; in training, twice that time again for their backward pass.",
-    wrong_when="sequences are so short that a fused kernel gains nothing.",
-)
+@cuda_rule()
 def sdpa_math(view: ObservationView) -> Judgements:
     losses = view.losses("sdpa-math")
     forward = sum(loss.share for loss in losses)
@@ -75,14 +64,7 @@ def sdpa_math(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="Attention is written out as products and a softmax, which writes all scores to memory.",
-    sees="softmax kernels beside batched products take a twentieth of the kernels' time, or each softmax has two "
-    "batched products; and torch's own unfused attention did not run.",
-    costs="at most four times the softmax, for scaling, masking, and writing and reading the scores; and at most the "
-    "time of such kernels and of matrix products.",
-    wrong_when="the program needs the scores, or a softmax over a large vocabulary stands beside batched products.",
-)
+@rule()
 def manual_attention(view: ObservationView) -> Judgements:
     softmax, most = _softmax_of_attention(view)
     share = saving(view, min(policy.UNFUSED_ATTENTION * softmax, most)) if softmax else 0.0
@@ -118,13 +100,7 @@ def _softmax_of_attention(view: ObservationView) -> tuple[float, float]:
     return (share, view.attribution.shares.device) if at_least else (0.0, 0.0)
 
 
-@cuda_rule(
-    title="Matrix products use slow kernels because their sizes or addresses are not aligned.",
-    sees="products of half types without tensor cores, or by kernels that load one or two elements at a time, as for "
-    "sizes that are not multiples of 8 (4 for TF32). Convolutions count for `cudnn-benchmark-off`.",
-    costs="at most three quarters of the time of these products: aligned products are up to four times as fast.",
-    wrong_when="the data determine the sizes, and padding costs more than it saves.",
-)
+@cuda_rule()
 def gemm_misaligned(view: ObservationView) -> Judgements:
     losses = [loss for loss in view.losses("gemm-misaligned") if not is_at(loss.where, "conv")]
     share = saving(view, policy.MISALIGNED * sum(loss.share for loss in losses))
@@ -135,12 +111,7 @@ def gemm_misaligned(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="Batch norm runs separately at inference.",
-    sees="an uncompiled model with convolutions and batch norm in evaluation mode, called without gradients.",
-    costs="the norms' time: in evaluation they are a scale and a shift that a convolution's weights can include.",
-    wrong_when="the weights will still be trained or saved, or the norm does not follow a convolution.",
-)
+@rule()
 def conv_bn_unfused(view: ObservationView) -> Judgements:
     model = main_model(view)
     if model is None or view.is_training or model.compiled or model.call is None or model.call.grad_enabled:
@@ -166,12 +137,7 @@ def conv_bn_unfused(view: ObservationView) -> Judgements:
     )
 
 
-@cuda_rule(
-    title="The device copies tensors within its memory and does nothing else meanwhile.",
-    sees="copies from the device to itself beside which nothing ran.",
-    costs="their time, as far as the device sets the pace.",
-    wrong_when="the copy is the purpose of the program.",
-)
+@cuda_rule()
 def device_copies(view: ObservationView) -> Judgements:
     losses = view.losses("device-copies")
     share = saving(view, sum(loss.share for loss in losses))
@@ -182,12 +148,7 @@ def device_copies(view: ObservationView) -> Judgements:
     )
 
 
-@cuda_rule(
-    title="Copies to the host run while the device does nothing else.",
-    sees="copies from the device to the host beside which nothing ran.",
-    costs="their time, and at most the rest of the step, which would have to hide them.",
-    wrong_when="nothing else can be done before the results arrive.",
-)
+@cuda_rule()
 def d2h_not_overlapped(view: ObservationView) -> Judgements:
     losses = view.losses("d2h-not-overlapped")
     lost = sum(loss.share for loss in losses)
@@ -201,12 +162,7 @@ def d2h_not_overlapped(view: ObservationView) -> Judgements:
     )
 
 
-@cuda_rule(
-    title="Queued work does not start: it waits for another stream, device or rank.",
-    sees="gaps of more than 100 µs in which the device had queued work and ran none.",
-    costs="these gaps: the work waits for another stream, device or rank.",
-    wrong_when="work ran that was not recorded, as kernels of CUDA graphs.",
-)
+@cuda_rule()
 def queue_stalled(view: ObservationView) -> Judgements:
     losses = view.losses("queue-stalled")
     share = sum(loss.share for loss in losses)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from importlib.resources import files
+
+import msgspec
 
 from dynotune.doctor import hot_lines, policy
 from dynotune.doctor.bounds import unless_waited
@@ -16,223 +20,70 @@ from dynotune.schema.trace_summary import Place
 _GENERAL = ("host-bound", "loader-bound", "num-workers-zero", "launch-bound", "loader-jitter", "epoch-jitter")
 
 
-def _habit(
-    id: str,
-    *,
-    title: str,
-    what: str,
-    remedy: str,
-    wrong_when: str,
-    calls: str = "",
-    text: str = "",
-    at: str = "",
-    in_steps: PeriodicKind | None = None,
-    least: float = policy.LEAST_SHARE,
-) -> Rule:
-    """Make the rule on a usual mistake.
+class _Habit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An entry of habits.toml, which says what its fields are. Patterns in a list are alternatives."""
 
-    Args:
-        calls: of the function that the line calls or that runs, `json/__init__.py(299): loads`; where samples are made
-            also of the part, `decode: text`.
-        text: of the line itself, for what is written in C.
-        at: of the line itself, in any case.
-        in_steps: what it is called where only some steps do it.
-        least: the share of a step that is worth a word.
-        what: in words, of the claim: "… takes 30% of a step".
-    """
+    title: str
+    what: str
+    remedy: str
+    wrong_when: str
+    calls: str | list[str] = ""
+    text: str | list[str] = ""
+    at: str | list[str] = ""
+    in_steps: PeriodicKind | None = None
+    least: float = policy.LEAST_SHARE
 
-    def is_at(line: Line) -> bool:
-        if at and not re.search(at, line.text):
+    def is_at(self, line: Line) -> bool:
+        """Tell whether the line shows the habit."""
+        if self.at and not _found(self.at, line.text):
             return False
-        if calls and re.search(calls, f"{line.callee}\n{line.leaf}"):
+        if self.calls and _found(self.calls, f"{line.callee}\n{line.leaf}"):
             return True
-        return bool(text) and not line.callee and re.search(text, line.text) is not None
+        return bool(self.text) and not line.callee and _found(self.text, line.text)
 
+
+def _found(pattern: str | list[str], text: str) -> bool:
+    return re.search(pattern if isinstance(pattern, str) else "|".join(pattern), text) is not None
+
+
+def _rule_of(id: str, habit: _Habit) -> Rule:
     @rule(
         id=id,
-        title=title,
+        title=habit.title,
         sees="where a sampler saw the thread of the steps, or the loader's workers: a line that calls this, or whose "
         "text does.",
         costs="the line's part of the time between operators, or of the wait for the loader; with a device, at most "
         "what it waits for the host.",
-        wrong_when=wrong_when,
+        wrong_when=habit.wrong_when,
         explains=_GENERAL,
     )
     def judge(view: ObservationView) -> Judgements:
-        found = [*hot_lines.of_python(view, is_at), *hot_lines.of_loader(view, is_at)]
-        if in_steps is not None:
-            rare = [(Line(function=one.function, text=one.text, num=0), one.share) for one in periodic(view, in_steps)]
+        found = [*hot_lines.of_python(view, habit.is_at), *hot_lines.of_loader(view, habit.is_at)]
+        if habit.in_steps is not None:
+            some = periodic(view, habit.in_steps)
+            rare = [(Line(function=one.function, text=one.text, num=0), one.share) for one in some]
             # Steps that save may do more than that: what was seen of saving itself tells better.
-            seen = hot_lines.known(lambda view: hot_lines.of_thread(view, is_at), view)
+            seen = hot_lines.known(lambda view: hot_lines.of_thread(view, habit.is_at), view)
             found = max(found, seen or rare, key=lambda lines: sum(part for _, part in lines))
         share = min(1.0, sum(part for _, part in found))
-        if share < least:
+        if share < habit.least:
             return
         yield Judgement(
-            claim=f"{what} takes {share:.0%} of a step.",
+            claim=f"{habit.what} takes {share:.0%} of a step.",
             share=share,
             evidence=hot_lines.told(found),
             where=hot_lines.place(found),
-            remedy=remedy,
+            remedy=habit.remedy,
         )
 
     return judge
 
 
-_OPENS = r"(h5py|h5)\.File\(|ZipFile\(|tarfile\.open\(|TarFile\(|lmdb\.open\(|\.connect\(|ParquetFile\(|read_parquet\("
-_WHOLE = (
-    r"self\.\w+(\[[\"']\w+[\"']\])?\.(copy|clone|astype|tolist|numpy)\(|(deepcopy|np\.\w+|numpy\.\w+)\(self\.\w+\s*[,)]|"
-    r"torch\.(tensor|as_tensor)\(self\.\w+\s*[,)]|\[(:|\(\)|\.\.\.)\]"
-)
+_TOLD = tomllib.loads(files("dynotune.doctor").joinpath("habits.toml").read_text("utf-8"))
+HABITS = tuple(_rule_of(id, habit) for id, habit in msgspec.convert(_TOLD, dict[str, _Habit]).items())
 
 
-HABITS = (
-    _habit(
-        "tensor-from-list",
-        title="A list of Python numbers becomes a tensor.",
-        what="Making a tensor of Python numbers",
-        remedy="Keep the data in arrays from the start (numpy.asarray once, torch.from_numpy), or stack tensors: each "
-        "number of a list is looked at by Python.",
-        wrong_when="the list is made of few numbers, and the step is short.",
-        text=r"torch\.(tensor|as_tensor|Tensor|FloatTensor|LongTensor|IntTensor)\(|(np|numpy)\.(array|asarray)\(|\.tolist\(\)",
-    ),
-    _habit(
-        "text-parsed-per-item",
-        title="Text is parsed for each item.",
-        what="Parsing text (JSON, CSV, XML, regular expressions)",
-        remedy="Parse once, before training, and store what the model needs as arrays.",
-        wrong_when="items come from a stream that nobody can parse ahead.",
-        calls=r"^decode: (text|decompressing)|/(json|csv|xml|yaml|html)/|/(csv|ast|tokenize|configparser)\.py\(|"
-        r"/re/__init__\.py\(|/re\.py\(",
-        text=r"json\.loads?\(|csv\.reader|re\.(sub|match|search|findall|split|finditer)\(|\.(findall|finditer|fullmatch)\(",
-    ),
-    _habit(
-        "table-read-per-item",
-        title="A table or an archive is asked for one item at a time.",
-        what="Asking a table or an archive (pandas, HDF5, Arrow) for single items",
-        remedy="Take the columns out as arrays once (to_numpy()), or read a batch at a time (__getitems__).",
-        wrong_when="the table does not fit in memory.",
-        at=rf"^(?!.*({_OPENS}))",
-        calls=r"^read: (table|HDF5|Arrow|parquet|database|LMDB)|/(pandas|h5py|pyarrow|polars|zarr|tables|xarray)/",
-        text=r"\.i?loc\[",
-    ),
-    _habit(
-        "file-opened-per-item",
-        title="A file is opened for each item.",
-        what="Opening and reading files",
-        remedy="Open a file once for each worker, or pack the items into few files and map them into memory.",
-        wrong_when="each item is a file of its own and reading it is the work.",
-        at=rf"^(?!.*({_OPENS}))",
-        calls=r"^read: (file|zip|tar|numpy file|tensor file|pickle|network)|"
-        r"/torch/serialization\.py\(\d+\): _?(legacy_)?load|/numpy/lib/(_?npyio|_?format)|"
-        r"/(zipfile|tarfile|gzip|pickle|bz2|lzma)(/__init__|/_path)?\.py\(",
-        text=r"\bopen\((?!.*[\"'][wax])|(np|numpy)\.load\(|torch\.load\(|pickle\.load",
-    ),
-    _habit(
-        "archive-opened-per-item",
-        title="An archive or a table is opened anew for each item.",
-        what="Opening an archive or a table (HDF5, zip, tar, LMDB, Parquet, SQLite)",
-        remedy="Keep it open: open it at the first item of each worker (if self.archive is None: self.archive = ...), "
-        "not for each item and not before workers are forked.",
-        wrong_when="each item is in an archive of its own.",
-        text=_OPENS,
-        calls=r"^(read|decode|wait): ",
-        at=_OPENS,
-    ),
-    _habit(
-        "tokenized-per-item",
-        title="Text is tokenized for each item.",
-        what="Tokenizing",
-        remedy="Tokenize once, before training, and store the ids (datasets.map with batched=True keeps them on disk).",
-        wrong_when="the text is drawn or changed at random for each item.",
-        calls=r"^decode: tokenizing",
-    ),
-    _habit(
-        "resized-per-item",
-        title="Pictures are resized for each item.",
-        what="Resizing",
-        remedy="Store the pictures at the size that the model takes, larger if it crops; or resize batches on the GPU.",
-        wrong_when="the size is drawn at random for each item and the pictures are hardly larger than that.",
-        calls=r"(?i)^transform: .*(resize|interpolate)",
-    ),
-    _habit(
-        "transform-heavy",
-        title="A transform takes much of the time of a sample.",
-        what="Transforming samples",
-        remedy="Do it for the whole batch on the GPU, or with a faster library; what is not random, do once and store.",
-        wrong_when="the GPU is the bottleneck once samples are ready.",
-        calls=r"(?i)^transform: (?!.*(resiz|interpolate))",
-        least=policy.MEDIUM_SHARE,
-    ),
-    _habit(
-        "array-copied-per-item",
-        title="A whole array is copied for each item.",
-        what="Copying a whole array, or reading it whole, for one item",
-        remedy="Take the item first and copy only that: self.array[index].copy(), not self.array.copy()[index].",
-        wrong_when="the array is what the item is.",
-        calls=r"^read: |^collate: ",
-        text=_WHOLE,
-        at=_WHOLE,
-    ),
-    _habit(
-        "locked-per-item",
-        title="Samples wait for a lock.",
-        what="Waiting for a lock while samples are made",
-        remedy="Let each worker have its own file, connection or generator; make samples in processes, not in threads.",
-        wrong_when="the lock guards a device that can do one thing at a time.",
-        calls=r"^wait: lock",
-        least=policy.MEDIUM_SHARE,
-    ),
-    _habit(
-        "handover-heavy",
-        title="Handing samples to the training process takes much of their time.",
-        what="Handing batches over (pickling, shared memory)",
-        remedy="Return few tensors or arrays a batch: lists, strings and objects are pickled one by one.",
-        wrong_when="batches are so large that copying them is the work: then send smaller types (uint8).",
-        calls=r"^move: ",
-        least=policy.MEDIUM_SHARE,
-    ),
-    _habit(
-        "saved-per-step",
-        title="The program saves often.",
-        what="Saving (checkpoints, state_dict)",
-        remedy="Save less often, or let a thread write a copy that was made on the host.",
-        wrong_when="what is lost since the last checkpoint costs more.",
-        in_steps="checkpoint",
-        calls=r"/torch/serialization\.py\(\d+\): _?(legacy_)?save|/safetensors/|/torch/distributed/checkpoint/",
-        text=r"torch\.save\(|save_checkpoint|save_pretrained|state_dict\(\)|(np|numpy)\.savez?\w*\(",
-    ),
-    _habit(
-        "copied-per-step",
-        title="Objects are copied whole.",
-        what="Copying objects (copy.deepcopy)",
-        remedy="Copy less often, or copy tensors by Tensor.copy_ into ones that exist.",
-        wrong_when="the copy is what the program is for.",
-        calls=r"/copy\.py\(",
-        text=r"deepcopy\(",
-    ),
-    _habit(
-        "logged-per-step",
-        title="Logging, drawing or writing happens in the loop.",
-        what="Logging, drawing or writing",
-        remedy="Do it every hundred steps, or in a thread that gets values that were detached.",
-        wrong_when="each step is worth its record.",
-        calls=r"/(logging|tensorboard|tensorboardX|wandb|mlflow|matplotlib|rich|tqdm|csv)/|/torch/utils/tensorboard/|"
-        r"_histograms_impl|/PIL/(ImageDraw\.py|Image\.py\(\d+\): save\b)|/imageio/.*: (im|mim|vol)write\b|"
-        r"/torchvision/utils\.py\(\d+\): (make_grid|save_image|draw_|flow_to_image)",
-        text=r"^print\(|imwrite\(|savefig\(|\.write\(|json\.dumps?\(|add_(scalar|histogram|image)|histogram\(|histc\(",
-    ),
-)
-
-
-@rule(
-    title="The program sleeps, or waits for a thread of its own.",
-    sees="the thread of the steps was seen at a line where it took hardly any processor time, and that is no wait for "
-    "a loader or the device: a sleep, a queue, a lock, a socket, an idle event loop.",
-    costs="all of this time, and with a device at most what it waits.",
-    wrong_when="there is nothing to do: a service waits for its requests.",
-    explains=("host-bound",),
-)
+@rule()
 def program_waits(view: ObservationView) -> Judgements:
     found = hot_lines.asleep(view)
     share = unless_waited(view, min(1.0, sum(part for _, part in found)))
@@ -267,15 +118,7 @@ def _producer(view: ObservationView) -> Line | None:
     return None if busiest is None else busiest.lines[0]
 
 
-@rule(
-    title="Threads of the program compute in Python beside the steps.",
-    sees="another thread of the program took processor time in code of its own, while the thread of the steps ran "
-    "Python, too: one of them has the interpreter's lock at a time.",
-    costs="at most the other threads' time, and at most that for which the device waits for the host, or the thread of "
-    "the steps neither ran nor waited. If no core is left: at most their part of all processor time, if it is large.",
-    wrong_when="the other thread computes in C without the lock; torch, OpenCV, Pillow and reading files are known to.",
-    explains=("host-bound", "launch-bound"),
-)
+@rule()
 def threads_compete(view: ObservationView) -> Judgements:
     steps, window_s = hot_lines.steps_thread(view), view.timing.window_s
     others = [one for one in view.process.threads if not one.of_steps and one.lines]

@@ -16,18 +16,7 @@ from dynotune.schema.trace_summary import Place
 SPLIT_FIRST = "Let the data set give each worker its own part (torch.utils.data.get_worker_info)"
 
 
-@rule(
-    title="The program waits for its data loader.",
-    sees="the share of a step in which the program only waited for the loader's next batch: with a device, its idle "
-    "time meanwhile. `persistent-workers` counts starts of workers for each epoch.",
-    costs="all of this share, and with a device its wait for the host after each late batch. If operators on the CPU "
-    "wait for cores that workers use: at most the time in which workers compute.",
-    wrong_when="the window began with a cold page cache. The severity is low if the wait is as short as handing a "
-    "batch over, or if the command uses up its processors without a device. If even the longest batch comes in time, "
-    "it is that of what making batches in the process would spare.",
-    candidates=["loader.num_workers"],
-    explains=["loader-jitter", "epoch-jitter"],
-)
+@rule()
 def loader_bound(view: ObservationView) -> Judgements:
     loader = loaders.main_loader(view)
     share = loaders.steady_wait(view, loader)
@@ -104,14 +93,7 @@ def _uses_up_processors(view: ObservationView, part: float = policy.USED_UP, oth
     return or_else(lambda: view.number("window.tree_cpu_s_per_s") >= part * view.number("host.num_cores"), otherwise)
 
 
-@rule(
-    title="The training process makes its batches itself.",
-    sees="the program waits for a DataLoader that has `num_workers=0`.",
-    costs="the wait, less handing batches over and the processor time of loading on the usable cores.",
-    wrong_when="the data set holds open files or connections that do not work in another process.",
-    candidates=["loader.num_workers"],
-    explains=["loader-bound", "loader-jitter"],
-)
+@rule()
 def num_workers_zero(view: ObservationView) -> Judgements:
     loader = loaders.main_loader(view)
     if loader is None or loader.num_workers:
@@ -134,15 +116,7 @@ def num_workers_zero(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="There are more workers than cores.",
-    sees="the loader's workers, times the ranks on this machine, outnumber the cores that affinity and quota allow.",
-    costs="at most the wait for the loader without starts of epochs, or operators' wait for cores that workers use. "
-    "Only a comparison shows what crowded cores cost besides.",
-    wrong_when="workers wait for disk or network and do not compute.",
-    candidates=["loader.num_workers"],
-    explains=["loader-bound", "loader-jitter", "prefetch-factor"],
-)
+@rule()
 def num_workers_too_many(view: ObservationView) -> Judgements:
     loader = loaders.main_loader(view)
     if loader is None or not loader.num_workers:
@@ -168,14 +142,7 @@ def num_workers_too_many(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="Workers start anew for each epoch.",
-    sees="first steps of epochs take longer than others, by more than the first batch, and workers do not persist.",
-    costs="this excess, once an epoch.",
-    wrong_when="the data set changes between epochs: persistent workers do not see the change.",
-    candidates=[Setting("loader.persistent_workers", True)],
-    explains=["epoch-jitter"],
-)
+@rule()
 def persistent_workers(view: ObservationView) -> Judgements:
     loader = loaders.main_loader(view)
     if loader is None or not loaders.starts_workers_each_epoch(view, loader) or sampling(view):
@@ -190,15 +157,7 @@ def persistent_workers(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="Workers start in a fresh interpreter.",
-    sees="the loader starts its workers by spawn or forkserver, anew for each epoch, and the first steps of epochs "
-    "take longer than forked workers would need.",
-    costs="this excess, once an epoch.",
-    wrong_when="the program cannot fork safely: threads hold locks, or workers use CUDA.",
-    candidates=[Setting("loader.multiprocessing_context", "fork")],
-    explains=["epoch-jitter"],
-)
+@rule()
 def mp_context(view: ObservationView) -> Judgements:
     loader = loaders.main_loader(view)
     if loader is None or not loaders.starts_workers_each_epoch(view, loader) or sampling(view):
@@ -215,15 +174,7 @@ def mp_context(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="Batches take unevenly long to make, and too few are made ahead.",
-    sees="the program waits although workers have time left, and the longest batch took several times the mean, too "
-    "long to keep up with. For a model on the CPU, cores must be idle, too.",
-    costs="the wait, and at most the mean time in which a batch is made: all slow batches together take no longer.",
-    wrong_when="a slow batch is needed at once, at the start of an epoch; or memory has no room for more.",
-    candidates=["loader.prefetch_factor"],
-    explains=["loader-bound", "loader-jitter"],
-)
+@rule()
 def prefetch_factor(view: ObservationView) -> Judgements:
     loader = loaders.main_loader(view)
     share = loaders.steady_wait(view, loader)
@@ -251,13 +202,7 @@ def prefetch_factor(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="Each worker yields all samples of an IterableDataset.",
-    sees="the data set is iterable, the loader has several workers, and neither the data set, what it draws from nor "
-    "worker_init_fn asks which worker it is in (torch.utils.data.get_worker_info).",
-    costs="no time of a step: an epoch has each sample once for each worker, and takes as many times as long.",
-    wrong_when="the data set draws at random without end, or learns its part elsewhere, as from a variable.",
-)
+@rule()
 def iterable_duplicated(view: ObservationView) -> Judgements:
     loader = loaders.main_loader(view)
     if loader is None or loader.num_workers < 2 or loader.splits_by_worker is not False:

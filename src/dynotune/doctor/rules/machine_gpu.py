@@ -15,12 +15,7 @@ HARDWARE = ("hw-slowdown", "hw-power-brake")
 EXPLAINING = ("sw-power-cap", "sync-boost", *THERMAL, *HARDWARE)
 
 
-@machine_rule(
-    title="The power limit of a GPU was lowered.",
-    sees="the power limit in force is below the GPU's default; for a watched command, whether it held clocks down.",
-    costs="clocks, once the GPU draws that much: at most the part that the limit was lowered by, of its working time.",
-    wrong_when="the limit was lowered on purpose, for a rack that cannot cool or feed more.",
-)
+@machine_rule()
 def gpu_power_capped(view: ObservationView) -> Judgements:
     limits = [
         (gpu, view.number(f"{gpu}.power_limit_w"), view.number(f"{gpu}.default_power_limit_w"))
@@ -134,12 +129,7 @@ def _lost(view: ObservationView, gpu: str, at_load: machine.Load, held: float = 
     return parts.device * (max(1 - at_load.clock_mhz / highest, 0.0) if held >= 0.5 else held)
 
 
-@machine_rule(
-    title="A GPU slows down because it is hot.",
-    sees="clock event reasons for heat, set by the driver or by the hardware, under load or now.",
-    costs="clocks: at most the difference to the highest clock, of the time in which the GPU works.",
-    wrong_when="the GPU was hot only at this moment, after another program.",
-)
+@machine_rule()
 def gpu_thermal_slowdown(view: ObservationView) -> Judgements:
     yield from slowed_gpus(
         view,
@@ -150,12 +140,7 @@ def gpu_thermal_slowdown(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule(
-    title="The hardware holds a GPU's clocks down.",
-    sees="clock event reasons of the hardware other than heat: too much power drawn, or the power supply's brake.",
-    costs="often half of the clocks, of the time in which the GPU works.",
-    wrong_when="the reason was set only at this moment.",
-)
+@machine_rule()
 def gpu_hw_slowdown(view: ObservationView) -> Judgements:
     yield from slowed_gpus(
         view,
@@ -166,12 +151,7 @@ def gpu_hw_slowdown(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule(
-    title="A GPU keeps to the clocks of the slowest GPU in its group.",
-    sees="the clock event reason sync boost: an administrator put several GPUs into one group.",
-    costs="the difference to the clock that the GPU would reach alone, of the time in which it works.",
-    wrong_when="the group is wanted, so that all ranks of a job take equally long.",
-)
+@machine_rule()
 def gpu_sync_boost(view: ObservationView) -> Judgements:
     yield from slowed_gpus(
         view,
@@ -182,13 +162,7 @@ def gpu_sync_boost(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule(
-    title="A busy GPU stays far below its highest clock, and names no reason.",
-    sees="under load, clocks below 0.8 of the highest, and no reason of power, heat or hardware: the clocks were "
-    "locked, or application clocks were set.",
-    costs="the difference to the highest clock, of the time in which the GPU works; less if its memory is the limit.",
-    wrong_when="the clocks were locked for a measurement, or bursts of work are too short for the GPU to raise them.",
-)
+@machine_rule()
 def gpu_clocks_locked_low(view: ObservationView) -> Judgements:
     def look(gpu: str) -> Slowed | None:
         at_load = machine.load(view, gpu, least_percent=policy.BUSY_FOR_CLOCKS_PERCENT)
@@ -209,12 +183,7 @@ def gpu_clocks_locked_low(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule(
-    title="Persistence mode is off: each start waits until the driver has set up the GPU.",
-    sees="persistence mode is off.",
-    costs="a second or more at the start of each program that finds the GPU unused. Steps are not slower.",
-    wrong_when="another program, for instance a display, uses the GPU all the time.",
-)
+@machine_rule()
 def persistence_off(view: ObservationView) -> Judgements:
     off = [gpu for gpu in machine.gpus(view) if not view.truth(f"{gpu}.persistence")]
     if off:
@@ -227,13 +196,7 @@ def persistence_off(view: ObservationView) -> Judgements:
         )
 
 
-@machine_rule(
-    title="Another process uses the GPU.",
-    sees="processes with a compute context before the command starts. If a container hides processes: a GPU that is "
-    "busy, or whose memory is in use.",
-    costs="the time in which the other process computes, and its memory. Measurements are not valid meanwhile.",
-    wrong_when="the other process is your own and idle, as a notebook that is still open.",
-)
+@machine_rule()
 def gpu_shared(view: ObservationView) -> Judgements:
     if view.is_watched and not view.uses_cuda:
         return  # the command uses no GPU
@@ -278,13 +241,7 @@ def _held(view: ObservationView, gpu: str) -> bool:
     return bool(used and total) and used >= max(policy.SHARED_MEMORY * total, policy.HIDDEN_MEMORY_BYTES)  # type: ignore[operator]
 
 
-@machine_rule(
-    title="MIG splits the GPU: a program has a slice of it, not all of it.",
-    sees="MIG mode is on.",
-    costs="nothing that a program could change: a slice has a part of the multiprocessors and of the memory's "
-    "bandwidth, and the driver does not report its utilisation.",
-    wrong_when="a slice was ordered.",
-)
+@machine_rule()
 def mig_slice(view: ObservationView) -> Judgements:
     if not machine.no_gpu(view) and view.truth("gpu.mig"):
         yield Judgement(
@@ -295,12 +252,7 @@ def mig_slice(view: ObservationView) -> Judgements:
         )
 
 
-@machine_rule(
-    title="Faulty memory of the GPU stays in use until a reset replaces it by spare rows.",
-    sees="remapped rows are pending: there were uncorrectable errors, and spare rows come into use at the next reset.",
-    costs="no speed. Programs that touch these rows end with an error, and the GPU may be the slow rank of a job.",
-    wrong_when="never. It matters less if no program touches this memory.",
-)
+@machine_rule()
 def row_remap_pending(view: ObservationView) -> Judgements:
     pending = [gpu for gpu in machine.gpus(view) if view.truth(f"{gpu}.remapped_rows_pending")]
     if pending:

@@ -15,13 +15,7 @@ DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 BINDING = ("OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
-@machine_rule(
-    title="The processors are set to save power.",
-    sees="the frequency governor `powersave`, and its driver if that is known.",
-    costs="little with intel_pstate or amd-pstate, where the frequency follows the load. With another driver all cores "
-    "stay at their lowest frequency.",
-    wrong_when="the step waits for the GPU anyway.",
-)
+@machine_rule()
 def cpu_governor_powersave(view: ObservationView) -> Judgements:
     if "powersave" not in view.text("host.governor").split(", "):
         return
@@ -37,15 +31,7 @@ def cpu_governor_powersave(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule(
-    title="A quota allows less processor time than the visible cores suggest.",
-    sees="the CPU quota of the container's control group against the cores that a process may run on, and how long the "
-    "quota has stopped it. Thread pools count cores and do not know the quota.",
-    costs="at most the time for which the command was stopped: the kernel stops all threads for the rest of each "
-    "period once the quota is used up.",
-    wrong_when="the number of threads already fits the quota, for instance by OMP_NUM_THREADS.",
-    explains=["cpu-oversubscribed"],
-)
+@machine_rule()
 def cgroup_cpu_quota(view: ObservationView) -> Judgements:
     quota = view.fact("host.cpu_quota")
     if quota is None:
@@ -74,12 +60,7 @@ def cgroup_cpu_quota(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule(
-    title="The process may run on few of the machine's processors.",
-    sees="the processors of its affinity against those online; for a watched command, also whether it used them up.",
-    costs="the program, its pinning thread and its loader workers take turns on these processors.",
-    wrong_when="a scheduler gave the job these processors, and the others belong to other jobs.",
-)
+@machine_rule()
 def cpu_affinity_narrow(view: ObservationView) -> Judgements:
     num_cpus, num_online = len(view.words("host.affinity")), view.number("host.num_logical_cpus")
     if num_cpus >= num_online:
@@ -102,12 +83,7 @@ def cpu_affinity_narrow(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule(
-    title="The process runs on processors that are far from its GPU.",
-    sees="the processors of its affinity against those near the GPU, on machines with several memory nodes.",
-    costs="copies and launches cross the link between processors: 1 to 10% if it matters, often nothing.",
-    wrong_when="memory was bound to the GPU's node by other means.",
-)
+@machine_rule()
 def numa_remote(view: ObservationView) -> Judgements:
     if machine.no_gpu(view) or view.number("host.num_numa_nodes") <= 1:
         return
@@ -132,12 +108,7 @@ def numa_remote(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule(
-    title="The kernel balances memory between nodes under a process that is already bound.",
-    sees="automatic NUMA balancing is on, and the process is bound to some of the processors.",
-    costs="page faults that the kernel provokes to learn who uses a page. Of a bound process it learns nothing new.",
-    wrong_when="the process is bound to processors of several nodes.",
-)
+@machine_rule()
 def numa_balancing(view: ObservationView) -> Judgements:
     if view.number("host.numa_balancing") == 0 or view.number("host.num_numa_nodes") <= 1:
         return
@@ -156,12 +127,7 @@ def numa_balancing(view: ObservationView) -> Judgements:
         )
 
 
-@machine_rule(
-    title="The kernel reclaims a node's cache before it uses the memory of another node.",
-    sees="`vm.zone_reclaim_mode` is not zero, on a machine with several memory nodes.",
-    costs="reads from disk of data that would have stayed in the page cache, and allocations that wait for reclaim.",
-    wrong_when="each process is bound to a node and its data fits there.",
-)
+@machine_rule()
 def zone_reclaim(view: ObservationView) -> Judgements:
     mode = view.number("host.zone_reclaim_mode")
     if mode and view.number("host.num_numa_nodes") > 1:
@@ -173,12 +139,7 @@ def zone_reclaim(view: ObservationView) -> Judgements:
         )
 
 
-@machine_rule(
-    title="The kernel is built for real time (PREEMPT_RT), which costs throughput.",
-    sees="PREEMPT_RT in the kernel's version, or /sys/kernel/realtime.",
-    costs="throughput, in exchange for bounded latency. NVIDIA's driver does not build for this kernel.",
-    wrong_when="the machine controls something in real time, and training is its lesser purpose.",
-)
+@machine_rule()
 def preempt_rt_kernel(view: ObservationView) -> Judgements:
     if view.truth("host.preempt_rt"):
         yield Judgement(
@@ -189,12 +150,7 @@ def preempt_rt_kernel(view: ObservationView) -> Judgements:
         )
 
 
-@machine_rule(
-    title="The machine swaps memory.",
-    sees="pages swapped while a command was watched. Without a command: swap is in use, hardly any memory is left.",
-    costs="a swapped page is read from disk again, which is thousands of times slower than memory.",
-    wrong_when="the swapped memory belongs to programs that sleep.",
-)
+@machine_rule()
 def swap_active(view: ObservationView) -> Judgements:
     if not view.number("host.swap_total_bytes"):
         return

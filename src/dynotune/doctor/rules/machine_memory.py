@@ -13,12 +13,7 @@ MIB = 1 << 20
 INFINIBAND = ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_PCI_RELAXED_ORDERING")
 
 
-@machine_rule(
-    title="Transparent huge pages are off, or stall allocations.",
-    sees="`never` in transparent_hugepage/enabled, or `always` in transparent_hugepage/defrag.",
-    costs="large arrays need 512 times the entries in the processor's tables, or an allocation waits for a huge page.",
-    wrong_when="many forked loader workers write to shared arrays: huge pages then copy more.",
-)
+@machine_rule()
 def thp_mode(view: ObservationView) -> Judgements:
     enabled, defrag = view.text("host.thp_enabled"), view.text("host.thp_defrag")
     if enabled != "never" and defrag != "always":
@@ -38,13 +33,7 @@ def thp_mode(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule(
-    title="/dev/shm is too small for the batches of loader workers.",
-    sees="the size of /dev/shm and its free space against the batches that the workers of a watched command hold "
-    "there. Without a command, against docker's 64 MiB.",
-    costs="nothing until it is full. Then a worker dies with a bus error.",
-    wrong_when="no loader has workers, or batches are small.",
-)
+@machine_rule()
 def shm_too_small(view: ObservationView) -> Judgements:
     size, left = view.number("host.shm_bytes"), view.number_or_none("host.shm_free_bytes")
     loaders = _loaders(view)
@@ -88,14 +77,7 @@ def _num_ready(loader: Loader) -> int:
     return 2 * loader.num_workers * (loader.prefetch_factor or 2)
 
 
-@machine_rule(
-    title="The limit of open files is low for a loader with workers.",
-    sees="the soft limit of open files. For a watched command, against one file for each tensor of each batch that the "
-    "workers hold: torch shares tensors by file descriptors by default.",
-    costs='nothing until the limit is reached. Then the loader fails with "received 0 items of ancdata" or "too many '
-    'open files".',
-    wrong_when="the program raises its own limit, or shares tensors by the file system.",
-)
+@machine_rule()
 def fd_limit_loader(view: ObservationView) -> Judgements:
     limit = view.number("host.nofile_soft")
     loaders = _loaders(view)
@@ -121,12 +103,7 @@ def fd_limit_loader(view: ObservationView) -> Judgements:
         )
 
 
-@machine_rule(
-    title="Little memory may be locked, and NCCL uses InfiniBand.",
-    sees="the limit of locked memory, and that NCCL is set up for InfiniBand. CUDA's pinned memory does not count.",
-    costs="registration fails: NCCL warns and ends, or falls back to sockets.",
-    wrong_when="the network's driver does not lock memory.",
-)
+@machine_rule()
 def memlock_rdma(view: ObservationView) -> Judgements:
     if no_gpu(view) or view.fact("host.memlock_soft_bytes") is None:
         return
@@ -154,12 +131,7 @@ def memlock_rdma(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule(
-    title="The container has met its memory limit.",
-    sees="the control group's counts of processes killed for memory, and of times it was slowed to reclaim memory.",
-    costs="a killed worker ends the program. Reclaim stops the process that allocates, and drops cached data.",
-    wrong_when="another program in the same container met the limit some time ago.",
-)
+@machine_rule()
 def cgroup_mem_high(view: ObservationView) -> Judgements:
     limit = view.fact("host.memory_limit_bytes")
     if limit is None:

@@ -11,12 +11,7 @@ LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 
 """Line rate of a PCIe lane by its generation, one direction, after the line's encoding."""
 
 
-@machine_rule(
-    title="A GPU's PCIe link uses fewer lanes than it could.",
-    sees="fewer lanes under load than GPU and slot allow.",
-    costs="bandwidth in proportion: at most this part of the time in which a step waits for copies.",
-    wrong_when="the slot has fewer lanes than the driver believes.",
-)
+@machine_rule()
 def pcie_width_degraded(view: ObservationView) -> Judgements:
     yield from _degraded(
         view,
@@ -26,12 +21,7 @@ def pcie_width_degraded(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule(
-    title="A GPU's PCIe link runs at an older generation than it could.",
-    sees="a lower generation under load than GPU and system allow.",
-    costs="half of the bandwidth for each generation: at most this part of the time in which a step waits for copies.",
-    wrong_when="the load was too light for the link to speed up.",
-)
+@machine_rule()
 def pcie_gen_degraded(view: ObservationView) -> Judgements:
     yield from _degraded(
         view,
@@ -60,12 +50,7 @@ def _degraded(view: ObservationView, what: str, way: str, remedy: str) -> Judgem
     )
 
 
-@machine_rule(
-    title="The PCIe link to the GPU is full.",
-    sees="bytes a second over the link, averaged over the window of a watched command, against the line rate.",
-    costs="the time in which a step waits for copies: fewer bytes take less time.",
-    wrong_when="several GPUs behind one switch share an uplink, which is full earlier than this rule says.",
-)
+@machine_rule()
 def pcie_saturated(view: ObservationView) -> Judgements:
     if not machine.gpus(view):
         return
@@ -93,12 +78,7 @@ def pcie_saturated(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule(
-    title="A GPU's PCIe link repeats packets.",
-    sees="the counter of replayed packets, and its growth while a command ran.",
-    costs="bandwidth. A link with errors may also fall back to fewer lanes or an older generation.",
-    wrong_when="the counter grew long ago, when the card was put in.",
-)
+@machine_rule()
 def pcie_replays(view: ObservationView) -> Judgements:
     counted = [gpu for gpu in machine.gpus(view) if view.number(f"{gpu}.pcie_replays")]
     if not counted:

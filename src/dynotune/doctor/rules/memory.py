@@ -19,15 +19,7 @@ from dynotune.text import words
 COLLECTS = Setting("alloc.garbage_collection_threshold", 0.8)
 
 
-@cuda_rule(
-    title="The loop returns device memory to the driver and takes it anew.",
-    sees="the program calls `torch.cuda.empty_cache()` within the window about as often as it makes steps, or each "
-    "step returns memory to the driver and takes it anew.",
-    costs="the device's waits for these calls, each of which first waits for the device; or what the slowest steps "
-    "that allocated memory lost, if that is more.",
-    wrong_when="another process needs the memory in between.",
-    explains=["alloc-retries", "host-bound", "alloc-jitter"],
-)
+@cuda_rule()
 def empty_cache_in_loop(view: ObservationView) -> Judgements:
     calls = view.per_step("live.empty_cache_calls")
     often = calls is not None and calls >= policy.CALLS_PER_STEP
@@ -52,15 +44,7 @@ def empty_cache_in_loop(view: ObservationView) -> Judgements:
     )
 
 
-@cuda_rule(
-    title="The allocator runs out of memory, empties its cache and tries again.",
-    sees="the allocator's counters of retries or failures grew within the window; or calls take memory from the driver "
-    "and return it while the device is idle.",
-    costs="this idle time. Each retry waits for the device and returns all cached memory.",
-    wrong_when="sizes still settle, as with inputs that grow longer for a while.",
-    candidates=[Setting("alloc.expandable_segments", True), COLLECTS],
-    explains=["host-bound", "alloc-jitter"],
-)
+@cuda_rule()
 def alloc_retries(view: ObservationView) -> Judgements:
     needs(bool(view.allocators), "counters of the allocator", "the process did not report them")
     allocators = view.allocators
@@ -92,33 +76,14 @@ def alloc_retries(view: ObservationView) -> Judgements:
     )
 
 
-@cuda_rule(
-    title="The host allocates page-locked memory while the device waits.",
-    sees="calls that allocate or register page-locked memory on threads that queue work, while the device is idle.",
-    costs="this idle time.",
-    wrong_when="only the first steps allocate, until the cache of page-locked memory holds all sizes.",
-    candidates=[
-        Setting("alloc.pinned_use_cuda_host_register", True),
-        Setting("alloc.pinned_use_background_threads", True),
-    ],
-)
+@cuda_rule()
 def pinned_alloc_slow(view: ObservationView) -> Judgements:
     losses = view.losses("pinned-alloc-slow")
     share = sum(loss.share for loss in losses)
     yield Judgement(share=share, losses=losses, remedy="Allocate the buffer once and reuse it.")
 
 
-@rule(
-    title="Memory grows with each step.",
-    sees="at the window's end, tensors hold on to more of autograd's graph than at its begin, by a node a step or "
-    "more; or allocated device memory, or the process's own, is higher. If levels between are known, memory must have "
-    "risen all along and hardly slower, and the process's never fallen by a third of its growth.",
-    costs="memory, until none is left. Often a loss is summed up with its graph (`total += loss`).",
-    wrong_when="the program fills a cache that has an end, or its inputs grow. The severity is low if input shapes "
-    "vary and memory grew by little, if most calls have longer inputs than the call before, or if the process grows "
-    "and no graph does or no gradient is computed. Graphs of varying input shapes are not compared, nor the memory of "
-    "a process under torch's profiler.",
-)
+@rule()
 def leak_graph_kept(view: ObservationView) -> Judgements:
     num_steps = max(1, view.timing.num_steps)
     for one in view.allocators:

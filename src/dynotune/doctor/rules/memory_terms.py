@@ -11,7 +11,6 @@ from dynotune.doctor.observation_view import ObservationView
 from dynotune.doctor.rules.memory import expandable
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Moment, RankMemory
-from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
 Saved = Callable[[RankMemory, Moment], float]
@@ -43,15 +42,15 @@ def _checkpointing(rank: RankMemory, peak: Moment) -> float:
     return sum(sizes) - max(sizes) if rank.trains and not rank.facts.get("recomputes") else 0
 
 
-def _saving(id: str, claim: str, sees: str, remedy: str, saved: Saved, *settings: Setting, term: str = "") -> Rule:
+def _saving(id: str, remedy: str, saved: Saved, *, term: str = "") -> Rule:
     """The rule that finds what saves memory, where that is worth it, in the rank that holds most.
 
     Args:
         saved: bytes at the peak; 0 without the evidence.
-        settings: that do it; `term`: whose largest line is where the finding lies.
+        term: whose largest line is where the finding lies.
     """
 
-    @rule(id=id, title=claim, sees=sees, costs="memory.", wrong_when=_WRONG, candidates=settings)
+    @rule(id=id, costs="memory.", wrong_when=_WRONG)
     def judge(view: ObservationView) -> Judgements:
         # Memory that was not recorded is no more than was asked for.
         ranks = [] if isinstance(view.observation.memory, Unknown) else view.observation.memory
@@ -77,53 +76,36 @@ def _saving(id: str, claim: str, sees: str, remedy: str, saved: Saved, *settings
 RULES = (
     _saving(
         "memory-autocast",
-        "Activations are kept in float32.",
-        "weights in float32, forward passes outside of autocast, and the activations at the peak: half of them, "
-        "less the half-precision copies of the weights that autocast keeps.",
         "Run the forward pass under torch.autocast in bfloat16.",
         _autocast,
-        Setting("precision.autocast", "bf16"),
         term="activations",
     ),
     _saving(
         "memory-optimizer-copies",
-        "The peak lies in the optimizer's step, which copies its operands.",
-        "a peak within an optimizer's step, and the temporary buffers that foreach operations allocate there.",
         "Build the optimizer with fused=True, or with foreach=False.",
         lambda rank, peak: _fact(rank, "peak_in_update") * (not rank.facts.get("fused")) * peak.of("temporary"),
-        Setting("optimizer.fused", True),
         term="temporary",
     ),
     _saving(
         "memory-checkpointing",
-        "All modules of a list keep their activations for the backward pass.",
-        "modules of a list (`layers.0`, `layers.1`), none of which is computed again in the backward pass, and "
-        "their activations at the peak: all but those of the largest one.",
         "Wrap the modules of {modules} in torch.utils.checkpoint: each runs its forward once more.",
         _checkpointing,
         term="activations",
     ),
     _saving(
         "memory-old-gradients",
-        "The gradients of the step before are alive at the peak.",
-        "gradients older than the recorded steps and alive at the peak: they are set to zero and not to None.",
         "Call zero_grad(set_to_none=True) before the forward pass.",
         lambda rank, _: _fact(rank, "old_gradient_bytes"),
     ),
     _saving(
         "memory-graph-unused",
-        "Activations are kept for a backward pass that never comes.",
-        "calls with gradients enabled, no optimizer and no gradient, and activations that outlive their call.",
         "Call the model under torch.inference_mode().",
         lambda rank, _: _fact(rank, "graph_bytes") if rank.facts.get("grad_enabled") and not rank.trains else 0,
         term="activations",
     ),
     _saving(
         "memory-segments",
-        "Reserved memory is free only in pieces at the peak.",
-        "memory that is reserved at the peak, and free between blocks in use.",
         "Let segments grow: alloc.expandable_segments=true.",
         lambda _, peak: peak.of("fragmentation"),
-        Setting("alloc.expandable_segments", True),
     ),
 )

@@ -8,17 +8,8 @@ from dynotune.doctor.observation_view import ObservationView
 from dynotune.doctor.phases import is_librarys, periodic, seen, when
 from dynotune.schema.trace_summary import Place
 
-_JITTERS = ("epoch-jitter", "alloc-jitter", "loader-jitter", "gc-jitter")
 
-
-@rule(
-    title="The model is validated often.",
-    sees="in some steps, and in no others, the thread of the steps was seen in a function that validates, by its name "
-    "or its file's. Under another name it is work of some steps.",
-    costs="its part of the window, at most what these steps took beyond a usual one.",
-    wrong_when="the whole run validates more rarely than the timed window, or the result is needed that often.",
-    explains=_JITTERS,
-)
+@rule()
 def validation_often(view: ObservationView) -> Judgements:
     for work in periodic(view, "validation"):
         yield Judgement(
@@ -30,15 +21,7 @@ def validation_often(view: ObservationView) -> Judgements:
         )
 
 
-@rule(
-    title="Some steps do more than the others.",
-    sees="in some steps alone, the thread of the steps was seen at a line of the program, and these steps take longer. "
-    "Validations, checkpoints and begins of epochs count for other rules.",
-    costs="its part of the window, at most what these steps took beyond a usual one. The severity is low below a "
-    "quarter, and inside a library: a call that all steps make has more to do in some.",
-    wrong_when="the work is needed that often, or the whole run does it more rarely than the window that was timed.",
-    explains=_JITTERS,
-)
+@rule()
 def periodic_work(view: ObservationView) -> Judgements:
     for work in periodic(view, "other"):
         text = f"`{work.text}`" if work.text else work.function

@@ -16,14 +16,7 @@ from dynotune.schema.trace_summary import Copies, Place
 PIN = Setting("loader.pin_memory", True)
 
 
-@cuda_rule(
-    title="Data goes to the device from pageable memory, which CUDA copies twice while the host waits.",
-    sees="copies from pageable memory to the device beside which nothing ran, and waits for them.",
-    costs="the time of these copies beyond the bus's least time, and the waits, with the work queued late because of "
-    "them. Tensors that the program made on the host for this count for `create-on-cpu-then-move`.",
-    wrong_when="the machine has no memory to spare for locking.",
-    candidates=[PIN, NO_WAIT],
-)
+@cuda_rule()
 def pin_memory_off(view: ObservationView) -> Judgements:
     pageable = [row for row in to_device(view) if row.pinned is False]
     losses = view.losses("pin-memory-off")
@@ -48,14 +41,7 @@ def pin_memory_off(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="The loader pins nothing: it cannot pin batches of this class.",
-    sees="the loader was asked to pin, its batches are of a class without `pin_memory` that torch does not know, and "
-    "copies from pageable memory cost time.",
-    costs="the time of these copies beside which nothing ran, and the waits for them.",
-    wrong_when="the batch holds no tensors, and is copied by other means.",
-    explains=["pin-memory-off", "h2d-blocking"],
-)
+@rule()
 def custom_batch_not_pinned(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     if not view.uses_cuda or loader is None or not loader.pin_memory or loader.batch_is_pinnable is not False:
@@ -73,12 +59,7 @@ def custom_batch_not_pinned(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="A loader gets the argument `pin_memory_device`.",
-    sees="a DataLoader was built with this argument.",
-    costs="nothing: torch ignores the argument, and warns. It pins for the device in use.",
-    wrong_when="the program must run on a torch that still needs the argument.",
-)
+@rule()
 def pin_device_arg(view: ObservationView) -> Judgements:
     for loader in view.loaders:
         if loader.pin_memory_device:
@@ -92,14 +73,7 @@ def pin_device_arg(view: ObservationView) -> Judgements:
             return
 
 
-@rule(
-    title="The single thread that pins batches sets the pace.",
-    sees="the program waits for its loader, and the thread that pins batches works for nearly all of a step.",
-    costs="at most the wait.",
-    wrong_when="this thread waits for Python's lock, which the program holds.",
-    candidates=[Setting("loader.pin_memory", False)],
-    explains=["loader-bound"],
-)
+@rule()
 def pin_thread_bound(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     wait = view.attribution.shares.input
@@ -118,14 +92,7 @@ def pin_thread_bound(view: ObservationView) -> Judgements:
     )
 
 
-@cuda_rule(
-    title="Each step page-locks memory while the device waits.",
-    sees="the program calls `pin_memory()` on the thread that queues work, while the device is idle.",
-    costs="what a step would save without these calls: this idle time, and copies that begin too late to overlap.",
-    wrong_when="the loader's own thread pins, which delays nothing.",
-    candidates=[PIN],
-    explains=["pinned-alloc-slow", "h2d-not-overlapped", "pcie-saturated"],
-)
+@cuda_rule()
 def pin_in_hot_loop(view: ObservationView) -> Judgements:
     calls = view.per_step("live.pin_memory_calls") or 0.0
     pinning = calls >= policy.CALLS_PER_STEP

@@ -29,16 +29,7 @@ fastest device of each (A100, A40, Orin, L40S, H100, B200, B300, RTX PRO 6000)."
 _POINTWISE = ("elementwise", "normalisation", "pooling", "softmax", "copy", "random", "inductor")
 
 
-@cuda_rule(
-    title="Matrix products run in full float32, without tensor cores. TF32 changes results: it rounds to ten bits.",
-    sees="kernels of float32 products without tensor cores, on a device of capability 8.0 or later, while torch may "
-    "not use TF32 for them, which is its default.",
-    costs="the products' time, times one less the rate of float32 over TF32's, as far as the device sets the pace; or "
-    "what bfloat16 spares beyond TF32, if that is more.",
-    wrong_when="ten bits of mantissa are too few. TF32 changes results: errors of a product grow about a hundredfold.",
-    candidates=[Setting("matmul.fp32_precision", "high"), Setting("precision.autocast", "bf16")],
-    explains=["amp-absent"],
-)
+@cuda_rule()
 def fp32_matmul_no_tf32(view: ObservationView) -> Judgements:
     losses = _no_tf32(view)
     lost = sum(loss.share for loss in losses)
@@ -62,15 +53,7 @@ def fp32_matmul_no_tf32(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="Products and convolutions run in float32. Autocast to bfloat16 changes results: it rounds to 8 bits.",
-    sees="a float32 model called outside of autocast, on a device of capability 8.0 or later, and products' time.",
-    costs="the products' time, times one less the rate of their type over bfloat16's, as far as the device sets the "
-    "pace. For products that could use TF32 and do not, only what bfloat16 gives beyond TF32; otherwise also half of "
-    "the time of pointwise kernels, of at most as much time as the products take.",
-    wrong_when="bfloat16 is not exact enough: compare the loss. Models that wait for launches get slower by casts.",
-    candidates=[Setting("precision.autocast", "bf16")],
-)
+@rule()
 def amp_absent(view: ObservationView) -> Judgements:
     share, evidence = _gain_of_half(view)
     yield Judgement(
@@ -81,14 +64,7 @@ def amp_absent(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="A model serves with weights in float32.",
-    sees="a program without gradients whose model holds float32 weights, which autocast may convert at each call.",
-    costs="what bfloat16 would save, see `amp-absent`; under autocast, the conversions.",
-    wrong_when="bfloat16 is not exact enough. It changes results; compare the outputs.",
-    candidates=[Setting("precision.autocast", "bf16")],
-    explains=["amp-absent"],
-)
+@rule()
 def inference_fp32_weights(view: ObservationView) -> Judgements:
     model = main_model(view)
     if not view.uses_cuda or view.is_training or model is None or model.call is None or model.call.grad_enabled:
@@ -112,12 +88,7 @@ def inference_fp32_weights(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="The model trains under float16 autocast without a GradScaler: small gradients become zero.",
-    sees="autocast to float16 in a program whose optimizer is not stepped by a GradScaler.",
-    costs="right results, not time: gradients smaller than 6e-8 become zero, and weights stop learning.",
-    wrong_when="the program scales its loss by other means.",
-)
+@rule()
 def amp_fp16_no_scaler(view: ObservationView) -> Judgements:
     if not view.is_training:
         return
@@ -132,13 +103,7 @@ def amp_fp16_no_scaler(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="A GradScaler scales the loss of a bfloat16 model, and bfloat16 has float32's range.",
-    sees="autocast to bfloat16 alone, and an optimizer that a GradScaler steps.",
-    costs="the scaler's kernels over all gradients, and its wait for the device before each step: at most half of the "
-    "optimizer's kernel time and the synchronisations' idle time.",
-    wrong_when="other parts of the model run in float16.",
-)
+@rule()
 def scaler_with_bf16(view: ObservationView) -> Judgements:
     if not view.is_training or not view.truth("live.grad_scaler") or _autocast_types(view) != {"bfloat16"}:
         return
@@ -157,12 +122,7 @@ def scaler_with_bf16(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="A model that is already in a half type runs under autocast.",
-    sees="most parameters are float16 or bfloat16, and the model is called in an autocast region.",
-    costs="in training, right results: updates below a half type's last digit are lost. At inference, conversions.",
-    wrong_when="the optimizer keeps float32 copies of its own.",
-)
+@rule()
 def model_half_under_autocast(view: ObservationView) -> Judgements:
     model = main_model(view)
     if model is None or model.call is None or model.call.autocast is None:
@@ -186,12 +146,7 @@ def model_half_under_autocast(view: ObservationView) -> Judgements:
     )
 
 
-@cuda_rule(
-    title="Tensors are converted between types.",
-    sees="kernels that only convert.",
-    costs="their time, as far as the device sets the pace. The severity is low under autocast, which converts weights.",
-    wrong_when="the conversions are needed, as before an operator that takes another type.",
-)
+@cuda_rule()
 def casts(view: ObservationView) -> Judgements:
     losses = view.losses("casts")
     share = saving(view, sum(loss.share for loss in losses))

@@ -23,13 +23,7 @@ BEFORE_STEPS = Unknown("it costs time before the first step")
 FORCED_JIT = ("CUDA_FORCE_PTX_JIT", "CUDA_FORCE_JIT")
 
 
-@rule(
-    title="Each start in a new container compiles anew.",
-    sees="in timed starts, what torch.compile leaves in its cache, and a cache folder that is not writable or does not "
-    "last. In a watched program, a long time to the first step, in a container whose removal deletes the cache folder.",
-    costs="the compilation time, at each start of a new container.",
-    wrong_when="the folder is on a volume that lasts.",
-)
+@rule()
 def compile_cold_cache(view: ObservationView) -> Judgements:
     left = view.number_or_none("start.compiler_added_bytes")
     if left and not view.fact_or_none("cache.inductor.off"):
@@ -79,14 +73,7 @@ def _lost(view: ObservationView, cache: str, who: str, what: str, severity: Seve
     )
 
 
-@machine_rule(
-    title="torch.compile uses more processes than there are cores, or one process on many cores.",
-    sees="in timed starts, how many processes inductor compiles in, if compilation takes a fifth of a cold start or "
-    "more; otherwise only TORCHINDUCTOR_COMPILE_THREADS. torch's default counts cores, and no quota and no ranks.",
-    costs="more processes than cores take turns; one alone compiles one by one. Only the first steps are slower.",
-    wrong_when="compilation must leave cores to other work, or memory is short.",
-    candidates=[f"env.{THREADS}"],
-)
+@machine_rule(candidates=[f"env.{THREADS}"])
 def compile_threads(view: ObservationView) -> Judgements:
     threads = view.number_or_none("start.compile_threads") or machine.whole_number(view.variable(THREADS))
     if threads is None or threads < 1:
@@ -116,14 +103,7 @@ def compile_threads(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule(
-    title="torch has no machine code for this GPU.",
-    sees="the architectures of torch against the GPU's compute capability; a variable that makes the driver compile "
-    "all kernels; in timed starts, what a cold start leaves in the driver's cache.",
-    costs="the driver compiles each kernel at its first use, which takes seconds to many minutes, and caches it.",
-    wrong_when="the program uses only kernels that are compiled at run time, for instance by Triton.",
-    candidates=machine.unset(*FORCED_JIT),
-)
+@machine_rule(candidates=machine.unset(*FORCED_JIT))
 def ptx_jit_active(view: ObservationView) -> Judgements:
     if machine.no_gpu(view) or machine.without_cuda(view):
         return
@@ -191,14 +171,7 @@ def _compiles_ptx(view: ObservationView) -> bool | None:
     return None if natively is None else not natively
 
 
-@machine_rule(
-    title="The driver's cache of compiled kernels is smaller than usual, or its limit is above the maximum.",
-    sees="CUDA_CACHE_MAXSIZE below 1 GiB, the default, or above 4 GiB, the maximum; in timed starts, a warm start that "
-    "compiles again what a cold start left.",
-    costs="kernels that do not fit are compiled again at the next start. It matters only if the driver compiles any.",
-    wrong_when="torch and all extensions have machine code for this GPU.",
-    candidates=["env.CUDA_CACHE_MAXSIZE"],
-)
+@machine_rule()
 def jit_cache_too_small(view: ObservationView) -> Judgements:
     again, kept = view.number_or_none("start.cuda_again_bytes"), view.number_or_none("start.cuda_kept_bytes")
     value = view.variable("CUDA_CACHE_MAXSIZE")
@@ -240,13 +213,7 @@ def _what_was_kept(view: ObservationView) -> list[str]:
     return [f"after starts with it, {what}", *without_machine_code(view)]
 
 
-@machine_rule(
-    title="Kernels that the driver compiled are lost with the container.",
-    sees="the driver compiles kernels, and its cache (CUDA_CACHE_PATH, or ~/.nv/ComputeCache) lies in a folder that is "
-    "not writable, or that is lost with the container or at a restart.",
-    costs="each new container compiles the kernels again, for seconds to many minutes.",
-    wrong_when="the image contains the cache, compiled for this GPU and this driver.",
-)
+@machine_rule()
 def jit_cache_not_persistent(view: ObservationView) -> Judgements:
     if machine.no_gpu(view) or machine.is_on(view.variable("CUDA_CACHE_DISABLE")) or _compiles_ptx(view) is False:
         return
@@ -256,13 +223,7 @@ def jit_cache_not_persistent(view: ObservationView) -> Judgements:
     yield from _lost(view, "cuda", "The driver", "its compiled kernels", severity, remedy)
 
 
-@machine_rule(
-    title="CUDA_CACHE_DISABLE makes the driver compile kernels again at each start.",
-    sees="CUDA_CACHE_DISABLE is on.",
-    costs="seconds to many minutes a start, if torch or an extension has no machine code for this GPU. Else nothing.",
-    wrong_when="a start without a cache is being measured.",
-    candidates=machine.unset("CUDA_CACHE_DISABLE"),
-)
+@machine_rule()
 def jit_cache_disabled(view: ObservationView) -> Judgements:
     if not machine.is_on(view.variable("CUDA_CACHE_DISABLE")):
         return
@@ -277,14 +238,7 @@ def jit_cache_disabled(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule(
-    title="The steps after the first take longer than later ones: kernels are loaded at their first call.",
-    sees="in a start watched until its steps were steady, on a GPU whose kernels are loaded lazily: the time that the "
-    "steps after the first took beyond a steady step although nothing was compiled.",
-    costs="the first calls of a service. Later steps are not slower.",
-    wrong_when="the first steps do more for another reason: they try algorithms or allocate memory.",
-    candidates=[Setting("env.CUDA_MODULE_LOADING", "EAGER")],
-)
+@machine_rule()
 def lazy_first_call_jitter(view: ObservationView) -> Judgements:
     if machine.no_gpu(view) or (view.variable("CUDA_MODULE_LOADING") or "").upper() == "EAGER":
         return

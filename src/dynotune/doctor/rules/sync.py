@@ -19,17 +19,7 @@ _READS = re.compile(r"aten::(item|is_nonzero|_local_scalar_dense)$")
 _NEEDS_A_VALUE = re.compile(r"[Dd]ata-dependent|Tensor\.item|generic_jump")
 
 
-@cuda_rule(
-    title="The host waits for the device, which then waits for the host.",
-    sees="calls that wait for the device (`.item()`, printing a tensor, `nonzero`, masks, `torch.cuda.synchronize()`), "
-    "after which the device was idle until the host had queued more work.",
-    costs="what a step would save if the host did not wait, also by work that it would queue meanwhile; and small "
-    "copies to the host beside which nothing ran. Or the time at the lines that read values, as far as the device is "
-    "idle. A wait that breaks a graph of torch.compile counts for `graph-breaks`; waiting for kernels that had to run "
-    "anyway costs nothing.",
-    wrong_when="the next work depends on the value, as in a search that stops early.",
-    explains=["d2h-not-overlapped", "python-elementwise-loops", "launch-bound"],
-)
+@cuda_rule()
 def sync_per_step(view: ObservationView) -> Judgements:
     all_losses = view.losses("sync-per-step")
     losses = [loss for loss in all_losses if not breaks_a_graph(view, loss)]
@@ -53,13 +43,7 @@ def sync_per_step(view: ObservationView) -> Judgements:
     )
 
 
-@cuda_rule(
-    title="The host reads a copy without waiting for it: its values may be old.",
-    sees="a copy from the device to the host that does not wait (`non_blocking=True`), and no wait for the device "
-    "before the host reads the copy or makes it anew.",
-    costs="right results, not time: the host may read the old content of this memory.",
-    wrong_when="the program waits in a way that is not recorded, as a library of its own that polls an event does.",
-)
+@cuda_rule()
 def d2h_nonblocking_unsynced(view: ObservationView) -> Judgements:
     try:
         places = view.words("live.unsynced_reads")

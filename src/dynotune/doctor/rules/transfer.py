@@ -23,14 +23,7 @@ _RANDOM = re.compile(r"aten::(normal|uniform|random|bernoulli|exponential|randpe
 _RANDOM_BY_TEXT = re.compile(r"\b(rand|randn|randint|randperm|normal|bernoulli|multinomial)(_like)?_?\(")
 
 
-@cuda_rule(
-    title="The host waits for copies to the device, and the device then waits for the host.",
-    sees="waits for copies of page-locked memory, after which the device was idle because no more work was queued.",
-    costs="what a step would save if the host queued the next work meanwhile. Copies of tensors made on the host for "
-    "this count for `create-on-cpu-then-move`.",
-    wrong_when="the program refills the buffer right after the copy, so it must wait for the copy.",
-    candidates=[NO_WAIT],
-)
+@cuda_rule()
 def h2d_blocking(view: ObservationView) -> Judgements:
     losses = view.losses("h2d-blocking")
     without = view.attribution.counterfactual_savings.get("h2d-blocking", 0.0)
@@ -46,13 +39,7 @@ def h2d_blocking(view: ObservationView) -> Judgements:
     )
 
 
-@cuda_rule(
-    title="Copies to the device run while nothing else does.",
-    sees="copies of page-locked memory to the device beside which nothing ran.",
-    costs="their time, and at most the rest of the step, which would have to hide them.",
-    wrong_when="the device's memory has no room for a second batch.",
-    explains=["pcie-saturated"],
-)
+@cuda_rule()
 def h2d_not_overlapped(view: ObservationView) -> Judgements:
     losses = view.losses("h2d-not-overlapped")
     lost = sum(loss.share for loss in losses)
@@ -65,15 +52,7 @@ def h2d_not_overlapped(view: ObservationView) -> Judgements:
     )
 
 
-@cuda_rule(
-    title="Images go to the device as floats.",
-    sees="the largest tensor of a batch, or of a model's input that is copied, holds images in float32 or float64 "
-    "whose values can have been bytes, and copies to the device cost time.",
-    costs="the part of this time that bytes would spare: three quarters for float32, seven eighths for float64. If the "
-    "loader gives bytes, also the device's waits for the function that copies.",
-    wrong_when="the host computed the values, and they are no longer pixel values.",
-    explains=["h2d-not-overlapped", "host-bound", "pcie-saturated"],
-)
+@cuda_rule()
 def transfer_float(view: ObservationView) -> Judgements:
     losses = view.losses("pin-memory-off", "h2d-not-overlapped")
     lost = sum(loss.share for loss in losses)
@@ -143,13 +122,7 @@ def _is_float_image(tensor: Tensor) -> bool:
     return channels_first or channels_last
 
 
-@cuda_rule(
-    title="Data goes to the device in many small pieces.",
-    sees="more than a hundred copies a step to the device, most of less than 64 KiB.",
-    costs="the copies' own time, and the time for which the device waits until the host has queued the next one.",
-    wrong_when="the pieces arrive one by one, each at its own time.",
-    explains=["h2d-blocking", "pin-memory-off", "h2d-not-overlapped"],
-)
+@cuda_rule()
 def many_small_copies(view: ObservationView) -> Judgements:
     num_steps = view.trace.num_steps or 0
     small = [row for row in to_device(view) if (row.median_bytes or SMALL_COPY_BYTES) < SMALL_COPY_BYTES]
@@ -168,14 +141,7 @@ def many_small_copies(view: ObservationView) -> Judgements:
     )
 
 
-@cuda_rule(
-    title="The host makes tensors and then copies them, while the device waits.",
-    sees="operators that fill a new tensor on the host (`torch.randn`, `torch.zeros`, `torch.tensor` of a list), "
-    "directly followed by its copy to the idle device; or random numbers drawn there for longer than a launch takes.",
-    costs="what a step would save without them; for random numbers, at most the device's waits for the host.",
-    wrong_when="the random numbers must come from the host's generator.",
-    explains=["host-bound"],
-)
+@cuda_rule()
 def create_on_cpu_then_move(view: ObservationView) -> Judgements:
     losses = view.losses(MADE)
     made = max(sum(loss.share for loss in losses), view.attribution.counterfactual_savings.get(MADE, 0.0))

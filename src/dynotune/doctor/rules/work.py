@@ -17,13 +17,7 @@ WORDS_ADAM, WORDS_SGD = 9, 5
 and the optimizer's state read and written."""
 
 
-@rule(
-    title="Gradients of an embedding are dense, and few of its rows are used.",
-    sees="a trained embedding without `sparse=True`, whose steps ask for less than a tenth of its rows.",
-    costs="its part of the optimizer's time, less the rows that are used. If that time is not known: filling, reading "
-    "and writing the table and the optimizer's state at the memory's bandwidth, at most the operators' time.",
-    wrong_when="the optimizer has no sparse version, or weight decay must reach every row.",
-)
+@rule()
 def embedding_grads_dense(view: ObservationView) -> Judgements:
     model = bounds.main_model(view)
     if model is None or not view.is_training or model.table is None or model.table.sparse:
@@ -52,14 +46,7 @@ def _numbers_asked(model: Model) -> int:
     return sum(math.prod(tensor.shape) for tensor in inputs if tensor.dtype.startswith("int"))
 
 
-@rule(
-    title="Each call computes again what the call before has computed.",
-    sees="a model whose inputs are longer than those of the call before, by an item or a few, as in generation without "
-    "a cache of keys and values. In a training: by the same number each time.",
-    costs="nearly all of the model's time: with a cache a call computes the new items alone.",
-    wrong_when="what comes later changes what was computed before, as without a causal mask.",
-    explains=("launch-bound", "host-bound", "amp-absent", "compile-default", "small-operators"),
-)
+@rule()
 def cache_absent(view: ObservationView) -> Judgements:
     growing = [
         (model, model.call) for model in view.models if model.call is not None and bounds.inputs_grow(view, model)
@@ -80,12 +67,7 @@ def cache_absent(view: ObservationView) -> Judgements:
     )
 
 
-@rule(
-    title="The model computes in float64.",
-    sees="most of the outermost module's parameters, or the inputs that it is called with, are float64.",
-    costs="half of the time of operators: twice the bytes, and half the rate or, on many GPUs, a thirty-second of it.",
-    wrong_when="the results need more than seven digits.",
-)
+@rule()
 def double_precision(view: ObservationView) -> Judgements:
     model = bounds.main_model(view)
     if model is None or not _is_double(model):
@@ -106,13 +88,7 @@ def _is_double(model: Model) -> bool:
     )
 
 
-@rule(
-    title="Operators do less than calling them takes.",
-    sees="no device, and hundreds of operators a step of less than 20 µs take a large part of the operators' time.",
-    costs="half of their time: as much as calling an operator takes at least.",
-    wrong_when="each operator needs the result of the one before, and none has more to do.",
-    candidates=[Setting("compile.mode", "default")],
-)
+@rule()
 def small_operators(view: ObservationView) -> Judgements:
     if view.uses_cuda or not view.trace.num_steps:
         return

@@ -176,11 +176,11 @@ def cost(comparison: Comparison, window: WindowPlan, num_lanes: int = 1) -> str:
     each = "Each run ends with its first steps"
     if window.num_steps:
         epochs = f" ({window.whole_epochs} whole epochs)" if window.whole_epochs else ""
-        each = f"Each run: {window.warmup_steps} steps of warm-up, then {window.num_steps} timed as a whole{epochs}"
+        each = f"Each run: {window.warmup_steps} warm-up steps, then {window.num_steps} timed steps{epochs}"
     return (
-        f"{each}; about {window.run_s:.0f} s. At most {comparison.max_pairs} pairs"
+        f"{each}; about {window.run_s:.0f} s. Up to {comparison.max_pairs} pairs"
         f"{f' in {num_lanes} lanes' if num_lanes > 1 else ''}, {most_s / 60:.1f} min; "
-        "fewer when it is clear, more where some are void."
+        "it stops once the result is clear, and repeats pairs that do not count."
     )
 
 

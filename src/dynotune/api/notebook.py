@@ -1,0 +1,55 @@
+"""`%load_ext dynotune.api`, and then `%%dynotune diagnose` above a cell: the subcommand asks the cell's program."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from dynotune.schema import private
+from dynotune.schema.errors import UsageError
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Give a notebook the magic `%%dynotune`: what `%load_ext dynotune.api` calls."""
+    shell.register_magic_function(run_cell, "cell", "dynotune")
+
+
+def run_cell(line: str, cell: str) -> None:
+    """Run a subcommand on the program in a cell, in processes of its own, and print what it says.
+
+    The cell is a whole program: what other cells defined is not in it. Modules beside the notebook are found.
+
+    Raises UsageError: the line cannot be split into words.
+    """
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"{line!r} is no line of options: {error}.", hint="For example %%dynotune diagnose") from None
+    # It stays, so that what the answer suggests next can be typed.
+    digest = hashlib.sha256(cell.encode()).hexdigest()[:12]
+    program = private.folder(private.state_folder(), "cells") / f"{digest}.py"
+    program.write_text(cell, encoding="utf-8")
+    beside = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH"))))
+    asked = subprocess.Popen(
+        [sys.executable, "-m", "dynotune", *words, "--", sys.executable, str(program)],
+        env=os.environ | {"PYTHONPATH": beside},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert asked.stdout is not None
+    while asked.poll() is None:
+        # A kernel is interrupted alone: the subcommand is told, and says how it can go on.
+        try:
+            for told in asked.stdout:
+                sys.stdout.write(told)
+            asked.wait()
+        except KeyboardInterrupt:
+            asked.send_signal(signal.SIGINT)

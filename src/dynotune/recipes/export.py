@@ -27,15 +27,12 @@ _ROOT_MODULE: dict[str, dict[Scalar, str]] = {
         "off": 'with torch.autocast("{device}", enabled=False): ...',
     },
     "precision.quantize": {
-        "int8": "torchao.quantization.quantize_(model, Int8DynamicActivationInt8WeightConfig())",
-        "int8-weights": "torchao.quantization.quantize_(model, Int8WeightOnlyConfig())",
-        "fp8": "torchao.quantization.quantize_(model, Float8DynamicActivationFloat8WeightConfig())",
-        "fp8-weights": "torchao.quantization.quantize_(model, Float8WeightOnlyConfig())",
+        "int8": "quantize_(model, Int8DynamicActivationInt8WeightConfig())  # torchao.quantization",
+        "int8-weights": "quantize_(model, Int8WeightOnlyConfig())  # torchao.quantization",
+        "fp8": "quantize_(model, Float8DynamicActivationFloat8WeightConfig())  # torchao.quantization",
+        "fp8-weights": "quantize_(model, Float8WeightOnlyConfig())  # torchao.quantization",
     },
-    "precision.quantize_keep": {
-        ANY: "filter_fn=lambda layer, name: isinstance(layer, torch.nn.Linear) and "
-        'not f"{{name}}.".startswith(tuple(f"{{kept}}." for kept in {value!r}.split(",")))',
-    },
+    "precision.quantize_keep": {ANY: "filter_fn: all nn.Linear besides those in {value!r}"},
     "compile.mode": {
         "default": "model.compile()",
         "reduce-overhead": 'model.compile(mode="reduce-overhead")',

@@ -18,10 +18,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Band(msgspec.Struct, frozen=True):
-    """Where training arrives under several seeds: the mean of its last losses.
-
-    `baseline`: lowest and highest of the seeds. `arm`: its mean over the same seeds.
-    """
+    """Means of the last losses under several seeds: the baseline's lowest and highest, and the arm's mean."""
 
     num_seeds: int
     baseline: tuple[float, float]

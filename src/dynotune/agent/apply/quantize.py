@@ -43,9 +43,7 @@ class QuantizeSite(Site):
     def quantized(self, root: Any) -> list[tuple[Any, Any]]:
         """Quantize layers of a module in place; return them with the weights that they had.
 
-        Raises:
-            RuntimeError: it trains, torchao is missing, or no layer could be quantized.
-            Exception: whatever torchao raises; the layers have their own weights again.
+        Raises Exception: it trains, torchao is missing or raises, no layer was quantized; all weights are its own.
         """
         torch, names = self.torch, dict(root.named_modules())
         if self._trains(root):
@@ -64,10 +62,9 @@ class QuantizeSite(Site):
             for name, layer in layers.items()
             if type(layer.weight) is torch.nn.Parameter and not any(f"{name}.".startswith(f"{k}.") for k in self._keep)
         ]
-        chosen = {id(layer) for layer, _ in own}
         try:
             with torch.inference_mode(False), torch.no_grad():
-                library.quantize_(root, config, filter_fn=lambda layer, _: id(layer) in chosen)
+                library.quantize_(root, config, filter_fn=lambda layer, _: any(layer is one for one, _ in own))
         except BaseException:
             exchange(own)
             raise

@@ -38,9 +38,7 @@ ARMS = {
 OF_AUTOCAST = {"float32": "precision.autocast=off"}
 QUANTIZED = {kind: f"{QUANTIZE}={kind}" for kind in ("int8", "int8-weights", "fp8", "fp8-weights")}
 OWN = {"bfloat16": "bf16", "float16": "fp16"}
-MOST_KEPT = 3
-"""Modules that are left out of quantization, one after the other, before it is given up."""
-NUM_SEEDS = 3
+MOST_KEPT, NUM_SEEDS = 3, 3
 LAST = 8
 """Losses at the end of a run; their mean says where training arrived."""
 Settled = tuple[list[Setting], guard.Readings, Guarded | Unknown]
@@ -55,37 +53,33 @@ def boundary(
 
     Raises CommandFailed, CannotRunHere, UsageError: the command or the machine, not a precision.
     """
-    program = _Program(run, watcher, metric)
+    program = _Program(run, watcher, metric, budget_s)
     reading = program.own.first[0]
-    arms = (OF_AUTOCAST if reading.precision in OWN else ARMS) | QUANTIZED
-    arms.pop(reading.precision, None)
-    if budget_s is not None:
-        program.share_s = budget_s / len(arms)
     answer = Precision(
         command=run.command,
         own=OWN.get(reading.precision, reading.precision or "float32"),
         peak_bytes=reading.peak_bytes,
         metric=metric,
-        arms=[program.judged(name, knobs.parse(words)) for name, words in arms.items()],
+        arms=[program.judged(name, knobs.parse(words)) for name, words in program.arms.items()],
     )
     document.write(program.folder / FILE, answer)
     return answer, program.folder
 
 
 class _Program:
-    """The command as written, what it computed, and what is compared with that.
+    """The command as written, what it computed, and what is compared with that."""
 
-    `share_s`: for the comparison of one arm's speed; None without a limit.
-    """
-
-    def __init__(self, run: RunSpec, watcher: Watcher, metric: str) -> None:
+    def __init__(self, run: RunSpec, watcher: Watcher, metric: str, budget_s: float | None) -> None:
         self.folder, self._facts = new_run_folder(run.base), facts_of(run)
         self._run, self._watcher = run, watcher
         self._plan = msgspec.structs.replace(guard.PLAIN, metric=metric)
-        self.share_s: float | None = None
         began_s = time.monotonic()
         self.own = guard.Own(first=self._computed("as written"))
         self._run_s = time.monotonic() - began_s
+        precision = self.own.first[0].precision
+        self.arms = (OF_AUTOCAST if precision in OWN else ARMS) | QUANTIZED
+        self.arms.pop(precision, None)
+        self._share_s = None if budget_s is None else budget_s / max(1, len(self.arms))
         self._seeded: list[guard.Readings] = []
 
     def judged(self, name: str, setting: Setting) -> PrecisionArm:
@@ -105,7 +99,7 @@ class _Program:
                 metric=None if isinstance(metric, Unknown) else metric,
                 reasons=[one.reason for one in (results, metric) if isinstance(one, Unknown) and one.reason],
             )
-            request = CompareRequest(run=self._run, candidate=settings, budget_s=self.share_s, in_process="auto")
+            request = CompareRequest(run=self._run, candidate=settings, budget_s=self._share_s, in_process="auto")
             found = msgspec.structs.replace(found, speed=protocol.compare(request, self._watcher))
             return msgspec.structs.replace(found, band=self._band(name, settings, arm) if found.is_worth_it else None)
         except DynotuneError as error:
@@ -128,7 +122,7 @@ class _Program:
 
     def _band(self, name: str, settings: Sequence[Setting], arm: guard.Readings) -> Band | None:
         """Train under further seeds, with the settings and without, if that takes no longer than a comparison may."""
-        if self.own.first[0].what != "losses" or (self.share_s is not None and self.share_s < 2 * self._run_s):
+        if self.own.first[0].what != "losses" or (self._share_s is not None and self._share_s < 2 * self._run_s):
             return None
         seeds = range(1, NUM_SEEDS)
         self._seeded = self._seeded or [self._computed(f"as written, seed {seed}", seed=seed) for seed in seeds]

@@ -114,7 +114,8 @@ class Item:
         try:
             row = getattr(self, part)()
         except DynotuneError as error:
-            row = {"reason": without_places(f"{error.message} {error.hint or ''}".strip())}
+            said = " ".join([error.message, *getattr(error, "last_lines", ())[-2:]])
+            row = {"reason": without_places(said.replace(str(self._base), "."))}
         with kept.opened(self._asked.out) as result:
             row["wall_s"] = round(time.monotonic() - began_s, 1)
             result.setdefault("table", {}).setdefault(self.name, {})[part] = row
@@ -153,7 +154,9 @@ class Item:
                 raise DynotuneError(found.reason)
             return found
 
-        known = self.known().get("precision", {}).get("arms", {})
+        known = self.known().get("precision", {}).get("arms")
+        if known is None:
+            return {"reason": "there is no precision to hold against it"}
         rows: Row = {}
         with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
             exact, own = pool.submit(computed, "float64", reference="float64"), pool.submit(computed, "own")
@@ -168,7 +171,9 @@ class Item:
 
     def fresh(self) -> Row:
         """The arm that is worth it, and those asked for."""
-        known = self.known().get("precision", {}).get("arms", {})
+        known = self.known().get("precision", {}).get("arms")
+        if known is None:
+            return {"reason": "there is no precision to hold against it"}
         worth = [name for name, arm in known.items() if arm["is_worth_it"]]
         best = sorted(worth, key=lambda name: -known[name]["speedup"])[:1]
         rows: Row = {}

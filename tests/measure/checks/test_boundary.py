@@ -75,6 +75,13 @@ def test_a_precision_is_judged_by_speed_errors_and_the_users_own_metric(ask):
     assert document.read(folder / boundary.FILE, Precision) == found
 
 
+def test_a_baseline_that_computes_no_numbers_is_said(ask, tmp_path):
+    (tmp_path / "infer.py").write_text(PROGRAM.replace("torch.randn(8, 32)", "torch.full((8, 32), float('nan'))"))
+    (arm,) = ask()[0].arms
+    assert (arm.results, arm.is_worth_it) == (None, False)
+    assert arm.reasons == ["none of the baseline's outputs is a finite number"]
+
+
 def test_a_metric_that_raises_ends_it_with_its_own_words(ask):
     with pytest.raises(CommandFailed, match="ValueError: no labels"):
         ask(metric="scores:broken")

@@ -104,7 +104,9 @@ class _Program:
             return msgspec.structs.replace(found, band=self._band(name, settings, arm) if found.is_worth_it else None)
         except DynotuneError as error:
             reason = error.message.removeprefix(f"{setting} cannot work here: ")
-            return msgspec.structs.replace(found, reasons=[*found.reasons, reason])
+            return msgspec.structs.replace(
+                found, reasons=[*found.reasons, reason, *getattr(error, "last_lines", ())[-1:]]
+            )
 
     def _settled(self, name: str, setting: Setting, kept: tuple[str, ...] = ()) -> Settled:
         """Leave modules out of quantization, the first that departs each time, if that makes the results right."""

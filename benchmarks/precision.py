@@ -1,6 +1,7 @@
 """Faults that are planted in what a program computes, and settings that change nothing: what the judgement says.
 
-    python benchmarks/precision.py [--part catch] [--device cuda] [--exact 40]
+    python benchmarks/precision.py [--part catch] [--device cuda] [--exact 40] [--lanes N] [--budget S]
+    python benchmarks/precision.py --part table …                  see precision_table.py
 
 Beside it: fixed tolerances, torch's own (`torch.testing.assert_close` of float32), and whether numbers are finite. A
 fault is in force while the candidate's setting is; the same program without one is held against the same setting, and
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import kept
+import precision_table
 from hardware import RESULTS
 
 from dynotune import knobs
@@ -62,7 +65,8 @@ class Program:
         return RunSpec(
             command=[sys.executable, str(PROGRAM), *words, *(["--fault", fault] if fault else [])],
             cwd=Path.cwd(),
-            env=os.environ | ({} if self._device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}),
+            # Without a fixed workspace cuBLAS refuses deterministic algorithms.
+            env=os.environ | (precision_table.FIXED if self._device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}),
             base=self._folder,
             seed=self._seed,
             lock=False,
@@ -115,6 +119,9 @@ def numbers(readings: guard.Readings) -> list[float | None]:
 
 
 def catch(asked: argparse.Namespace, out: Path) -> None:
+    began_s = time.monotonic()
+    if asked.lanes > 1:
+        in_lanes(asked.lanes, asked.gpus)
     per_setting = -(-asked.exact // sum(map(len, WITHOUT_FAULT.values())))
     wanted = [(words, 0, SETTING, fault) for words, faults in FAULTS.items() for fault in faults]
     clean = [
@@ -127,7 +134,11 @@ def catch(asked: argparse.Namespace, out: Path) -> None:
     with tempfile.TemporaryDirectory() as base:
         for words, seed, setting, fault in [*wanted, *clean[: asked.exact]]:
             key = f"{words} {seed} {setting} {fault}".strip()
-            if "ok" in kept.read(out).get("catch", {}).get(key, {}):
+            if "ok" in kept.read(out).get("catch", {}).get(key, {}) or time.monotonic() - began_s > asked.budget:
+                continue
+            # What shares a baseline is done in one lane.
+            number, num_lanes = asked.lane
+            if (list(FAULTS).index(words) + len(FAULTS) * seed) % num_lanes != number:
                 continue
             if (words, seed) not in programs:
                 programs[words, seed] = Program(words, seed, asked.device, Path(base) / f"{len(programs)}")
@@ -141,6 +152,25 @@ def catch(asked: argparse.Namespace, out: Path) -> None:
     with kept.opened(out) as result:
         result["summary"] = summary(list(result["catch"].values()))
         print(result["summary"])
+
+
+def in_lanes(num_lanes: int, num_gpus: int) -> None:
+    """The programs are small and not timed: several share a GPU."""
+    words = precision_table.without(sys.argv, ("--lanes", "--gpus"))
+    lanes = [
+        subprocess.Popen(
+            [sys.executable, *words, "--lane", f"{number}/{num_lanes}"],
+            env=os.environ | {"CUDA_VISIBLE_DEVICES": str(number % num_gpus)},
+        )
+        for number in range(num_lanes)
+    ]
+    for lane in lanes:
+        lane.wait()
+
+
+def lane_of(text: str) -> tuple[int, int]:
+    number, _, num_lanes = text.partition("/")
+    return int(number), int(num_lanes)
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
@@ -157,12 +187,32 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=("catch",), default="catch")
+    parser.add_argument("--part", choices=("catch", "table"), default="catch")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--exact", type=int, default=40, help="runs without a fault")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--budget", type=float, default=float("inf"), help="nothing new is begun after so many seconds")
+    parser.add_argument("--only", action="append", default=[], help="a model, or one that trains or infers")
+    parser.add_argument("--skip", action="append", default=[], choices=precision_table.PARTS)
+    parser.add_argument("--arm", action="append", help="precisions to try; all")
+    parser.add_argument("--fresh", action="append", help="arms to compare in fresh pairs besides the best; bf16")
+    parser.add_argument("--size", choices=("small", "full"), default="full")
+    parser.add_argument(
+        "--lanes", type=int, default=1, help="GPUs, each with a model at a time; of `catch`, runs at once"
+    )
+    parser.add_argument("--gpus", type=int, default=1, help="of the lanes of `catch`")
+    parser.add_argument("--lane", type=lane_of, default=(0, 1), help=argparse.SUPPRESS)
+    parser.add_argument("--pairs", type=int, default=3, help="fresh ones of an arm")
+    parser.add_argument("--compare", type=float, default=120.0, help="seconds for the comparisons of one model")
+    parser.add_argument("--planted", type=int, default=3, help="times that the backend of noise is tried")
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "dynotune-precise", help="weights")
     asked = parser.parse_args()
-    catch(asked, asked.out or RESULTS / f"precision_{asked.device}.json")
+    asked.arm, asked.fresh = asked.arm or ["all"], asked.fresh if asked.fresh is not None else ["bf16"]
+    if asked.part == "table":
+        asked.out = asked.out or RESULTS / f"precision_table_{asked.device}.json"
+        precision_table.table(asked)
+    else:
+        catch(asked, asked.out or RESULTS / f"precision_{asked.device}.json")
 
 
 if __name__ == "__main__":

@@ -98,6 +98,8 @@ def test_keys_of_the_allocator_are_one_variable_whose_name_follows_the_version_o
         ("precision.autocast", "bf16", 'with torch.autocast("cuda", dtype=torch.bfloat16): ...'),
         ("compile.mode", "reduce-overhead", 'model.compile(mode="reduce-overhead")'),
         ("host.num_threads", 2, "torch.set_num_threads(2)"),
+        ("precision.quantize", "int8-weights", "quantize_(model, Int8WeightOnlyConfig())  # torchao.quantization"),
+        ("precision.quantize_keep", "head\nrm", "filter_fn: all nn.Linear besides those in 'head\\nrm'"),
     ],
 )
 def test_what_is_no_variable_is_named_with_the_line_of_python(knob, value, line):

@@ -28,7 +28,6 @@ def precision(
     from dynotune.report import Progress, console, precision_report
 
     with Progress(console(stderr=True)) as progress:
-        share_s = None if budget is None else budget / len(boundary.ARMS)
-        found, folder = boundary.boundary(run, progress, metric=metric or "", budget_s=share_s)
+        found, folder = boundary.boundary(run, progress, metric=metric or "", budget_s=budget)
     answers.show(precision_report, found, json)
     answers.say(f"Recorded: {folder}")

@@ -15,6 +15,7 @@ from dynotune.schema.setting import UNSET, Setting
 
 LARGEST_SHM_BYTES = 16 << 30
 """What the doctor advises for a container; more has to be asked for."""
+ANY = ""
 _ROOT_MODULE: dict[str, dict[Scalar, str]] = {
     "layout.channels_last": {
         True: "model = model.to(memory_format=torch.channels_last); x = x.to(memory_format=torch.channels_last)",
@@ -25,6 +26,13 @@ _ROOT_MODULE: dict[str, dict[Scalar, str]] = {
         "fp16": 'with torch.autocast("{device}", dtype=torch.float16): ...',
         "off": 'with torch.autocast("{device}", enabled=False): ...',
     },
+    "precision.quantize": {
+        "int8": "quantize_(model, Int8DynamicActivationInt8WeightConfig())  # torchao.quantization",
+        "int8-weights": "quantize_(model, Int8WeightOnlyConfig())  # torchao.quantization",
+        "fp8": "quantize_(model, Float8DynamicActivationFloat8WeightConfig())  # torchao.quantization",
+        "fp8-weights": "quantize_(model, Float8WeightOnlyConfig())  # torchao.quantization",
+    },
+    "precision.quantize_keep": {ANY: "filter_fn: all nn.Linear besides those in {value!r}"},
     "compile.mode": {
         "default": "model.compile()",
         "reduce-overhead": 'model.compile(mode="reduce-overhead")',
@@ -119,7 +127,8 @@ def _code(setting: Setting, knob: Knob, device: str) -> str:
             dot = "." if isinstance(knob.site, Method) else ""
             return f"{dot}{first}(..., {argument}={value!r})" + (f"  # or {', '.join(others)}" if others else "")
         case Module():
-            return _ROOT_MODULE[knob.id][value].format(device=device)
+            lines = _ROOT_MODULE[knob.id]
+            return lines[value if value in lines else ANY].format(device=device, value=value)
     return ""
 
 

@@ -18,10 +18,11 @@ def precision_report(found: Precision) -> RenderableType:
     rows = table("precision:whole", "speed (95%):whole", "error (95%):whole", "memory:number")
     error = f"{known[0].baseline_error:.2g}" if known else ""
     rows.add_row(f"{found.own}, as written", "1×", error, _memory(found.peak_bytes))
-    for arm in found.arms:
+    made = [arm for arm in found.arms if arm.speed is not None or arm.results is not None]
+    for arm in made:
         speed = "" if arm.speed is None else f"{words.speedup(arm.speed)} ({words.interval(arm.speed.ci)})"
         rows.add_row(arm.name, speed, _error(arm.results), _memory(arm.peak_bytes))
-    lines = [*map(in_words, found.arms), boundary_in_words(found)]
+    lines = [*map(in_words, made), *_not_made(found), boundary_in_words(found)]
     return spaced([Group(title("Precision", against), rows), Group(*map(prose, lines))])
 
 
@@ -42,7 +43,19 @@ def in_words(arm: PrecisionArm) -> str:
     if arm.metric is not None:
         low, high = arm.metric.ci
         parts.append(f"metric {arm.metric.mean:+.2g} ({low:+.2g} to {high:+.2g}) over {arm.metric.num_samples} samples")
+    if arm.band is not None:
+        parts.append(f"{'within' if arm.band.is_within else 'outside'} the band of {arm.band.num_seeds} seeds")
+    parts += [f"without {setting.value}" for setting in arm.settings[1:]]
     return words.plain(f"{arm.name}: {'; '.join(parts)}. {' '.join(arm.reasons)}".strip())
+
+
+def _not_made(found: Precision) -> list[str]:
+    """`int8, fp8: torchao is not installed in the command's environment.`"""
+    names: dict[str, list[str]] = {}
+    for arm in found.arms:
+        if arm.speed is None and arm.results is None:
+            names.setdefault(" ".join(arm.reasons), []).append(arm.name)
+    return [words.plain(f"{', '.join(of)}: {reason}") for reason, of in names.items()]
 
 
 def boundary_in_words(found: Precision) -> str:
@@ -52,7 +65,7 @@ def boundary_in_words(found: Precision) -> str:
     if best is None:
         return "No other precision is worth it here."
     is_proved = best.metric is not None or (best.results is not None and best.results.no_worse)
-    return f"Worth it here: {best.setting}." + (
+    return f"Worth it here: {words.settings(best.settings, separator=' ')}." + (
         "" if is_proved else " Whether your task stands its errors, --metric says."
     )
 

@@ -17,20 +17,34 @@ class Change(msgspec.Struct, frozen=True):
     num_samples: int
 
 
+class Band(msgspec.Struct, frozen=True):
+    """Means of the last losses under several seeds: the baseline's lowest and highest, and the arm's mean."""
+
+    num_seeds: int
+    baseline: tuple[float, float]
+    arm: float
+
+    @property
+    def is_within(self) -> bool:
+        return self.baseline[0] <= self.arm <= self.baseline[1]
+
+
 class PrecisionArm(msgspec.Struct, frozen=True, kw_only=True):
     """One precision against the command as written.
 
     Args:
         speed, results: None where they are unknown, for one of `reasons`.
+        settings: more than one if modules are left out of quantization.
         peak_bytes: of device memory, in a run of its own; None without a GPU.
     """
 
     name: str
-    setting: Setting
+    settings: list[Setting]
     speed: Comparison | None = None
     results: Guarded | None = None
     peak_bytes: int | None = None
     metric: Change | None = None
+    band: Band | None = None
     reasons: list[str] = []
 
     @property

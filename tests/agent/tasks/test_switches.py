@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -176,3 +179,32 @@ def test_autocast_acts_in_calls_while_it_is_on_and_says_where_it_did_not(switch)
     with pytest.raises(NotSwitched, match="the weights of Linear are bfloat16 already"):
         arm.check_acted()
     arm.off()
+
+
+def test_quantized_weights_are_exchanged_for_the_own_ones_and_back(switch, program, monkeypatch):
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval()
+    program.roots.alive = lambda: [net]
+    own, halved = net[0].weight, []
+
+    def quantize_(model, config, filter_fn):
+        for name, layer in model.named_modules():
+            if filter_fn(layer, name):
+                layer.weight = torch.nn.Parameter(layer.weight / 2)
+                halved.append(layer.weight)
+
+    quantization = SimpleNamespace(quantize_=quantize_, Int8WeightOnlyConfig=dict)
+    monkeypatch.setitem(sys.modules, "torchao", SimpleNamespace(quantization=quantization))
+    monkeypatch.setitem(sys.modules, "torchao.quantization", quantization)
+    arm = switch(planned("precision.quantize", {"type": "module", "action": "quantize"}, "int8-weights"))
+    for _ in range(3):
+        arm.on()
+        assert [net[0].weight] == halved
+        arm.off()
+        assert net[0].weight is own
+
+
+def test_weights_are_not_quantized_where_an_optimizer_steps(switch, program):
+    program.steps.optimizers = [torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)]
+    arm = switch(planned("precision.quantize", {"type": "module", "action": "quantize"}, "int8-weights"))
+    with pytest.raises(NotSwitched, match="for inference"):
+        arm.on()

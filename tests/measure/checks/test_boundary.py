@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from dynotune import knobs
-from dynotune.measure.checks import boundary
+from dynotune.measure.checks import boundary, guard
 from dynotune.report import precision_report
 from dynotune.schema import document
 from dynotune.schema.comparison import Comparison
@@ -46,6 +46,7 @@ def ask(tmp_path: Path, monkeypatch):
     (tmp_path / "infer.py").write_text(PROGRAM)
     (tmp_path / "scores.py").write_text(METRIC)
     monkeypatch.setattr(boundary, "ARMS", {"bf16": "precision.autocast=bf16"})
+    monkeypatch.setattr(boundary, "QUANTIZED", {})
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "infer.py"]
     run = spec(command=command, cwd=tmp_path, env=env, base=tmp_path / "runs", seed=0, lock=False, sandbox=False)
@@ -74,6 +75,13 @@ def test_a_precision_is_judged_by_speed_errors_and_the_users_own_metric(ask):
     assert document.read(folder / boundary.FILE, Precision) == found
 
 
+def test_a_baseline_that_computes_no_numbers_is_said(ask, tmp_path):
+    (tmp_path / "infer.py").write_text(PROGRAM.replace("torch.randn(8, 32)", "torch.full((8, 32), float('nan'))"))
+    (arm,) = ask()[0].arms
+    assert (arm.results, arm.is_worth_it) == (None, False)
+    assert arm.reasons == ["none of the baseline's outputs is a finite number"]
+
+
 def test_a_metric_that_raises_ends_it_with_its_own_words(ask):
     with pytest.raises(CommandFailed, match="ValueError: no labels"):
         ask(metric="scores:broken")
@@ -88,6 +96,90 @@ def test_a_precision_that_cannot_be_tried_has_a_reason_and_the_others_go_on(ask,
     assert arm.speed is None
     assert arm.results.ok
     assert arm.reasons == ["its steps are too few"]
+
+
+# Rounds weights in place of torchao; a layer with a number beyond all others loses the rest, as in 8 bits.
+TORCHAO = """
+import torch
+class Int8WeightOnlyConfig:
+    pass
+def quantize_(model, config, filter_fn):
+    for name, layer in model.named_modules():
+        if filter_fn(layer, name):
+            step = layer.weight.abs().max() / 127
+            layer.weight = torch.nn.Parameter((layer.weight / step).round() * step)
+"""
+OUTLIER = "with torch.no_grad():\n    net[2].weight[0, 0] = 1e3\n    net[0].weight[0] = net[0].bias[0] = 0.0\n"
+
+
+@pytest.fixture
+def quantized(ask, tmp_path, monkeypatch):
+    """`ask` of int8 weights alone, with that torchao."""
+    folder = tmp_path / "torchao"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "quantization.py").write_text(TORCHAO)
+    monkeypatch.setattr(boundary.knobs, "check_applies", lambda setting, facts: None)
+    monkeypatch.setattr(boundary, "ARMS", {})
+    monkeypatch.setattr(boundary, "QUANTIZED", {"int8-weights": "precision.quantize=int8-weights"})
+    return ask
+
+
+def test_a_module_that_does_not_stand_8_bits_is_kept_and_the_others_are_not(quantized, tmp_path):
+    (tmp_path / "infer.py").write_text(PROGRAM.replace("with torch.no_grad", OUTLIER + "with torch.no_grad", 1))
+    (arm,) = quantized()[0].arms
+    assert [str(setting) for setting in arm.settings] == [
+        "precision.quantize=int8-weights",
+        "precision.quantize_keep=2",
+    ]
+    assert arm.results.ok
+    assert "without 2" in told(arm)
+
+
+def test_quantization_of_a_model_that_stands_it_keeps_no_module(quantized):
+    (arm,) = quantized()[0].arms
+    assert len(arm.settings) == 1
+    assert arm.results.ok
+    assert not arm.results.no_worse
+
+
+TRAINING = """
+import torch
+torch.set_num_threads(1)
+net = torch.nn.Linear(32, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for _ in range(40):
+    x = torch.randn(8, 32)
+    loss = (net(x) - x[:, :1]).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_training_is_quantized_by_nobody_and_its_curves_are_paired_over_seeds(ask, tmp_path, monkeypatch):
+    (tmp_path / "infer.py").write_text(TRAINING)
+    monkeypatch.setattr(boundary, "QUANTIZED", {"int8": "precision.quantize=int8"})
+    monkeypatch.setattr(boundary.knobs, "check_applies", lambda setting, facts: None)
+    bf16, int8 = ask()[0].arms
+    assert (bf16.band.num_seeds, bf16.band.is_within) == (3, True)
+    assert bf16.band.baseline[0] < bf16.band.baseline[1]
+    assert "within the band of 3 seeds" in told(bf16)
+    assert (int8.speed, int8.results) == (None, None)
+    assert "torchao's quantization is for inference" in int8.reasons[0]
+
+
+def test_seeds_that_change_nothing_give_no_band():
+    same = [[guard.Reading(what="losses", losses=[1.0] * 24)]] * 3
+    other = [[guard.Reading(what="losses", losses=[value] * 24)] for value in (1.0, 2.0, 3.0)]
+    assert boundary.band(same, other) is None
+    assert not boundary.band(other, [[guard.Reading(what="losses", losses=[4.0] * 24)]] * 3).is_within
+    assert boundary.band(other, [[guard.Reading(what="losses", losses=[None])]] * 3) is None
+
+
+def test_precisions_that_cannot_be_tried_for_one_reason_share_a_line():
+    arms = [PrecisionArm(name=name, settings=[BF16], reasons=["torchao is not installed."]) for name in ("int8", "fp8")]
+    assert "int8, fp8: torchao is not installed." in told(*arms)
 
 
 def test_a_metric_is_paired_over_samples():
@@ -105,7 +197,7 @@ def arm_of(**results) -> PrecisionArm:
     judged = {"arm": str(BF16), "what": "outputs", "difference": 2e-3, "own": 1e-3, "tolerance": 4e-3}
     judged |= {"num_values": 24, "ok": True, "reference": "float64", "baseline_error": 1e-6}
     speed = Comparison(id="a", run=spec(), candidate_settings=[BF16], verdict="faster", speedup=1.9, ci=(1.8, 2.0))
-    return PrecisionArm(name="bf16", setting=BF16, speed=speed, results=Guarded(**(judged | results)))
+    return PrecisionArm(name="bf16", settings=[BF16], speed=speed, results=Guarded(**(judged | results)))
 
 
 def told(*arms: PrecisionArm) -> str:

@@ -17,6 +17,7 @@ from .globals import GlobalSite
 from .loader import LoaderSite
 from .module import AutocastSite, ChannelsLastSite
 from .optimizer import OptimizerSite
+from .quantize import QuantizeSite
 from .site import Site, answer, call_inside, chosen
 from .transfer import TransferSite
 
@@ -27,6 +28,7 @@ _SITES: dict[str, type[Site]] = {
     "channels_last": ChannelsLastSite,
     "compile": CompileSite,
     "decode": DecodeSite,
+    "quantize": QuantizeSite,
     "torch.utils.data.DataLoader": LoaderSite,
     "torch.optim.Adam": OptimizerSite,
     "torch.nn.parallel.DistributedDataParallel": DistributedSite,

@@ -17,6 +17,7 @@ from .switches import (
     GlobalSwitch,
     HasAlready,
     NotSwitched,
+    QuantizeSwitch,
     Switch,
     TransferSwitch,
 )
@@ -190,6 +191,7 @@ _SWITCHES: dict[str, type[Switch]] = {
     "channels_last": ChannelsLastSwitch,
     "compile": CompileSwitch,
     "method": TransferSwitch,
+    "quantize": QuantizeSwitch,
     "torch.utils.data.DataLoader": LoaderSwitch,
     "torch.optim.Adam": FusedSwitch,
 }

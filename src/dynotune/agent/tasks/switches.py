@@ -12,6 +12,7 @@ import gc
 from ..apply.compile import why_not
 from ..apply.globals import write
 from ..apply.module import AutocastSite, ChannelsLastSite
+from ..apply.quantize import TRAINS, QuantizeSite, exchange
 from ..apply.site import Site, resolve, text
 from ..apply.transfer import TransferSite
 from ..core.annotations import Answer, Any, Callable, Iterator, Planned, Program
@@ -198,6 +199,33 @@ class ChannelsLastSwitch(Switch):
         if not hasattr(self, "_known_optimizers"):
             self._known_optimizers = list(_alive(self.torch.optim.Optimizer))
         return self._known_optimizers
+
+
+class QuantizeSwitch(Switch):
+    """Quantized weights of outermost modules, beside those that the program has."""
+
+    acts_in_calls = True
+
+    def __init__(self, planned: list[Planned], program: Program) -> None:
+        super().__init__(planned, program)
+        self._quantize = QuantizeSite(planned, program.event)
+        self._quantize.after_torch(self.torch)
+        self._own: list[tuple[Any, Any]] = []
+        self._quantized: list[tuple[Any, Any]] = []
+
+    def on(self) -> None:
+        if self.program.steps.optimizers:
+            raise NotSwitched(TRAINS)
+        if not self._own:
+            try:
+                self._own = [pair for root in self.program.roots.alive() for pair in self._quantize.quantized(root)]
+            except Exception as error:
+                raise NotSwitched(str(error)) from error
+            self._quantized = [(layer, layer.weight) for layer, _ in self._own]
+        exchange(self._quantized)
+
+    def off(self) -> None:
+        exchange(self._own)
 
 
 class CompileSwitch(Switch):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 import msgspec
 
@@ -17,11 +21,13 @@ from dynotune.measure.live.switching import mean_of
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.precision import Change, Precision, PrecisionArm
+from dynotune.schema.precision import Band, Change, Precision, PrecisionArm
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
+from dynotune.schema.study import Guarded
 
 FILE = "precision.json"
+QUANTIZE, KEEP = "precision.quantize", "precision.quantize_keep"
 ARMS = {
     "float32": "matmul.fp32_precision=highest",
     "tf32": "matmul.fp32_precision=high",
@@ -30,7 +36,12 @@ ARMS = {
 }
 # The program's own autocast stays on under another one.
 OF_AUTOCAST = {"float32": "precision.autocast=off"}
+QUANTIZED = {kind: f"{QUANTIZE}={kind}" for kind in ("int8", "int8-weights", "fp8", "fp8-weights")}
 OWN = {"bfloat16": "bf16", "float16": "fp16"}
+MOST_KEPT, NUM_SEEDS = 3, 3
+LAST = 8
+"""Losses at the end of a run; their mean says where training arrived."""
+Settled = tuple[list[Setting], guard.Readings, Guarded | Unknown]
 
 
 def boundary(
@@ -38,51 +49,106 @@ def boundary(
 ) -> tuple[Precision, Path]:
     """Compare each precision with the command as written; the answer, and the folder it is kept in.
 
+    `budget_s`: for comparisons of speed, in equal parts.
+
     Raises CommandFailed, CannotRunHere, UsageError: the command or the machine, not a precision.
     """
-    folder, facts = new_run_folder(run.base), facts_of(run)
-    plan = msgspec.structs.replace(guard.PLAIN, metric=metric)
+    program = _Program(run, watcher, metric, budget_s)
+    reading = program.own.first[0]
+    answer = Precision(
+        command=run.command,
+        own=OWN.get(reading.precision, reading.precision or "float32"),
+        peak_bytes=reading.peak_bytes,
+        metric=metric,
+        arms=[program.judged(name, knobs.parse(words)) for name, words in program.arms.items()],
+    )
+    document.write(program.folder / FILE, answer)
+    return answer, program.folder
 
-    def computed(name: str, *settings: Setting) -> guard.Readings:
-        watcher.running(f"results in {name}")
-        found = guard.computed(run, settings, folder / name, facts, plan=plan)
-        if isinstance(found, Unknown):
-            raise CannotRunHere(f"What the command computes could not be seen: {found.reason}.")
-        if failed := found[0].metric_error:
-            raise CommandFailed(f"{metric} failed: {failed}.", command_exit_code=1)
-        return found
 
-    def judged(name: str, setting: Setting) -> PrecisionArm:
-        found = PrecisionArm(name=name, setting=setting)
+class _Program:
+    """The command as written, what it computed, and what is compared with that."""
+
+    def __init__(self, run: RunSpec, watcher: Watcher, metric: str, budget_s: float | None) -> None:
+        self.folder, self._facts = new_run_folder(run.base), facts_of(run)
+        self._run, self._watcher = run, watcher
+        self._plan = msgspec.structs.replace(guard.PLAIN, metric=metric)
+        began_s = time.monotonic()
+        self.own = guard.Own(first=self._computed("as written"))
+        self._run_s = time.monotonic() - began_s
+        precision = self.own.first[0].precision
+        self.arms = (OF_AUTOCAST if precision in OWN else ARMS) | QUANTIZED
+        self.arms.pop(precision, None)
+        self._share_s = None if budget_s is None else budget_s / max(1, len(self.arms))
+        self._seeded: list[guard.Readings] = []
+
+    def judged(self, name: str, setting: Setting) -> PrecisionArm:
+        """Everything about one precision; of what fails, the reason."""
+        found = PrecisionArm(name=name, settings=[setting])
         try:
-            knobs.check_applies(setting, facts)
-            arm = computed(name, setting)
-            guard.refer(own, allowed([setting], precision).rounding, run, folder, facts)
-            results, metric = guard.compared([setting], own, arm), changed(own.first[0].metric, arm[0].metric)
+            knobs.check_applies(setting, self._facts)
+            if setting.knob == QUANTIZE and self.own.first[0].what == "losses":
+                raise CannotRunHere("torchao's quantization is for inference, and the command trains.")
+            settings, arm, results = self._settled(name, setting)
+            metric = changed(self.own.first[0].metric, arm[0].metric)
             found = msgspec.structs.replace(
                 found,
+                settings=settings,
                 results=None if isinstance(results, Unknown) else results,
                 peak_bytes=arm[0].peak_bytes,
                 metric=None if isinstance(metric, Unknown) else metric,
                 reasons=[one.reason for one in (results, metric) if isinstance(one, Unknown) and one.reason],
             )
-            request = CompareRequest(run=run, candidate=[setting], budget_s=budget_s, in_process="auto")
-            return msgspec.structs.replace(found, speed=protocol.compare(request, watcher))
+            request = CompareRequest(run=self._run, candidate=settings, budget_s=self._share_s, in_process="auto")
+            found = msgspec.structs.replace(found, speed=protocol.compare(request, self._watcher))
+            return msgspec.structs.replace(found, band=self._band(name, settings, arm) if found.is_worth_it else None)
         except DynotuneError as error:
-            return msgspec.structs.replace(found, reasons=[*found.reasons, error.message])
+            reason = error.message.removeprefix(f"{setting} cannot work here: ")
+            return msgspec.structs.replace(
+                found, reasons=[*found.reasons, reason, *getattr(error, "last_lines", ())[-1:]]
+            )
 
-    own = guard.Own(first=computed("as written"))
-    precision = own.first[0].precision
-    arms = OF_AUTOCAST if precision in OWN else {name: words for name, words in ARMS.items() if name != precision}
-    answer = Precision(
-        command=run.command,
-        own=OWN.get(precision, precision or "float32"),
-        peak_bytes=own.first[0].peak_bytes,
-        metric=metric,
-        arms=[judged(name, knobs.parse(words)) for name, words in arms.items()],
-    )
-    document.write(folder / FILE, answer)
-    return answer, folder
+    def _settled(self, name: str, setting: Setting, kept: tuple[str, ...] = ()) -> Settled:
+        """Leave modules out of quantization, the first that departs each time, if that makes the results right."""
+        settings = [setting, *([Setting(KEEP, ",".join(kept))] if kept else [])]
+        arm = self._computed(f"{name} without {len(kept)}" if kept else name, settings)
+        rounding = allowed(settings, self.own.first[0].precision).rounding
+        guard.refer(self.own, rounding, self._run, self.folder, self._facts)
+        results = guard.compared(settings, self.own, arm)
+        module = results.module if isinstance(results, Guarded) and setting.knob == QUANTIZE else ""
+        if module and module not in kept and len(kept) < MOST_KEPT:
+            fewer = self._settled(name, setting, (*kept, module))
+            if isinstance(fewer[2], Guarded) and fewer[2].ok:
+                return fewer
+        return settings, arm, results
+
+    def _band(self, name: str, settings: Sequence[Setting], arm: guard.Readings) -> Band | None:
+        """Train under further seeds, with the settings and without, if that takes no longer than a comparison may."""
+        if self.own.first[0].what != "losses" or (self._share_s is not None and self._share_s < 2 * self._run_s):
+            return None
+        seeds = range(1, NUM_SEEDS)
+        self._seeded = self._seeded or [self._computed(f"as written, seed {seed}", seed=seed) for seed in seeds]
+        others = [self._computed(f"{name}, seed {seed}", settings, seed) for seed in seeds]
+        return band([self.own.first, *self._seeded], [arm, *others])
+
+    def _computed(self, name: str, settings: Sequence[Setting] = (), seed: int = 0) -> guard.Readings:
+        self._watcher.running(f"results {name}" if name.startswith("as written") else f"results in {name}")
+        run = msgspec.structs.replace(self._run, seed=(self._run.seed or 0) + seed) if seed else self._run
+        found = guard.computed(run, settings, self.folder / name, self._facts, plan=self._plan)
+        if isinstance(found, Unknown):
+            raise CannotRunHere(f"What the command computes could not be seen: {found.reason}.")
+        if failed := found[0].metric_error:
+            raise CommandFailed(f"{self._plan.metric} failed: {failed}.", command_exit_code=1)
+        return found
+
+
+def band(baseline: Sequence[guard.Readings], candidate: Sequence[guard.Readings]) -> Band | None:
+    """Return where training arrives under the same seeds; None if a loss is no number, or the seeds change nothing."""
+    ends = [[one[0].losses[-LAST:] for one in side] for side in (baseline, candidate)]
+    ours, mine = ([fmean(math.nan if loss is None else loss for loss in losses) for losses in side] for side in ends)
+    if not all(map(math.isfinite, [*ours, *mine])) or min(ours) == max(ours):
+        return None
+    return Band(len(ours), (min(ours), max(ours)), fmean(mine))
 
 
 def changed(baseline: list[float], candidate: list[float]) -> Change | Unknown:

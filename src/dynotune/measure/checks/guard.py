@@ -245,7 +245,7 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readi
     known = [one for one in found if one is not None]
     num_values = min(len(mine.signed) for mine in apart)
     if not num_values or not (known or num_not_finite):
-        return Unknown(f"no {what} were seen that could be compared")
+        return Unknown(f"none of the baseline's {what} is a finite number")
     none = LargestDifference(0.0, 0.0, 0.0, "no value")
     worst = max(known, key=lambda one: one.difference / one.allowed, default=none)
     if worst.ok and worst.allowed > MOST_ALLOWED and not num_not_finite:

@@ -50,6 +50,10 @@ FP16 = Tolerance(
 )
 # 7 bits: 4e-3 each, 1 to 3% of an output after some tens of layers.
 BF16 = Tolerance(first=0.02, later=0.05, outputs=0.08, rounding=2**-9, why="bfloat16 with 7 bits of mantissa")
+# Steps of a 127th of a row's largest number, which is some four times its root mean square.
+INT8 = Tolerance(first=0.02, later=0.05, outputs=0.15, rounding=2**-7, why="8-bit whole numbers")
+# 3 bits: up to 6e-2 each.
+FP8 = Tolerance(first=0.05, later=0.1, outputs=0.3, rounding=2**-5, why="8-bit floating point with 3 bits of mantissa")
 
 # A value of None stands for all others of the knob.
 BY_SETTING: dict[tuple[str, object], tuple[Tolerance, bool]] = {
@@ -60,6 +64,10 @@ BY_SETTING: dict[tuple[str, object], tuple[Tolerance, bool]] = {
     ("precision.autocast", "bf16"): (BF16, True),
     ("precision.autocast", "fp16"): (FP16, True),
     ("precision.autocast", "off"): (ORDER, True),
+    ("precision.quantize", "int8"): (INT8, False),
+    ("precision.quantize", "int8-weights"): (INT8, False),
+    ("precision.quantize", None): (FP8, False),
+    ("precision.quantize_keep", None): (ORDER, False),
     # The order of elements in memory is the order of draws.
     ("layout.channels_last", None): (ORDER, True),
     # The compiler draws by a generator of its own.

@@ -46,6 +46,7 @@ PACKAGES = (
     "simplejpeg",
     "tensorrt",
     "timm",
+    "torchao",
     "torchaudio",
     "torchvision",
     "transformers",

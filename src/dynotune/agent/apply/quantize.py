@@ -1,0 +1,95 @@
+"""Weights of `nn.Linear` in 8 bits, by torchao of the user's environment, while nothing is trained."""
+
+from __future__ import annotations
+
+import weakref
+from importlib import import_module
+
+from ..core.annotations import Answer, Any, Args, Event, Iterable, Kwargs, Planned, Surroundings
+from .site import Site, answer
+
+_CONFIGS = {
+    "int8": "Int8DynamicActivationInt8WeightConfig",
+    "int8-weights": "Int8WeightOnlyConfig",
+    "fp8": "Float8DynamicActivationFloat8WeightConfig",
+    "fp8-weights": "Float8WeightOnlyConfig",
+}
+TRAINS = "it trains, or runs in training mode with gradients, and torchao's quantization is for inference"
+
+
+class QuantizeSite(Site):
+    """`precision.quantize`, and `precision.quantize_keep`: names of modules that stay as they are.
+
+    A module that is called to be trained later gets its own weights back, as far as its optimizer has kept them.
+    """
+
+    wants_around = True
+
+    def __init__(self, planned: list[Planned], event: Event) -> None:
+        super().__init__(planned, event)
+        asked = {setting["knob"]: setting["value"] for setting in planned}
+        self._kind: str = asked.get("precision.quantize", "")
+        self._keep = [name for name in asked.get("precision.quantize_keep", "").split(",") if name]
+        self._own: list[tuple[Any, Any]] = []
+        self._counts: list[str] = []
+        self.failure = "" if self._kind else "precision.quantize is not set"
+
+    def on_root(self, module: Any) -> None:
+        try:
+            self._own += [(weakref.ref(layer), weakref.ref(weight)) for layer, weight in self.quantized(module)]
+        except Exception as error:
+            self.failure = str(error)
+
+    def quantized(self, root: Any) -> list[tuple[Any, Any]]:
+        """Quantize layers of a module in place; return them with the weights that they had.
+
+        Raises Exception: it trains, torchao is missing or raises, no layer was quantized; all weights are its own.
+        """
+        torch, names = self.torch, dict(root.named_modules())
+        if self._trains(root):
+            raise RuntimeError(TRAINS)
+        if unknown := [name for name in self._keep if name not in names]:
+            raise RuntimeError("%s has no module %s" % (type(root).__name__, unknown[0]))
+        try:
+            library = import_module("torchao.quantization")
+            config = getattr(library, _CONFIGS[self._kind])()
+        except (ImportError, AttributeError) as error:
+            raise RuntimeError("torchao is missing or too old: %s" % error) from error
+        unfit = torch.nn.modules.linear.NonDynamicallyQuantizableLinear
+        layers = {n: m for n, m in names.items() if isinstance(m, torch.nn.Linear) and not isinstance(m, unfit)}
+        own = [
+            (layer, layer.weight)
+            for name, layer in layers.items()
+            if type(layer.weight) is torch.nn.Parameter and not any(f"{name}.".startswith(f"{k}.") for k in self._keep)
+        ]
+        try:
+            with torch.inference_mode(False), torch.no_grad():
+                library.quantize_(root, config, filter_fn=lambda layer, _: any(layer is one for one, _ in own))
+        except BaseException:
+            exchange(own)
+            raise
+        pairs = [(layer, weight) for layer, weight in own if layer.weight is not weight]
+        self._counts.append("%d of %d nn.Linear" % (len(pairs), len(layers)))
+        if not pairs:
+            raise RuntimeError("torchao quantizes %s" % self._counts[-1])
+        return pairs
+
+    def _trains(self, module: Any) -> bool:
+        return bool(module.training and self.torch.is_grad_enabled())
+
+    def around(self, module: Any, args: Args, kwargs: Kwargs) -> Surroundings | None:
+        if self._own and self._trains(module):
+            alive = [(layer(), weight()) for layer, weight in self._own]
+            exchange((layer, weight) for layer, weight in alive if layer is not None and weight is not None)
+            self._own, self.failure = [], TRAINS
+        return None
+
+    def read(self, setting: Planned) -> Answer:
+        found = setting["value"] if self._own else None
+        return answer(setting, found, "classes of weights", bool(self._own), "; ".join(self._counts))
+
+
+def exchange(pairs: Iterable[tuple[Any, Any]]) -> None:
+    """Give each layer a weight."""
+    for layer, weight in pairs:
+        layer.weight = weight

@@ -1,7 +1,7 @@
 """Train a small network on one of 24 data sets whose samples take long; or time the loader with and without a part.
 
     python read_samples.py NAME [--workers 1] [--seconds 60]       train
-    python read_samples.py NAME --truth [--rounds 8]               one line of JSON: what each part takes
+    python read_samples.py NAME --truth [--rounds 3]               one line of JSON: what each part takes
 
 The data sets were written from a list of what people read from, before the rules that judge them were read. Files are
 made once, in the folder that DATA_SETS names. A part is a function, a method or what a library has; "without" puts in
@@ -22,10 +22,12 @@ import os
 import pickle
 import random
 import sqlite3
+import statistics
 import sys
 import tarfile
 import threading
 import time
+import types
 import wave
 import zipfile
 from pathlib import Path
@@ -794,23 +796,25 @@ def without(kind, target):
             setattr(owner, name, own)
 
 
-def per_sample(samples, workers, seconds=0.25):
-    """Return seconds a sample takes, of a loader that nothing else holds up; the first batches of epochs are left out."""
-    took_s, num_batches = 0.0, 0
-    while took_s < seconds:
-        begin = 0.0
-        for at, _ in enumerate(loader_of(samples, workers)):
-            if at == 8:
-                begin = time.perf_counter()
-            elif at > 8 and time.perf_counter() - begin > seconds:
+def batch_times(samples, seconds=0.4):
+    """Return how long each batch takes to make, as in a worker: on one thread, into shared memory."""
+    torch.set_num_threads(1)
+    torch.utils.data._utils.worker._worker_info = types.SimpleNamespace(id=0, num_workers=1, dataset=samples, seed=0)
+    took, end = [], time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        begin = time.perf_counter()
+        for _ in loader_of(samples, 0):
+            now = time.perf_counter()
+            took.append(now - begin)
+            if now > end:
                 break
-        took_s += time.perf_counter() - begin
-        num_batches += at - 8
-    return took_s / num_batches / BATCH
+            begin = time.perf_counter()
+    torch.utils.data._utils.worker._worker_info = None
+    return took[1:]
 
 
-def truth(name, workers, rounds):
-    """Return the share of a sample's time that goes with each part; by turns, and by the shortest of each one's times.
+def truth(name, rounds):
+    """Return the share of a sample's time that goes with each part: lower quartiles of batches' times, by turns.
 
     Others on the machine make times longer, never shorter.
     """
@@ -819,12 +823,12 @@ def truth(name, workers, rounds):
     whole, left = [], {part: [] for part in kind.parts}
     for _ in range(rounds):
         for part, target in kind.parts.items():
-            whole.append(per_sample(samples, workers))
+            whole += batch_times(samples)
             with without(kind, target):
-                left[part].append(per_sample(samples, workers))
-    sample_s = min(whole)
-    shares = {part: 1 - min(times) / sample_s for part, times in left.items()}
-    return {"sample_s": sample_s, "shares": shares, "whole": whole, "without": left, "workers": workers}
+                left[part] += batch_times(samples)
+    batch_s = statistics.quantiles(whole, n=4)[0]
+    shares = {part: 1 - statistics.quantiles(times, n=4)[0] / batch_s for part, times in left.items()}
+    return {"sample_s": batch_s / BATCH, "shares": shares}
 
 
 def main():
@@ -833,11 +837,11 @@ def main():
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--truth", action="store_true")
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     torch.manual_seed(0)
     if given.truth:
-        print(json.dumps(truth(given.name, given.workers, given.rounds)))
+        print(json.dumps(truth(given.name, given.rounds)))
         return
     train(build(given.name), given.workers, given.seconds)
 

@@ -23,7 +23,6 @@ import pickle
 import random
 import sqlite3
 import statistics
-import sys
 import tarfile
 import threading
 import time
@@ -34,7 +33,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 ROOT = Path(os.environ.get("DATA_SETS", "/tmp/data_sets"))
 BATCH, ITEMS = 8, 512

@@ -13,8 +13,14 @@ import time
 
 import torch
 from torch.utils.data import DataLoader, Dataset
-from transformers import AttentionInterface, AttentionMaskInterface, BertConfig, BertForMaskedLM, GPT2Config
-from transformers import GPT2LMHeadModel
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+)
 
 from dynotune.runtime.data import LengthBatchSampler, check_packing, pack
 from dynotune.runtime.errors import NumericsError
@@ -102,7 +108,11 @@ def small(device):
 def bert(size, longest):
     sizes = {"hidden_size": size["wide"], "intermediate_size": 4 * size["wide"], "num_hidden_layers": size["deep"]}
     return BertConfig(
-        vocab_size=VOCABULARY, num_attention_heads=size["heads"], max_position_embeddings=longest, pad_token_id=0, **sizes
+        vocab_size=VOCABULARY,
+        num_attention_heads=size["heads"],
+        max_position_embeddings=longest,
+        pad_token_id=0,
+        **sizes,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dynotune.knobs.conditions import ON_GPU, torch_from
-from dynotune.schema.knob import Constructor, Knob, Library
+from dynotune.schema.knob import Call, Constructor, Knob, Library
 
 _LOADERS = ("torch.utils.data.DataLoader",)
 _STARTED = "workers that have started keep what they began with"
@@ -93,6 +93,35 @@ KNOBS = (
         hurts="fork copies whatever threads and locks were in use, and a worker that touches CUDA after it fails. "
         "forkserver and spawn import the program again in each worker, and must be able to pickle the dataset.",
         source="https://docs.python.org/3/library/multiprocessing.html#contexts-and-start-methods",
+    ),
+    Knob(
+        id="loader.worker_threads",
+        site=Library("worker_threads"),
+        type="int",
+        minimum=1,
+        default="1 of torch; of OpenCV as many as there are cores",
+        when="construct",
+        effect="numerics",
+        doc="Threads of torch and of OpenCV in each worker. 1 keeps the workers' threads of OpenCV from taking each "
+        "other's cores; more helps few workers whose samples are large.",
+        hurts="Workers times threads beyond the cores slow each other down. Sums in several threads round differently. "
+        "Workers that are not forked are left alone.",
+        not_switched=_STARTED,
+        source=_DOCS + "#multi-process-data-loading",
+    ),
+    Knob(
+        id="loader.sharing_strategy",
+        site=Call(set="torch.multiprocessing.set_sharing_strategy", get="torch.multiprocessing.get_sharing_strategy"),
+        type="str",
+        values=("file_descriptor", "file_system"),
+        default="file_descriptor on Linux",
+        when="any",
+        effect="exact",
+        doc="How tensors in shared memory reach the process that trains. file_system needs no open file for each "
+        "tensor, where a limit of open files stops the program.",
+        hurts="With file_system, shared memory of a program that is killed can stay until its manager process ends.",
+        not_switched=_STARTED,
+        source="https://docs.pytorch.org/docs/stable/multiprocessing.html#sharing-strategies",
     ),
     Knob(
         id="decode.backend",

@@ -19,6 +19,7 @@ from .module import AutocastSite, ChannelsLastSite
 from .optimizer import OptimizerSite
 from .site import Site, answer, call_inside, chosen
 from .transfer import TransferSite
+from .worker_threads import WorkerThreadsSite
 
 # By action, class that is constructed, or type.
 _SITES: dict[str, type[Site]] = {
@@ -27,6 +28,7 @@ _SITES: dict[str, type[Site]] = {
     "channels_last": ChannelsLastSite,
     "compile": CompileSite,
     "decode": DecodeSite,
+    "worker_threads": WorkerThreadsSite,
     "torch.utils.data.DataLoader": LoaderSite,
     "torch.optim.Adam": OptimizerSite,
     "torch.nn.parallel.DistributedDataParallel": DistributedSite,

@@ -800,12 +800,12 @@ def batch_times(samples, seconds=0.4):
     torch.set_num_threads(1)
     torch.utils.data._utils.worker._worker_info = types.SimpleNamespace(id=0, num_workers=1, dataset=samples, seed=0)
     took, end = [], time.perf_counter() + seconds
-    while time.perf_counter() < end:
+    while time.perf_counter() < end or len(took) < 6:
         begin = time.perf_counter()
         for _ in loader_of(samples, 0):
             now = time.perf_counter()
             took.append(now - begin)
-            if now > end:
+            if now > end and len(took) >= 6:
                 break
             begin = time.perf_counter()
     torch.utils.data._utils.worker._worker_info = None

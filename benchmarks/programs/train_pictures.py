@@ -31,7 +31,7 @@ def photograph(height, width, seed):
         for channel in range(3):
             plane = Image.fromarray(small[..., channel].astype(np.float32))
             picture[..., channel] += np.asarray(plane.resize((width, height), Image.Resampling.BICUBIC)) * scale**0.45
-    picture = 128 + picture * 40 / picture.std() + rng.normal(0, 4, picture.shape)
+    picture = 128 + picture * 40 / picture.std() + rng.normal(0, 9, picture.shape)
     return np.clip(picture, 0, 255).astype(np.uint8)
 
 
@@ -104,8 +104,8 @@ def main():
     begin, end, num = None, None, 0
     started = time.monotonic()
     while end is None:
-        for at, (images, labels) in enumerate(loader):
-            images, labels = images.to(given.device), labels.to(given.device)
+        for at, batch in enumerate(loader):
+            images, labels = (each.to(given.device) for each in batch)
             with torch.autocast(given.device, torch.bfloat16, enabled=given.device == "cuda"):
                 loss = torch.nn.functional.cross_entropy(model(images), labels)
             optimizer.zero_grad()

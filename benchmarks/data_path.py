@@ -157,10 +157,13 @@ def attribution_table(rows: dict[str, Row]) -> Iterator[str]:
         is_found = true.get(first, 0.0) >= largest - IN_A_TIE
         off = seen.get(best, 0.0) - true.get(best, 0.0)
         is_near = is_named and abs(off) <= 0.1
+        total = sum(true.values())
         named, found, near = named + is_named, found + is_found, near + is_near
         truth = max(true, key=lambda part: true[part])
         yield f"{name:26} {truth:10} {largest:4.0%}  seen {best:10} {seen[best]:4.0%}  {'' if is_near else 'OFF':3}" + (
-            f"  first finding: {first or 'none of it'}" + ("" if is_found else "  OFF")
+            f"  first finding: {first or 'none of it'}"
+            + ("" if is_found else "  OFF")
+            + (f"  (true shares add up to {total:.0%})" if total > 1.1 else "")
         )
     yield f"of {len(rows)}: largest part right in {named}, first finding in {found}; its share within 10% in {near}"
 

@@ -22,6 +22,8 @@ _ONLY_LOADING = (
     "loader.persistent_workers",
     "loader.in_order",
     "loader.multiprocessing_context",
+    "loader.sharing_strategy",
+    "loader.worker_threads",
     "decode.backend",
 )
 """They change when batches are ready, and nothing that is done with them."""

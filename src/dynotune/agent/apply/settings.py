@@ -20,6 +20,7 @@ from .optimizer import OptimizerSite
 from .quantize import QuantizeSite
 from .site import Site, answer, call_inside, chosen
 from .transfer import TransferSite
+from .worker_threads import WorkerThreadsSite
 
 # By action, class that is constructed, or type.
 _SITES: dict[str, type[Site]] = {
@@ -29,6 +30,7 @@ _SITES: dict[str, type[Site]] = {
     "compile": CompileSite,
     "decode": DecodeSite,
     "quantize": QuantizeSite,
+    "worker_threads": WorkerThreadsSite,
     "torch.utils.data.DataLoader": LoaderSite,
     "torch.optim.Adam": OptimizerSite,
     "torch.nn.parallel.DistributedDataParallel": DistributedSite,

@@ -1,0 +1,438 @@
+"""How well the data path is explained, forecast and made faster: parts, each a table of its own.
+
+    python benchmarks/data_path.py PART... [--device cuda] [--gpus 1] [--budget 480] [--only TEXT] [--out FILE]
+
+- attribution: 24 data sets of programs/read_samples.py; the part of a sample's time that `diagnose` finds largest, and
+  its share, against the time with and without that part.
+- forecast: what `diagnose --isolate-loader` says of other decoders and workers, against `compare`.
+- decoders: a ResNet-50 on JPEG files of three sizes by 4, 8 and 16 workers; images/s as written and with each decoder.
+- tune: on the same, what `tune --allow numerics` finds with decoders and without, run by turns.
+- nvjpeg: `decode_on_device` against torchvision's own call for the whole batch, and what it takes from a step.
+- padding: fine-tunes on lengths with 45% of padding: by length and packed, predicted and measured, and their losses.
+
+What is in FILE already is not run again; after the budget nothing more is begun.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import queue
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import kept
+from hardware import RESULTS, without_places
+
+PROGRAMS = Path(__file__).parent / "programs"
+DEADLINE_S = 420
+IN_A_TIE = 0.03
+"""Parts whose true shares are this near may both be called the largest."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Cores, and a GPU if there are several, that one measurement has to itself."""
+
+    cores: tuple[int, ...]
+    gpu: int | None
+
+    def run(self, words: Sequence[str], folder: str) -> str:
+        """Return what the command printed; RuntimeError with the end of what it said if it failed."""
+        env = {**os.environ, **({} if self.gpu is None else {"CUDA_VISIBLE_DEVICES": str(self.gpu)})}
+        pinned = ["taskset", "-c", ",".join(map(str, self.cores)), *words]
+        ran = subprocess.run(pinned, env=env, cwd=folder, capture_output=True, timeout=DEADLINE_S, check=False)
+        if ran.returncode != 0:
+            raise RuntimeError(without_places((ran.stderr or ran.stdout).decode(errors="replace")[-600:]))
+        return ran.stdout.decode()
+
+    def dynotune(self, command: str, options: Sequence[str], program: Sequence[str]) -> Row:
+        """Return the JSON of one of the tool's commands, with `run_dir`'s observation where it left one."""
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder, "out.json")
+            ours = [sys.executable, "-m", "dynotune", command, *options, "--no-lock", "--run-dir", folder]
+            self.run([*ours, "--json", str(out), "--", *program], folder)
+            found: Row = json.loads(out.read_text())
+            for observation in sorted(Path(folder).glob("*/observation.json"))[:1]:
+                found["observation"] = json.loads(observation.read_text())
+            return found
+
+    def program(self, words: Sequence[str], settings: Sequence[str] = ()) -> Row:
+        """Return the line of JSON that a program of ours prints last, as written or with settings."""
+        ours = [sys.executable, "-m", "dynotune", "run", *settings, "--"] if settings else []
+        with tempfile.TemporaryDirectory() as folder:
+            return dict(json.loads(self.run([*ours, *words], folder).strip().splitlines()[-1]))
+
+
+def script(name: str, *words: object) -> list[str]:
+    return [sys.executable, str(PROGRAMS / name), *map(str, words)]
+
+
+Job = tuple[str, Callable[[Lane], Row]]
+
+
+# Attribution
+
+
+def attribution(_: argparse.Namespace) -> Iterator[Job]:
+    sys.path.insert(0, str(PROGRAMS))
+    for name in importlib.import_module("read_samples").DATA_SETS:
+        yield name, lambda lane, name=name: attributed(name, lane)
+
+
+def attributed(name: str, lane: Lane) -> Row:
+    program = script("read_samples.py", name)
+    true = json.loads(lane.run([*program, "--truth"], "/"))
+    diagnosis = lane.dynotune("diagnose", [], program)
+    part_at = Parts(name)
+    wall_s: dict[str, float] = {}
+    num = 0
+    loading = diagnosis["observation"]["processes"][0]["loaders"][0]["loading"]
+    for part in loading["parts"]:
+        if part["part"] not in ("pin", "move"):  # the truth is of making batches, in a worker's way
+            where = part_at(part["function"], part["text"]) or f"({part['part']})"
+            wall_s[where] = wall_s.get(where, 0.0) + part["wall_s"]
+            num += part["num"]
+    shares = {part: seconds / sum(wall_s.values()) for part, seconds in wall_s.items()}
+    named = [
+        {"id": finding["id"], "share": finding["share"], "part": part_at(finding["where"]["function"], "")}
+        for finding in diagnosis["findings"]
+        if isinstance(finding["share"], float) and finding["kind"] == "speed"
+    ]
+    return {"true": true["shares"], "sample_s": true["sample_s"], "seen": shares, "num_looks": num, "findings": named}
+
+
+class Parts:
+    """Tells the part that a line of programs/read_samples.py belongs to; "" for none."""
+
+    def __init__(self, name: str) -> None:
+        import inspect
+
+        module = importlib.import_module("read_samples")
+        kind = module.DATA_SETS[name]
+        self._lines = Path(module.__file__).read_text().splitlines()
+        self._ranges: list[tuple[range, str]] = []
+        self._calls: list[tuple[str, str]] = []
+        for part, target in kind.parts.items():
+            owner: Any = kind if "." not in target.partition(":")[0] else module
+            if ":" in target:
+                self._calls.append((target.rpartition(":")[2] + "(", part))
+                continue
+            for attribute in target.split("."):
+                owner = getattr(owner, attribute)
+            source, begin = inspect.getsourcelines(owner)
+            self._ranges.append((range(begin, begin + len(source)), part))
+
+    def __call__(self, function: str, text: str) -> str:
+        place = function.partition("(")
+        if not place[0].endswith("read_samples.py"):
+            return ""
+        line = int(place[2].partition(")")[0])
+        text = text or self._lines[line - 1]
+        inside = next((part for lines, part in self._ranges if line in lines), "")
+        return inside or next((part for call, part in self._calls if call in text), "")
+
+
+def attribution_table(rows: dict[str, Row]) -> Iterator[str]:
+    named = found = near = 0
+    for name, row in rows.items():
+        true, seen = row["true"], row["seen"]
+        largest = max(true.values())
+        best = max(seen, key=lambda part: seen[part])
+        first = next((each["part"] for each in row["findings"] if each["part"]), "")
+        is_named = true.get(best, 0.0) >= largest - IN_A_TIE
+        is_found = true.get(first, 0.0) >= largest - IN_A_TIE
+        off = seen.get(best, 0.0) - true.get(best, 0.0)
+        is_near = is_named and abs(off) <= 0.1
+        total = sum(true.values())
+        named, found, near = named + is_named, found + is_found, near + is_near
+        truth = max(true, key=lambda part: true[part])
+        yield f"{name:26} {truth:10} {largest:4.0%}  seen {best:10} {seen[best]:4.0%}  {'' if is_near else 'OFF':3}" + (
+            f"  first finding: {first or 'none of it'}"
+            + ("" if is_found else "  OFF")
+            + (f"  (true shares add up to {total:.0%})" if total > 1.1 else "")
+        )
+    yield f"of {len(rows)}: largest part right in {named}, first finding in {found}; its share within 10% in {near}"
+
+
+# Forecasts
+
+
+def forecast(given: argparse.Namespace) -> Iterator[Job]:
+    workers = (1, 2) if given.device == "cpu" else (2, 4, 8)
+    for size in SIZES:
+        for num in workers:
+            yield f"{size} {num} workers", lambda lane, size=size, num=num: forecasts(given, size, num, lane)
+
+
+def forecasts(given: argparse.Namespace, size: str, workers: int, lane: Lane) -> Row:
+    program = pictures(given, size, workers, seconds=600)
+    diagnosis = lane.dynotune("diagnose", ["--isolate-loader"], program)
+    if not isinstance(diagnosis["forecasts"], list):
+        raise RuntimeError(str(diagnosis["forecasts"]))
+    both_s = next(bound["step_s"] for bound in diagnosis["upper_bounds"] if bound["part"] == "both")
+    rows = []
+    for told in [one for one in diagnosis["forecasts"] if one["setting"]][: given.most]:
+        options = [told["setting"], "--pairs", str(given.pairs)]
+        compared = lane.dynotune("compare", options, program)
+        rows.append({**told, "both_s": both_s, **{key: compared[key] for key in ("verdict", "speedup", "ci")}})
+    return {"forecasts": rows}
+
+
+def forecast_table(rows: dict[str, Row]) -> Iterator[str]:
+    near = broken = num = 0
+    for key, row in rows.items():
+        for one in row["forecasts"]:
+            if one["speedup"] is None:
+                yield f"{key:20} {one['setting']:28} undecided"
+                continue
+            said, most = one["both_s"] / one["step_s"], one["both_s"] / one["least_step_s"]
+            off = said / one["speedup"] - 1
+            is_broken = bool(one["ci"]) and one["ci"][0] > most
+            num, near, broken = num + 1, near + (abs(off) <= 0.15), broken + is_broken
+            note = "  BOUND BROKEN" if is_broken else ""
+            yield f"{key:20} {one['setting']:28} forecast {said:.2f}, at most {most:.2f}; {one['speedup']:.2f}{note}"
+    yield f"{near} of {num} within 15%; bound broken in {broken}"
+
+
+# Pictures
+
+SIZES = {"small": (375, 500, 95), "medium": (600, 800, 93), "large": (960, 1280, 90)}
+DECODERS = ("opencv", "torchvision", "simplejpeg")
+
+
+def pictures(given: argparse.Namespace, size: str, workers: int, seconds: float) -> list[str]:
+    height, width, quality = SIZES[size]
+    words = ("--size", f"{height}x{width}", "--quality", quality, "--workers", workers, "--seconds", seconds)
+    return script("train_pictures.py", "--device", given.device, *words)
+
+
+def decoders(given: argparse.Namespace) -> Iterator[Job]:
+    workers = (2,) if given.device == "cpu" else (8, 4, 16)
+    for num in workers:
+        for size in SIZES:
+            yield f"{size} {num} workers", lambda lane, size=size, num=num: by_decoder(given, size, num, lane)
+
+
+def by_decoder(given: argparse.Namespace, size: str, workers: int, lane: Lane) -> Row:
+    program = pictures(given, size, workers, seconds=6)
+    row: Row = {"as written": lane.program(program)}
+    for name in DECODERS:
+        try:
+            row[name] = lane.program(program, ["--set", f"decode.backend={name}"])
+        except RuntimeError as error:
+            row[name] = {"failed": str(error)[-200:]}
+    row["as written again"] = lane.program(program)
+    return row
+
+
+def decoders_table(rows: dict[str, Row]) -> Iterator[str]:
+    for key, row in rows.items():
+        told = ", ".join(f"{name} {one.get('images_per_s', float('nan')):.0f}" for name, one in row.items())
+        yield f"{key:20} images/s: {told}"
+
+
+def tune(given: argparse.Namespace) -> Iterator[Job]:
+    pairs = [("medium", 8), ("large", 8), ("small", 8), ("large", 4), ("medium", 16), ("small", 4)]
+    for size, workers in pairs if given.device == "cuda" else [("small", 1)]:
+        yield f"{size} {workers} workers", lambda lane, at=(size, workers): tuned(given, *at, lane)
+
+
+def tuned(given: argparse.Namespace, size: str, workers: int, lane: Lane) -> Row:
+    program = pictures(given, size, workers, seconds=600)
+    row: Row = {}
+    with tempfile.TemporaryDirectory() as folder:
+        recipes = {"with decoders": Path(folder, "with.toml"), "without": Path(folder, "without.toml")}
+        for name, recipe in recipes.items():
+            out = [] if name == "with decoders" else ["--exclude", "decode.backend"]
+            options = ["--allow", "numerics", "--budget", given.tune, "--output", str(recipe), *out]
+            begin = time.monotonic()
+            lane.dynotune("tune", options, program)
+            row[name] = {"took_s": time.monotonic() - begin, "recipe": recipe.read_text() if recipe.is_file() else ""}
+        short = pictures(given, size, workers, seconds=6)
+        arms: dict[str, list[str]] = {"as written": []}
+        arms |= {name: ["--recipe", str(recipe)] for name, recipe in recipes.items() if recipe.is_file()}
+        speeds: dict[str, list[float]] = {name: [] for name in arms}
+        for _ in range(2):
+            for name, options in arms.items():
+                speeds[name].append(lane.program(short, options)["images_per_s"])
+        row["images_per_s"] = speeds
+    return row
+
+
+def tune_table(rows: dict[str, Row]) -> Iterator[str]:
+    for key, row in rows.items():
+        speeds = {name: statistics.mean(values) for name, values in row["images_per_s"].items()}
+        base = speeds.get("without", speeds["as written"])
+        told = ", ".join(f"{name} {value:.0f}" for name, value in speeds.items())
+        yield f"{key:20} images/s: {told}; decoders give {speeds.get('with decoders', base) / base:.2f} times"
+
+
+# nvJPEG
+
+
+def nvjpeg(given: argparse.Namespace) -> Iterator[Job]:
+    for size, (height, width, quality) in SIZES.items():
+        words = ("--device", given.device, "--size", f"{height}x{width}", "--quality", quality)
+        yield size, lambda lane, words=words: lane.program(script("decode_pictures.py", *words))
+
+
+def nvjpeg_table(rows: dict[str, Row]) -> Iterator[str]:
+    for key, row in rows.items():
+        for size, one in row["batches"].items():
+            ours, own = one["ours"], one["own"]
+            yield f"{key:8} {size:>4} files: {ours:.0f} images/s, torchvision's call {own:.0f}: {ours / own:.0%}"
+        took_ms = {name: seconds * 1e3 for name, seconds in row["step"].items() if name.endswith("_s")}
+        told = ", ".join(f"{name} {ms:.1f} ms" for name, ms in took_ms.items())
+        yield f"{key:8} a step alone, one with decoding beside it, and decoding alone: {told}"
+
+
+# Padding
+
+
+def padding(given: argparse.Namespace) -> Iterator[Job]:
+    for model in ("bert", "gpt"):
+        yield f"{model} speed", lambda lane, model=model: padding_speed(given, model, lane)
+        yield f"{model} losses", lambda lane, model=model: padding_losses(given, model, lane)
+
+
+def texts(given: argparse.Namespace, model: str, *words: object) -> list[str]:
+    return script("train_texts.py", model, "--device", given.device, *words)
+
+
+def padding_speed(given: argparse.Namespace, model: str, lane: Lane) -> Row:
+    diagnosis = lane.dynotune("diagnose", [], texts(given, model, "--seconds", 600))
+    finding = next((one for one in diagnosis["findings"] if one["id"] == "padding-waste"), None)
+    if finding is None:
+        raise RuntimeError("no padding-waste found")
+    seen = diagnosis["observation"]["processes"][0]["loaders"][0]["padding"]
+    # The finding bounds what goes with all padding: `spare` of a step is in proportion to the tokens computed.
+    spare = finding["share"] / seen["share"]
+    left = {"by-length": (1 - seen["share"]) / (1 - seen["sorted_share"]), "packed": 1 - seen["share"]}
+    predicted = {name: 1 / (1 - spare * (1 - share)) for name, share in left.items()}
+    arms: dict[str, tuple[list[str], list[str]]] = {
+        "as written": ([], []),
+        "by-length": ([], ["--set", "loader.batches=by-length"]),
+        "sampler": (["--how", "sampler"], []),
+        "packed": (["--how", "packed"], []),
+    }
+    speeds: dict[str, list[float]] = {name: [] for name in arms}
+    for _ in range(2):
+        for name, (words, settings) in arms.items():
+            speeds[name].append(lane.program(texts(given, model, "--seconds", 6, *words), settings)["samples_per_s"])
+    refused = lane.program(texts(given, model, "--check", "mixing"))
+    honest = lane.program(texts(given, model, "--check", "varlen"))
+    shown = {key: seen[key] for key in ("share", "longest_share", "sorted_share")}
+    checked = {"mixing": refused["answer"], "varlen": honest["answer"]}
+    return {"padding": shown, "predicted": predicted, "samples_per_s": speeds, "check_packing": checked}
+
+
+def padding_losses(given: argparse.Namespace, model: str, lane: Lane) -> Row:
+    steps = 300 if given.device == "cuda" else 30
+    row: Row = {}
+    for how in ("written", "packed"):
+        words = [texts(given, model, "--steps", steps, "--how", how, "--seed", seed) for seed in range(3)]
+        row[how] = [lane.program(each)["last_loss"] for each in words]
+    return row
+
+
+def padding_table(rows: dict[str, Row]) -> Iterator[str]:
+    for key, row in rows.items():
+        if "predicted" not in row:
+            means = {how: statistics.mean(losses) for how, losses in row.items()}
+            noise = max(statistics.stdev(losses) for losses in row.values())
+            off = means["packed"] - means["written"]
+            agree = "agree" if abs(off) <= 2 * noise else "DIFFER"
+            yield f"{key:12} padded {means['written']:.4f}, packed {means['packed']:.4f}, noise {noise:.4f}: {agree}"
+            continue
+        speeds = {name: statistics.mean(values) for name, values in row["samples_per_s"].items()}
+        for name, value in speeds.items():
+            said = row["predicted"].get("by-length" if name == "sampler" else name)
+            ratio = value / speeds["as written"]
+            told = "" if said is None else f", predicted {said:.2f} ({said / ratio - 1:+.0%})"
+            yield f"{key:12} {name:10} {value:8.0f} samples/s, {ratio:.2f} times{told}"
+        yield f"{key:12} padding {row['padding']['share']:.0%}; check_packing: {row['check_packing']}"
+
+
+# All parts
+
+PARTS: dict[str, tuple[Callable[[argparse.Namespace], Iterator[Job]], Callable[[dict[str, Row]], Iterator[str]]]] = {
+    "attribution": (attribution, attribution_table),
+    "forecast": (forecast, forecast_table),
+    "nvjpeg": (nvjpeg, nvjpeg_table),
+    "padding": (padding, padding_table),
+    "decoders": (decoders, decoders_table),
+    "tune": (tune, tune_table),
+}
+
+
+def run_jobs(given: argparse.Namespace, out: Path) -> None:
+    cpus = sorted(os.sched_getaffinity(0))
+    size = max(1, len(cpus) // given.gpus)
+    free = queue.SimpleQueue[Lane]()
+    for lane in range(given.gpus):
+        free.put(Lane(tuple(cpus[lane * size : (lane + 1) * size]), lane if given.gpus > 1 else None))
+    until_s, lock = time.monotonic() + given.budget, threading.Lock()
+
+    def do(part: str, key: str, job: Callable[[Lane], Row]) -> None:
+        done = kept.read(out).get("parts", {}).get(part, {}).get(key, {})
+        if time.monotonic() > until_s or (done and "failed" not in done) or given.only not in key:
+            return
+        lane = free.get()
+        begin = time.monotonic()
+        try:
+            row = job(lane)
+        except (RuntimeError, subprocess.TimeoutExpired, KeyError, ValueError) as error:
+            row = {"failed": without_places(f"{type(error).__name__}: {error}"[-600:])}
+        finally:
+            free.put(lane)
+        row["job_s"] = round(time.monotonic() - begin, 1)
+        with lock, kept.opened(out) as result:
+            result.setdefault("parts", {}).setdefault(part, {})[key] = row
+        print(f"[{part}] {key}: {row.get('failed', 'done')[-200:]} ({row['job_s']:.0f} s)", flush=True)
+
+    with ThreadPoolExecutor(given.gpus) as pool:
+        jobs = [(part, key, job) for part in given.parts for key, job in PARTS[part][0](given)]
+        list(pool.map(lambda job: do(*job), jobs))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="+", choices=PARTS)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--gpus", type=int, default=1, help="lanes side by side, each with a GPU of its own")
+    parser.add_argument("--budget", type=float, default=float("inf"), metavar="S")
+    parser.add_argument("--only", default="", metavar="TEXT", help="keys that hold this")
+    parser.add_argument("--pairs", type=int, default=3, help="of each comparison of a forecast")
+    parser.add_argument("--most", type=int, default=4, help="forecasts of one diagnosis that are compared")
+    parser.add_argument("--tune", default="100s", help="budget of one tune")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    out = given.out or RESULTS / f"data_path_{given.device}.json"
+    run_jobs(given, out)
+    found = kept.read(out).get("parts", {})
+    for part in given.parts:
+        rows = found.get(part, {})
+        print(f"\n{part}")
+        for key, row in rows.items():
+            if "failed" in row:
+                print(f"{key:20} FAILED {row['failed'].strip().splitlines()[-1][-100:]}")
+        for line in PARTS[part][1]({key: row for key, row in rows.items() if "failed" not in row}):
+            print(line)
+
+
+if __name__ == "__main__":
+    main()

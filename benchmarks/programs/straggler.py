@@ -156,13 +156,13 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     if late["optimizer"]:
         optimizer.register_step_pre_hook(lambda *_: late["optimizer"]())
-    batch = BATCH[args.device]
-    rows = Rows(shape, args.delay / batch if fault == "input" else 0.0)
-    loader = DataLoader(rows, batch_size=batch, num_workers=args.workers, pin_memory=args.device == "cuda")
-    for step, (x, y) in enumerate(loader):
+    size = BATCH[args.device]
+    rows = Rows(shape, args.delay / size if fault == "input" else 0.0)
+    loader = DataLoader(rows, batch_size=size, num_workers=args.workers, pin_memory=args.device == "cuda")
+    for step, batch in enumerate(loader):
         if late["upload"]:
             late["upload"]()
-        x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+        x, y = (each.to(device, non_blocking=True) for each in batch)
         loss = nn.functional.cross_entropy(model(x), y)
         optimizer.zero_grad()
         loss.backward()

@@ -9,12 +9,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dynotune.schema.trace_summary import Communication, Ranks, RankTime
-from dynotune.trace.facts import host_time, intervals
+from dynotune.schema.trace_summary import RANK_PHASES, Communication, RankPhase, Ranks, RankTime
+from dynotune.trace.facts import host_time, intervals, rank_phases
 from dynotune.trace.facts.kernel_names import CLASSES, without_arguments
 from dynotune.trace.facts.kernels import classes_of
 from dynotune.trace.facts.steps import Steps
-from dynotune.trace.timeline import Ints, Timeline, touching
+from dynotune.trace.timeline import Ints, Timeline, queued_ns, touching
 
 Window = tuple[int, int]
 
@@ -40,12 +40,14 @@ class _Collectives:
     """Those of one rank that start in its window, in order: positions of each name, and times.
 
     Args:
+        queued_ns: when the host asked for them.
         on_host: they are of a rank without a device.
     """
 
     of_name: dict[str, Ints]
     start_ns: Ints
     end_ns: Ints
+    queued_ns: Ints
     on_host: bool = False
 
 
@@ -94,8 +96,9 @@ def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Seq
         return None
     collectives = [_collectives(*pair) for pair in zip(timelines, windows, strict=True)]
     alignment = _align(timelines, collectives)
-    free = [host_time.without_operators(*pair) for pair in zip(timelines, windows, strict=True)]
+    free = [_free(*pair) for pair in zip(timelines, windows, strict=True)]
     waits = _waits(collectives, windows, free, alignment) if alignment.matched.size else None
+    own_ns = _own_ns(timelines, windows, steps[0], collectives, free, alignment)
     labels = [index if timeline.rank is None else timeline.rank for index, timeline in enumerate(timelines)]
     rows = [
         RankTime(
@@ -104,15 +107,21 @@ def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Seq
             busy_s=_busy_s(timeline, windows[index]),
             waits_s=waits[0][index] / 1e9 if waits else None,
             clock_offset_s=alignment.offset_ns[index] / 1e9 if alignment.offset_ns else None,
+            phase_s={} if own_ns is None else _phase_s(own_ns[index]),
         )
         for index, timeline in enumerate(timelines)
     ]
     straggler = _straggler(waits[1], windows) if waits else None
+    if straggler is not None and own_ns is not None and not rank_phases.may_be_last(own_ns, straggler):
+        straggler = None
+    late = None if straggler is None or own_ns is None else rank_phases.late(own_ns, straggler)
     return Ranks(
         ranks=rows,
         straggler=None if straggler is None else labels[straggler],
         imbalance=_imbalance(timelines, windows, steps),
         aligned_by=alignment.aligned_by,
+        straggler_phase=late.phase if late else None,
+        late_s=late.late_ns / 1e9 if late else None,
     )
 
 
@@ -127,7 +136,16 @@ def _collectives(timeline: Timeline, window: Window) -> _Collectives:
         name = without_arguments(timeline.names[index])
         positions.setdefault(name, []).append(np.flatnonzero(names == index))
     of_name = {name: np.sort(np.concatenate(found)) for name, found in positions.items()}
-    return _Collectives(of_name, spans.start_ns[rows], spans.end_ns[rows], on_host)
+    queued = spans.start_ns[rows] if on_host else queued_ns(timeline, rows)
+    return _Collectives(of_name, spans.start_ns[rows], spans.end_ns[rows], queued, on_host)
+
+
+def _free(timeline: Timeline, window: Window) -> intervals.Set:
+    """Return the stretches in which a rank computes nothing: on its devices, else on its working thread."""
+    if not len(timeline.device):
+        return host_time.without_operators(timeline, window)
+    computes = intervals.union_of(timeline.device, classes_of(timeline) != _COMMUNICATION, window)
+    return intervals.complement(computes, *window)
 
 
 def _align(timelines: Sequence[Timeline], collectives: list[_Collectives]) -> _Alignment:
@@ -246,7 +264,7 @@ def _waits(
     """
     assert alignment.offset_ns is not None
     rows = list(zip(collectives, alignment.matched, alignment.offset_ns, strict=True))
-    joined = np.stack([own.start_ns[at] - offset for own, at, offset in rows])
+    joined = _joined_ns(collectives, alignment)
     last, last_at = joined.argmax(axis=0), joined.max(axis=0)
     waits, for_whom = [], np.zeros((len(rows), len(rows)), dtype=np.int64)
     for rank, (own, at, offset) in enumerate(rows):
@@ -260,6 +278,50 @@ def _waits(
             waits.append(intervals.length(waited))
         for_whom[rank] = np.bincount(last, weights=np.maximum(inside, 0), minlength=len(rows)).astype(np.int64)
     return waits, for_whom
+
+
+def _joined_ns(collectives: list[_Collectives], alignment: _Alignment) -> Ints:
+    """Return when each rank joined each matched collective, on the first's clock, shape (ranks, n)."""
+    assert alignment.offset_ns is not None
+    rows = zip(collectives, alignment.matched, alignment.offset_ns, strict=True)
+    return np.stack([own.start_ns[at] - offset for own, at, offset in rows])
+
+
+def _laps(collectives: list[_Collectives], steps: Steps, alignment: _Alignment) -> Ints:
+    """Return when the last rank joined the last collective of each step, on the first's clock: from there all go on."""
+    queued = collectives[0].queued_ns[alignment.matched[0]]
+    step = np.searchsorted(steps.start_ns, queued, side="right") - 1
+    last_ns = np.full(len(steps.start_ns), -1, dtype=np.int64)
+    inside = (step >= 0) & (queued < steps.end_ns[step])
+    np.maximum.at(last_ns, step[inside], _joined_ns(collectives, alignment).max(axis=0)[inside])
+    return np.unique(last_ns[last_ns >= 0])
+
+
+def _own_ns(
+    timelines: Sequence[Timeline],
+    windows: Sequence[Window],
+    steps: Steps | None,
+    collectives: list[_Collectives],
+    free: Sequence[intervals.Set],
+    alignment: _Alignment,
+) -> Ints | None:
+    """Return own time of each rank, lap and phase, shape (ranks, laps, phases); None where a rank's is not known."""
+    if steps is None or not len(steps.start_ns) or not alignment.matched.size or alignment.offset_ns is None:
+        return None
+    laps, found = _laps(collectives, steps, alignment), []
+    for own, timeline, window, idle, offset in zip(
+        collectives, timelines, windows, free, alignment.offset_ns, strict=True
+    ):
+        under_way = intervals.clip(intervals.union(own.start_ns, own.end_ns), *window)
+        sets = rank_phases.own_sets(timeline, window, intervals.intersection(under_way, idle))
+        if sets is None or len(laps) < 2:
+            return None
+        found.append(np.stack([intervals.covered(one, laps[:-1] + offset, laps[1:] + offset) for one in sets], axis=1))
+    return np.stack(found)
+
+
+def _phase_s(own_ns: Ints) -> dict[RankPhase, float]:
+    return dict(zip(RANK_PHASES, (np.median(own_ns, axis=0) / 1e9).tolist(), strict=True))
 
 
 def _straggler(for_whom: NDArray[np.int64], windows: Sequence[Window]) -> int | None:

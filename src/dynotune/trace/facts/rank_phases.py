@@ -1,0 +1,163 @@
+"""Phases of a step, and in which of them a rank works longer than the others. Defined in docs/reference/trace.md.
+
+Ranks of one job end their steps together: whoever is early waits. So the length of a phase says little, and a rank's
+own time in it counts: less its waits for others, and less the exchange beside which it does nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dynotune.schema.trace_summary import RANK_PHASES, RankPhase
+from dynotune.trace.facts import intervals
+from dynotune.trace.facts.idle import loader_spans, working_thread
+from dynotune.trace.facts.kernel_names import CLASSES
+from dynotune.trace.facts.kernels import classes_of
+from dynotune.trace.facts.nesting import outermost
+from dynotune.trace.facts.steps import BACKWARD, MODULE, named, updates
+from dynotune.trace.timeline import DeviceKind, HostKind, Ints, Timeline, queued_ns
+
+CHANCE = 0.05
+"""The most often that what happens as often as not may look as if it were the rule."""
+
+_WRAPPED = re.compile(r"(DistributedDataParallel|FullyShardedDataParallel)\.forward$")
+_BACKWARD_CALL = re.compile(r".*torch/autograd/__init__\.py\(\d+\): backward$")
+_COMMUNICATION = CLASSES.index("communication")
+_INPUT, _UPLOAD, _FORWARD, _BACKWARD, _OPTIMIZER, _OTHER = range(len(RANK_PHASES))
+
+
+class Late(NamedTuple):
+    """How late a rank is in a middling step; `phase` in which, None where that is not known."""
+
+    phase: RankPhase | None
+    late_ns: int
+
+
+def mostly(values: NDArray[np.int64] | NDArray[np.float64]) -> bool:
+    """Whether more of the values are positive than would be if each were so as often as not."""
+    num, positive = len(values), int((values > 0).sum())
+    return sum(math.comb(num, one) for one in range(positive, num + 1)) <= CHANCE * 2**num
+
+
+def may_be_last(own_ns: Ints, rank: int) -> bool:
+    """Whether the rank is the last in more steps than not, or the steps are too few to tell.
+
+    Args:
+        own_ns: own time of each rank, step and phase, shape (ranks, steps, phases).
+    """
+    total = own_ns.sum(axis=2)
+    ahead: Ints = total[rank] - np.delete(total, rank, axis=0).max(axis=0)
+    return CHANCE * 2 ** len(ahead) < 1 or mostly(ahead)
+
+
+def late(own_ns: Ints, rank: int) -> Late:
+    """Say where a rank is later than the others' median.
+
+    A phase is named if, step by step, more of the lateness lies in it than in all others together.
+
+    Args:
+        own_ns: own time of each rank, step and phase, shape (ranks, steps, phases).
+    """
+    excess = own_ns[rank] - np.median(np.delete(own_ns, rank, axis=0), axis=0)
+    total = own_ns[rank].sum(axis=1) - np.median(np.delete(own_ns, rank, axis=0).sum(axis=2), axis=0)
+    phase = int(np.median(excess, axis=0).argmax())
+    if not mostly(2 * excess[:, phase] - np.maximum(total, 0)):
+        return Late(None, round(float(np.median(total))))
+    return Late(RANK_PHASES[phase], round(float(np.median(excess[:, phase]))))
+
+
+def own_sets(timeline: Timeline, window: tuple[int, int], blocked: intervals.Set) -> list[intervals.Set] | None:
+    """Return when a rank works in each of `RANK_PHASES`, except where it is `blocked`; None where none can be told.
+
+    On a device a moment belongs to the phase in which the host queued what runs; if nothing runs, to the host's.
+    """
+    host = on_host(timeline, window)
+    if host is not None and len(timeline.device):
+        host = _on_device(timeline, window, host)
+    return None if host is None else [intervals.difference(one, blocked) for one in host]
+
+
+def on_host(timeline: Timeline, window: tuple[int, int]) -> list[intervals.Set] | None:
+    """Return when the host is in each of `RANK_PHASES`; None where forward and backward passes cannot be told."""
+    marks = _marks(timeline)
+    if marks is None:
+        return None
+    at_ns, label = marks
+    edges = np.concatenate(([min(window[0], int(at_ns[0]))], at_ns, [max(window[1], int(at_ns[-1]))]))
+    label = np.append(_OTHER, label)
+    every = [intervals.union(edges[:-1][label == one], edges[1:][label == one]) for one in range(len(RANK_PHASES))]
+    return [intervals.clip(one, *window) for one in every]
+
+
+def _marks(timeline: Timeline) -> tuple[Ints, Ints] | None:
+    """Return when the host begins a phase, in order, and which."""
+    host, thread = timeline.host, working_thread(timeline)
+    forward = named(timeline, _WRAPPED, HostKind.ANNOTATION, HostKind.OPERATOR)
+    if not len(forward):
+        forward = outermost(host, named(timeline, MODULE, HostKind.PYTHON))
+    begins, ends = _passes(timeline, host.start_ns[forward])
+    if not len(begins):
+        return None
+    # Recomputation calls modules inside the backward pass.
+    forward_ns = host.start_ns[forward]
+    at = np.searchsorted(begins, forward_ns, side="right") - 1
+    forward_ns = forward_ns[(at < 0) | (ends[np.maximum(at, 0)] <= forward_ns)]
+    drawn = loader_spans(timeline)
+    drawn = drawn[host.thread[drawn] == thread]
+    calls, update_ns = updates(timeline)
+    pairs = [
+        (_INPUT, host.start_ns[drawn]),
+        (_UPLOAD if len(timeline.device) else _INPUT, host.end_ns[drawn]),
+        (_FORWARD, forward_ns),
+        (_BACKWARD, begins),
+        (_OPTIMIZER, np.concatenate((ends, update_ns))),
+        (_OTHER, host.end_ns[calls]),
+    ]
+    at_ns = np.concatenate([times for _, times in pairs])
+    label = np.repeat([phase for phase, _ in pairs], [len(times) for _, times in pairs])
+    order = np.argsort(at_ns, kind="stable")
+    at_ns, label = at_ns[order], label[order]
+    # No update follows a backward pass whose gradients accumulate.
+    onward = np.append(label[1:], _OTHER)
+    label[(label == _OPTIMIZER) & ((onward == _INPUT) | (onward == _FORWARD))] = _OTHER
+    return at_ns, label
+
+
+def _passes(timeline: Timeline, forward_ns: Ints) -> tuple[Ints, Ints]:
+    """Return when each backward pass begins and ends: its call, else its first and last operator."""
+    host = timeline.host
+    calls = outermost(host, named(timeline, _BACKWARD_CALL, HostKind.PYTHON))
+    if len(calls):
+        return host.start_ns[calls], host.end_ns[calls]
+    rows = named(timeline, BACKWARD, HostKind.OPERATOR)
+    rows = rows[np.argsort(host.start_ns[rows], kind="stable")]
+    firsts = np.flatnonzero(np.diff(np.searchsorted(forward_ns, host.start_ns[rows], side="right"), prepend=-1))
+    ends = np.maximum.reduceat(host.end_ns[rows], firsts) if len(firsts) else host.end_ns[rows]
+    return host.start_ns[rows[firsts]], ends
+
+
+def _on_device(timeline: Timeline, window: tuple[int, int], host: list[intervals.Set]) -> list[intervals.Set]:
+    device = timeline.device
+    rows = np.flatnonzero(classes_of(timeline) != _COMMUNICATION)
+    queued = queued_ns(timeline, rows)
+    uploads = np.array(["Memcpy HtoD" in name for name in timeline.names], dtype=bool)[device.name[rows]]
+    uploads &= device.kind[rows] == DeviceKind.COPY
+    inside = [(intervals.covered(one, queued, queued + 1) > 0) & ~uploads for one in host]
+    # What computes hides the copies beside it, and what runs the host's delays.
+    inside[_UPLOAD] |= uploads
+    taken = intervals.union_of(device, rows[:0], window)
+    found = list(host)
+    for phase in (_FORWARD, _BACKWARD, _OPTIMIZER, _OTHER, _INPUT, _UPLOAD):
+        runs = intervals.union_of(device, rows[inside[phase]], window)
+        found[phase] = intervals.difference(runs, taken)
+        taken = intervals.union(*np.concatenate((taken, runs)).T)
+    # Where only communication runs, the host may be late with what comes next: `blocked` tells.
+    return [
+        intervals.union(*np.concatenate((runs, intervals.difference(late, taken))).T)
+        for runs, late in zip(found, host, strict=True)
+    ]

@@ -1,20 +1,19 @@
 """Whether `dynotune diagnose` names the rank that holds the others up, and the phase in which it does.
 
     python benchmarks/stragglers.py [--device cpu|cuda] [--ranks 4] [--delays 20 50 100 200] [--phases input …]
-        [--clean 3] [--net resnet …] [--spin] [--side-by-side N] [--budget S] [--out FILE]
+        [--clean 3] [--net resnet …] [--spin] [--seed N] [--side-by-side N] [--budget S] [--out FILE]
 
 Each cell diagnoses `programs/straggler.py` under torchrun, as a user would. One rank waits `--delays` milliseconds a
 step in one phase, has longer samples (`length`), or shares its core with many processes (`cores`); or none does. A
-cell is right if the rank is named, and the phase: of `length` forward or backward, whichever is longer; of `cores`
-any or none, since a core taken is missing in all. A clean one is right if nobody is named. What is in FILE is not run
-again; no cell is begun once `--budget` seconds are over. `--side-by-side` runs so many cells at once, each on GPUs and
-cores of its own.
+cell is right if the rank is named, and this phase alone: of `length` forward, backward or both; of `cores` any or none,
+since a core taken is missing in all. A clean one is right if nobody is named. `--seed` draws ranks and nets. What is in
+FILE is not run again; no cell is begun once `--budget` seconds are over. `--side-by-side` runs so many cells at once,
+each on GPUs and cores of its own.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import queue
@@ -62,26 +61,25 @@ class Cell:
         spin = ["--spin"] * (args.spin and self.fault in ("forward", "backward"))
         return [sys.executable, *start, *what, "--delay", str((self.delay_ms or 0) / 1e3), *spin]
 
-    def is_right(self, rank: int | None, phase: str | None) -> bool:
-        if self.fault == "none":
-            return rank is None
-        accepted = {"length": ("forward", "backward"), "cores": (*PHASES["cuda"], "other", None)}
-        return rank == self.rank and phase in accepted.get(self.fault, (self.fault,))
+    def is_right(self, rank: int | None, phases: Sequence[str]) -> bool:
+        if self.fault in ("none", "cores"):
+            return rank == (None if self.fault == "none" else self.rank)
+        accepted = {"forward", "backward"} if self.fault == "length" else {self.fault}
+        return rank == self.rank and bool(phases) and set(phases) <= accepted
 
 
 def cells(args: argparse.Namespace) -> Iterator[Cell]:
-    """Nets and ranks take turns, so that each phase and delay meets several of them."""
-    turn = itertools.count()
+    """Nets take turns, so that each phase and each delay meets all of them; ranks are drawn."""
+    drawn = random.Random(args.seed)
+    first = drawn.randrange(len(args.net))
 
-    def cell(fault: str, delay_ms: int | None = None, number: int = 0) -> Cell:
-        at = next(turn)
-        return Cell(args.net[at % len(args.net)], fault, delay_ms, (at // len(args.net)) % args.ranks, number)
+    def cell(turn: int, fault: str, delay_ms: int | None = None) -> Cell:
+        return Cell(args.net[(first + turn) % len(args.net)], fault, delay_ms, drawn.randrange(args.ranks), turn)
 
-    for phase in args.phases or PHASES[args.device]:
-        next(turn)  # else a delay meets one net alone
-        yield from (cell(phase, delay_ms) for delay_ms in args.delays)
-    yield from (Cell(net, fault, None, args.ranks - 1) for fault in args.others for net in args.net)
-    yield from (cell("none", number=number) for number in range(args.clean))
+    for at, phase in enumerate(args.phases or PHASES[args.device]):
+        yield from (cell(at + turn, phase, delay_ms) for turn, delay_ms in enumerate(args.delays))
+    yield from (cell(turn, fault) for fault in args.others for turn in range(len(args.net)))
+    yield from (cell(turn, "none") for turn in range(args.clean))
 
 
 def measured(cell: Cell, args: argparse.Namespace, lane: int) -> Row:
@@ -121,15 +119,15 @@ def judged(cell: Cell, observation: Row, diagnosis: Path) -> Row:
     ranks = (observation.get("trace") or {}).get("ranks")
     if not ranks:
         return {"right": False, "failed": "the ranks were not recorded"}
-    rank, phase = ranks["straggler"], ranks.get("straggler_phase")
+    rank, phases = ranks["straggler"], ranks.get("straggler_phases", [])
     findings = json.loads(diagnosis.read_text()).get("findings", []) if diagnosis.is_file() else []
     said = next((each for each in findings if each["id"] == "rank-imbalance"), {})
     return {
         "named_rank": rank,
-        "named_phase": phase,
+        "named_phases": phases,
         "late_s": ranks.get("late_s"),
         "rank_right": rank == (None if cell.fault == "none" else cell.rank),
-        "right": cell.is_right(rank, phase),
+        "right": cell.is_right(rank, phases),
         "severity": said.get("severity"),
         "claim": said.get("claim"),
         "place": without_places((said.get("where") or {}).get("function", "")),
@@ -138,14 +136,12 @@ def judged(cell: Cell, observation: Row, diagnosis: Path) -> Row:
 
 
 def table(rows: Sequence[Row]) -> str:
-    lines = [f"{'planted':<28}{'rank':<12}{'phase':<14}right"]
+    lines = [f"{'planted':<28}{'rank':<12}{'phase':<20}right"]
     for row in sorted(rows, key=lambda row: (row["planted"], row["delay_ms"] or 0, row["net"])):
         dose = f" {row['delay_ms']} ms" if row["delay_ms"] else ""
         named = "failed" if "failed" in row else f"{row['planted_rank']} -> {row['named_rank']}"
-        lines.append(
-            f"{row['planted'] + dose + ', ' + row['net']:<28}{named:<12}{row.get('named_phase') or '-':<14}"
-            f"{'yes' if row['right'] else 'no'}"
-        )
+        phases, right = " ".join(row.get("named_phases", [])) or "-", "yes" if row["right"] else "no"
+        lines.append(f"{row['planted'] + dose + ', ' + row['net']:<28}{named:<12}{phases:<20}{right}")
     faulty = [row for row in rows if row["planted"] != "none"]
     clean = [row for row in rows if row["planted"] == "none"]
     lines.append(
@@ -166,6 +162,7 @@ def main() -> None:
     parser.add_argument("--net", nargs="*", choices=NETS, default=list(NETS))
     parser.add_argument("--clean", type=int, default=4)
     parser.add_argument("--spin", action="store_true", help="delays in forward and backward are the device's")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--side-by-side", type=int, default=1)
     parser.add_argument("--budget", type=float, default=float("inf"))
     parser.add_argument("--keep", type=Path, help="keep what was recorded here")
@@ -174,7 +171,7 @@ def main() -> None:
     out = args.out or RESULTS / f"stragglers_{args.device}.json"
     done = kept.read(out).get("rows", {})
     todo = [cell for cell in cells(args) if cell.key not in done]
-    random.Random(0).shuffle(todo)  # what a budget leaves out is left out by lot
+    random.Random(args.seed).shuffle(todo)  # what a budget leaves out is left out by lot
     lanes: queue.SimpleQueue[int] = queue.SimpleQueue()
     for lane in range(args.side_by_side):
         lanes.put(lane)
@@ -186,9 +183,9 @@ def main() -> None:
             if time.monotonic() < until_s:
                 row = measured(cell, args, lane)
                 with kept.opened(out) as result:
-                    result.update(device=args.device, ranks=args.ranks, spin=args.spin)
+                    result.update(device=args.device, ranks=args.ranks, spin=args.spin, seed=args.seed)
                     result.setdefault("rows", {})[cell.key] = row
-                print(cell.key, row.get("named_rank"), row.get("named_phase"), row["right"], flush=True)
+                print(cell.key, row.get("named_rank"), row.get("named_phases"), row["right"], flush=True)
         finally:
             lanes.put(lane)
 

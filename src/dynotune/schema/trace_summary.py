@@ -215,14 +215,15 @@ class RankTime(msgspec.Struct, frozen=True, kw_only=True):
 class Ranks(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks compared. `straggler`: whom the others wait for; None where nobody stands out.
 
-    `straggler_phase`: in which it is late, and `late_s` by how much in a middling step; None where that is not known.
+    `straggler_phases`: in which it is late, the longest first; [] where that is not known. `late_s`: by how much in a
+    middling step; None where its steps cannot be compared.
     """
 
     ranks: list[RankTime]
     straggler: int | None
     imbalance: float | None
     aligned_by: Literal["clock", "collectives", "nothing"]
-    straggler_phase: RankPhase | None = None
+    straggler_phases: list[RankPhase] = []
     late_s: float | None = None
 
 

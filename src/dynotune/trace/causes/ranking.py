@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dynotune.schema.trace_summary import Cause, Operator, Place, Ranks, Shares
+from dynotune.schema.trace_summary import RANK_PHASES, Cause, Operator, Place, RankPhase, Ranks, Shares
 from dynotune.trace.causes import host as host_causes
 from dynotune.trace.causes import idle, work
 from dynotune.trace.causes.idle import LOW_BUSY_SHARE
-from dynotune.trace.facts import intervals
+from dynotune.trace.facts import intervals, rank_phases
+from dynotune.trace.facts.idle import working_thread
 from dynotune.trace.facts.rank_facts import LostTime, RankFacts, duration, in_window, percent, time_per_step
 from dynotune.trace.facts.steps import STEP
 from dynotune.trace.timeline import HostKind
@@ -52,6 +53,9 @@ _WORK = {
     "compile-default": "pointwise kernels that are not fused",
 }
 """What the verdict calls a cause. Time in which the device did nothing is lost; time in which it worked is a cost."""
+
+
+_PHASES = {"input": "its input", "upload": "copies to its device", "other": "what it does between steps"}
 
 
 def causes(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause]:
@@ -98,11 +102,18 @@ def _imbalance(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause
     """What the other ranks wait for the straggler, on the rank that waits most."""
     if compared is None or compared.straggler is None:
         return []
+    named = " and ".join(_PHASES.get(phase, phase) for phase in compared.straggler_phases)
+    late = "" if compared.late_s is None else duration(compared.late_s * 1e9)
+    claim = f"The other ranks wait for rank {compared.straggler} in collectives."
+    if named and late:
+        claim = f"Rank {compared.straggler} is {late} late in {named} each step: the others wait."
     rows = []
     for facts, row in zip(ranks, compared.ranks, strict=True):
         if row.waits_s is not None and row.rank != compared.straggler and facts.window_ns:
             waits = time_per_step(facts, row.waits_s * 1e9)
             evidence = [f"rank {row.rank} waits {waits} in collectives before the last rank joins"]
+            if late and not named:
+                evidence.append(f"rank {compared.straggler} is {late} late in a step, in which phase is not known")
             if compared.imbalance is not None:
                 evidence.append(f"the busiest rank computes {compared.imbalance:.2f} times as long as the idlest")
             rows.append(
@@ -110,11 +121,38 @@ def _imbalance(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause
                     id="rank-imbalance",
                     lost_s=row.waits_s,
                     share=row.waits_s * 1e9 / facts.window_ns,
-                    claim=f"The other ranks wait for rank {compared.straggler} in collectives.",
+                    claim=claim,
+                    where=_late_at(ranks, compared),
                     evidence=evidence,
                 )
             )
     return sorted(rows, key=lambda cause: -cause.share)[:1]
+
+
+def _late_at(ranks: Sequence[RankFacts], compared: Ranks) -> Place:
+    """The place that holds most of a straggler's lateness in the one phase that it is late in."""
+    if len(compared.straggler_phases) != 1 or compared.late_s is None:
+        return Place()
+    at = [row.rank for row in compared.ranks].index(compared.straggler)
+    of_rank = [_places_of(facts, compared.straggler_phases[0]) for facts in ranks]
+    others = [of_rank[other] for other in range(len(ranks)) if other != at]
+    beyond = {
+        place: ns - float(np.median([one.get(place, 0.0) for one in others])) for place, ns in of_rank[at].items()
+    }
+    place = max(beyond, key=lambda place: beyond[place], default=Place())
+    return place if 2 * beyond.get(place, 0.0) > compared.late_s * 1e9 else Place()
+
+
+def _places_of(facts: RankFacts, phase: RankPhase) -> dict[Place, float]:
+    """Nanoseconds a step of the places at which most of each stretch of the phase is spent."""
+    sets = rank_phases.on_host(facts.timeline, facts.window)
+    spent = np.empty((0, 2), dtype=np.int64) if sets is None else sets[RANK_PHASES.index(phase)]
+    thread = np.full(len(spent), working_thread(facts.timeline), dtype=np.int64)
+    found = facts.places.texts(facts.places.mostly(thread, spent[:, 0], spent[:, 1]))
+    total: dict[Place, float] = {}
+    for place, length in zip(found, (spent[:, 1] - spent[:, 0]).tolist(), strict=True):
+        total[place] = total.get(place, 0.0) + length / (facts.num_steps or 1)
+    return total
 
 
 def verdict(facts: RankFacts, shares: Shares | None, ranked: Sequence[Cause], operators: Sequence[Operator]) -> str:

@@ -25,6 +25,9 @@ from dynotune.trace.timeline import DeviceKind, HostKind, Ints, Timeline, queued
 CHANCE = 0.05
 """The most often that what happens as often as not may look as if it were the rule."""
 
+MOST_PHASES = 2
+"""A rank that is late in more of them is slow altogether."""
+
 _WRAPPED = re.compile(r"(DistributedDataParallel|FullyShardedDataParallel)\.forward$")
 _BACKWARD_CALL = re.compile(r".*torch/autograd/__init__\.py\(\d+\): backward$")
 _COMMUNICATION = CLASSES.index("communication")
@@ -32,9 +35,9 @@ _INPUT, _UPLOAD, _FORWARD, _BACKWARD, _OPTIMIZER, _OTHER = range(len(RANK_PHASES
 
 
 class Late(NamedTuple):
-    """How late a rank is in a middling step; `phase` in which, None where that is not known."""
+    """How late a rank is in a middling step; `phases` in which, [] where that is not known."""
 
-    phase: RankPhase | None
+    phases: list[RankPhase]
     late_ns: int
 
 
@@ -51,24 +54,28 @@ def may_be_last(own_ns: Ints, rank: int) -> bool:
         own_ns: own time of each rank, step and phase, shape (ranks, steps, phases).
     """
     total = own_ns.sum(axis=2)
-    ahead: Ints = total[rank] - np.delete(total, rank, axis=0).max(axis=0)
-    return CHANCE * 2 ** len(ahead) < 1 or mostly(ahead)
+    too_few: bool = CHANCE * 2 ** total.shape[1] < 1
+    return too_few or mostly(total[rank] - np.delete(total, rank, axis=0).max(axis=0))
 
 
 def late(own_ns: Ints, rank: int) -> Late:
     """Say where a rank is later than the others' median.
 
-    A phase is named if, step by step, more of the lateness lies in it than in all others together.
+    A phase is named if, step by step, more of the lateness lies in it than in all others together. If no phase is, the
+    longest two are asked alike: longer samples take longer in forward and backward.
 
     Args:
         own_ns: own time of each rank, step and phase, shape (ranks, steps, phases).
     """
-    excess = own_ns[rank] - np.median(np.delete(own_ns, rank, axis=0), axis=0)
-    total = own_ns[rank].sum(axis=1) - np.median(np.delete(own_ns, rank, axis=0).sum(axis=2), axis=0)
-    phase = int(np.median(excess, axis=0).argmax())
-    if not mostly(2 * excess[:, phase] - np.maximum(total, 0)):
-        return Late(None, round(float(np.median(total))))
-    return Late(RANK_PHASES[phase], round(float(np.median(excess[:, phase]))))
+    others = np.delete(own_ns, rank, axis=0)
+    excess = own_ns[rank] - np.median(others, axis=0)
+    total = own_ns[rank].sum(axis=1) - np.median(others.sum(axis=2), axis=0)
+    late_ns = round(float(np.median(total)))
+    longest = np.argsort(-np.median(excess, axis=0), kind="stable")[:MOST_PHASES]
+    for num in range(1, MOST_PHASES + 1):
+        if mostly(2 * excess[:, longest[:num]].sum(axis=1) - np.maximum(total, 0)):
+            return Late([RANK_PHASES[phase] for phase in longest[:num]], late_ns)
+    return Late([], late_ns)
 
 
 def own_sets(timeline: Timeline, window: tuple[int, int], blocked: intervals.Set) -> list[intervals.Set] | None:

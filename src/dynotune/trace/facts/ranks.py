@@ -120,7 +120,7 @@ def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Seq
         straggler=None if straggler is None else labels[straggler],
         imbalance=_imbalance(timelines, windows, steps),
         aligned_by=alignment.aligned_by,
-        straggler_phase=late.phase if late else None,
+        straggler_phases=late.phases if late else [],
         late_s=late.late_ns / 1e9 if late else None,
     )
 
@@ -179,9 +179,10 @@ def _clock_offsets(timelines: Sequence[Timeline]) -> list[int] | None:
 
 def _by_order(first: _Collectives, other: _Collectives) -> tuple[NDArray[np.int64], int] | None:
     """Pairs of rows, shape (2, n), and the clock's offset, if the i-th collectives of a name do end together."""
-    both = _ith_of_a_name(first, other)
-    if not both.size:
+    found = _ith_of_names(first, other)
+    if not any(pairs.size for pairs in found):
         return None
+    both = np.concatenate(found, axis=1)
     apart = other.end_ns[both[1]] - first.end_ns[both[0]]
     offset = int(np.median(apart))
     together = np.abs(apart - offset) <= TOGETHER_NS
@@ -189,24 +190,28 @@ def _by_order(first: _Collectives, other: _Collectives) -> tuple[NDArray[np.int6
 
 
 def _overlapping(first: _Collectives, other: _Collectives, offset_ns: int) -> NDArray[np.int64] | None:
-    """Pairs of rows of collectives on the host, shape (2, n), if the i-th of a name are under way at once.
+    """Pairs of rows of collectives on the host, shape (2, n), of names whose i-th are under way at once.
 
-    A thread of the host may be told late that a collective has ended: they need not end together.
+    A thread of the host may be told late that a collective has ended: they need not end together. The root of a
+    broadcast may have left before another joins.
     """
-    both = _ith_of_a_name(first, other)
-    start_ns, end_ns = other.start_ns[both[1]] - offset_ns, other.end_ns[both[1]] - offset_ns
-    at_once = (first.start_ns[both[0]] < end_ns + TOGETHER_NS) & (start_ns < first.end_ns[both[0]] + TOGETHER_NS)
-    return both[:, at_once] if len(at_once) and at_once.mean() >= _BELIEVED else None
+    believed = []
+    for both in _ith_of_names(first, other):
+        start_ns, end_ns = other.start_ns[both[1]] - offset_ns, other.end_ns[both[1]] - offset_ns
+        at_once = (first.start_ns[both[0]] < end_ns + TOGETHER_NS) & (start_ns < first.end_ns[both[0]] + TOGETHER_NS)
+        if len(at_once) and at_once.mean() >= _BELIEVED:
+            believed.append(both[:, at_once])
+    return np.concatenate(believed, axis=1) if believed else None
 
 
-def _ith_of_a_name(first: _Collectives, other: _Collectives) -> NDArray[np.int64]:
-    """Pairs of rows, shape (2, n), of names that occur about as often on both ranks."""
-    pairs = [np.empty((2, 0), dtype=np.int64)]
+def _ith_of_names(first: _Collectives, other: _Collectives) -> list[NDArray[np.int64]]:
+    """Pairs of rows, each of shape (2, n), of each name that occurs about as often on both ranks."""
+    pairs = []
     for name in sorted(first.of_name.keys() & other.of_name.keys()):
         a, b = first.of_name[name], other.of_name[name]
         if abs(len(a) - len(b)) <= _MOST_LAG:
             pairs.append(_best_lag(a, b, first.end_ns, other.end_ns))
-    return np.concatenate(pairs, axis=1)
+    return pairs
 
 
 def _best_lag(a: Ints, b: Ints, ends_a: Ints, ends_b: Ints) -> NDArray[np.int64]:

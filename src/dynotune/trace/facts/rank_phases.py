@@ -44,7 +44,7 @@ class Late(NamedTuple):
 def mostly(values: NDArray[np.int64] | NDArray[np.float64]) -> bool:
     """Whether more of the values are positive than would be if each were so as often as not."""
     num, positive = len(values), int((values > 0).sum())
-    return sum(math.comb(num, one) for one in range(positive, num + 1)) <= CHANCE * 2**num
+    return sum(math.comb(num, one) for one in range(positive, num + 1)) / (1 << num) <= CHANCE
 
 
 def may_be_last(own_ns: Ints, rank: int) -> bool:
@@ -54,8 +54,7 @@ def may_be_last(own_ns: Ints, rank: int) -> bool:
         own_ns: own time of each rank, step and phase, shape (ranks, steps, phases).
     """
     total = own_ns.sum(axis=2)
-    too_few: bool = CHANCE * 2 ** total.shape[1] < 1
-    return too_few or mostly(total[rank] - np.delete(total, rank, axis=0).max(axis=0))
+    return CHANCE * (1 << total.shape[1]) < 1 or mostly(total[rank] - np.delete(total, rank, axis=0).max(axis=0))
 
 
 def late(own_ns: Ints, rank: int) -> Late:

@@ -6,12 +6,10 @@ own time in it counts: less its waits for others, and less the exchange beside w
 
 from __future__ import annotations
 
-import math
 import re
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import RANK_PHASES, RankPhase
 from dynotune.trace.facts import intervals
@@ -23,13 +21,14 @@ from dynotune.trace.facts.steps import BACKWARD, MODULE, named, updates
 from dynotune.trace.timeline import DeviceKind, HostKind, Ints, Timeline, queued_ns
 
 CHANCE = 0.05
-"""The most often that what happens as often as not may look as if it were the rule."""
+"""The most often that mere chance may name a rank, or a phase."""
 
 MOST_PHASES = 2
 """A rank that is late in more of them is slow altogether."""
 
 _WRAPPED = re.compile(r"(DistributedDataParallel|FullyShardedDataParallel)\.forward$")
 _BACKWARD_CALL = re.compile(r".*torch/autograd/__init__\.py\(\d+\): backward$")
+_ASKED = re.compile(r"c10d::")
 _COMMUNICATION = CLASSES.index("communication")
 _INPUT, _UPLOAD, _FORWARD, _BACKWARD, _OPTIMIZER, _OTHER = range(len(RANK_PHASES))
 
@@ -41,20 +40,27 @@ class Late(NamedTuple):
     late_ns: int
 
 
-def mostly(values: NDArray[np.int64] | NDArray[np.float64]) -> bool:
-    """Whether more of the values are positive than would be if each were so as often as not."""
-    num, positive = len(values), int((values > 0).sum())
-    return sum(math.comb(num, one) for one in range(positive, num + 1)) / (1 << num) <= CHANCE
+def beyond_chance(num: int, of: int, chance: float, tries: int = 1) -> bool:
+    """Whether `num` of so many trials or more would succeed less than once in twenty, each with this chance.
+
+    Args:
+        tries: how often they are made, and the best is looked at.
+    """
+    from scipy.special import bdtrc
+
+    return num > 0 and tries * float(bdtrc(num - 1, of, chance)) <= CHANCE
 
 
 def may_be_last(own_ns: Ints, rank: int) -> bool:
-    """Whether the rank is the last in more steps than not, or the steps are too few to tell.
+    """Whether the rank is the last more often than any of ranks that are alike, or the steps are too few to tell.
 
     Args:
         own_ns: own time of each rank, step and phase, shape (ranks, steps, phases).
     """
     total = own_ns.sum(axis=2)
-    return CHANCE * (1 << total.shape[1]) < 1 or mostly(total[rank] - np.delete(total, rank, axis=0).max(axis=0))
+    num_ranks, num_steps = total.shape
+    num_last = int((total[rank] > np.delete(total, rank, axis=0).max(axis=0)).sum())
+    return float(num_ranks) ** (1 - num_steps) > CHANCE or beyond_chance(num_last, num_steps, 1 / num_ranks, num_ranks)
 
 
 def late(own_ns: Ints, rank: int) -> Late:
@@ -72,20 +78,35 @@ def late(own_ns: Ints, rank: int) -> Late:
     late_ns = round(float(np.median(total)))
     longest = np.argsort(-np.median(excess, axis=0), kind="stable")[:MOST_PHASES]
     for num in range(1, MOST_PHASES + 1):
-        if mostly(2 * excess[:, longest[:num]].sum(axis=1) - np.maximum(total, 0)):
+        most = 2 * excess[:, longest[:num]].sum(axis=1) > np.maximum(total, 0)
+        if beyond_chance(int(most.sum()), len(most), 1 / 2):
             return Late([RANK_PHASES[phase] for phase in longest[:num]], late_ns)
     return Late([], late_ns)
 
 
-def own_sets(timeline: Timeline, window: tuple[int, int], blocked: intervals.Set) -> list[intervals.Set] | None:
-    """Return when a rank works in each of `RANK_PHASES`, except where it is `blocked`; None where none can be told.
+def own_sets(
+    timeline: Timeline, window: tuple[int, int], blocked: intervals.Set, queued: Ints
+) -> list[intervals.Set] | None:
+    """Return when a rank works in each of `RANK_PHASES`; None where forward and backward passes cannot be told.
 
     On a device a moment belongs to the phase in which the host queued what runs; if nothing runs, to the host's.
+
+    Args:
+        blocked: when it does nothing beside a collective. That is no wait while its host is in a backward pass of
+            which gradients are still to come: until the last collective of the pass is asked for.
+        queued: when collectives are asked for, if the trace does not show the calls.
     """
-    host = on_host(timeline, window)
-    if host is not None and len(timeline.device):
-        host = _on_device(timeline, window, host)
-    return None if host is None else [intervals.difference(one, blocked) for one in host]
+    sets = on_host(timeline, window)
+    if sets is None:
+        return None
+    asked = named(timeline, _ASKED, HostKind.OPERATOR)
+    asked_ns = np.sort(timeline.host.start_ns[asked] if len(asked) else queued)
+    passes = sets[_BACKWARD]
+    last = np.append(passes[:1, 0], asked_ns)[np.searchsorted(asked_ns, passes[:, 1])] if len(passes) else asked_ns
+    ready = intervals.union(passes[:, 0], last)
+    if len(timeline.device):
+        sets = _on_device(timeline, window, sets)
+    return [intervals.difference(one, intervals.difference(blocked, ready)) for one in sets]
 
 
 def on_host(timeline: Timeline, window: tuple[int, int]) -> list[intervals.Set] | None:

@@ -318,7 +318,7 @@ def _own_ns(
         collectives, timelines, windows, free, alignment.offset_ns, strict=True
     ):
         under_way = intervals.clip(intervals.union(own.start_ns, own.end_ns), *window)
-        sets = rank_phases.own_sets(timeline, window, intervals.intersection(under_way, idle))
+        sets = rank_phases.own_sets(timeline, window, intervals.intersection(under_way, idle), own.queued_ns)
         if sets is None or len(laps) < 2:
             return None
         found.append(np.stack([intervals.covered(one, laps[:-1] + offset, laps[1:] + offset) for one in sets], axis=1))

@@ -55,7 +55,7 @@ _WORK = {
 """What the verdict calls a cause. Time in which the device did nothing is lost; time in which it worked is a cost."""
 
 
-_PHASES = {"input": "its input", "upload": "copies to its device", "other": "what it does between steps"}
+_PHASES = {"input": "its input", "upload": "copies to its device", "other": "other work"}
 
 
 def causes(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause]:

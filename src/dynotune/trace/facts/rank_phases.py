@@ -137,13 +137,15 @@ def _marks(timeline: Timeline) -> tuple[Ints, Ints] | None:
     drawn = loader_spans(timeline)
     drawn = drawn[host.thread[drawn] == thread]
     calls, update_ns = updates(timeline)
+    # Of what ends and begins at once, the end comes first.
     pairs = [
-        (_INPUT, host.start_ns[drawn]),
+        (_OTHER, host.end_ns[calls]),
+        (_OPTIMIZER, ends),
         (_UPLOAD if len(timeline.device) else _INPUT, host.end_ns[drawn]),
+        (_INPUT, host.start_ns[drawn]),
         (_FORWARD, forward_ns),
         (_BACKWARD, begins),
-        (_OPTIMIZER, np.concatenate((ends, update_ns))),
-        (_OTHER, host.end_ns[calls]),
+        (_OPTIMIZER, update_ns),
     ]
     at_ns = np.concatenate([times for _, times in pairs])
     label = np.repeat([phase for phase, _ in pairs], [len(times) for _, times in pairs])

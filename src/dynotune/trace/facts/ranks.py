@@ -296,10 +296,11 @@ def _laps(collectives: list[_Collectives], steps: Steps, alignment: _Alignment) 
     """Return when the last rank joined the last collective of each step, on the first's clock: from there all go on."""
     queued = collectives[0].queued_ns[alignment.matched[0]]
     step = np.searchsorted(steps.start_ns, queued, side="right") - 1
-    last_ns = np.full(len(steps.start_ns), -1, dtype=np.int64)
+    never = np.iinfo(np.int64).min
+    last_ns = np.full(len(steps.start_ns), never, dtype=np.int64)
     inside = (step >= 0) & (queued < steps.end_ns[step])
     np.maximum.at(last_ns, step[inside], _joined_ns(collectives, alignment).max(axis=0)[inside])
-    return np.unique(last_ns[last_ns >= 0])
+    return np.unique(last_ns[last_ns > never])
 
 
 def _own_ns(

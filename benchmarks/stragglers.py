@@ -121,6 +121,7 @@ def judged(cell: Cell, observation: Row, diagnosis: Path) -> Row:
         return {"right": False, "failed": "the ranks were not recorded"}
     rank, phases = ranks["straggler"], ranks.get("straggler_phases", [])
     findings = json.loads(diagnosis.read_text()).get("findings", []) if diagnosis.is_file() else []
+    notes = [note for note in (*observation["notes"], *observation["trace"]["notes"]) if "other processes" in note]
     said = next((each for each in findings if each["id"] == "rank-imbalance"), {})
     return {
         "named_rank": rank,
@@ -131,6 +132,7 @@ def judged(cell: Cell, observation: Row, diagnosis: Path) -> Row:
         "severity": said.get("severity"),
         "claim": said.get("claim"),
         "place": without_places((said.get("where") or {}).get("function", "")),
+        "beside": notes[0] if notes else "",
         "ranks": ranks["ranks"],
     }
 

@@ -168,7 +168,7 @@ def test_ranks_that_wait_for_the_slowest():
     ("phases", "says"),
     [
         (["input"], "storage"),
-        (["backward"], "hooks"),
+        (["backward"], "as many"),
         (["forward", "backward"], "as many and as long"),
         ([], "as long"),
     ],

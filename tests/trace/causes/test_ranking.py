@@ -445,10 +445,10 @@ def test_the_rank_the_others_wait_for():
     assert len(summary.causes) == 2
 
 
-def late_in_forward(rank: int, *, late_ms: int) -> Timeline:
+def late_in_forward(rank: int, *, late_ms: int, num_steps: int = 9) -> Timeline:
     """Nine steps of 40 ms on the host, in each of which the second rank is late within one function."""
     made = Made(rank=rank)
-    for begin in range(0, 9 * 40 * MS, 40 * MS):
+    for begin in range(0, num_steps * 40 * MS, 40 * MS):
         ready = begin + (5 + late_ms * (rank == 1)) * MS
         made.annotation(f"ProfilerStep#{begin}", begin, begin + 40 * MS)
         made.annotation("DistributedDataParallel.forward", begin, ready - 2 * MS)
@@ -464,6 +464,13 @@ def test_the_phase_and_the_place_of_the_rank_the_others_wait_for():
     found = next(cause for cause in summary.causes if cause.id == "rank-imbalance")
     assert found.claim == "Rank 1 is 20 ms late in forward each step: the others wait."
     assert found.where.function == "train.py(7): augment"
+
+
+def test_of_few_steps_a_rank_is_named_without_phase_and_place():
+    few = summarise([late_in_forward(rank, late_ms=20, num_steps=4) for rank in range(3)])
+    found = next(cause for cause in few.causes if cause.id == "rank-imbalance")
+    assert found.claim == "Rank 1 is 20 ms late each step, in which phase is not known: the others wait."
+    assert found.where == Place()
 
 
 def test_causes_of_less_than_a_hundredth_are_left_out():

@@ -23,7 +23,7 @@ USUAL: dict[RankPhase, int] = {"input": 2, "upload": 0, "forward": 3, "backward"
 ON_HOST: tuple[RankPhase, ...] = ("input", "forward", "backward", "optimizer", "other")
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
-NONE = np.empty(0, dtype=np.int64)
+NONE = np.empty((0, 2), dtype=np.int64)
 Delays = dict[tuple[int, int], dict[RankPhase, int]]
 """Milliseconds beyond the usual, by rank and step."""
 
@@ -137,7 +137,7 @@ def test_phases_and_blocked_time_sum_to_the_window_and_do_not_overlap(late_ms):
     timeline = job(3, delays)[0]
     window = steps.window(timeline, steps.find(timeline))
     blocked = np.array([[window[0] + 1, window[0] + 2 * MS]], dtype=np.int64)
-    sets = rank_phases.own_sets(timeline, window, blocked, NONE)
+    sets = rank_phases.own_sets(timeline, window, blocked)
     assert sets is not None
     assert sum(map(intervals.length, (*sets, blocked))) == window[1] - window[0]
 
@@ -176,6 +176,8 @@ def on_device(rank: int, delays: Delays, *, kernels_ms: dict[RankPhase, int], nu
                 )
                 for bucket, (joined, last) in enumerate(((first, max(first)), (ready, max(ready)))):
                     correlation += 1
+                    asked = joined[rank] - 300
+                    made.operator("c10d::allreduce_", asked, asked + 250, thread="autograd")
                     made.launch("cudaLaunchKernelExC", joined[rank] - 200, joined[rank] - 100, correlation=correlation)
                     made.kernel(
                         ALL_REDUCE, joined[rank], last + MS // (4 - 2 * bucket), correlation=correlation, stream=9
@@ -205,7 +207,7 @@ def test_on_a_device_work_belongs_to_the_phase_that_queued_it():
     made.operator("autograd::engine::evaluate_function: MmBackward0", 10, 30)
     made.launch("cudaLaunchKernel", 11, 12, correlation=2).kernel("gemm", 5, 60, correlation=1)
     made.kernel("gemm", 60, 70, correlation=2).copy("Memcpy HtoD (Pinned -> Device)", 65, 80, correlation=2)
-    sets = rank_phases.own_sets(made.timeline(), (0, 100), NONE.reshape(0, 2), NONE)
+    sets = rank_phases.own_sets(made.timeline(), (0, 100), NONE)
     assert sets is not None
     own = dict(zip(RANK_PHASES, map(intervals.length, sets), strict=True))
     assert own == {"input": 0, "upload": 10, "forward": 60, "backward": 10, "optimizer": 20, "other": 0}

@@ -224,26 +224,17 @@ def rank_imbalance(view: ObservationView) -> Judgements:
         share=share,
         evidence=evidence,
         where=losses[0].where if losses else Place(),
-        remedy=_EQUAL_WORK if not losses else _remedy(view),
+        remedy=_REMEDIES.get(tuple(view.trace.ranks.straggler_phases) if losses and view.trace.ranks else ())
+        or "Give all ranks equal work (samples as many and as long); see the slow rank's loader, clock and cores.",
     )
 
 
-_EQUAL_WORK = "Give all ranks equal work (samples as many and as long); see the slow rank's loader, clock and cores."
 _REMEDIES: dict[tuple[RankPhase, ...], str] = {
     ("input",): "Look at that rank's data: its shard, storage, loader workers and their cores.",
     ("upload",): "Look at that rank's path to its GPU: pinned memory, PCIe link, NUMA node, what runs before the copy.",
     ("optimizer",): "See what only that rank does after its backward pass: logging, checkpoints, clipping, its cores.",
     ("other",): "See what only that rank does between steps: logging, checkpoints, validation.",
-    ("forward",): "See what only that rank does in its forward pass, how long its samples are, its clock and cores.",
-    ("backward",): "See what only that rank does in its backward pass (hooks), how long its samples are, its clock and "
-    "cores.",
 }
-
-
-def _remedy(view: ObservationView) -> str:
-    """Return what to look at on the slow rank, by the phases that it is late in."""
-    phases = tuple(view.trace.ranks.straggler_phases) if view.trace.ranks else ()
-    return _REMEDIES.get(phases, _EQUAL_WORK)
 
 
 def _imbalance(view: ObservationView) -> tuple[float, list[str]]:

@@ -216,11 +216,8 @@ def _ranks(summary: TraceSummary, top: int) -> RenderableType | None:
     ]
     columns = [("rank", "right"), ("step", "right"), ("busy", "right"), ("waits", "right")]
     table = listed("Ranks", "", [*columns, ("clock", "right"), ("", "left")], rows, limit)
-    own = [
-        (_rank(each.rank), *(_time(each.phase_s.get(phase)) for phase in RANK_PHASES))
-        for each in chosen
-        if each.phase_s
-    ]
+    known = [each for each in chosen if each.phase_s]
+    own = [(_rank(each.rank), *(_time(each.phase_s.get(phase)) for phase in RANK_PHASES)) for each in known]
     names = [(name, "right") for name in ("rank", *RANK_PHASES)]
     phases = listed("Own time by phase", "in a middling step, without waits and exchange", names, own, limit)
     told = ALIGNED[ranks.aligned_by]

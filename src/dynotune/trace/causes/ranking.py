@@ -53,8 +53,6 @@ _WORK = {
     "compile-default": "pointwise kernels that are not fused",
 }
 """What the verdict calls a cause. Time in which the device did nothing is lost; time in which it worked is a cost."""
-
-
 _PHASES = {"input": "its input", "upload": "copies to its device", "other": "other work"}
 
 
@@ -103,17 +101,15 @@ def _imbalance(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause
     if compared is None or compared.straggler is None:
         return []
     named = " and ".join(_PHASES.get(phase, phase) for phase in compared.straggler_phases)
-    late = "" if compared.late_s is None else duration(compared.late_s * 1e9)
     claim = f"The other ranks wait for rank {compared.straggler} in collectives."
-    if named and late:
-        claim = f"Rank {compared.straggler} is {late} late in {named} each step: the others wait."
+    if compared.late_s is not None:
+        where = f"in {named} each step" if named else "each step, in which phase is not known"
+        claim = f"Rank {compared.straggler} is {duration(compared.late_s * 1e9)} late {where}: the others wait."
     rows = []
     for facts, row in zip(ranks, compared.ranks, strict=True):
         if row.waits_s is not None and row.rank != compared.straggler and facts.window_ns:
             waits = time_per_step(facts, row.waits_s * 1e9)
             evidence = [f"rank {row.rank} waits {waits} in collectives before the last rank joins"]
-            if late and not named:
-                evidence.append(f"rank {compared.straggler} is {late} late in a step, in which phase is not known")
             if compared.imbalance is not None:
                 evidence.append(f"the busiest rank computes {compared.imbalance:.2f} times as long as the idlest")
             rows.append(
@@ -133,12 +129,11 @@ def _late_at(ranks: Sequence[RankFacts], compared: Ranks) -> Place:
     """The place that holds most of a straggler's lateness in the one phase that it is late in."""
     if len(compared.straggler_phases) != 1 or compared.late_s is None:
         return Place()
-    at = [row.rank for row in compared.ranks].index(compared.straggler)
-    of_rank = [_places_of(facts, compared.straggler_phases[0]) for facts in ranks]
-    others = [of_rank[other] for other in range(len(ranks)) if other != at]
-    beyond = {
-        place: ns - float(np.median([one.get(place, 0.0) for one in others])) for place, ns in of_rank[at].items()
-    }
+    rows = zip(ranks, compared.ranks, strict=True)
+    of_rank = {row.rank: _places_of(facts, compared.straggler_phases[0]) for facts, row in rows}
+    own = of_rank.pop(compared.straggler)
+    others = of_rank.values()
+    beyond = {place: ns - float(np.median([one.get(place, 0.0) for one in others])) for place, ns in own.items()}
     place = max(beyond, key=lambda place: beyond[place], default=Place())
     return place if 2 * beyond.get(place, 0.0) > compared.late_s * 1e9 else Place()
 

@@ -7,7 +7,6 @@ own time in it counts: less its waits for others, and less the exchange beside w
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,11 +17,10 @@ from dynotune.trace.facts.kernel_names import CLASSES
 from dynotune.trace.facts.kernels import classes_of
 from dynotune.trace.facts.nesting import outermost
 from dynotune.trace.facts.steps import BACKWARD, MODULE, named, updates
-from dynotune.trace.timeline import DeviceKind, HostKind, Ints, Timeline, queued_ns
+from dynotune.trace.timeline import HostKind, Ints, Timeline, queued_ns, told_by_name
 
 CHANCE = 0.05
 """The most often that mere chance may name a rank, or a phase."""
-
 MOST_PHASES = 2
 """A rank that is late in more of them is slow altogether."""
 
@@ -33,77 +31,51 @@ _COMMUNICATION = CLASSES.index("communication")
 _INPUT, _UPLOAD, _FORWARD, _BACKWARD, _OPTIMIZER, _OTHER = range(len(RANK_PHASES))
 
 
-class Late(NamedTuple):
-    """How late a rank is in a middling step; `phases` in which, [] where that is not known."""
-
-    phases: list[RankPhase]
-    late_ns: int
-
-
 def beyond_chance(num: int, of: int, chance: float, tries: int = 1) -> bool:
-    """Whether `num` of so many trials or more would succeed less than once in twenty, each with this chance.
-
-    Args:
-        tries: how often they are made, and the best is looked at.
-    """
+    """Whether `num` successes of so many trials are rarer than `CHANCE`, in the best of so many tries."""
     from scipy.special import bdtrc
 
     return num > 0 and tries * float(bdtrc(num - 1, of, chance)) <= CHANCE
 
 
 def may_be_last(own_ns: Ints, rank: int) -> bool:
-    """Whether the rank is the last more often than any of ranks that are alike, or the steps are too few to tell.
-
-    Args:
-        own_ns: own time of each rank, step and phase, shape (ranks, steps, phases).
-    """
+    """Whether the rank is the last more often than any of ranks that are alike, or the steps are too few to tell."""
     total = own_ns.sum(axis=2)
     num_ranks, num_steps = total.shape
     num_last = int((total[rank] > np.delete(total, rank, axis=0).max(axis=0)).sum())
     return float(num_ranks) ** (1 - num_steps) > CHANCE or beyond_chance(num_last, num_steps, 1 / num_ranks, num_ranks)
 
 
-def late(own_ns: Ints, rank: int) -> Late:
-    """Say where a rank is later than the others' median.
+def late(own_ns: Ints, rank: int) -> tuple[list[RankPhase], int]:
+    """Return in which phases a rank is later than the others' median, [] where it is not known, and by how many ns.
 
     A phase is named if, step by step, more of the lateness lies in it than in all others together. If no phase is, the
-    longest two are asked alike: longer samples take longer in forward and backward.
-
-    Args:
-        own_ns: own time of each rank, step and phase, shape (ranks, steps, phases).
+    longest two are asked alike: longer samples take longer in forward and backward. `own_ns`: (ranks, steps, phases).
     """
     others = np.delete(own_ns, rank, axis=0)
     excess = own_ns[rank] - np.median(others, axis=0)
     total = own_ns[rank].sum(axis=1) - np.median(others.sum(axis=2), axis=0)
-    late_ns = round(float(np.median(total)))
     longest = np.argsort(-np.median(excess, axis=0), kind="stable")[:MOST_PHASES]
     for num in range(1, MOST_PHASES + 1):
         most = 2 * excess[:, longest[:num]].sum(axis=1) > np.maximum(total, 0)
         if beyond_chance(int(most.sum()), len(most), 1 / 2):
-            return Late([RANK_PHASES[phase] for phase in longest[:num]], late_ns)
-    return Late([], late_ns)
+            return [RANK_PHASES[phase] for phase in longest[:num]], round(float(np.median(total)))
+    return [], round(float(np.median(total)))
 
 
-def own_sets(
-    timeline: Timeline, window: tuple[int, int], blocked: intervals.Set, queued: Ints
-) -> list[intervals.Set] | None:
+def own_sets(timeline: Timeline, window: tuple[int, int], blocked: intervals.Set) -> list[intervals.Set] | None:
     """Return when a rank works in each of `RANK_PHASES`; None where forward and backward passes cannot be told.
 
-    On a device a moment belongs to the phase in which the host queued what runs; if nothing runs, to the host's.
-
-    Args:
-        blocked: when it does nothing beside a collective. That is no wait while its host is in a backward pass of
-            which gradients are still to come: until the last collective of the pass is asked for.
-        queued: when collectives are asked for, if the trace does not show the calls.
+    Time `blocked` in collectives is left out, but for that in a backward pass of which gradients are still to come:
+    until its last collective is asked for.
     """
     sets = on_host(timeline, window)
     if sets is None:
         return None
-    asked = named(timeline, _ASKED, HostKind.OPERATOR)
-    asked_ns = np.sort(timeline.host.start_ns[asked] if len(asked) else queued)
     passes = sets[_BACKWARD]
-    last = np.append(passes[:1, 0], asked_ns)[np.searchsorted(asked_ns, passes[:, 1])] if len(passes) else asked_ns
-    ready = intervals.union(passes[:, 0], last)
+    asked_ns = np.sort(timeline.host.start_ns[named(timeline, _ASKED, HostKind.OPERATOR)])
+    last = np.searchsorted(asked_ns, passes[:, 1])
+    ready = intervals.union(passes[:, 0], np.append(passes[:1, 0], asked_ns)[last] if len(passes) else last)
     if len(timeline.device):
         sets = _on_device(timeline, window, sets)
     return [intervals.difference(one, intervals.difference(blocked, ready)) for one in sets]
@@ -111,19 +83,7 @@ def own_sets(
 
 def on_host(timeline: Timeline, window: tuple[int, int]) -> list[intervals.Set] | None:
     """Return when the host is in each of `RANK_PHASES`; None where forward and backward passes cannot be told."""
-    marks = _marks(timeline)
-    if marks is None:
-        return None
-    at_ns, label = marks
-    edges = np.concatenate(([min(window[0], int(at_ns[0]))], at_ns, [max(window[1], int(at_ns[-1]))]))
-    label = np.append(_OTHER, label)
-    every = [intervals.union(edges[:-1][label == one], edges[1:][label == one]) for one in range(len(RANK_PHASES))]
-    return [intervals.clip(one, *window) for one in every]
-
-
-def _marks(timeline: Timeline) -> tuple[Ints, Ints] | None:
-    """Return when the host begins a phase, in order, and which."""
-    host, thread = timeline.host, working_thread(timeline)
+    host = timeline.host
     forward = named(timeline, _WRAPPED, HostKind.ANNOTATION, HostKind.OPERATOR)
     if not len(forward):
         forward = outermost(host, named(timeline, MODULE, HostKind.PYTHON))
@@ -132,10 +92,9 @@ def _marks(timeline: Timeline) -> tuple[Ints, Ints] | None:
         return None
     # Recomputation calls modules inside the backward pass.
     forward_ns = host.start_ns[forward]
-    at = np.searchsorted(begins, forward_ns, side="right") - 1
-    forward_ns = forward_ns[(at < 0) | (ends[np.maximum(at, 0)] <= forward_ns)]
+    forward_ns = forward_ns[intervals.covered(intervals.union(begins, ends), forward_ns, forward_ns + 1) == 0]
     drawn = loader_spans(timeline)
-    drawn = drawn[host.thread[drawn] == thread]
+    drawn = drawn[host.thread[drawn] == working_thread(timeline)]
     calls, update_ns = updates(timeline)
     # Of what ends and begins at once, the end comes first.
     pairs = [
@@ -154,7 +113,10 @@ def _marks(timeline: Timeline) -> tuple[Ints, Ints] | None:
     # No update follows a backward pass whose gradients accumulate.
     onward = np.append(label[1:], _OTHER)
     label[(label == _OPTIMIZER) & ((onward == _INPUT) | (onward == _FORWARD))] = _OTHER
-    return at_ns, label
+    edges = np.concatenate(([min(window[0], int(at_ns[0]))], at_ns, [max(window[1], int(at_ns[-1]))]))
+    label = np.append(_OTHER, label)
+    every = [intervals.union(edges[:-1][label == one], edges[1:][label == one]) for one in range(len(RANK_PHASES))]
+    return [intervals.clip(one, *window) for one in every]
 
 
 def _passes(timeline: Timeline, forward_ns: Ints) -> tuple[Ints, Ints]:
@@ -171,18 +133,16 @@ def _passes(timeline: Timeline, forward_ns: Ints) -> tuple[Ints, Ints]:
 
 
 def _on_device(timeline: Timeline, window: tuple[int, int], host: list[intervals.Set]) -> list[intervals.Set]:
-    device = timeline.device
+    """Return whose work runs on the device, by the phase that queued it, and the host's phase where nothing runs."""
     rows = np.flatnonzero(classes_of(timeline) != _COMMUNICATION)
     queued = queued_ns(timeline, rows)
-    uploads = np.array(["Memcpy HtoD" in name for name in timeline.names], dtype=bool)[device.name[rows]]
-    uploads &= device.kind[rows] == DeviceKind.COPY
+    uploads = told_by_name(timeline.names, timeline.device.name[rows], lambda name: name.startswith("Memcpy HtoD"))
     inside = [(intervals.covered(one, queued, queued + 1) > 0) & ~uploads for one in host]
     # What computes hides the copies beside it, and what runs the host's delays.
     inside[_UPLOAD] |= uploads
-    taken = intervals.union_of(device, rows[:0], window)
-    found = list(host)
+    taken, found = intervals.union_of(timeline.device, rows[:0]), list(host)
     for phase in (_FORWARD, _BACKWARD, _OPTIMIZER, _OTHER, _INPUT, _UPLOAD):
-        runs = intervals.union_of(device, rows[inside[phase]], window)
+        runs = intervals.union_of(timeline.device, rows[inside[phase]], window)
         found[phase] = intervals.difference(runs, taken)
         taken = intervals.union(*np.concatenate((taken, runs)).T)
     # Where only communication runs, the host may be late with what comes next: `blocked` tells.

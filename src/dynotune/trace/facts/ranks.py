@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dynotune.schema.trace_summary import RANK_PHASES, Communication, RankPhase, Ranks, RankTime
+from dynotune.schema.trace_summary import RANK_PHASES, Communication, Ranks, RankTime
 from dynotune.trace.facts import host_time, intervals, rank_phases
 from dynotune.trace.facts.kernel_names import CLASSES, without_arguments
 from dynotune.trace.facts.kernels import classes_of
@@ -99,6 +99,8 @@ def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Seq
     free = [_free(*pair) for pair in zip(timelines, windows, strict=True)]
     waits = _waits(collectives, windows, free, alignment) if alignment.matched.size else None
     own_ns = _own_ns(timelines, windows, steps[0], collectives, free, alignment)
+    middle_s = [] if own_ns is None else (np.median(own_ns, axis=1) / 1e9).tolist()
+    middling_s = [dict(zip(RANK_PHASES, row, strict=True)) for row in middle_s] or [{} for _ in timelines]
     labels = [index if timeline.rank is None else timeline.rank for index, timeline in enumerate(timelines)]
     rows = [
         RankTime(
@@ -107,21 +109,21 @@ def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Seq
             busy_s=_busy_s(timeline, windows[index]),
             waits_s=waits[0][index] / 1e9 if waits else None,
             clock_offset_s=alignment.offset_ns[index] / 1e9 if alignment.offset_ns else None,
-            phase_s={} if own_ns is None else _phase_s(own_ns[index]),
+            phase_s=middling_s[index],
         )
         for index, timeline in enumerate(timelines)
     ]
     straggler = _straggler(waits[1], windows) if waits else None
     if straggler is not None and own_ns is not None and not rank_phases.may_be_last(own_ns, straggler):
         straggler = None
-    late = None if straggler is None or own_ns is None else rank_phases.late(own_ns, straggler)
+    phases, late_ns = ([], None) if straggler is None or own_ns is None else rank_phases.late(own_ns, straggler)
     return Ranks(
         ranks=rows,
         straggler=None if straggler is None else labels[straggler],
         imbalance=_imbalance(timelines, windows, steps),
         aligned_by=alignment.aligned_by,
-        straggler_phases=late.phases if late else [],
-        late_s=late.late_ns / 1e9 if late else None,
+        straggler_phases=phases,
+        late_s=None if late_ns is None else late_ns / 1e9,
     )
 
 
@@ -296,11 +298,9 @@ def _laps(collectives: list[_Collectives], steps: Steps, alignment: _Alignment) 
     """Return when the last rank joined the last collective of each step, on the first's clock: from there all go on."""
     queued = collectives[0].queued_ns[alignment.matched[0]]
     step = np.searchsorted(steps.start_ns, queued, side="right") - 1
-    never = np.iinfo(np.int64).min
-    last_ns = np.full(len(steps.start_ns), never, dtype=np.int64)
     inside = (step >= 0) & (queued < steps.end_ns[step])
-    np.maximum.at(last_ns, step[inside], _joined_ns(collectives, alignment).max(axis=0)[inside])
-    return np.unique(last_ns[last_ns > never])
+    joined = _joined_ns(collectives, alignment).max(axis=0)
+    return np.array([joined[inside & (step == one)].max() for one in np.unique(step[inside])], dtype=np.int64)
 
 
 def _own_ns(
@@ -315,19 +315,14 @@ def _own_ns(
     if steps is None or not len(steps.start_ns) or not alignment.matched.size or alignment.offset_ns is None:
         return None
     laps, found = _laps(collectives, steps, alignment), []
-    for own, timeline, window, idle, offset in zip(
-        collectives, timelines, windows, free, alignment.offset_ns, strict=True
-    ):
-        under_way = intervals.clip(intervals.union(own.start_ns, own.end_ns), *window)
-        sets = rank_phases.own_sets(timeline, window, intervals.intersection(under_way, idle), own.queued_ns)
+    for index, own in enumerate(collectives):
+        blocked = intervals.intersection(intervals.union(own.start_ns, own.end_ns), free[index])
+        sets = rank_phases.own_sets(timelines[index], windows[index], blocked)
         if sets is None or len(laps) < 2:
             return None
-        found.append(np.stack([intervals.covered(one, laps[:-1] + offset, laps[1:] + offset) for one in sets], axis=1))
+        edges = laps + alignment.offset_ns[index]
+        found.append(np.stack([intervals.covered(one, edges[:-1], edges[1:]) for one in sets], axis=1))
     return np.stack(found)
-
-
-def _phase_s(own_ns: Ints) -> dict[RankPhase, float]:
-    return dict(zip(RANK_PHASES, (np.median(own_ns, axis=0) / 1e9).tolist(), strict=True))
 
 
 def _straggler(for_whom: NDArray[np.int64], windows: Sequence[Window]) -> int | None:

@@ -143,9 +143,9 @@ def test_collectives_beside_which_nothing_runs():
     assert "communication-exposed" not in found(on_cpu())
 
 
-def ranks(*waits_s: float) -> dict[str, Any]:
+def ranks(*waits_s: float, **told: Any) -> dict[str, Any]:
     rows = [RankTime(rank=rank, step_s=0.1, busy_s=None, waits_s=each) for rank, each in enumerate(waits_s)]
-    return {"ranks": Ranks(ranks=rows, straggler=None, imbalance=None, aligned_by="nothing")}
+    return {"ranks": Ranks(ranks=rows, imbalance=None, aligned_by="nothing", **{"straggler": None} | told)}
 
 
 def test_ranks_that_wait_for_one_another_by_chance():
@@ -164,11 +164,25 @@ def test_ranks_that_wait_for_the_slowest():
     assert found(waiting_ranks(0.19, 0.2))["rank-imbalance"].severity == "low"
 
 
-def waiting_ranks(*waits_s: float) -> Any:
+@pytest.mark.parametrize(
+    ("phases", "says"),
+    [
+        (["input"], "storage"),
+        (["backward"], "as many"),
+        (["forward", "backward"], "as many and as long"),
+        ([], "as long"),
+    ],
+)
+def test_the_remedy_is_that_of_the_phase(phases, says):
+    finding = found(waiting_ranks(0.01, 0.2, straggler=0, straggler_phases=phases))["rank-imbalance"]
+    assert says in finding.remedy
+
+
+def waiting_ranks(*waits_s: float, **told: Any) -> Any:
     """One second, of which the last rank's collectives take half; the waits in it are a loss of the trace."""
     rank = len(waits_s) - 1
     hosts = [HostTime(rank=rank, window_s=1.0, loader_s=0.0, operator_s=0.5, communication_s=0.5)]
-    traced = ranks(*waits_s) | {"hosts": hosts, "window_s": 1.0}
+    traced = ranks(*waits_s, **told) | {"hosts": hosts, "window_s": 1.0}
     losses = lost("rank-imbalance", max(waits_s))
     return two_ranks(on_cpu(losses, shares={"communication": 0.5}, traced=traced))
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from dynotune.schema.facts import Unknown
 from dynotune.schema.trace_summary import (
+    RANK_PHASES,
     Calls,
     Cause,
     Communication,
@@ -203,10 +204,13 @@ def of_ranks(num: int, **changes: Any) -> TraceSummary:
                     busy_s=0.0331,
                     waits_s=0.002 * (num - 1 - rank),
                     clock_offset_s=rank * -1.5e-5,
+                    phase_s={phase: 1e-3 * (rank + at) for at, phase in enumerate(RANK_PHASES)},
                 )
                 for rank in ranks
             ],
             straggler=num - 1,
+            straggler_phases=["backward"],
+            late_s=0.002,
             imbalance=1.12,
             aligned_by="collectives",
         ),

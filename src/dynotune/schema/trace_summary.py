@@ -12,6 +12,10 @@ IdleCause = Literal["host", "loader", "sync", "kernel", "other"]
 StepSource = Literal["profiler", "repetition"]
 Caller = Literal["program", "library", "compiled", "optimizer", "backward", "loader", "unknown"]
 
+RankPhase = Literal["input", "upload", "forward", "backward", "optimizer", "other"]
+RANK_PHASES: tuple[RankPhase, ...] = ("input", "upload", "forward", "backward", "optimizer", "other")
+"""What a rank works on in a step, besides exchanging and waiting. `other`: between an update and the next batch."""
+
 SHORT_KERNEL_S = 10e-6
 """A shorter kernel takes the host longer to queue than the device to run."""
 SMALL_COPY_BYTES = 64 * 1024
@@ -195,22 +199,32 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankTime(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank beside the others. `waits_s`: time inside collectives before the last rank had joined them."""
+    """One rank beside the others. `waits_s`: time inside collectives before the last rank had joined them.
+
+    `phase_s`: its own time in each phase of a middling step; {} where that is not known.
+    """
 
     rank: int | None
     step_s: float | None
     busy_s: float | None
     waits_s: float | None
     clock_offset_s: float | None = None
+    phase_s: dict[RankPhase, float] = {}
 
 
 class Ranks(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranks compared. `straggler`: whom the others wait for; None where nobody stands out."""
+    """Ranks compared. `straggler`: whom the others wait for; None where nobody stands out.
+
+    `straggler_phases`: in which it is late, the longest first; [] where that is not known. `late_s`: by how much in a
+    middling step; None where its steps cannot be compared.
+    """
 
     ranks: list[RankTime]
     straggler: int | None
     imbalance: float | None
     aligned_by: Literal["clock", "collectives", "nothing"]
+    straggler_phases: list[RankPhase] = []
+    late_s: float | None = None
 
 
 class Called(msgspec.Struct, frozen=True, kw_only=True):

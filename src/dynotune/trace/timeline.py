@@ -181,6 +181,14 @@ def touching(spans: HostSpans | DeviceSpans, window: tuple[int, int]) -> NDArray
     return inside & ((spans.end_ns > window[0]) | (spans.start_ns >= window[0]))
 
 
+def queued_ns(timeline: Timeline, rows: Ints) -> Ints:
+    """When the host queued each of these rows of the device; when it started, where the trace does not tell."""
+    queued = timeline.device.start_ns[rows]
+    launch = timeline.device.launch[rows]
+    queued[launch != UNKNOWN] = timeline.host.start_ns[launch[launch != UNKNOWN]]
+    return queued
+
+
 def told_by_name(names: list[str], name: NDArray[np.int32], tell: Callable[[str], object]) -> NDArray[np.bool_]:
     """Whether `tell` says yes of the name of each row; each distinct name is asked once, and the other names never.
 

@@ -57,6 +57,11 @@ def test_fewer_steps_are_recorded_of_slow_ones(step_s, stacks, num_steps):
     assert recording_from_now([record([step_s] * 40)], request(stacks=stacks, num_steps=50)).num_steps == 50
 
 
+@pytest.mark.parametrize(("step_s", "num_steps"), [(0.125, 10), (0.5, 9), (1.0, 6), (30.0, 3)])
+def test_of_several_ranks_nine_steps_are_recorded_with_stacks_if_they_are_short_enough(step_s, num_steps):
+    assert recording_from_now([record([step_s] * 40)] * 2, request(stacks=True)).num_steps == num_steps
+
+
 def test_all_ranks_have_the_time_to_hear_of_it():
     ranks = [record([1 / 64] * 40, rank=0), record([1 / 64] * 43, rank=1)]
     assert recording_from_now(ranks, request()).at_step == 43 + 32

@@ -282,6 +282,11 @@ def test_several_ranks_are_shown_side_by_side():
         "The busiest rank computes 1.12× as long as the idlest. Their clocks were aligned by the collectives",
         "that they share.",
     ]
+    assert section(text, "Own time by phase, in a middling step, without waits and exchange") == [
+        "rank input upload forward backward optimizer other",
+        "0 0 µs 1.00 ms 2.00 ms 3.00 ms 4.00 ms 5.00 ms",
+        "1 1.00 ms 2.00 ms 3.00 ms 4.00 ms 5.00 ms 6.00 ms",
+    ]
     assert section(text, "Communication, a step")[1] == "0 10.0 ms 1.33 ms 3.33 ms 4"
     assert section(text, "Copies, a step, mean of 2 ranks")[1].startswith("HtoD, pageable 3.97 ms 3.73 ms 2 24.5 MiB")
     assert section(text, "Kernels by rank")[2] == "1 1,210 25,563 25.1 µs 1,210 12.4 12%"

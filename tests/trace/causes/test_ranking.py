@@ -6,7 +6,7 @@ import pytest
 
 from dynotune.schema.trace_summary import Cause, Place, TraceSummary
 from dynotune.trace.summary import summarise
-from dynotune.trace.timeline import DeviceProperties
+from dynotune.trace.timeline import DeviceProperties, Timeline
 
 from ..made import Made
 
@@ -443,6 +443,34 @@ def test_the_rank_the_others_wait_for():
     # Of each other cause the rank that loses most counts, once.
     assert lost(found["communication-exposed"]) == 40 * MS
     assert len(summary.causes) == 2
+
+
+def late_in_forward(rank: int, *, late_ms: int, num_steps: int = 9) -> Timeline:
+    """Nine steps of 40 ms on the host, in each of which the second rank is late within one function."""
+    made = Made(rank=rank)
+    for begin in range(0, num_steps * 40 * MS, 40 * MS):
+        ready = begin + (5 + late_ms * (rank == 1)) * MS
+        made.annotation(f"ProfilerStep#{begin}", begin, begin + 40 * MS)
+        made.annotation("DistributedDataParallel.forward", begin, ready - 2 * MS)
+        made.python("train.py(7): augment", begin + MS, ready - 2 * MS).operator("aten::mm", begin, begin + MS)
+        made.operator("autograd::engine::evaluate_function: MmBackward0", ready - 2 * MS, ready)
+        made.annotation("gloo:all_reduce", ready, begin + 39 * MS, thread="gloo")
+        made.annotation("Optimizer.step#SGD.step", begin + 39 * MS, begin + 40 * MS)
+    return dataclasses.replace(made.timeline(), clock_base_ns=0)
+
+
+def test_the_phase_and_the_place_of_the_rank_the_others_wait_for():
+    summary = summarise([late_in_forward(rank, late_ms=20) for rank in range(3)])
+    found = next(cause for cause in summary.causes if cause.id == "rank-imbalance")
+    assert found.claim == "Rank 1 is 20 ms late in forward each step: the others wait."
+    assert found.where.function == "train.py(7): augment"
+
+
+def test_of_few_steps_a_rank_is_named_without_phase_and_place():
+    few = summarise([late_in_forward(rank, late_ms=20, num_steps=4) for rank in range(3)])
+    found = next(cause for cause in few.causes if cause.id == "rank-imbalance")
+    assert found.claim == "Rank 1 is 20 ms late each step, in which phase is not known: the others wait."
+    assert found.where == Place()
 
 
 def test_causes_of_less_than_a_hundredth_are_left_out():

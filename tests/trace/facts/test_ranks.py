@@ -311,3 +311,19 @@ def test_collectives_of_the_host_that_were_not_under_way_at_once_are_not_matched
     found = ranks.compare([first, second], [(0, 40 * MS)] * 2, [None, None])
     assert found is not None
     assert (found.straggler, [row.waits_s for row in found.ranks]) == (None, [None, None])
+
+
+def test_a_broadcast_whose_root_is_gone_keeps_no_collective_of_all_from_being_matched() -> None:
+    def rank(index: int, broadcast_ms: int, joined_ms: int) -> Timeline:
+        made = Made(rank=index)
+        for begin in range(0, 80 * MS, 20 * MS):
+            made.operator("aten::mm", begin, begin + 2 * MS)
+            for number in range(2):
+                at = begin + broadcast_ms * MS + number * 1000
+                made.annotation("gloo:broadcast", at, at + 1000, thread="gloo")
+            made.annotation("gloo:all_reduce", begin + joined_ms * MS, begin + 16 * MS, thread="gloo")
+        return dataclasses.replace(made.timeline(), clock_base_ns=0)
+
+    found = ranks.compare([rank(0, 2, 5), rank(1, 9, 15)], [(0, 80 * MS)] * 2, [None, None])
+    assert found is not None
+    assert ([row.waits_s for row in found.ranks], found.straggler) == ([pytest.approx(40e-3), 0.0], 1)

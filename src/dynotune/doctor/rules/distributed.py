@@ -11,7 +11,7 @@ from dynotune.doctor.observation_view import ObservationView, evidence_of, or_un
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Model
 from dynotune.schema.setting import Setting
-from dynotune.schema.trace_summary import Place
+from dynotune.schema.trace_summary import Place, RankPhase
 
 _CALLED_SEVERAL_TIMES = re.compile(r"(?P<num>\d+) × call ")
 
@@ -173,8 +173,17 @@ def rank_imbalance(view: ObservationView) -> Judgements:
         share=share,
         evidence=evidence,
         where=losses[0].where if losses else Place(),
-        remedy="Give all ranks equal work (samples as many and as long); see the slow rank's loader, clock and cores.",
+        remedy=_REMEDIES.get(tuple(view.trace.ranks.straggler_phases) if losses and view.trace.ranks else ())
+        or "Give all ranks equal work (samples as many and as long); see the slow rank's loader, clock and cores.",
     )
+
+
+_REMEDIES: dict[tuple[RankPhase, ...], str] = {
+    ("input",): "Look at that rank's data: its shard, storage, loader workers and their cores.",
+    ("upload",): "Look at that rank's path to its GPU: pinned memory, PCIe link, NUMA node, what runs before the copy.",
+    ("optimizer",): "See what only that rank does after its backward pass: logging, checkpoints, clipping, its cores.",
+    ("other",): "See what only that rank does between steps: logging, checkpoints, validation.",
+}
 
 
 def _imbalance(view: ObservationView) -> tuple[float, list[str]]:

@@ -24,6 +24,8 @@ RESTLESS_S = 120.0
 # make ten times the events.
 MOST_STEPS, FEWEST_STEPS = 10, 3
 RECORDED_S = 6.0
+# Ranks are compared step by step. Nine steps show eight stretches between exchanges, of which one may be out of line.
+RANKS_STEPS = 9
 RECORDED_WITH_STACKS_S = 1.5
 # Processes look every 0.02 s, and what was read of them is up to 0.1 s old. Several ranks must all hear of it in time.
 TELL_S, TELL_RANKS_S = 0.15, 0.5
@@ -47,7 +49,7 @@ def is_steady(record: Record, warmup_steps: int | None) -> bool | None:
 def recording_from_now(records: Sequence[Record], request: RecordRequest) -> RecordTrace:
     """Place the recording a few steps ahead, at the same step in all ranks, within an epoch if its length is known."""
     step_s = recent_step_s(records[0])
-    num_steps = _num_steps(request, step_s)
+    num_steps = _num_steps(request, step_s, FEWEST_STEPS if len(records) == 1 else RANKS_STEPS)
     # The first recorded step is the one after the profiler got ready.
     step = past_epoch_begin(records[0], earliest(records) + 1, num_steps) - 1
     return _trace(request, step, num_steps)
@@ -95,9 +97,10 @@ def _trace(request: RecordRequest, at_step: int, num_steps: int) -> RecordTrace:
     )
 
 
-def _num_steps(request: RecordRequest, step_s: float) -> int:
-    longest_s = RECORDED_WITH_STACKS_S if request.stacks else RECORDED_S
-    return request.num_steps or min(MOST_STEPS, max(FEWEST_STEPS, int(longest_s / step_s)))
+def _num_steps(request: RecordRequest, step_s: float, wanted: int = FEWEST_STEPS) -> int:
+    """Return as many as fit; `wanted` at least, where recording them takes no longer than it does without stacks."""
+    fits = int((RECORDED_WITH_STACKS_S if request.stacks else RECORDED_S) / step_s)
+    return request.num_steps or min(MOST_STEPS, max(FEWEST_STEPS, fits, min(wanted, int(RECORDED_S / step_s))))
 
 
 def recent_step_s(record: Record) -> float:

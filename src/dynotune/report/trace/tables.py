@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from dynotune.report.trace_parts import NUM_OF_A_MACHINE, Per, listed, place, short_kernel, title
-from dynotune.schema.trace_summary import Calls, Copies, Kernels, Place, TraceSummary
+from dynotune.schema.trace_summary import RANK_PHASES, Calls, Copies, Kernels, Place, TraceSummary
 from dynotune.text import words
 
 T = TypeVar("T")
@@ -216,10 +216,14 @@ def _ranks(summary: TraceSummary, top: int) -> RenderableType | None:
     ]
     columns = [("rank", "right"), ("step", "right"), ("busy", "right"), ("waits", "right")]
     table = listed("Ranks", "", [*columns, ("clock", "right"), ("", "left")], rows, limit)
+    known = [each for each in chosen if each.phase_s]
+    own = [(_rank(each.rank), *(_time(each.phase_s.get(phase)) for phase in RANK_PHASES)) for each in known]
+    names = [(name, "right") for name in ("rank", *RANK_PHASES)]
+    phases = listed("Own time by phase", "in a middling step, without waits and exchange", names, own, limit)
     told = ALIGNED[ranks.aligned_by]
     if ranks.imbalance is not None:
         told = f"The busiest rank computes {words.times(ranks.imbalance)} as long as the idlest. {told}"
-    return Group(table or title("Ranks"), Text(told, style="dim"))
+    return Group(table or title("Ranks"), Text(told, style="dim"), *([Padding(phases, (1, 0, 0, 0))] if phases else []))
 
 
 def _operators(summary: TraceSummary, top: int) -> RenderableType | None:

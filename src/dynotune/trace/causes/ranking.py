@@ -8,11 +8,12 @@ from importlib.resources import files
 
 import numpy as np
 
-from dynotune.schema.trace_summary import Cause, Operator, Place, Ranks, Shares
+from dynotune.schema.trace_summary import RANK_PHASES, Cause, Operator, Place, RankPhase, Ranks, Shares
 from dynotune.trace.causes import host as host_causes
 from dynotune.trace.causes import idle, work
 from dynotune.trace.causes.idle import LOW_BUSY_SHARE
-from dynotune.trace.facts import intervals
+from dynotune.trace.facts import intervals, rank_phases
+from dynotune.trace.facts.idle import working_thread
 from dynotune.trace.facts.rank_facts import LostTime, RankFacts, duration, in_window, percent, time_per_step
 from dynotune.trace.facts.steps import STEP
 from dynotune.trace.timeline import HostKind
@@ -23,6 +24,7 @@ MIN_SHARE = 0.01
 _WORDS = tomllib.loads(files(__package__).joinpath("ranking.toml").read_text(encoding="utf-8"))
 _IDLE, _WORK = _WORDS["idle"], _WORDS["work"]
 """What the verdict calls a cause. Time in which the device did nothing is lost; time in which it worked is a cost."""
+_PHASES = {"input": "its input", "upload": "copies to its device", "other": "other work"}
 
 
 def causes(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause]:
@@ -69,6 +71,11 @@ def _imbalance(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause
     """What the other ranks wait for the straggler, on the rank that waits most."""
     if compared is None or compared.straggler is None:
         return []
+    named = " and ".join(_PHASES.get(phase, phase) for phase in compared.straggler_phases)
+    claim = f"The other ranks wait for rank {compared.straggler} in collectives."
+    if compared.late_s is not None:
+        where = f"in {named} each step" if named else "each step, in which phase is not known"
+        claim = f"Rank {compared.straggler} is {duration(compared.late_s * 1e9)} late {where}: the others wait."
     rows = []
     for facts, row in zip(ranks, compared.ranks, strict=True):
         if row.waits_s is not None and row.rank != compared.straggler and facts.window_ns:
@@ -81,11 +88,37 @@ def _imbalance(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause
                     id="rank-imbalance",
                     lost_s=row.waits_s,
                     share=row.waits_s * 1e9 / facts.window_ns,
-                    claim=f"The other ranks wait for rank {compared.straggler} in collectives.",
+                    claim=claim,
+                    where=_late_at(ranks, compared),
                     evidence=evidence,
                 )
             )
     return sorted(rows, key=lambda cause: -cause.share)[:1]
+
+
+def _late_at(ranks: Sequence[RankFacts], compared: Ranks) -> Place:
+    """The place that holds most of a straggler's lateness in the one phase that it is late in."""
+    if len(compared.straggler_phases) != 1 or compared.late_s is None:
+        return Place()
+    rows = zip(ranks, compared.ranks, strict=True)
+    of_rank = {row.rank: _places_of(facts, compared.straggler_phases[0]) for facts, row in rows}
+    own = of_rank.pop(compared.straggler)
+    others = of_rank.values()
+    beyond = {place: ns - float(np.median([one.get(place, 0.0) for one in others])) for place, ns in own.items()}
+    place = max(beyond, key=lambda place: beyond[place], default=Place())
+    return place if 2 * beyond.get(place, 0.0) > compared.late_s * 1e9 else Place()
+
+
+def _places_of(facts: RankFacts, phase: RankPhase) -> dict[Place, float]:
+    """Nanoseconds a step of the places at which most of each stretch of the phase is spent."""
+    sets = rank_phases.on_host(facts.timeline, facts.window)
+    spent = np.empty((0, 2), dtype=np.int64) if sets is None else sets[RANK_PHASES.index(phase)]
+    thread = np.full(len(spent), working_thread(facts.timeline), dtype=np.int64)
+    found = facts.places.texts(facts.places.mostly(thread, spent[:, 0], spent[:, 1]))
+    total: dict[Place, float] = {}
+    for place, length in zip(found, (spent[:, 1] - spent[:, 0]).tolist(), strict=True):
+        total[place] = total.get(place, 0.0) + length / (facts.num_steps or 1)
+    return total
 
 
 def verdict(facts: RankFacts, shares: Shares | None, ranked: Sequence[Cause], operators: Sequence[Operator]) -> str:

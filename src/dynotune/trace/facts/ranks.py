@@ -9,12 +9,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dynotune.schema.trace_summary import Communication, Ranks, RankTime
-from dynotune.trace.facts import host_time, intervals
+from dynotune.schema.trace_summary import RANK_PHASES, Communication, Ranks, RankTime
+from dynotune.trace.facts import host_time, intervals, rank_phases
 from dynotune.trace.facts.kernel_names import CLASSES, without_arguments
 from dynotune.trace.facts.kernels import classes_of
 from dynotune.trace.facts.steps import Steps
-from dynotune.trace.timeline import Ints, Timeline, touching
+from dynotune.trace.timeline import Ints, Timeline, queued_ns, touching
 
 Window = tuple[int, int]
 
@@ -40,12 +40,14 @@ class _Collectives:
     """Those of one rank that start in its window, in order: positions of each name, and times.
 
     Args:
+        queued_ns: when the host asked for them.
         on_host: they are of a rank without a device.
     """
 
     of_name: dict[str, Ints]
     start_ns: Ints
     end_ns: Ints
+    queued_ns: Ints
     on_host: bool = False
 
 
@@ -94,8 +96,11 @@ def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Seq
         return None
     collectives = [_collectives(*pair) for pair in zip(timelines, windows, strict=True)]
     alignment = _align(timelines, collectives)
-    free = [host_time.without_operators(*pair) for pair in zip(timelines, windows, strict=True)]
+    free = [_free(*pair) for pair in zip(timelines, windows, strict=True)]
     waits = _waits(collectives, windows, free, alignment) if alignment.matched.size else None
+    own_ns = _own_ns(timelines, windows, steps[0], collectives, free, alignment)
+    middle_s = [] if own_ns is None else (np.median(own_ns, axis=1) / 1e9).tolist()
+    middling_s = [dict(zip(RANK_PHASES, row, strict=True)) for row in middle_s] or [{} for _ in timelines]
     labels = [index if timeline.rank is None else timeline.rank for index, timeline in enumerate(timelines)]
     rows = [
         RankTime(
@@ -104,15 +109,21 @@ def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Seq
             busy_s=_busy_s(timeline, windows[index]),
             waits_s=waits[0][index] / 1e9 if waits else None,
             clock_offset_s=alignment.offset_ns[index] / 1e9 if alignment.offset_ns else None,
+            phase_s=middling_s[index],
         )
         for index, timeline in enumerate(timelines)
     ]
     straggler = _straggler(waits[1], windows) if waits else None
+    if straggler is not None and own_ns is not None and not rank_phases.may_be_last(own_ns, straggler):
+        straggler = None
+    phases, late_ns = ([], None) if straggler is None or own_ns is None else rank_phases.late(own_ns, straggler)
     return Ranks(
         ranks=rows,
         straggler=None if straggler is None else labels[straggler],
         imbalance=_imbalance(timelines, windows, steps),
         aligned_by=alignment.aligned_by,
+        straggler_phases=phases,
+        late_s=None if late_ns is None else late_ns / 1e9,
     )
 
 
@@ -127,7 +138,16 @@ def _collectives(timeline: Timeline, window: Window) -> _Collectives:
         name = without_arguments(timeline.names[index])
         positions.setdefault(name, []).append(np.flatnonzero(names == index))
     of_name = {name: np.sort(np.concatenate(found)) for name, found in positions.items()}
-    return _Collectives(of_name, spans.start_ns[rows], spans.end_ns[rows], on_host)
+    queued = spans.start_ns[rows] if on_host else queued_ns(timeline, rows)
+    return _Collectives(of_name, spans.start_ns[rows], spans.end_ns[rows], queued, on_host)
+
+
+def _free(timeline: Timeline, window: Window) -> intervals.Set:
+    """Return the stretches in which a rank computes nothing: on its devices, else on its working thread."""
+    if not len(timeline.device):
+        return host_time.without_operators(timeline, window)
+    computes = intervals.union_of(timeline.device, classes_of(timeline) != _COMMUNICATION, window)
+    return intervals.complement(computes, *window)
 
 
 def _align(timelines: Sequence[Timeline], collectives: list[_Collectives]) -> _Alignment:
@@ -161,9 +181,10 @@ def _clock_offsets(timelines: Sequence[Timeline]) -> list[int] | None:
 
 def _by_order(first: _Collectives, other: _Collectives) -> tuple[NDArray[np.int64], int] | None:
     """Pairs of rows, shape (2, n), and the clock's offset, if the i-th collectives of a name do end together."""
-    both = _ith_of_a_name(first, other)
-    if not both.size:
+    found = _ith_of_names(first, other)
+    if not any(pairs.size for pairs in found):
         return None
+    both = np.concatenate(found, axis=1)
     apart = other.end_ns[both[1]] - first.end_ns[both[0]]
     offset = int(np.median(apart))
     together = np.abs(apart - offset) <= TOGETHER_NS
@@ -171,24 +192,28 @@ def _by_order(first: _Collectives, other: _Collectives) -> tuple[NDArray[np.int6
 
 
 def _overlapping(first: _Collectives, other: _Collectives, offset_ns: int) -> NDArray[np.int64] | None:
-    """Pairs of rows of collectives on the host, shape (2, n), if the i-th of a name are under way at once.
+    """Pairs of rows of collectives on the host, shape (2, n), of names whose i-th are under way at once.
 
-    A thread of the host may be told late that a collective has ended: they need not end together.
+    A thread of the host may be told late that a collective has ended: they need not end together. The root of a
+    broadcast may have left before another joins.
     """
-    both = _ith_of_a_name(first, other)
-    start_ns, end_ns = other.start_ns[both[1]] - offset_ns, other.end_ns[both[1]] - offset_ns
-    at_once = (first.start_ns[both[0]] < end_ns + TOGETHER_NS) & (start_ns < first.end_ns[both[0]] + TOGETHER_NS)
-    return both[:, at_once] if len(at_once) and at_once.mean() >= _BELIEVED else None
+    believed = []
+    for both in _ith_of_names(first, other):
+        start_ns, end_ns = other.start_ns[both[1]] - offset_ns, other.end_ns[both[1]] - offset_ns
+        at_once = (first.start_ns[both[0]] < end_ns + TOGETHER_NS) & (start_ns < first.end_ns[both[0]] + TOGETHER_NS)
+        if len(at_once) and at_once.mean() >= _BELIEVED:
+            believed.append(both[:, at_once])
+    return np.concatenate(believed, axis=1) if believed else None
 
 
-def _ith_of_a_name(first: _Collectives, other: _Collectives) -> NDArray[np.int64]:
-    """Pairs of rows, shape (2, n), of names that occur about as often on both ranks."""
-    pairs = [np.empty((2, 0), dtype=np.int64)]
+def _ith_of_names(first: _Collectives, other: _Collectives) -> list[NDArray[np.int64]]:
+    """Pairs of rows, each of shape (2, n), of each name that occurs about as often on both ranks."""
+    pairs = []
     for name in sorted(first.of_name.keys() & other.of_name.keys()):
         a, b = first.of_name[name], other.of_name[name]
         if abs(len(a) - len(b)) <= _MOST_LAG:
             pairs.append(_best_lag(a, b, first.end_ns, other.end_ns))
-    return np.concatenate(pairs, axis=1)
+    return pairs
 
 
 def _best_lag(a: Ints, b: Ints, ends_a: Ints, ends_b: Ints) -> NDArray[np.int64]:
@@ -246,7 +271,7 @@ def _waits(
     """
     assert alignment.offset_ns is not None
     rows = list(zip(collectives, alignment.matched, alignment.offset_ns, strict=True))
-    joined = np.stack([own.start_ns[at] - offset for own, at, offset in rows])
+    joined = _joined_ns(collectives, alignment)
     last, last_at = joined.argmax(axis=0), joined.max(axis=0)
     waits, for_whom = [], np.zeros((len(rows), len(rows)), dtype=np.int64)
     for rank, (own, at, offset) in enumerate(rows):
@@ -260,6 +285,44 @@ def _waits(
             waits.append(intervals.length(waited))
         for_whom[rank] = np.bincount(last, weights=np.maximum(inside, 0), minlength=len(rows)).astype(np.int64)
     return waits, for_whom
+
+
+def _joined_ns(collectives: list[_Collectives], alignment: _Alignment) -> Ints:
+    """Return when each rank joined each matched collective, on the first's clock, shape (ranks, n)."""
+    assert alignment.offset_ns is not None
+    rows = zip(collectives, alignment.matched, alignment.offset_ns, strict=True)
+    return np.stack([own.start_ns[at] - offset for own, at, offset in rows])
+
+
+def _laps(collectives: list[_Collectives], steps: Steps, alignment: _Alignment) -> Ints:
+    """Return when the last rank joined the last collective of each step, on the first's clock: from there all go on."""
+    queued = collectives[0].queued_ns[alignment.matched[0]]
+    step = np.searchsorted(steps.start_ns, queued, side="right") - 1
+    inside = (step >= 0) & (queued < steps.end_ns[step])
+    joined = _joined_ns(collectives, alignment).max(axis=0)
+    return np.array([joined[inside & (step == one)].max() for one in np.unique(step[inside])], dtype=np.int64)
+
+
+def _own_ns(
+    timelines: Sequence[Timeline],
+    windows: Sequence[Window],
+    steps: Steps | None,
+    collectives: list[_Collectives],
+    free: Sequence[intervals.Set],
+    alignment: _Alignment,
+) -> Ints | None:
+    """Return own time of each rank, lap and phase, shape (ranks, laps, phases); None where a rank's is not known."""
+    if steps is None or not len(steps.start_ns) or not alignment.matched.size or alignment.offset_ns is None:
+        return None
+    laps, found = _laps(collectives, steps, alignment), []
+    for index, own in enumerate(collectives):
+        blocked = intervals.intersection(intervals.union(own.start_ns, own.end_ns), free[index])
+        sets = rank_phases.own_sets(timelines[index], windows[index], blocked)
+        if sets is None or len(laps) < 2:
+            return None
+        edges = laps + alignment.offset_ns[index]
+        found.append(np.stack([intervals.covered(one, edges[:-1], edges[1:]) for one in sets], axis=1))
+    return np.stack(found)
 
 
 def _straggler(for_whom: NDArray[np.int64], windows: Sequence[Window]) -> int | None:

@@ -1,0 +1,233 @@
+"""The rank that holds the others up by its own work, and in which phases of a step."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dynotune.schema.trace_summary import RANK_PHASES, RankPhase, Ranks
+from dynotune.trace.facts import intervals, rank_phases, ranks, steps
+from dynotune.trace.facts.rank_phases import beyond_chance, late, may_be_last
+from dynotune.trace.timeline import Timeline
+
+from ..made import Made
+
+MS = 1_000_000
+NUM_STEPS = 9
+USUAL: dict[RankPhase, int] = {"input": 2, "upload": 0, "forward": 3, "backward": 5, "optimizer": 2, "other": 1}
+ON_HOST: tuple[RankPhase, ...] = ("input", "forward", "backward", "optimizer", "other")
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+NONE = np.empty((0, 2), dtype=np.int64)
+Delays = dict[tuple[int, int], dict[RankPhase, int]]
+"""Milliseconds beyond the usual, by rank and step."""
+
+
+def own_ms(delays: Delays, rank: int, step: int) -> dict[RankPhase, int]:
+    more = delays.get((rank, step), {})
+    return {phase: usual + more.get(phase, 0) for phase, usual in USUAL.items()}
+
+
+def job(
+    num_ranks: int, delays: Delays, shifts: Sequence[int] = (0, 0, 0, 0), num_steps: int = NUM_STEPS
+) -> list[Timeline]:
+    """Ranks on the host. All go on when the last has joined the exchange, which takes a millisecond from there."""
+    made = [Made(rank=rank) for rank in range(num_ranks)]
+    released = 0
+    for step in range(num_steps):
+        joined = []
+        for rank, one in enumerate(made):
+            own = own_ms(delays, rank, step)
+            at = released + shifts[rank]
+            one.annotation("Optimizer.step#SGD.step", at, at + own["optimizer"] * MS)
+            at += (own["optimizer"] + own["other"]) * MS
+            one.annotation(LOADER, at, at + own["input"] * MS)
+            at += own["input"] * MS
+            # The delay lies after the operator, in which nothing is under way: as where a program sleeps.
+            one.annotation("DistributedDataParallel.forward", at, at + own["forward"] * MS)
+            one.operator("aten::mm", at, at + 2 * MS)
+            at += own["forward"] * MS
+            one.operator("autograd::engine::evaluate_function: MmBackward0", at, at + 2 * MS)
+            at += own["backward"] * MS
+            one.operator("autograd::engine::evaluate_function: AccumulateGrad", at - MS, at)
+            joined.append(at - shifts[rank])
+        ended = max(joined) + MS
+        for rank, one in enumerate(made):
+            one.annotation("gloo:all_reduce", joined[rank] + shifts[rank], ended + shifts[rank], thread="gloo")
+            one.annotation(f"ProfilerStep#{step}", released + shifts[rank], ended + shifts[rank])
+        released = ended
+    return [one.timeline() for one in made]
+
+
+def compared(timelines: Sequence[Timeline]) -> Ranks:
+    found = [steps.find(timeline) for timeline in timelines]
+    windows = [steps.window(timeline, own) for timeline, own in zip(timelines, found, strict=True)]
+    answer = ranks.compare(timelines, windows, found)
+    assert answer is not None
+    return answer
+
+
+def always(rank: int, num_steps: int = NUM_STEPS, **late_ms: int) -> Delays:
+    return {(rank, step): late_ms for step in range(num_steps)}  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 4])
+@pytest.mark.parametrize("phase", ON_HOST)
+def test_the_rank_that_works_longer_in_each_step_is_named_with_its_phase(num_ranks, phase):
+    found = compared(job(num_ranks, always(num_ranks - 1, **{phase: 20})))
+    assert (found.straggler, found.straggler_phases) == (num_ranks - 1, [phase])
+    assert found.late_s == pytest.approx(20e-3)
+    assert found.ranks[0].phase_s == {each: pytest.approx(USUAL[each] / 1e3) for each in RANK_PHASES}
+
+
+def test_longer_samples_take_longer_in_two_phases():
+    found = compared(job(3, always(1, forward=10, backward=10)))
+    assert (found.straggler, found.straggler_phases) == (1, ["forward", "backward"])
+    assert found.late_s == pytest.approx(20e-3)
+
+
+def test_a_rank_that_is_slow_altogether_is_named_alone():
+    found = compared(job(3, always(1, input=10, forward=10, backward=10, optimizer=10)))
+    assert (found.straggler, found.straggler_phases, found.late_s) == (1, [], pytest.approx(40e-3))
+
+
+def test_nobody_is_named_for_one_slow_step():
+    found = compared(job(4, {(2, 4): {"forward": 400}}))
+    assert (found.straggler, found.straggler_phases, found.late_s) == (None, [], None)
+
+
+def test_of_few_steps_the_rank_is_named_without_a_phase():
+    found = compared(job(3, always(1, backward=20), num_steps=4))
+    assert (found.straggler, found.straggler_phases) == (1, [])
+
+
+def test_the_phase_is_told_although_one_step_is_out_of_line():
+    delays = always(1, backward=20) | {(0, 5): {"forward": 60}}
+    found = compared(job(3, delays))
+    assert (found.straggler, found.straggler_phases) == (1, ["backward"])
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    shifts=st.lists(st.integers(-(10**12), 10**12), min_size=3, max_size=3),
+    order=st.permutations(range(3)),
+    phase=st.sampled_from(ON_HOST),
+    noise=st.lists(st.tuples(*[st.integers(0, 3)] * 3), min_size=NUM_STEPS, max_size=NUM_STEPS),
+)
+def test_neither_clocks_nor_the_order_of_files_change_who_is_late(shifts, order, phase, noise):
+    delays = {(rank, step): {"forward": each} for step, row in enumerate(noise) for rank, each in enumerate(row)}
+    for step in range(NUM_STEPS):
+        delays[2, step] = {phase: 30}
+    found = compared([job(3, delays, shifts)[at] for at in order])
+    usual = compared(job(3, delays))
+    assert (found.straggler, found.straggler_phases) == (2, [phase])
+    assert found.late_s == pytest.approx(usual.late_s)
+    by_rank = {row.rank: row.phase_s for row in found.ranks}
+    assert by_rank == {row.rank: {name: pytest.approx(own) for name, own in row.phase_s.items()} for row in usual.ranks}
+
+
+@given(late_ms=st.lists(st.tuples(st.sampled_from(ON_HOST), st.integers(0, 2), st.integers(0, 50)), max_size=8))
+def test_phases_and_blocked_time_sum_to_the_window_and_do_not_overlap(late_ms):
+    delays = {(rank, step): {phase: late} for step, (phase, rank, late) in enumerate(late_ms)}
+    timeline = job(3, delays)[0]
+    window = steps.window(timeline, steps.find(timeline))
+    blocked = np.array([[window[0] + 1, window[0] + 2 * MS]], dtype=np.int64)
+    sets = rank_phases.own_sets(timeline, window, blocked)
+    assert sets is not None
+    assert sum(map(intervals.length, (*sets, blocked))) == window[1] - window[0]
+
+
+# On a device
+
+
+def on_device(rank: int, delays: Delays, *, kernels_ms: dict[RankPhase, int], num_ranks: int = 3) -> Timeline:
+    """A rank whose host queues one kernel a phase and two exchanges; the others' joins are those of `job`'s rules."""
+    made, released, correlation = Made(rank=rank), 0, 0
+    for step in range(NUM_STEPS):
+        ready, first = [], []
+        for each in range(num_ranks):
+            own = own_ms(delays, each, step)
+            before = released + sum(own[phase] for phase in ("optimizer", "other", "input", "upload", "forward")) * MS
+            first.append(before + MS)
+            # On the device: when the kernel of the backward pass ends, however early the host queued it.
+            device = kernels_ms if each == rank else {}
+            ready.append(before + max(own["backward"], device.get("backward", 0)) * MS)
+        at, own = released, own_ms(delays, rank, step)
+        for phase, name in (
+            ("optimizer", "Optimizer.step#SGD.step"),
+            ("other", ""),
+            ("input", LOADER),
+            ("upload", ""),
+            ("forward", "DistributedDataParallel.forward"),
+            ("backward", ""),
+        ):
+            end = at + own[phase] * MS
+            if name:
+                made.annotation(name, at, end)
+            if phase == "backward":
+                made.operator("autograd::engine::evaluate_function: MmBackward0", at, at + MS, thread="autograd")
+                made.operator(
+                    "autograd::engine::evaluate_function: AccumulateGrad", end - MS // 2, end, thread="autograd"
+                )
+                for bucket, (joined, last) in enumerate(((first, max(first)), (ready, max(ready)))):
+                    correlation += 1
+                    asked = joined[rank] - 300
+                    made.operator("c10d::allreduce_", asked, asked + 250, thread="autograd")
+                    made.launch("cudaLaunchKernelExC", joined[rank] - 200, joined[rank] - 100, correlation=correlation)
+                    made.kernel(
+                        ALL_REDUCE, joined[rank], last + MS // (4 - 2 * bucket), correlation=correlation, stream=9
+                    )
+            elif phase in ("forward", "optimizer"):
+                correlation += 1
+                made.launch("cudaLaunchKernel", at, at + 100, correlation=correlation)
+                made.kernel("gemm", at + 200, at + MS, correlation=correlation)
+            at = end
+        made.annotation(f"ProfilerStep#{step}", released, max(ready) + MS // 2)
+        released = max(ready) + MS // 2
+    return dataclasses.replace(made.timeline(), clock_base_ns=0)
+
+
+@pytest.mark.parametrize("phase", ["input", "upload", "forward", "backward", "optimizer"])
+def test_on_devices_the_phase_is_that_in_which_the_host_keeps_its_device_waiting(phase):
+    delays = always(1, **{phase: 20})
+    found = compared([on_device(rank, delays, kernels_ms={}) for rank in range(3)])
+    assert (found.straggler, found.straggler_phases) == (1, [phase])
+    assert found.late_s == pytest.approx(20e-3, rel=0.05)
+
+
+def test_on_a_device_work_belongs_to_the_phase_that_queued_it():
+    # The host queues the forward pass at once and goes on to the backward one; the device is at it for longer.
+    made = Made()
+    made.annotation("DistributedDataParallel.forward", 0, 10).launch("cudaLaunchKernel", 1, 2, correlation=1)
+    made.operator("autograd::engine::evaluate_function: MmBackward0", 10, 30)
+    made.launch("cudaLaunchKernel", 11, 12, correlation=2).kernel("gemm", 5, 60, correlation=1)
+    made.kernel("gemm", 60, 70, correlation=2).copy("Memcpy HtoD (Pinned -> Device)", 65, 80, correlation=2)
+    sets = rank_phases.own_sets(made.timeline(), (0, 100), NONE)
+    assert sets is not None
+    own = dict(zip(RANK_PHASES, map(intervals.length, sets), strict=True))
+    assert own == {"input": 0, "upload": 10, "forward": 60, "backward": 10, "optimizer": 20, "other": 0}
+
+
+# The arithmetic
+
+
+@pytest.mark.parametrize(
+    ("num", "of", "chance", "tries", "is_beyond"),
+    [(4, 4, 1 / 2, 1, False), (5, 5, 1 / 2, 1, True), (8, 9, 1 / 2, 2, True), (7, 9, 1 / 2, 2, False),
+     (6, 9, 1 / 4, 4, True), (5, 9, 1 / 4, 4, False), (1100, 2000, 1 / 2, 1, True), (0, 9, 1 / 4, 4, False)],
+)  # fmt: skip
+def test_chance_is_what_happens_once_in_twenty(num, of, chance, tries, is_beyond):
+    assert beyond_chance(num, of, chance, tries) is is_beyond
+
+
+@given(own=st.lists(st.lists(st.integers(0, 10**9), min_size=6, max_size=6), min_size=6, max_size=6), data=st.data())
+def test_what_all_ranks_work_longer_makes_none_of_them_late(own, data):
+    alike = np.array([own, own, own], dtype=np.int64)
+    rank = data.draw(st.integers(0, 2))
+    assert not may_be_last(alike, rank)
+    assert late(alike, rank) == ([], 0)

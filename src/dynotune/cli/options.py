@@ -26,6 +26,7 @@ from dynotune.schema.run import Caches, Objective, Phase, RunSpec
 from dynotune.schema.task import PageCache
 
 if TYPE_CHECKING:
+    from dynotune.fleet import Store
     from dynotune.schema.setting import Setting
 
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
@@ -118,6 +119,13 @@ Precision = Annotated[
 Resume = Annotated[
     str | None, typer.Option(metavar="NAME|DIR", help="Continue what was interrupted; give no command with it.")
 ]
+Storage = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL", envvar="DYNOTUNE_STORAGE", help="Database of studies: sqlite:///FILE or postgresql://HOST/NAME."
+    ),
+]
+StudyName = Annotated[str, typer.Option("--study", metavar="NAME", help="The study's name in the database.")]
 Python = Annotated[
     str | None, typer.Option(metavar="PATH", help="The interpreter to ask; that of the command, or `python`, without.")
 ]
@@ -360,6 +368,16 @@ def environment() -> dict[str, str]:
         if equals:
             found.setdefault(os.fsdecode(name), os.fsdecode(value))
     return found
+
+
+def opened(url: str | None) -> Store:
+    """The database of `--storage`, whose loss is told on stderr. Raises UsageError, CannotRunHere: as `open_store`."""
+    from dynotune import fleet
+    from dynotune.cli.answers import say
+
+    if url is None:
+        raise UsageError("There is no database of studies.", hint="Name it: --storage URL, or DYNOTUNE_STORAGE.")
+    return fleet.open_store(url, say)
 
 
 def check_json(target: str | None) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from dynotune import api
 from dynotune.cli.answers import say, show
-from dynotune.cli.options import Json, check_json, runs_folder
+from dynotune.cli.options import Json, Storage, StudyName, check_json, opened, runs_folder
 from dynotune.schema.errors import UsageError, from_elsewhere
 
 if TYPE_CHECKING:
@@ -28,9 +28,14 @@ def report(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where the page goes; report.html beside the study, without.")
     ] = None,
+    storage: Storage = None,
+    study: StudyName = "",
     json: Json = None,
 ) -> None:
     check_json(json)
+    if study:
+        _show_stored(storage, study, html, json)
+        return
     file = api.file_of(path or _last())
     noun = api.noun_of(file)
     if html is not None and noun != "study":
@@ -40,6 +45,17 @@ def report(
         show(api.report_of, document, json)
         if noun == "study":
             _write_page(file, document, html)
+
+
+def _show_stored(storage: str | None, name: str, html: Path | None, json: str | None) -> None:
+    from dynotune.report.page import html as html_page
+
+    with opened(storage) as store, from_elsewhere(name):
+        found = store.study(name)
+        show(api.report_of, found, json)
+        if html is not None:
+            html_page.write(html, found, recipe="", own_name=False)
+            say(f"Report: {html}")
 
 
 def _last() -> Path:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 import typer
 
 from dynotune import api
 from dynotune.cli import answers, options
-from dynotune.cli.options import Budget, Json, Margin, Resume, one_of, runs_a_command
+from dynotune.cli.options import Budget, Json, Margin, Resume, Storage, StudyName, one_of, runs_a_command
 from dynotune.schema import toml_text
 from dynotune.schema.errors import UsageError, may_fail
 from dynotune.schema.run import RunSpec
@@ -51,6 +51,8 @@ def tune(
         list[str] | None, typer.Option(metavar="KNOB=A,B,C", help="Also try these values of a knob; repeat for more.")
     ] = None,
     margin: Margin = 0.01,
+    storage: Storage = None,
+    study_name: StudyName = "",
     resume: Resume = None,
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help=f"Where the recipe goes. Default: {RECIPE} in this folder.")
@@ -94,7 +96,7 @@ def tune(
             values=values or [],
             base_recipe=base_recipe,
         )
-        folder, study = studied(request, budget or BUDGET_S)
+        folder, study = studied(request, budget or BUDGET_S, **_shared(context, storage, study_name))
     try:
         show(study, json, recipe=_hand_over(folder, study, output=output, report=report))
     finally:
@@ -103,6 +105,11 @@ def tune(
             answers.write_json(study, json)
     if fail_on is not None and not study.recipe:
         raise typer.Exit(1)
+
+
+def _shared(context: typer.Context, storage: str | None, name: str) -> dict[str, Any]:
+    """What a study in a database is given, which is left when the subcommand ends. Raises as `options.opened`."""
+    return {"store": context.with_resource(options.opened(storage)), "name": name} if storage or name else {}
 
 
 def _base_recipe(file: Path, typed: list[Setting]) -> tuple[BaseRecipe, list[Setting]]:
@@ -122,14 +129,14 @@ def _base_recipe(file: Path, typed: list[Setting]) -> tuple[BaseRecipe, list[Set
     return BaseRecipe(name, recipe), chosen
 
 
-def studied(request: TuneRequest, budget_s: float) -> tuple[Path, Study]:
-    """Make the study with its progress on stderr.
+def studied(request: TuneRequest, budget_s: float, **shared: Any) -> tuple[Path, Study]:
+    """Make the study with its progress on stderr; `shared`: as `search.tune.tune` takes it.
 
     Raises DynotuneError: as `search.tune.tune`; Interrupted after saying how to go on.
     """
     from dynotune.search import tune as studies
 
-    return _watched(lambda watcher: studies.tune(request, budget_s, watcher))
+    return _watched(lambda watcher: studies.tune(request, budget_s, watcher, **shared))
 
 
 def _watched(work: Callable[[Watcher], T]) -> T:

@@ -31,6 +31,10 @@ class CannotRunHere(DynotuneError):
     """This machine or this program lacks something that the job needs."""
 
 
+class StorageLost(CannotRunHere):
+    """The database of the studies does not answer."""
+
+
 class TooFewSteps(CannotRunHere):
     """The command makes steps, and ends before enough of them were seen."""
 

@@ -107,6 +107,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
             None where it gave none.
         void: causes outside the arm's own processes; then the value counts for nothing.
         began_s, wall_s: since the first attempt began, and how long it took; the sum over attempts, without pauses.
+        run: its folder below the study's; HOST:FOLDER of a run that another worker on the study made.
         lane: that it was in, from 1; 0 if it had the whole machine. All runs of a block are in one lane.
     """
 
@@ -122,6 +123,37 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     run: str = ""
     detail: str = ""
     lane: int = 0
+
+    @property
+    def was_elsewhere(self) -> bool:
+        return ":/" in self.run
+
+
+class Block(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs that one host makes, in this order: a block of all arms of a round, or a pair.
+
+    Args:
+        arms: the settings of each.
+        repeats: of a run that something else disturbed; 0 for a pair, which ends with such a run.
+        attempt: runs of the block so far that count for nothing.
+    """
+
+    schema: str = "dynotune.block/1"
+    phase: Phase
+    number: int
+    arms: list[list[Setting]]
+    repeats: int
+    attempt: int = 0
+
+
+class BlockResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Trials of a block that another host ran, and pilots before them; `out_of_time`: the block is not whole."""
+
+    schema: str = "dynotune.block-result/1"
+    trials: list[Trial] = []
+    readback: dict[str, Readback] = {}
+    warnings: list[str] = []
+    out_of_time: bool = False
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -237,6 +269,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     """`study.json`.
 
     Args:
+        name: in a database, where workers share it; empty without one.
         run: how every run is made, with the settings of the recipe that the study begins from. Its `warmup_steps` and
             `window_steps` are as asked until the first run is planned, and then as planned.
         stage: the search is in it; what is before it is decided.
@@ -247,6 +280,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: str = "dynotune.study/2"
     id: str
+    name: str = ""
     run: RunSpec
     budget_s: float
     allow: list[Effect] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -13,7 +13,7 @@ from dynotune.measure.live import lanes
 from dynotune.recipes import ON_WORKERS
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Candidate, Estimate, Phase, Study, Trial
+from dynotune.schema.study import Block, BlockResult, Candidate, Estimate, Phase, Study, Trial
 
 
 class Arm(msgspec.Struct, frozen=True):
@@ -89,6 +89,19 @@ def dependants(id_: str, settings: Iterable[Setting], candidates: Iterable[Candi
     return [setting for setting in settings if str(setting) in needing]
 
 
+class Hosts(Protocol):
+    """Other hosts with the same GPU, torch and code, that take blocks of a study."""
+
+    def save(self, study: Study) -> None:
+        """Keep the study as far as it is."""
+
+    def names(self) -> list[str]:
+        """Return those that are there now."""
+
+    def run(self, host: str, block: Block, study: Study, go_on: Callable[[], None]) -> BlockResult | None:
+        """As `Bench.elsewhere`; `go_on` is called again and again meanwhile."""
+
+
 class Bench(Protocol):
     """A command that can be run under any arm, on a machine or in a simulation."""
 
@@ -103,6 +116,12 @@ class Bench(Protocol):
         Raises:
             CannotRunHere: the machine, not the arm: the disk is full, the GPU is lost.
         """
+
+    def plan(self) -> None:
+        """Fix the window of all runs that are measured, if it is not yet fixed."""
+
+    def elsewhere(self, block: Block, lane: lanes.Lane) -> BlockResult | None:
+        """Have the lane's host run a block, or another host if that is lost; None if none is left."""
 
     def switch(self, arms: Sequence[Arm], limit_s: float) -> list[Estimate]:
         """Compare each arm with the baseline in turns within one process; an arm that fails has no estimate."""

@@ -103,13 +103,11 @@ def _as_planned(work: Search, comparison: Comparison) -> Comparison:
 
 def _pair(work: Search, first: ArmName, candidate: Arm, lane: lanes.Lane, block: int) -> dict[ArmName, Trial]:
     in_turn: list[tuple[ArmName, Arm]] = [("baseline", BASELINE), ("candidate", candidate)]
-    ran: dict[ArmName, Trial] = {}
-    for name, one in in_turn if first == "baseline" else reversed(in_turn):
-        ran[name] = work.run(one, "confirm", block, lane)
-        if ran[name].void or gave_nothing(ran[name]):
-            # The pair counts for nothing whatever the other run says: its time is better spent on the next pair.
-            break
-    return ran
+    ordered = in_turn if first == "baseline" else in_turn[::-1]
+    # The pair counts for nothing if one run does, whatever the other says: that time is better spent on the next pair.
+    work.in_turn([one for _, one in ordered], "confirm", block, lane, repeats=0)
+    ran = {trial.arm: trial for trial in work.trials("confirm") if trial.block == block}
+    return {name: ran[one.key] for name, one in ordered if one.key in ran}
 
 
 def _with_pair(comparison: Comparison, ran: dict[ArmName, Trial]) -> Comparison:

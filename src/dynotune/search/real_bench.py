@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
+from dynotune import probe
 from dynotune.launch.process import fresh_folder
 from dynotune.measure.comparison import objective, summary
 from dynotune.measure.live import (
@@ -34,9 +37,9 @@ from dynotune.schema.errors import CannotRunHere, DynotuneError, StatisticsError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting, over
-from dynotune.schema.study import Estimate, Phase, Study, Trial
+from dynotune.schema.study import Block, BlockResult, Estimate, Phase, Study, Trial
 from dynotune.search import failures
-from dynotune.search.bench import BASELINE, Arm, Tested
+from dynotune.search.bench import BASELINE, Arm, Hosts, Tested
 from dynotune.search.earlier import pilots_on_disk
 from dynotune.search.fit import counts
 from dynotune.search.guarding import Guards
@@ -63,6 +66,7 @@ class RealBench:
         guess_s: what a run takes, as long as none has told.
         runner: of a live run of the command as it is, that may go on; it ends before anything else runs.
         wanted: lanes, as `lanes.wanted` found them.
+        hosts: that take blocks beside this one, which then has no lanes.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class RealBench:
         guess_s: float = 60.0,
         runner: TaskRunner | None = None,
         wanted: Sequence[lanes.Lane] = (),
+        hosts: Hosts | None = None,
     ) -> None:
         self._request = request
         self._folder, self._watcher = folder, watcher
@@ -83,6 +88,9 @@ class RealBench:
         self._began_s = time.monotonic() - elapsed_s
         self.side, self._wanted, self._lanes = lanes.SideBySide(), wanted, list[lanes.Lane]()
         self._numbers = lanes.numbers(len(study.trials), (trial.run for trial in study.trials if "/" not in trial.run))
+        self._hosts = hosts
+        # If the lane's host is lost, its block is run here, beside the first lane's.
+        self._turn = threading.Lock() if hosts is not None else contextlib.nullcontext()
         self._study, self._trials, self._num_runs = study, list(study.trials), num_runs(study)
         self._guards = Guards(self._request, folder / "guard", study.facts, study.guarded)
         self._within = WithinRun(
@@ -109,8 +117,15 @@ class RealBench:
     # What the search asks
 
     def all_lanes(self) -> list[lanes.Lane]:
-        """As `Bench.all_lanes`; found by a pilot in each. UsageError as `lanes.alike`."""
-        if not self._lanes:
+        """As `Bench.all_lanes`; found by a pilot in each. UsageError as `lanes.alike`.
+
+        Of hosts, each is a lane, and this one the first: who is there is asked anew each time.
+        """
+        if self._hosts is not None:
+            cpus = frozenset(probe.host.usable_cpus())
+            found = [lanes.Lane(at, "", cpus, host) for at, host in enumerate(["", *self._hosts.names()], 1)]
+            self._lanes = found if len(found) > 1 else [lanes.WHOLE]
+        elif not self._lanes:
             pilots = [trial for trial in self._trials if trial.arm == BASELINE.key]
             alone = pilots_on_disk(self._folder, pilots).get(BASELINE.key) if self._wanted else None
             self._lanes = [lanes.WHOLE]
@@ -129,10 +144,21 @@ class RealBench:
         with self.side.lock:
             self._within.end()
             if phase != "pilot":
-                self._plan()
+                self.plan()
             name = f"{next(self._numbers):04d}-{phase}"
-        begun = Trial(arm=arm.key, phase=phase, block=block, ended="measured", began_s=self.elapsed_s(), run=name)
-        return self._ended(self._run(arm, replace(begun, lane=lane.number), lane))
+        with self._turn:
+            begun = Trial(arm=arm.key, phase=phase, block=block, ended="measured", began_s=self.elapsed_s(), run=name)
+            return self._ended(self._run(arm, replace(begun, lane=lane.number), lane))
+
+    def elsewhere(self, block: Block, lane: lanes.Lane) -> BlockResult | None:
+        found = self._hosts.run(lane.host, block, self._study, self.side.go_on) if self._hosts is not None else None
+        if found is not None:
+            with self.side.lock:
+                warnings = [*self._study.warnings, *found.warnings]
+                self._study = replace(
+                    self._study, readback={**found.readback, **self._study.readback}, warnings=warnings
+                )
+        return found
 
     def check(self, arm: Arm) -> Trial | None:
         self._within.end()
@@ -299,7 +325,7 @@ class RealBench:
     def _is_planned(self) -> bool:
         return self._study.run_s is not None
 
-    def _plan(self) -> None:
+    def plan(self) -> None:
         """Fix the window of all runs, from the pilots so far; what was fixed holds."""
         if self._is_planned:
             return

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from dynotune.measure.live import Watcher, lanes
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere
-from dynotune.schema.study import Candidate, CandidateOutcome, Ended, Estimate, OutcomeKind, Phase, Study, Trial
+from dynotune.schema.study import Block, Candidate, CandidateOutcome, Ended, Estimate, OutcomeKind, Phase, Study, Trial
 from dynotune.search.bench import BASELINE, Arm, Bench, arm
 from dynotune.search.bounds import worth_trying
 from dynotune.search.fit import Gain, counts
@@ -21,6 +21,7 @@ from dynotune.text import words as formats
 
 # A run that something else disturbed is repeated at most so often; then its block goes without it.
 MOST_REPEATS = 2
+LOST = "its host was lost before the block was whole"
 
 
 class OutOfTime(Exception):
@@ -148,10 +149,48 @@ class Search:
         """What is not done yet of the block, in an order drawn for it. An arm that failed before is left out."""
         order = sorted(arms, key=lambda one: one.key)
         random.Random(f"{self.study.run.seed} {phase} {block}").shuffle(order)
+        with self.bench.side.lock:
+            begun = [trial for trial in self.trials(phase) if trial.block == block]
+            if any(trial.was_elsewhere for trial in begun) and not all(self._is_done(one, begun) for one in order):
+                # Runs of two hosts say nothing together.
+                lost = {id(trial): replace(trial, void=trial.void or LOST) for trial in begun}
+                self.update(trials=[lost.get(id(trial), trial) for trial in self.study.trials])
+                begun = []
+        left = [one for one in order if not self._is_done(one, begun)]
+        self.in_turn(left, phase, block, lane._replace(host="") if begun else lane)
+
+    def _is_done(self, one: Arm, runs: Iterable[Trial]) -> bool:
+        mine = [trial for trial in runs if trial.arm == one.key]
+        return any(map(counts, mine)) or len(mine) > MOST_REPEATS or self.failure(one.key) is not None
+
+    def in_turn(
+        self, order: Sequence[Arm], phase: Phase, block: int, lane: lanes.Lane, repeats: int = MOST_REPEATS
+    ) -> None:
+        """Run the arms one after another, on the lane's host. Without `repeats` a run that does not count ends it."""
+        if not order or (lane.host and self._elsewhere(order, phase, block, lane, repeats)):
+            return
         for one in order:
             runs = [trial for trial in self.trials(phase) if (trial.arm, trial.block) == (one.key, block)]
-            while not (any(map(counts, runs)) or len(runs) > MOST_REPEATS or self.failure(one.key)):
+            while not (any(map(counts, runs)) or len(runs) > repeats or (repeats and self.failure(one.key))):
                 runs.append(self.run(one, phase, block, lane))
+            if not repeats and (runs[-1].void or gave_nothing(runs[-1])):
+                return
+
+    def _elsewhere(self, order: Sequence[Arm], phase: Phase, block: int, lane: lanes.Lane, repeats: int) -> bool:
+        """Wait for the block from the lane's host; False if it is to be run here, since no host is left."""
+        attempt = sum(trial.block == block for trial in self.trials(phase))
+        arms = [list(one.settings) for one in order]
+        asked = Block(phase=phase, number=block, arms=arms, repeats=repeats, attempt=attempt)
+        with self.bench.side.lock:
+            self.bench.plan()
+            self.update()
+        if (found := self.bench.elsewhere(asked, lane)) is None:
+            return False
+        with self.bench.side.lock:
+            self.update(trials=[*self.study.trials, *(replace(trial, lane=lane.number) for trial in found.trials)])
+        if found.out_of_time:
+            raise OutOfTime
+        return True
 
 
 def gave_nothing(trial: Trial) -> bool:

@@ -6,7 +6,7 @@ import contextlib
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -39,14 +39,17 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Attempt, BaseRecipe, BreakEven, Study
-from dynotune.search import asked
-from dynotune.search.bench import BASELINE, arm
+from dynotune.search import asked, sharing
+from dynotune.search.bench import BASELINE, Hosts, arm
 from dynotune.search.candidates import Machine, offered, refusal, refuse_unfit
 from dynotune.search.earlier import DIAGNOSIS, plain_pilot
 from dynotune.search.real_bench import RealBench
 from dynotune.search.study import search
 from dynotune.search.words import nothing_to_try, to_try
 from dynotune.text import words as formats
+
+if TYPE_CHECKING:
+    from dynotune.fleet import Store
 
 FILE, RECIPE, REPORT = "study.json", "recipe.toml", "report.html"
 NOT_ASKED = Unknown("not asked for")
@@ -77,8 +80,13 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
     base_recipe: BaseRecipe | None = None
 
 
-def tune(request: TuneRequest, budget_s: float, watcher: Watcher) -> tuple[Path, Study]:
+def tune(
+    request: TuneRequest, budget_s: float, watcher: Watcher, *, store: Store | None = None, name: str = ""
+) -> tuple[Path, Study]:
     """Study the command. What is known is on disk after every run.
+
+    Args:
+        store: a database that workers share the study in, under `name`; without one, a name is made of the command.
 
     Returns:
         The study's folder, and the study.
@@ -120,7 +128,14 @@ def tune(request: TuneRequest, budget_s: float, watcher: Watcher) -> tuple[Path,
     )
     origin.mark(folder, study)
     document.write(folder / FILE, study)
-    return folder, _sit(run, folder, study, watcher)
+    if store is None:
+        return folder, _sit(run, folder, study, watcher)
+    worker = sharing.Worker(run, words.settings, folder, watcher)
+    found = sharing.take_part(store, study, name, worker, lambda known: _sit(run, folder, known, watcher, store))
+    document.write(folder / FILE, found)
+    if not (folder / REPORT).exists():
+        write_results(folder, found, watcher)
+    return folder, found
 
 
 def resume(folder: Path, now: RunSpec, budget_s: float | None, watcher: Watcher) -> Study:
@@ -154,8 +169,8 @@ def _asked(by: TuneRequest | Study) -> asked.Asked:
     return asked.parse(allow=by.allow, extra=by.extra, exclude=by.exclude, values=by.values)
 
 
-def _sit(run: RunSpec, folder: Path, study: Study, watcher: Watcher) -> Study:
-    attempt = _Attempt(run, folder, study, watcher)
+def _sit(run: RunSpec, folder: Path, study: Study, watcher: Watcher, hosts: Hosts | None = None) -> Study:
+    attempt = _Attempt(run, folder, study, watcher, hosts)
     try:
         attempt.work()
     except KeyboardInterrupt as stopped:
@@ -170,8 +185,8 @@ def _sit(run: RunSpec, folder: Path, study: Study, watcher: Watcher) -> Study:
 
 
 class _Attempt:
-    def __init__(self, run: RunSpec, folder: Path, study: Study, watcher: Watcher) -> None:
-        self._run, self._folder, self._watcher = run, folder, watcher
+    def __init__(self, run: RunSpec, folder: Path, study: Study, watcher: Watcher, hosts: Hosts | None) -> None:
+        self._run, self._folder, self._watcher, self._hosts = run, folder, watcher, hosts
         self._earlier_s = spent_s(study)
         self._began, self._began_s = datetime.now(UTC), time.monotonic()
         self._attempts, self._diagnosis_s = study.attempts, 0.0
@@ -273,6 +288,7 @@ class _Attempt:
             guess_s=_guess_s(self.study),
             runner=runner,
             wanted=self._lanes,
+            hosts=self._hosts,
         )
         with contextlib.closing(self._bench):
             found = search(self.study, self._bench, self._save, self._watcher)
@@ -295,6 +311,8 @@ class _Attempt:
         attempt = Attempt(began, ended, by)
         self.study = replace(study, attempts=[*self._attempts, attempt])
         document.write(self._folder / FILE, self.study)
+        if self._hosts is not None:
+            self._hosts.save(self.study)
 
 
 def void_caution(study: Study) -> list[str]:

@@ -50,12 +50,14 @@ SURE = 3.0
 class Lane(NamedTuple):
     """A GPU as `CUDA_VISIBLE_DEVICES` names it, empty without one, and cores, that one run at a time has.
 
-    `number` counts from 1. Before the cores are shared out, `cpus` are those near the GPU.
+    `number` counts from 1. Before the cores are shared out, `cpus` are those near the GPU. `host` names another machine
+    whose runs the lane waits for; its `cpus` are those of the thread that waits.
     """
 
     number: int = 0
     gpu: str = ""
     cpus: frozenset[int] = frozenset()
+    host: str = ""
 
     def of(self, run: RunSpec) -> RunSpec:
         """Return the run as it is in this lane; its cores are those of the thread that starts it."""

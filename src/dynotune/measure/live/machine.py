@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from dynotune import knobs, probe
+from dynotune import __version__, knobs, probe
 from dynotune.launch import measuring, sweep
 from dynotune.launch.process import revision, variants
 from dynotune.measure.live.request import Watcher
@@ -20,7 +23,7 @@ from dynotune.text import words
 
 BUSY = 0.4
 """Share of the cores from which on others' work is worth a word."""
-SAME = ("host.cpu", "host.num_cores", "gpu.name", "gpu.count", "torch.version")
+SAME = ("host.cpu", "host.num_cores", "gpu.name", "gpu.count", "torch.version", "code.sha256")
 """Where one of these differs, times cannot be compared."""
 
 
@@ -103,6 +106,23 @@ def refuse_another_machine(what: str, before: Facts, now: Facts) -> None:
             f"This {what} was begun elsewhere: {', '.join(moved)} differ. Runs of two machines say nothing together.",
             hint="Start it anew here.",
         )
+
+
+def code_facts(folder: Path) -> Facts:
+    """Return the digest of the Python files below `folder`, and of dynotune's version: what hosts must have alike.
+
+    Folders that begin with a dot are left out, and environments: their torch is a fact of its own.
+    """
+    found = hashlib.sha256(__version__.encode())
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(
+            name for name in folders if name[0] != "." and not (Path(place, name) / "pyvenv.cfg").exists()
+        )
+        for path in (Path(place, name) for name in sorted(names) if name.endswith(".py")):
+            with contextlib.suppress(OSError):  # a link to nowhere
+                found.update(f"\0{path.relative_to(folder)}\0{path.stat().st_size}\0".encode(errors="replace"))
+                found.update(path.read_bytes())
+    return {"code.sha256": found.hexdigest()}
 
 
 @contextmanager

@@ -1,0 +1,300 @@
+"""Studies in a database that several workers share: SQLite, or PostgreSQL.
+
+One worker leads a study: it plans, and writes the study and its trials. The others take blocks of runs. To lead and to
+have a block are leases: they hold as long as the worker's heartbeat goes on, by the clock of the database. A result is
+taken from the worker that has the block, once. So a worker that is killed leaves neither a gap nor a result that counts
+twice: its block is run anew, and its lead is taken over with all trials that were written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from dynotune.schema import document, redaction
+from dynotune.schema.errors import CannotRunHere, StorageLost, UsageError, from_elsewhere
+from dynotune.schema.study import Block, BlockResult, Study, Trial
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
+LEASE_S = 60.0
+"""Without a heartbeat for so long, a worker is taken for dead."""
+POLL_S = 0.5
+PATIENCE_S = 120.0
+"""So long a database that does not answer is asked again, by whoever cannot go on without."""
+EXAMPLE = "For example --storage sqlite:///studies.db or --storage postgresql://user@host/database."
+# In order, each once; what was released is not changed any more. `worker` of a block: who is to run it, or does.
+MIGRATIONS = (
+    """CREATE TABLE study (name TEXT PRIMARY KEY, asked TEXT NOT NULL, document TEXT NOT NULL,
+           finished INTEGER NOT NULL DEFAULT 0, began DOUBLE PRECISION NOT NULL, leader TEXT NOT NULL);
+       CREATE TABLE trial (study TEXT, number INTEGER, document TEXT NOT NULL, PRIMARY KEY (study, number));
+       CREATE TABLE worker (id TEXT PRIMARY KEY, study TEXT NOT NULL, seen DOUBLE PRECISION NOT NULL)""",
+    """CREATE TABLE block (study TEXT, id TEXT, number INTEGER NOT NULL, document TEXT NOT NULL, worker TEXT,
+           state TEXT NOT NULL DEFAULT 'open', result TEXT, PRIMARY KEY (study, id))""",
+)
+_NOW = {"sqlite": "(julianday('now') - 2440587.5) * 86400.0", "postgresql": "extract(epoch FROM clock_timestamp())"}
+_ALIVE = "SELECT id FROM worker WHERE study = :study AND seen > {now} - :lease_s"
+_OPEN = "study = :study AND state = 'open' AND (worker IS NULL OR worker = :me)"
+
+
+def open_store(url: str, warn: Callable[[str], None], *, lease_s: float = LEASE_S) -> Store:
+    """Open the database, and bring its tables up to date. `warn`: is told once when the database is lost.
+
+    Raises:
+        UsageError: the URL is none of SQLite or PostgreSQL, or what it takes is not installed.
+        CannotRunHere: the database cannot be reached, or a newer dynotune wrote it.
+    """
+    try:
+        import sqlalchemy as sa
+
+        return Store(_engine(sa.make_url(url)), warn, lease_s)
+    except ImportError as error:
+        what = f"--storage needs {error.name}, which is not installed."
+        raise UsageError(what, hint="pip install 'dynotune[storage]'") from error
+    except sa.exc.ArgumentError as error:
+        raise UsageError("--storage is not the URL of a database.", hint=EXAMPLE) from error
+
+
+def _engine(url: sa.URL) -> sa.Engine:
+    import sqlalchemy as sa
+
+    redaction.learn({"password": str(url.password or "")} | {name: str(value) for name, value in url.query.items()})
+    kind = url.get_backend_name()
+    if kind == "postgresql":
+        plain = url.set(drivername="postgresql+psycopg") if url.drivername == kind else url
+        return sa.create_engine(plain, pool_pre_ping=True, connect_args={"connect_timeout": 10})
+    if kind != "sqlite":
+        raise UsageError(f"--storage knows no {kind}.", hint=EXAMPLE)
+    engine = sa.create_engine(url, connect_args={"timeout": 30, "isolation_level": None})
+    # Whoever writes has the file from its first statement: two that read before they write would wait for each other.
+    sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+    return engine
+
+
+class Store(contextlib.AbstractContextManager["Store"]):
+    """A worker's connection to a database of studies; leaving the `with` block gives up what the worker leads and has.
+
+    `behind`: the database lacks something that the study's folder has.
+    """
+
+    def __init__(self, engine: sa.Engine, warn: Callable[[str], None], lease_s: float = LEASE_S) -> None:
+        self.me, self.behind = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}", False
+        self._engine, self._warn, self._lease_s = engine, warn, lease_s
+        self._study = self._folder = ""
+        self._written: list[str] = []
+        self._over = threading.Event()
+        with self._transaction() as do:
+            if engine.name == "postgresql":
+                do("SELECT pg_advisory_xact_lock(20261)")  # one after another
+            do("CREATE TABLE IF NOT EXISTS dynotune_schema (version INTEGER NOT NULL)")
+            version = do("SELECT max(version) FROM dynotune_schema").scalar() or 0
+            if version > len(MIGRATIONS):
+                what = f"A newer dynotune wrote this database: version {version}; this one knows {len(MIGRATIONS)}."
+                raise CannotRunHere(what, hint="Use that dynotune, or another database.")
+            for number, statements in enumerate(MIGRATIONS[version:], version + 1):
+                for statement in (*statements.split(";"), "INSERT INTO dynotune_schema VALUES (:number)"):
+                    do(statement, number=number)
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        with suppress(StorageLost), self._transaction() as do:
+            do("DELETE FROM worker WHERE id = :me")
+        self._engine.dispose()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[Callable[..., sa.CursorResult[Any]]]:
+        """Give what executes a statement; all of the block's take effect, or none. Raises StorageLost."""
+        import sqlalchemy as sa
+
+        def do(statement: str, **values: object) -> sa.CursorResult[Any]:
+            text = sa.text(statement.replace("{alive}", _ALIVE).replace("{now}", _NOW[self._engine.name]))
+            known = {"me": self.me, "study": self._study, "lease_s": self._lease_s, **values}
+            return connection.execute(text, {name: known[name] for name in text.compile().params})
+
+        try:
+            with self._engine.begin() as connection:
+                yield do
+        except sa.exc.SQLAlchemyError as error:
+            # Its own words hold the statement with all values.
+            reason = str(getattr(error, "orig", None) or type(error).__name__).strip().partition("\n")[0]
+            what = f"The database {self._engine.url.render_as_string(hide_password=True)} does not answer: {reason}."
+            raise StorageLost(what, hint="See that it runs and may be written to.") from error
+
+    def patiently(self, job: Callable[[], T]) -> T:
+        """Do the job again and again while the database is lost. Raises StorageLost: for longer than patience has."""
+        until_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return job()
+            except StorageLost as error:
+                self._lost(error)
+                if time.monotonic() > until_s:
+                    raise
+                self.wait()
+
+    def wait(self) -> None:
+        self._over.wait(POLL_S)
+
+    def _lost(self, error: StorageLost) -> None:
+        if not self.behind:
+            self._warn(f"{error.message} What is measured is kept in the folder meanwhile.")
+        self.behind = True
+
+    # A study as a whole
+
+    def studies(self) -> list[tuple[Study, int, int]]:
+        """Return all studies without their trials, the oldest first; of each, the number of trials and workers."""
+        trials, alive = "(SELECT count(*) FROM trial WHERE study = study.name)", _ALIVE.replace(":study", "study.name")
+        with self._transaction() as do:
+            columns = f"document, {trials} AS trials, (SELECT count(*) FROM ({alive}) AS a) AS workers"
+            rows = do(f"SELECT {columns} FROM study ORDER BY began").all()
+        return [(_decoded(row.document, Study), row.trials, row.workers) for row in rows]
+
+    def study(self, name: str) -> Study:
+        """Return the study as far as it is known. Raises UsageError: there is none; StorageLost, RecordError."""
+        with self._transaction() as do:
+            text = do("SELECT document FROM study WHERE name = :study", study=name).scalar()
+            trials = do("SELECT document FROM trial WHERE study = :study ORDER BY number", study=name).scalars().all()
+        if text is None:
+            raise UsageError(f"There is no study {name} in this database.", hint="dynotune studies lists them.")
+        with from_elsewhere(f"The database's record of {name}"):
+            return replace(_decoded(text, Study), trials=[document.parse(trial, Trial) for trial in trials])
+
+    def enter(self, study: Study, asked: str, folder: str) -> None:
+        """Take part in the study of this name, and begin it if there is none.
+
+        `asked`: what tells studies from each other. `folder`: of this worker's runs.
+
+        Raises UsageError: there is one that was asked something else; StorageLost.
+        """
+        self._study, self._folder = study.name, f"{socket.gethostname()}:{folder}"
+        with self._transaction() as do:
+            do("INSERT INTO worker VALUES (:me, :study, {now})")
+            new = "INSERT INTO study (name, asked, document, began, leader) VALUES (:study, :asked, :text, {now}, :me)"
+            do(f"{new} ON CONFLICT (name) DO NOTHING", asked=asked, text=_encoded(study))
+            if do("SELECT asked FROM study WHERE name = :study").scalar() != asked:
+                what = f"There is a study {study.name} already, of another command or other options."
+                raise UsageError(what, hint="Name another by --study; the same command and options take part in it.")
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _beat(self) -> None:
+        while not self._over.wait(self._lease_s / 4):
+            with suppress(StorageLost), self._transaction() as do:
+                do("UPDATE worker SET seen = {now} WHERE id = :me")
+
+    def lead(self) -> bool:
+        """Lead the study, if nobody who is alive does; blocks that its leader offered and nobody has are taken back."""
+        with self._transaction() as do:
+            free = "finished = 0 AND (leader = :me OR leader NOT IN ({alive}))"
+            if not do(f"UPDATE study SET leader = :me WHERE name = :study AND {free}").rowcount:
+                return False
+            do("DELETE FROM block WHERE study = :study AND state = 'open'")
+        return True
+
+    def save(self, study: Study, *, patiently: bool = False) -> None:
+        """Write the study, with those trials that changed. A database that is lost is told of once, and asked again.
+
+        Raises CannotRunHere: another worker leads the study meanwhile.
+        """
+        there = [one.was_elsewhere or not one.run for one in study.trials]
+        placed = [replace(one, run=f"{self._folder}/{one.run}") for one in study.trials]
+        rows = [
+            _encoded(old if is_there else new) for old, new, is_there in zip(study.trials, placed, there, strict=True)
+        ]
+        try:
+            is_led = self.patiently(lambda: self._write(study, rows)) if patiently else self._write(study, rows)
+        except StorageLost as error:
+            self._lost(error)
+            return
+        if not is_led:
+            what = f"Another worker leads the study {study.name} now: this one gave no sign for {self._lease_s:.0f} s."
+            raise CannotRunHere(what, hint="The same command takes part in it again.")
+        self._written, self.behind = rows, False
+
+    def _write(self, study: Study, rows: list[str]) -> bool:
+        head, finished = _encoded(replace(study, trials=[])), int(study.finished)
+        with self._transaction() as do:
+            mine = "UPDATE study SET document = :head, finished = :finished WHERE name = :study AND leader = :me"
+            if not do(mine, head=head, finished=finished).rowcount:
+                return False
+            do("DELETE FROM trial WHERE study = :study AND number >= :number", number=len(rows))
+            for number, row in enumerate(rows):
+                if self._written[number : number + 1] != [row]:
+                    do("DELETE FROM trial WHERE study = :study AND number = :number", number=number)
+                    do("INSERT INTO trial VALUES (:study, :number, :row)", number=number, row=row)
+        return True
+
+    # Blocks
+
+    def names(self) -> list[str]:
+        """Return the other workers on the study; none while the database is lost."""
+        with suppress(StorageLost), self._transaction() as do:
+            return list(do("{alive} AND id <> :me ORDER BY id").scalars())
+        return []
+
+    def run(self, host: str, block: Block, study: Study, go_on: Callable[[], None]) -> BlockResult | None:
+        """Offer the block to the worker `host`, and wait for it, or for another one if that is lost.
+
+        Returns:
+            None if no worker is left, or the database is lost: whoever has the block then gives it in vain.
+        """
+        text = _encoded(block)
+        of = {"id": hashlib.sha256(text.encode()).hexdigest(), "number": block.number, "text": text, "worker": host}
+        new = "INSERT INTO block (study, id, number, document, worker) VALUES (:study, :id, :number, :text, :worker)"
+        try:
+            with self._transaction() as do:
+                do(f"{new} ON CONFLICT (study, id) DO NOTHING", **of)
+            while True:
+                go_on()
+                with self._transaction() as do:
+                    result = do("SELECT result FROM block WHERE study = :study AND id = :id", **of).scalar()
+                    if result is None and not do("{alive} AND id <> :me").all():
+                        do("DELETE FROM block WHERE study = :study AND id = :id", **of)
+                        return None
+                if result is not None:
+                    return _decoded(result, BlockResult)
+                self.wait()
+        except StorageLost as error:
+            self._lost(error)
+            return None
+
+    def take(self) -> tuple[str, Block] | None:
+        """Claim the next block that is for this worker, or for one that is dead, with its id; None if there is none."""
+        with self._transaction() as do:
+            lost = "state <> 'done' AND worker IS NOT NULL AND worker NOT IN ({alive})"
+            do(f"UPDATE block SET state = 'open', worker = NULL WHERE study = :study AND {lost}")
+            for row in do(f"SELECT id, document FROM block WHERE {_OPEN} ORDER BY number, id").all():
+                # Whoever was faster has changed it.
+                if do(f"UPDATE block SET state = 'taken', worker = :me WHERE {_OPEN} AND id = :id", id=row.id).rowcount:
+                    return row.id, _decoded(row.document, Block)
+        return None
+
+    def give(self, id_: str, result: BlockResult) -> bool:
+        """Write the result of a block; False if it does not count, since another worker has the block by now."""
+        with self._transaction() as do:
+            mine = "study = :study AND id = :id AND state = 'taken' AND worker = :me"
+            text = "UPDATE block SET state = 'done', result = :text WHERE "
+            return bool(do(text + mine, id=id_, text=_encoded(result)).rowcount)
+
+
+def _encoded(value: msgspec.Struct) -> str:
+    return document.encode(value, indent=0).decode()
+
+
+def _decoded(text: str, type_: type[S]) -> S:
+    """Raises RecordError: somebody else wrote it, or another version."""
+    return document.decode(text.encode(), type_, name="What the database holds")

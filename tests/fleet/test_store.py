@@ -1,0 +1,283 @@
+"""Studies in a database: who leads, who has a block, and that no result is lost or counts twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from dynotune.fleet import open_store
+from dynotune.fleet import store as storage
+from dynotune.schema.errors import CannotRunHere, StorageLost, UsageError
+from dynotune.schema.setting import Setting
+from dynotune.schema.study import Block, BlockResult, Study, Trial
+
+from ..fakes import of_run
+from .conftest import PASSWORD
+
+DEADLINE_S = 120
+STUDY = of_run(Study, id="s", name="s", budget_s=60.0)
+# Runs blocks until the study is finished: a trial a block, which says who made it. Says so when it has one, and waits
+# at the block of this number until it is killed.
+WORKER = """
+import sys, time
+from msgspec.structs import replace
+from dynotune.fleet import open_store
+from dynotune.schema.study import BlockResult, Study, Trial
+url, number = sys.argv[1], int(sys.argv[2])
+with open_store(url, print, lease_s=5.0) as store:
+    known = store.study("s")
+    store.enter(known, "asked", "/runs")
+    while not known.finished:
+        if (taken := store.take()) is not None:
+            id_, block = taken
+            if block.number == number:
+                print("has it", flush=True)
+                time.sleep(1000)
+            trial = Trial(arm="", phase="prune", block=block.number, ended="measured", value=1.0, run=store.me)
+            store.give(id_, BlockResult(trials=[trial]))
+        known = store.study("s")
+"""
+
+
+def block(number: int = 1, **fields) -> Block:
+    return Block(**({"phase": "prune", "number": number, "arms": [[]], "repeats": 2} | fields))
+
+
+def trial(number: int, **fields) -> Trial:
+    return Trial(**({"arm": "", "phase": "prune", "block": number, "ended": "measured", "value": 1.0} | fields))
+
+
+def entered(url, name="s", **more):
+    store = open_store(url, pytest.fail, **more)
+    store.enter(replace(STUDY, name=name), "asked", "/runs")
+    return store
+
+
+@pytest.fixture
+def alone(url):
+    with entered(url) as store:
+        yield store
+
+
+@pytest.mark.parametrize("num_workers", [2, pytest.param(8, marks=pytest.mark.long)])
+def test_workers_of_which_one_is_killed_lose_no_result_and_double_none(url, num_workers):
+    num_blocks = 5 * num_workers
+    with entered(url, lease_s=5.0) as leader:
+        assert leader.lead()
+        words = [sys.executable, "-c", WORKER, url]
+        doomed = subprocess.Popen([*words, "0"], stdout=subprocess.PIPE, text=True)
+        others = [subprocess.Popen([*words, "-1"]) for _ in range(num_workers - 1)]
+        try:
+            results = {}
+            until(lambda: len(leader.names()) == num_workers)
+            the_doomed = next(name for name in leader.names() if f"-{doomed.pid}-" in name)
+            hosts = [the_doomed, *(name for name in leader.names() if name != the_doomed)]
+
+            def ask(number):
+                results[number] = leader.run(hosts[number % num_workers], block(number), STUDY, lambda: None)
+
+            asking = [threading.Thread(target=ask, args=(number,)) for number in range(num_blocks)]
+            for thread in asking:
+                thread.start()
+            assert doomed.stdout.readline() == "has it\n"
+            doomed.send_signal(signal.SIGKILL)
+            for thread in asking:
+                thread.join(DEADLINE_S)
+            trials = [one for number in sorted(results) for one in results[number].trials]
+            assert [one.block for one in trials] == list(range(num_blocks))
+            assert the_doomed not in {one.run for one in trials}
+            leader.save(replace(STUDY, trials=trials, finished=True))
+            assert [one.wait(DEADLINE_S) for one in others] == [0] * len(others)
+            assert [one.block for one in leader.study("s").trials] == list(range(num_blocks))
+        finally:
+            for process in (doomed, *others):
+                process.kill()
+                process.wait()
+            doomed.stdout.close()
+
+
+def until(ask):
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not ask():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def test_a_study_is_read_as_it_was_written_with_the_places_of_its_runs(alone):
+    alone.lead()
+    trials = [trial(1, run="0001-prune"), trial(2, run="other:/runs/x/0001-prune"), trial(3)]
+    study = replace(STUDY, trials=trials, verdict="Nothing – “yet”.", warnings=["\udcff"])
+    alone.save(study)
+    found = alone.study("s")
+    here = f"{os.uname().nodename}:/runs/0001-prune"
+    assert found == replace(study, trials=[replace(trials[0], run=here), *trials[1:]])
+    assert [one.was_elsewhere for one in found.trials] == [True, True, False]
+    changed = [replace(trials[0], void="lost"), trial(4)]
+    alone.save(replace(study, trials=changed))
+    assert [(one.block, one.void) for one in alone.study("s").trials] == [(1, "lost"), (4, "")]
+    assert [(one.name, runs, workers) for one, runs, workers in alone.studies()] == [("s", 2, 1)]
+
+
+def test_one_worker_leads_until_it_leaves_or_dies(url):
+    with entered(url) as first, entered(url) as second:
+        assert first.lead() and not second.lead() and first.lead()
+        first.__exit__()
+        assert second.lead()
+    with entered(url, lease_s=0.0) as third, entered(url, lease_s=0.0) as fourth:
+        assert third.lead() and fourth.lead()
+        with pytest.raises(CannotRunHere, match="Another worker leads the study s"):
+            third.save(STUDY)
+        fourth.save(replace(STUDY, finished=True))
+        assert not fourth.lead()
+
+
+def test_a_block_is_for_the_worker_it_is_offered_to_until_that_is_lost(url):
+    with entered(url) as leader, entered(url) as mine, entered(url) as other:
+        waiting = threading.Thread(target=leader.run, args=(mine.me, block(), STUDY, lambda: None), daemon=True)
+        waiting.start()
+        until(lambda: _number_of(leader, "state = 'open'") == 1)
+        assert other.take() is None
+        id_, taken = mine.take()
+        assert taken == block()
+        assert mine.take() is None
+        mine.__exit__()
+        assert other.take() == (id_, block())
+        # Whoever was taken for dead gives in vain.
+        assert not mine.give(id_, BlockResult(trials=[trial(1)]))
+        assert other.give(id_, BlockResult())
+        assert not other.give(id_, BlockResult())
+        waiting.join(DEADLINE_S)
+        assert leader.run(other.me, block(), STUDY, lambda: None) == BlockResult()
+
+
+def _number_of(store, condition):
+    with store._transaction() as do:
+        return do(f"SELECT count(*) FROM block WHERE {condition}").scalar()
+
+
+def test_a_block_that_nobody_is_left_for_comes_back_to_its_leader(url):
+    with entered(url) as leader:
+        assert leader.run("gone", block(), STUDY, lambda: None) is None
+        assert _number_of(leader, "TRUE") == 0
+
+
+def test_nobody_waits_for_a_block_any_more_that_was_interrupted(url):
+    class Stopped(Exception):
+        pass
+
+    def stop():
+        raise Stopped
+
+    with entered(url) as leader, entered(url) as other, pytest.raises(Stopped):
+        leader.run(other.me, block(), STUDY, stop)
+
+
+def test_two_studies_of_one_name_are_told_apart_by_what_they_were_asked(url):
+    with entered(url), open_store(url, pytest.fail) as other:
+        with pytest.raises(UsageError, match="There is a study s already, of another command") as refused:
+            other.enter(STUDY, "something else", "/runs")
+        assert "--study" in refused.value.hint
+    with open_store(url, pytest.fail) as store, pytest.raises(UsageError, match="no study t"):
+        store.study("t")
+
+
+def test_tables_are_brought_up_to_date_in_order_and_newer_ones_are_left_alone(url, monkeypatch):
+    known = storage.MIGRATIONS
+    monkeypatch.setattr(storage, "MIGRATIONS", known[:1])
+    with entered(url) as store:
+        store.save(replace(STUDY, verdict="kept"))
+    monkeypatch.setattr(storage, "MIGRATIONS", known)
+    with entered(url) as store:
+        assert store.study("s").verdict == "kept"
+        assert store.take() is None
+        with store._transaction() as do:
+            assert do("SELECT version FROM dynotune_schema ORDER BY version").scalars().all() == [1, 2]
+            do("INSERT INTO dynotune_schema VALUES (99)")
+    with pytest.raises(CannotRunHere, match="A newer dynotune wrote this database: version 99"):
+        open_store(url, pytest.fail)
+
+
+def test_several_may_be_the_first_to_open_a_database(url):
+    made = []
+    opening = [threading.Thread(target=lambda: made.append(entered(url))) for _ in range(8)]
+    for thread in opening:
+        thread.start()
+    for thread in opening:
+        thread.join(DEADLINE_S)
+    assert len(made) == 8
+    for store in made:
+        store.__exit__()
+
+
+def test_a_database_that_went_away_is_told_of_once_and_gets_all_of_it_when_it_is_back(server, monkeypatch):
+    told = []
+    with open_store(server.url, told.append) as store:
+        store.enter(STUDY, "asked", "/runs")
+        store.save(replace(STUDY, trials=[trial(1)]))
+        server.stop()
+        try:
+            store.save(replace(STUDY, trials=[trial(1), trial(2)]))
+            store.save(replace(STUDY, trials=[trial(1), trial(2), trial(3)]))
+            assert store.behind
+            assert store.names() == []
+            assert store.run("other", block(), STUDY, lambda: None) is None
+            monkeypatch.setattr(storage, "PATIENCE_S", 0.0)
+            with pytest.raises(StorageLost, match="does not answer") as lost:
+                store.patiently(lambda: store.study("s"))
+        finally:
+            server.start()
+        store.save(replace(STUDY, trials=[trial(1), trial(2), trial(3)]))
+        assert not store.behind
+        assert [one.block for one in store.study("s").trials] == [1, 2, 3]
+    assert len(told) == 1
+    assert PASSWORD not in told[0] + lost.value.message and "127.0.0.1" in told[0]
+
+
+def test_a_server_that_refuses_is_said_without_the_password(server):
+    wrong = server.url.replace(PASSWORD, "An0ther-word")
+    with pytest.raises(StorageLost, match="password authentication failed") as refused:
+        open_store(wrong, pytest.fail)
+    assert "An0ther-word" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "url, said", [("studies.db", "not the URL of a database"), ("mysql://u:p@h/d", "knows no mysql"), ("", "not the URL")]
+)
+def test_a_url_of_no_known_database_is_refused(url, said):
+    with pytest.raises(UsageError, match=said) as refused:
+        open_store(url, pytest.fail)
+    assert "sqlite:///" in refused.value.hint
+
+
+def test_a_folder_that_is_not_there_is_no_traceback(tmp_path):
+    with pytest.raises(StorageLost, match="unable to open database file"):
+        open_store(f"sqlite:///{tmp_path / 'none' / 'studies.db'}", pytest.fail)
+
+
+def test_what_is_not_installed_is_said_with_how_to_install_it(monkeypatch):
+    for module in ("sqlalchemy", "psycopg"):
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(UsageError, match=f"needs {module}, which is not installed") as refused:
+            open_store("postgresql://h/d", pytest.fail)
+        assert refused.value.hint == "pip install 'dynotune[storage]'"
+        monkeypatch.undo()
+
+
+def test_a_record_that_somebody_damaged_is_said_to_be(alone):
+    with alone._transaction() as do:
+        do("UPDATE study SET document = '{'")
+    with pytest.raises(Exception, match="not a complete JSON document"):
+        alone.study("s")
+
+
+def test_arms_reach_the_worker_as_they_were(alone):
+    asked = block(arms=[[Setting("env.A", "1"), Setting("loader.num_workers", 2)], []], attempt=3)
+    assert msgspec.json.decode(storage._encoded(asked), type=Block) == asked

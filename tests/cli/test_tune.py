@@ -39,8 +39,8 @@ def asked(monkeypatch, tmp_path):
         study = of_run(Study, id="s", command=["python", "train.py"], budget_s=900.0, verdict="Nothing helps.")
         raises: BaseException | None = None
 
-        def tune(self, request, budget_s, watcher):
-            self.request, self.budget_s = request, budget_s
+        def tune(self, request, budget_s, watcher, **shared):
+            self.request, self.budget_s, self.shared = request, budget_s, shared
             if self.raises:
                 raise self.raises
             return folder, self.study

@@ -182,7 +182,7 @@ def test_nobody_waits_for_a_block_any_more_that_was_interrupted(url):
 
 def test_two_studies_of_one_name_are_told_apart_by_what_they_were_asked(url):
     with entered(url), open_store(url, pytest.fail) as other:
-        with pytest.raises(UsageError, match="There is a study s already, of another command") as refused:
+        with pytest.raises(UsageError, match="There is a study s already, of another command, other") as refused:
             other.enter(STUDY, "something else", "/runs")
         assert "--study" in refused.value.hint
     with open_store(url, pytest.fail) as store, pytest.raises(UsageError, match="no study t"):
@@ -249,7 +249,8 @@ def test_a_server_that_refuses_is_said_without_the_password(server):
 
 
 @pytest.mark.parametrize(
-    "url, said", [("studies.db", "not the URL of a database"), ("mysql://u:p@h/d", "knows no mysql"), ("", "not the URL")]
+    "url, said",
+    [("studies.db", "not the URL of a database"), ("mysql://u:p@h/d", "knows no mysql"), ("", "not the URL")],
 )
 def test_a_url_of_no_known_database_is_refused(url, said):
     with pytest.raises(UsageError, match=said) as refused:

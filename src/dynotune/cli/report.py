@@ -34,7 +34,11 @@ def report(
 ) -> None:
     check_json(json)
     if study:
-        _show_stored(storage, study, html, json)
+        with opened(storage) as store, from_elsewhere(study):
+            kept = store.study(study)
+            show(api.report_of, kept, json)
+            if html is not None:
+                _write_page(html, kept, html)
         return
     file = api.file_of(path or _last())
     noun = api.noun_of(file)
@@ -45,17 +49,6 @@ def report(
         show(api.report_of, document, json)
         if noun == "study":
             _write_page(file, document, html)
-
-
-def _show_stored(storage: str | None, name: str, html: Path | None, json: str | None) -> None:
-    from dynotune.report.page import html as html_page
-
-    with opened(storage) as store, from_elsewhere(name):
-        found = store.study(name)
-        show(api.report_of, found, json)
-        if html is not None:
-            html_page.write(html, found, recipe="", own_name=False)
-            say(f"Report: {html}")
 
 
 def _last() -> Path:

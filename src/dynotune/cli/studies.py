@@ -5,6 +5,7 @@ from __future__ import annotations
 from dynotune.cli import answers
 from dynotune.cli.options import Json, Storage, check_json, opened
 
+COLUMNS = ("study", "state", "runs", "workers", "command", "verdict")
 
 
 def studies(storage: Storage = None, json: Json = None) -> None:
@@ -14,22 +15,15 @@ def studies(storage: Storage = None, json: Json = None) -> None:
     from dynotune.text import words
 
     check_json(json)
+    rows = []
     with opened(storage) as store:
-        found = [
-            {
-                "study": study.name,
-                "state": "finished" if study.finished else "running" if num_workers else "stopped",
-                "runs": num_trials,
-                "workers": num_workers,
-                "command": words.command(study.run.command),
-                "verdict": study.verdict,
-            }
-            for study, num_trials, num_workers in store.studies()
-        ]
+        for study, num_runs, num_workers in store.studies():
+            state = "finished" if study.finished else "running" if num_workers else "stopped"
+            rows.append((study.name, state, num_runs, num_workers, words.command(study.run.command), study.verdict))
     if json is not None:
-        answers.write_json(found, json)
+        answers.write_json([dict(zip(COLUMNS, row, strict=True)) for row in rows], json)
     if json != "-":
-        table = Table(*(found[0] if found else ["There is no study yet."]), box=None)
-        for one in found:
-            table.add_row(*(words.plain(str(value)) for value in one.values()))
+        table = Table(*COLUMNS, box=None)
+        for row in rows:
+            table.add_row(*(words.plain(str(value)) for value in row))
         console().print(table)

@@ -117,10 +117,7 @@ class RealBench:
     # What the search asks
 
     def all_lanes(self) -> list[lanes.Lane]:
-        """As `Bench.all_lanes`; found by a pilot in each. UsageError as `lanes.alike`.
-
-        Of hosts, each is a lane, and this one the first: who is there is asked anew each time.
-        """
+        """As `Bench.all_lanes`: hosts that are there now, or found by a pilot in each. UsageError as `lanes.alike`."""
         if self._hosts is not None:
             cpus = frozenset(probe.host.usable_cpus())
             found = [lanes.Lane(at, "", cpus, host) for at, host in enumerate(["", *self._hosts.names()], 1)]
@@ -154,10 +151,8 @@ class RealBench:
         found = self._hosts.run(lane.host, block, self._study, self.side.go_on) if self._hosts is not None else None
         if found is not None:
             with self.side.lock:
-                warnings = [*self._study.warnings, *found.warnings]
-                self._study = replace(
-                    self._study, readback={**found.readback, **self._study.readback}, warnings=warnings
-                )
+                warnings, readback = [*self._study.warnings, *found.warnings], found.readback | self._study.readback
+                self._study = replace(self._study, readback=readback, warnings=warnings)
         return found
 
     def check(self, arm: Arm) -> Trial | None:
@@ -310,7 +305,8 @@ class RealBench:
         self._keep_pilot(arm.key, outcome)
         found = pilot.steady_steps(outcome.records[0])
         if self._is_planned and (found is None or found > (self._study.run.warmup_steps or 0)):
-            self._warn(f"{arm.key} is not steady when the window begins: what it costs to start counts against it.")
+            what = arm.key or "The command as it is"
+            self._warn(f"{what} is not steady when the window begins: what it costs to start counts against it.")
         return ""
 
     def _keep_pilot(self, key: str, outcome: Outcome) -> None:

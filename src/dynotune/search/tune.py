@@ -34,7 +34,7 @@ from dynotune.schema import recipe as recipe_file
 from dynotune.schema.attribution import Attribution
 from dynotune.schema.comparison import MARGIN
 from dynotune.schema.diagnosis import Diagnosis, UpperBound
-from dynotune.schema.errors import CannotRunHere, DynotuneError, RecordError, StatisticsError
+from dynotune.schema.errors import CannotRunHere, DynotuneError, RecordError, StatisticsError, UsageError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting, over
@@ -113,9 +113,12 @@ def tune(
         watcher.warn(caution)
     objective.refuse_impossible(run)
     lanes.refuse_impossible(run, [*run.settings, *words.settings])
+    if store is not None and run.lanes != 1:
+        raise UsageError("--lanes and --storage do not go together.", hint="Start a worker on each GPU.")
     folder = new_run_folder(run.base)
     study = Study(
         id=folder.name,
+        name=name,
         run=run.recorded,
         budget_s=budget_s,
         allow=sorted(words.allowed - set(asked.UNASKED)),
@@ -131,7 +134,8 @@ def tune(
     if store is None:
         return folder, _sit(run, folder, study, watcher)
     worker = sharing.Worker(run, words.settings, folder, watcher)
-    found = sharing.take_part(store, study, name, worker, lambda known: _sit(run, folder, known, watcher, store))
+    held = replace(run, lock=False)
+    found = sharing.take_part(store, study, worker, lambda known: _sit(held, folder, known, watcher, store))
     document.write(folder / FILE, found)
     if not (folder / REPORT).exists():
         write_results(folder, found, watcher)

@@ -109,15 +109,10 @@ def refuse_another_machine(what: str, before: Facts, now: Facts) -> None:
 
 
 def code_facts(folder: Path) -> Facts:
-    """Return the digest of the Python files below `folder`, and of dynotune's version: what hosts must have alike.
-
-    Folders that begin with a dot are left out, and environments: their torch is a fact of its own.
-    """
+    """Return a digest of the Python files below `folder`, but for environments, and of dynotune's version."""
     found = hashlib.sha256(__version__.encode())
     for place, folders, names in os.walk(folder):
-        folders[:] = sorted(
-            name for name in folders if name[0] != "." and not (Path(place, name) / "pyvenv.cfg").exists()
-        )
+        folders[:] = sorted(name for name in folders if name[0] != "." and not Path(place, name, "pyvenv.cfg").exists())
         for path in (Path(place, name) for name in sorted(names) if name.endswith(".py")):
             with contextlib.suppress(OSError):  # a link to nowhere
                 found.update(f"\0{path.relative_to(folder)}\0{path.stat().st_size}\0".encode(errors="replace"))

@@ -1,0 +1,288 @@
+"""A study on several hosts: what goes to another one, and that no block straddles two. The runs are simulated."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import pytest
+from msgspec.structs import replace
+
+from dynotune.measure.comparison import orders
+from dynotune.measure.live import lanes
+from dynotune.schema.errors import RecordError, UsageError
+from dynotune.schema.setting import Setting
+from dynotune.schema.study import Block, BlockResult
+from dynotune.search import confirm, sharing
+from dynotune.search.bench import BASELINE, arm
+from dynotune.search.running import LOST, OutOfTime, Search
+from dynotune.search.study import search
+
+from ..fakes import changed, spec
+from .simulated import TAILS_AND_DRIFT, Silent, SimulatedBench, Table, candidate, study_of
+
+A, B = candidate("env.A=1"), candidate("env.B=1")
+HERE, THERE = lanes.Lane(1), lanes.Lane(2, host="there")
+TABLE = Table({"env.A=1": 0.5})
+
+
+class Shared(SimulatedBench):
+    """Blocks of the second lane run at another host, by a bench of its own, as a worker runs them.
+
+    `lost`: blocks, from 1, in which the host is lost, for good.
+    """
+
+    def __init__(self, table, *, lost=0, **more):
+        super().__init__(table, **more)
+        self.there, self.asked, self._lost = SimulatedBench(table, **more), [], lost
+
+    def all_lanes(self):
+        return [HERE, THERE]
+
+    def plan(self):
+        pass
+
+    def run(self, arm, phase, block, lane=lanes.WHOLE):
+        with self.side.lock:
+            return super().run(arm, phase, block, lane)
+
+    def elsewhere(self, block, lane):
+        assert lane.host == "there"
+        self.asked.append(block)
+        if self._lost and len(self.asked) >= self._lost:
+            return None
+        work = Search(self.study, self.there, lambda study: None, Silent())
+        work.in_turn([arm(one) for one in block.arms], block.phase, block.number, lanes.WHOLE, block.repeats)
+        new = work.study.trials[len(self.study.trials) :]
+        return BlockResult(trials=[replace(one, run=f"there:/{one.run}") for one in new])
+
+    def add_to(self, study):
+        self.study = super().add_to(study)
+        return self.study
+
+
+def searched(bench, *candidates):
+    return search(study_of(candidates or [A, B]), bench, lambda study: None, Silent())
+
+
+def hosts_of(study):
+    """By phase and block, the hosts of the runs that count."""
+    found = {}
+    for trial in study.trials:
+        if trial.block and not trial.void:
+            found.setdefault((trial.phase, trial.block), set()).add(
+                trial.run.partition(":")[0] if trial.was_elsewhere else ""
+            )
+    return found
+
+
+@pytest.fixture(autouse=True)
+def as_it_is(monkeypatch):
+    """Lanes that are made up have no cores."""
+    monkeypatch.setattr(lanes.os, "sched_setaffinity", lambda pid, cpus: None)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2, 6])
+def test_a_study_on_two_hosts_finds_the_same_and_no_block_straddles_them(lost):
+    study = searched(Shared(TABLE, lost=lost, noise=TAILS_AND_DRIFT))
+    assert study.recipe == [A.setting]
+    found = hosts_of(study)
+    assert all(len(hosts) == 1 for hosts in found.values())
+    assert ({"there"} in found.values()) == (lost != 1)
+    counted = Counter((one.arm, one.phase, one.block) for one in study.trials if one.block and not one.void)
+    assert set(counted.values()) == {1}
+    assert study.confirmed.verdict == "faster"
+
+
+def test_a_pair_goes_whole_in_the_order_that_was_drawn_for_it():
+    bench = Shared(TABLE)
+    study = searched(bench)
+    pairs = [block for block in bench.asked if block.phase == "confirm"]
+    assert pairs and {len(block.arms) for block in pairs} == {2} and {block.repeats for block in pairs} == {0}
+    # The first block of two pairs is run here, the second one there.
+    drawn = orders(study.confirmed.max_pairs, study.run.seed or 0)
+    assert ["candidate" if block.arms[0] else "baseline" for block in pairs[:1]] == [drawn[2]]
+    for block in pairs:
+        ran = [one for one in study.trials if (one.phase, one.block) == ("confirm", block.number)]
+        assert [arm(one).key for one in block.arms] == [one.arm for one in ran]
+
+
+def begun(*trials, bench=None):
+    study = replace(study_of([A, B]), trials=list(trials))
+    bench = bench or Shared(TABLE)
+    bench.study = study
+    return Search(study, bench, lambda study: None, Silent())
+
+
+def made(one, block, **more):
+    trial = SimulatedBench(TABLE).run(arm(one), "prune", block)
+    return replace(trial, **more)
+
+
+def test_what_another_host_left_unfinished_counts_for_nothing():
+    whole = [made([], 1, run="gone:/1"), made([A.setting], 1, run="gone:/2")]
+    work = begun(*whole, made([], 2, run="gone:/3"))
+    work._run_block([BASELINE, arm([A.setting])], "prune", 1, HERE)
+    assert work.study.trials[:2] == whole and len(work.study.trials) == 3
+    work._run_block([BASELINE, arm([A.setting])], "prune", 2, HERE)
+    assert [(one.run[:4], one.void) for one in work.study.trials if one.block == 2] == [
+        ("gone", LOST), ("0001", ""), ("0002", ""),
+    ]  # fmt: skip
+
+
+def test_what_was_begun_here_ends_here():
+    bench = Shared(TABLE)
+    work = begun(made([], 1), bench=bench)
+    work._run_block([BASELINE, arm([A.setting])], "prune", 1, THERE)
+    assert bench.asked == []
+    assert [one.was_elsewhere for one in work.study.trials] == [False, False]
+
+
+def test_a_block_that_is_asked_for_again_differs_from_what_was_asked_before():
+    """Its result may still be in the database."""
+    bench = Shared(TABLE)
+    work = begun(made([], 2, run="gone:/3"), bench=bench)
+    work._run_block([BASELINE, arm([A.setting])], "prune", 2, THERE)
+    work._run_block([BASELINE, arm([A.setting])], "prune", 1, THERE)
+    assert [block.attempt for block in bench.asked] == [1, 0]
+    assert {one.lane for one in work.study.trials if not one.void} == {2}
+
+
+def test_a_host_that_has_no_time_left_ends_the_search_with_what_it_measured():
+    class Short(Shared):
+        def elsewhere(self, block, lane):
+            return BlockResult(trials=[made([], block.number, run="there:/1")], out_of_time=True)
+
+    work = begun(bench=Short(TABLE))
+    with pytest.raises(OutOfTime):
+        work._run_block([BASELINE, arm([A.setting])], "prune", 1, THERE)
+    assert [one.run for one in work.study.trials] == ["there:/1"]
+
+
+def test_a_pair_of_which_a_run_is_disturbed_ends_there_too():
+    work = begun(bench=SimulatedBench(TABLE, void_runs=[1]))
+    ran = confirm._pair(work, "candidate", arm([A.setting]), HERE, 1)
+    assert list(ran) == ["candidate"]
+
+
+def test_a_study_has_a_name_of_its_command_that_is_the_same_on_every_host():
+    def asked(**fields):
+        return sharing.asked_of(changed(study_of([]), **fields))
+
+    usual = asked(command=["python", "train.py"])
+    same = [{"cwd": "/elsewhere"}, {"base": "/elsewhere"}, {"lock": False}, {"env": {"A": "1"}}, {"warmup_steps": 7}]
+    assert {asked(command=["python", "train.py"], **fields) for fields in same} == {usual}
+    other = [{"seed": 3}, {"objective": "memory"}, {"extra": ["env.A=1"]}, {"margin": 0.2}, {"command": ["x.py"]}]
+    assert usual not in {asked(**({"command": ["python", "train.py"]} | fields)) for fields in other}
+
+
+@pytest.fixture
+def worker(tmp_path, monkeypatch):
+    """Runs what is simulated, in a folder that is marked as begun here."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run = spec(cwd=tmp_path, base=tmp_path)
+    sharing.origin.mark(tmp_path, changed(study_of([A, B]), cwd=tmp_path))
+    monkeypatch.setattr(sharing, "RealBench", lambda *args, **more: Here(TABLE))
+    return sharing.Worker(run, [], tmp_path, Silent())
+
+
+class Here(SimulatedBench):
+    def cautions(self):
+        return ["careful"]
+
+
+def test_a_worker_warms_what_needs_it_once_and_says_where_it_ran(worker):
+    study = changed(study_of([replace(A, needs_warm_cache=True), replace(B, needs_warm_cache=False)]), cwd="/elsewhere")
+    asked = Block(phase="prune", number=3, arms=[[A.setting], [], [B.setting]], repeats=2)
+    first, second = worker.do(study, asked), worker.do(study, replace(asked, number=4))
+    ran = [(one.arm, one.phase, one.block) for one in first.trials]
+    assert ran[:2] == [("", "pilot", 0), ("env.A=1", "pilot", 0)]
+    assert ran[2:] == [("env.A=1", "prune", 3), ("", "prune", 3), ("env.B=1", "prune", 3)]
+    assert [one.phase for one in second.trials] == ["prune"] * 3
+    assert all(one.was_elsewhere and str(worker.folder) in one.run for one in first.trials)
+    assert first.warnings[0].endswith(": careful") and not first.out_of_time
+
+
+def test_a_worker_sets_only_what_its_user_typed_or_what_is_known_to_be_harmless(worker):
+    evil = Setting("env.LD_PRELOAD", "/tmp/evil.so")
+    block = Block(phase="prune", number=1, arms=[[evil]], repeats=0)
+    with pytest.raises(RecordError, match="settings that the study does not try"):
+        worker.do(study_of([A]), block)
+    study = changed(study_of([replace(A, setting=evil)]), cwd="/elsewhere")
+    with pytest.raises(UsageError, match="could run foreign code"):
+        worker.do(study, block)
+    with pytest.raises(UsageError, match="could run foreign code"):
+        worker.do(changed(study_of([A]), command=["rm", "-r", "/"]), block)
+
+
+class Memory:
+    """A database that is a list of what is asked of it."""
+
+    behind = False
+
+    def __init__(self, *known, leads=(True,), blocks=()):
+        self.known, self.leads, self.blocks, self.given = list(known), list(leads), list(blocks), []
+        self.entered = self.saved = None
+
+    def enter(self, study, asked, folder):
+        self.entered = study
+
+    def patiently(self, job):
+        return job()
+
+    def study(self, name):
+        return replace(self.known.pop(0) if len(self.known) > 1 else self.known[0], facts=self.entered.facts)
+
+    def lead(self):
+        return self.leads.pop(0)
+
+    def take(self):
+        return ("id", self.blocks.pop(0)) if self.blocks else None
+
+    def give(self, id_, result):
+        self.given.append(result)
+        return True
+
+    def save(self, study, *, patiently):
+        self.saved = study
+
+    def wait(self):
+        pass
+
+
+def test_a_worker_runs_blocks_and_leads_on_when_the_leader_is_lost(worker):
+    study = replace(changed(study_of([A]), cwd=worker.run.cwd, command=["train"]), name="s")
+    trial = made([], 1, run="gone:/1")
+    known = replace(study, run_s=1.0, trials=[trial])
+    block = Block(phase="prune", number=2, arms=[[A.setting], []], repeats=2)
+    worker.run = replace(worker.run, lock=False)
+    store = Memory(known, leads=[False, False, True], blocks=[block])
+    led = []
+
+    def lead(study):
+        led.append(study)
+        return replace(study, finished=True)
+
+    found = sharing.take_part(store, study, worker, lead)
+    assert [one.block for one in store.given[0].trials] == [0, 0, 2, 2]
+    assert led[0].trials == [trial]
+    assert found.finished and store.saved == found
+    # Without a window yet, its pilots are where they ran.
+    store = Memory(replace(study, trials=[trial]))
+    sharing.take_part(store, study, worker, lead)
+    assert led[1].trials == []
+
+
+def test_a_study_that_is_finished_is_only_read(worker):
+    study = changed(study_of([A]), cwd=worker.run.cwd)
+    store = Memory(replace(study, finished=True), leads=[])
+    worker.run = replace(worker.run, lock=False)
+    assert sharing.take_part(store, study, worker, pytest.fail).finished
+    assert store.entered.name.startswith("train-")
+    assert "code.sha256" in store.entered.facts
+
+
+def test_hosts_that_are_alone_have_the_whole_machine_and_threads_end(tmp_path):
+    before = threading.active_count()
+    searched(Shared(TABLE))
+    assert threading.active_count() == before

@@ -282,3 +282,19 @@ def test_a_record_that_somebody_damaged_is_said_to_be(alone):
 def test_arms_reach_the_worker_as_they_were(alone):
     asked = block(arms=[[Setting("env.A", "1"), Setting("loader.num_workers", 2)], []], attempt=3)
     assert msgspec.json.decode(storage._encoded(asked), type=Block) == asked
+
+
+def test_after_an_outage_nobody_takes_over_from_a_leader_that_could_give_no_sign(server):
+    told = []
+    with open_store(server.url, told.append) as leader, open_store(server.url, told.append, lease_s=1000.0) as other:
+        leader.enter(STUDY, "asked", "/runs")
+        other.enter(STUDY, "asked", "/runs")
+        server.stop()
+        server_is_back = threading.Timer(0.2, server.start)
+        server_is_back.start()
+        other.patiently(lambda: other.study("s"))
+        server_is_back.join()
+        with other._transaction() as do:
+            do("UPDATE worker SET seen = 0")
+        assert not other.lead()
+        assert leader.lead()

@@ -53,6 +53,9 @@ def tune(
     margin: Margin = 0.01,
     storage: Storage = None,
     study_name: StudyName = "",
+    ray: Annotated[
+        str, typer.Option(metavar="auto|ADDRESS", help="Also run blocks and pairs on the other nodes of a Ray cluster.")
+    ] = "",
     resume: Resume = None,
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help=f"Where the recipe goes. Default: {RECIPE} in this folder.")
@@ -96,7 +99,8 @@ def tune(
             values=values or [],
             base_recipe=base_recipe,
         )
-        folder, study = studied(request, budget or BUDGET_S, **_shared(context, storage, study_name))
+        shared = _shared(context, storage, study_name) | ({"ray": ray} if ray else {})
+        folder, study = studied(request, budget or BUDGET_S, **shared)
     try:
         show(study, json, recipe=_hand_over(folder, study, output=output, report=report))
     finally:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import secrets
 import socket
@@ -95,7 +96,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         self.me, self.behind = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}", False
         self._engine, self._warn, self._lease_s = engine, warn, lease_s
         self._study = self._folder = ""
-        self._written: list[str] = []
+        self._written, self._lost_s = list[str](), -math.inf
         self._over = threading.Event()
         with self._transaction() as do:
             if engine.name == "postgresql":
@@ -152,7 +153,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
     def _lost(self, error: StorageLost) -> None:
         if not self.behind:
             self._warn(f"{error.message} What is measured is kept in the folder meanwhile.")
-        self.behind = True
+        self.behind, self._lost_s = True, time.monotonic()
 
     # A study as a whole
 
@@ -199,7 +200,9 @@ class Store(contextlib.AbstractContextManager["Store"]):
     def lead(self) -> bool:
         """Lead the study, if nobody who is alive does; blocks that its leader offered and nobody has are taken back."""
         with self._transaction() as do:
-            free = "finished = 0 AND (leader = :me OR leader NOT IN ({alive}))"
+            # Right after an outage nobody has given a sign yet, and whoever leads has results to write.
+            others = "OR leader NOT IN ({alive})" if time.monotonic() - self._lost_s > self._lease_s else ""
+            free = f"finished = 0 AND (leader = :me {others})"
             if not do(f"UPDATE study SET leader = :me WHERE name = :study AND {free}").rowcount:
                 return False
             do("DELETE FROM block WHERE study = :study AND state = 'open'")

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from dynotune.launch import new_run_folder
 from dynotune.launch.process import origin
-from dynotune.measure.live import Watcher, code_facts, lanes, machine_lock, refuse_another_machine
+from dynotune.measure.live import Watcher, code_facts, facts_of, lanes, machine_lock, refuse_another_machine
+from dynotune.report import Progress, console
 from dynotune.report.study import spent_s
 from dynotune.schema import document
 from dynotune.schema.errors import RecordError
@@ -96,6 +98,28 @@ class Worker:
         ]
         told = [f"{host}: {text}" for text in self._bench.cautions()]
         return BlockResult(trials=new, readback=found.readback, warnings=told, out_of_time=not is_whole)
+
+
+class NodeWorker:
+    """A worker on a node of a Ray cluster, in the folder that all nodes share, or in the one that Ray brought.
+
+    `study`: as it was begun, with the facts of the host that leads it.
+    """
+
+    def __init__(self, run: RunSpec, typed: list[Setting], study: Study) -> None:
+        shared = code_facts(run.cwd)["code.sha256"] == study.facts["code.sha256"]
+        self._run = run if shared else replace(run, cwd=Path.cwd())
+        folder = new_run_folder(run.base)
+        origin.mark(folder, replace(study, run=replace(study.run, cwd=self._run.cwd)))
+        self._worker = Worker(self._run, typed, folder, Progress(console(stderr=True)))
+
+    def refuse(self, study: Study) -> None:
+        """Raise CannotRunHere: this host is unlike the one that leads."""
+        refuse_another_machine("study", study.facts, {**facts_of(self._run), **code_facts(self._run.cwd)})
+
+    def do(self, study: Study, block: Block) -> BlockResult:
+        with machine_lock(self._run, self._worker.watcher):
+            return self._worker.do(study, block)
 
 
 def take_part(store: Store, study: Study, worker: Worker, lead: Callable[[Study], Study]) -> Study:

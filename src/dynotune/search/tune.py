@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec.structs import replace
 
-from dynotune import knobs, probe
+from dynotune import fleet, knobs, probe
 from dynotune.diagnose import LiveDiagnosis, conclude, gather
 from dynotune.launch import new_run_folder
 from dynotune.launch.process import origin
@@ -20,6 +20,7 @@ from dynotune.measure.live import (
     SYNCHRONISED,
     TaskRunner,
     Watcher,
+    code_facts,
     facts_of,
     lanes,
     machine_lock,
@@ -81,12 +82,19 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tune(
-    request: TuneRequest, budget_s: float, watcher: Watcher, *, store: Store | None = None, name: str = ""
+    request: TuneRequest,
+    budget_s: float,
+    watcher: Watcher,
+    *,
+    store: Store | None = None,
+    name: str = "",
+    ray: str = "",
 ) -> tuple[Path, Study]:
     """Study the command. What is known is on disk after every run.
 
     Args:
         store: a database that workers share the study in, under `name`; without one, a name is made of the command.
+        ray: address of the Ray cluster whose other nodes run blocks and pairs too.
 
     Returns:
         The study's folder, and the study.
@@ -113,8 +121,8 @@ def tune(
         watcher.warn(caution)
     objective.refuse_impossible(run)
     lanes.refuse_impossible(run, [*run.settings, *words.settings])
-    if store is not None and run.lanes != 1:
-        raise UsageError("--lanes and --storage do not go together.", hint="Start a worker on each GPU.")
+    if (store is not None) + bool(ray) + (run.lanes != 1) > 1:
+        raise UsageError("--lanes, --ray and --storage do not go together.", hint="Choose one of them.")
     folder = new_run_folder(run.base)
     study = Study(
         id=folder.name,
@@ -130,7 +138,13 @@ def tune(
         base_recipe=request.base_recipe,
     )
     origin.mark(folder, study)
+    if ray:
+        study = replace(study, facts={**study.facts, **code_facts(run.cwd)})
     document.write(folder / FILE, study)
+    if ray:
+        hosts = fleet.RayHosts(ray, sharing.NodeWorker, run, words.settings, study, watcher.say)
+        with contextlib.closing(hosts):
+            return folder, _sit(run, folder, study, watcher, hosts)
     if store is None:
         return folder, _sit(run, folder, study, watcher)
     worker = sharing.Worker(run, words.settings, folder, watcher)

@@ -91,7 +91,10 @@ def test_a_study_of_the_database_is_shown_again_as_report_page_and_json(url, kep
         (("report", "--storage", "URL", "--study", "day"), "There is no study day in this database."),
         (("tune", "--study", "x", "--", "python", "train.py"), "There is no database of studies."),
         (("tune", "--storage", "mysql://h/d", "--", "python", "train.py"), "--storage knows no mysql."),
-        (("tune", "--storage", "URL", "--lanes", "2", "--", "python", "train.py"), "--lanes and --storage"),
+        (
+            ("tune", "--storage", "URL", "--lanes", "2", "--", "python", "train.py"),
+            "--lanes, --ray and --storage do not go together.",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_runs(url, kept, capsys, monkeypatch, tmp_path, words, told):

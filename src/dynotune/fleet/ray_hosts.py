@@ -15,7 +15,7 @@ from dynotune.schema.study import Block, BlockResult, Study
 START_S = 120.0
 """Most time for an actor to start on a node whose GPUs are free, and to ask its torch."""
 POLL_S, CONNECT_S = 0.5, 15.0
-LINES = "For example --ray auto on a node of the cluster, or --ray ray://HOST:10001."
+LINES = "On a node of the cluster: --ray auto, or --ray HOST:PORT of its head."
 
 
 class RayHosts:
@@ -52,7 +52,7 @@ class RayHosts:
         say(f"Blocks and pairs go to {len(self._actors)} more nodes of the Ray cluster.")
 
     def _connect(self, address: str, env: Mapping[str, str]) -> None:
-        place = re.fullmatch(r"(?:ray://)?([^/\s]+):([0-9]{1,5})", address)
+        place = re.fullmatch(r"([^/\s]+):([0-9]{1,5})", address)
         if place is None and address != "auto":
             raise UsageError(f"--ray {address} is no address of a Ray cluster.", hint=LINES)
         try:

@@ -21,8 +21,8 @@ from dynotune.launch.process import origin
 from dynotune.measure.live import Watcher, code_facts, facts_of, lanes, machine_lock, refuse_another_machine
 from dynotune.report import Progress, console
 from dynotune.report.study import spent_s
-from dynotune.schema import document
-from dynotune.schema.errors import RecordError
+from dynotune.schema import document, redaction
+from dynotune.schema.errors import RecordError, UsageError
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Block, BlockResult, Study
@@ -37,17 +37,8 @@ if TYPE_CHECKING:
 def asked_of(study: Study) -> str:
     """Return a digest of what the study was asked, of which code; the same on every host and at any time of it."""
     run = replace(study.run.recorded, cwd=Path("/"), base=Path("/"), lock=True, warmup_steps=None, window_steps=None)
-    recipe = study.base_recipe and study.base_recipe.recipe
-    asked = [
-        run,
-        study.allow,
-        study.extra,
-        study.exclude,
-        study.values,
-        study.margin,
-        recipe,
-        study.facts.get("code.sha256"),
-    ]
+    recipe, code = study.base_recipe and study.base_recipe.recipe, study.facts.get("code.sha256")
+    asked = [run, recipe, code, study.allow, study.extra, study.exclude, study.values, study.margin]
     return hashlib.sha256(document.encode(asked, indent=0)).hexdigest()
 
 
@@ -60,7 +51,7 @@ class Worker:
     """
 
     def __init__(self, run: RunSpec, typed: list[Setting], folder: Path, watcher: Watcher) -> None:
-        self.run, self.folder, self.watcher = run, folder, watcher
+        self.run, self.typed, self.folder, self.watcher = run, typed, folder, watcher
         self._typed = replace(run, settings=[*run.settings, *typed])
         self._bench: RealBench | None = None
         self._is_warm = set[str]()
@@ -92,34 +83,32 @@ class Worker:
             work.in_turn(arms, block.phase, block.number, lanes.WHOLE, block.repeats)
         except OutOfTime:
             is_whole = False
-        found, host = work.study, socket.gethostname()
-        new = [
-            replace(one, run=one.run and f"{host}:{self.folder}/{one.run}") for one in found.trials[len(study.trials) :]
-        ]
+        new, host = work.study.trials[len(study.trials) :], socket.gethostname()
+        placed = [replace(one, run=one.run and f"{host}:{self.folder}/{one.run}") for one in new]
         told = [f"{host}: {text}" for text in self._bench.cautions()]
-        return BlockResult(trials=new, readback=found.readback, warnings=told, out_of_time=not is_whole)
+        return BlockResult(trials=placed, readback=work.study.readback, warnings=told, out_of_time=not is_whole)
 
 
-class NodeWorker:
+class NodeWorker(Worker):
     """A worker on a node of a Ray cluster, in the folder that all nodes share, or in the one that Ray brought.
 
     `study`: as it was begun, with the facts of the host that leads it.
     """
 
     def __init__(self, run: RunSpec, typed: list[Setting], study: Study) -> None:
-        shared = code_facts(run.cwd)["code.sha256"] == study.facts["code.sha256"]
-        self._run = run if shared else replace(run, cwd=Path.cwd())
+        if code_facts(run.cwd)["code.sha256"] != study.facts["code.sha256"]:
+            run = replace(run, cwd=Path.cwd())
         folder = new_run_folder(run.base)
-        origin.mark(folder, replace(study, run=replace(study.run, cwd=self._run.cwd)))
-        self._worker = Worker(self._run, typed, folder, Progress(console(stderr=True)))
+        origin.mark(folder, replace(study, run=replace(study.run, cwd=run.cwd)))
+        super().__init__(run, typed, folder, Progress(console(stderr=True)))
 
     def refuse(self, study: Study) -> None:
         """Raise CannotRunHere: this host is unlike the one that leads."""
-        refuse_another_machine("study", study.facts, {**facts_of(self._run), **code_facts(self._run.cwd)})
+        refuse_another_machine("study", study.facts, {**facts_of(self.run), **code_facts(self.run.cwd)})
 
     def do(self, study: Study, block: Block) -> BlockResult:
-        with machine_lock(self._run, self._worker.watcher):
-            return self._worker.do(study, block)
+        with machine_lock(self.run, self.watcher):
+            return super().do(study, block)
 
 
 def take_part(store: Store, study: Study, worker: Worker, lead: Callable[[Study], Study]) -> Study:
@@ -134,6 +123,8 @@ def take_part(store: Store, study: Study, worker: Worker, lead: Callable[[Study]
         CannotRunHere: this host is unlike those that the study's runs were made on; the database is lost.
     """
     run, watcher = worker.run, worker.watcher
+    if secret := next((one for one in worker.typed if redaction.redacted(str(one)) != str(one)), None):
+        raise UsageError(f"{secret.knob} holds a secret, and no database may.", hint="Leave --storage out.")
     study = replace(study, facts={**study.facts, **code_facts(run.cwd)})
     asked = asked_of(study)
     script = Path(next((word for word in run.command if word.endswith(".py")), run.command[0])).stem

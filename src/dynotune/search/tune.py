@@ -111,9 +111,9 @@ def tune(
         knobs.check_applies(setting, facts)
     refuse_impossible(run, run.settings, facts)
     if request.base_recipe is not None:
-        first, name = request.base_recipe.recipe, Path(request.base_recipe.file).name
+        first, file = request.base_recipe.recipe, Path(request.base_recipe.file).name
         for text in (*map(str, checking.differences(first, facts, run.command)), *checking.unproved(first)):
-            watcher.warn(formats.plain(f"{name}: {text}."))
+            watcher.warn(formats.plain(f"{file}: {text}."))
     for setting in run.settings:
         if caution := knobs.caution(setting, facts):
             watcher.warn(caution)
@@ -138,10 +138,9 @@ def tune(
         base_recipe=request.base_recipe,
     )
     origin.mark(folder, study)
-    if ray:
-        study = replace(study, facts={**study.facts, **code_facts(run.cwd)})
     document.write(folder / FILE, study)
     if ray:
+        study = replace(study, facts={**study.facts, **code_facts(run.cwd)})
         hosts = fleet.RayHosts(ray, sharing.NodeWorker, run, words.settings, study, watcher.say)
         with contextlib.closing(hosts):
             return folder, _sit(run, folder, study, watcher, hosts)

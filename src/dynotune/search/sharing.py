@@ -138,6 +138,8 @@ def take_part(store: Store, study: Study, worker: Worker, lead: Callable[[Study]
                 # Pilots that no window was made of yet are on the host that they ran on.
                 known = lead(worker.as_here(known if known.run_s is not None else replace(known, trials=[])))
                 store.save(known, patiently=store.behind)
+                if store.behind:
+                    watcher.warn(f"The database lacks the end of the study {name}, which is in {worker.folder}.")
                 return known
             if (taken := store.patiently(store.take)) is not None:
                 result = worker.do(store.patiently(partial(store.study, name)), taken[1])

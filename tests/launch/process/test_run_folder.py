@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from dynotune.launch import error_line, last_lines, new_run_folder
+from dynotune.schema import private
 from dynotune.schema.errors import CannotRunHere
 
 from ..conftest import SOURCE
@@ -126,3 +127,18 @@ train.py FAILED
 def test_the_line_that_says_why_a_run_failed_is_its_own_tracebacks(printed, line, tmp_path):
     (tmp_path / "stderr").write_text(printed)
     assert error_line(tmp_path) == line
+
+
+def test_a_folder_is_made_though_another_dynotune_takes_the_base_away_that_it_had_made(tmp_path, monkeypatch):
+    """It made the base to see whether it may, and removes what is empty."""
+    base, made, taken = tmp_path / "runs", private.make_missing, []
+
+    def make_missing(path):
+        made(path)
+        if not taken:
+            taken.append(path)
+            path.rmdir()
+
+    monkeypatch.setattr(private, "make_missing", make_missing)
+    assert new_run_folder(base).parent == base
+    assert taken == [base]

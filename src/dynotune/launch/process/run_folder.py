@@ -34,15 +34,7 @@ def new_run_folder(base: Path) -> Path:
     Raises CannotRunHere: it cannot be made or written: read-only, full, not ours.
     """
     try:
-        state = private.state_folder()
-        if base.is_relative_to(state):
-            private.folder(state, *base.relative_to(state).parts)
-        else:
-            private.make_missing(base)
-        now_s = time.time()
-        clock = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now_s))
-        folder = base / f"{clock}-{int(now_s * 1000) % 1000:03d}-{secrets.token_hex(3)}"
-        folder.mkdir(mode=0o700)
+        folder = _made(base)
         # The umask may have taken from the mode; nobody's umask may add to it.
         folder.chmod(0o700)
         try:
@@ -53,6 +45,25 @@ def new_run_folder(base: Path) -> Path:
             raise
     except OSError as error:
         raise _no_folder(base, error) from error
+    return folder
+
+
+def _made(base: Path, tries: int = 5) -> Path:
+    """Make the folder, again if another dynotune took away the base that it had made to see whether it may."""
+    try:
+        state = private.state_folder()
+        if base.is_relative_to(state):
+            private.folder(state, *base.relative_to(state).parts)
+        else:
+            private.make_missing(base)
+        now_s = time.time()
+        clock = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now_s))
+        folder = base / f"{clock}-{int(now_s * 1000) % 1000:03d}-{secrets.token_hex(3)}"
+        folder.mkdir(mode=0o700)
+    except FileNotFoundError:
+        if not tries:
+            raise
+        return _made(base, tries - 1)
     return folder
 
 

@@ -47,6 +47,11 @@ MIGRATIONS = (
     """CREATE TABLE block (study TEXT, id TEXT, number INTEGER NOT NULL, document TEXT NOT NULL, worker TEXT,
            state TEXT NOT NULL DEFAULT 'open', result TEXT, PRIMARY KEY (study, id))""",
 )
+# Transactions are short, and go one after another: two that lock rows in different orders would wait for each other.
+_BEGIN = {
+    "sqlite": "BEGIN IMMEDIATE",
+    "postgresql": "SET LOCAL idle_in_transaction_session_timeout = 60000; SELECT pg_advisory_xact_lock(20261)",
+}
 _NOW = {"sqlite": "(julianday('now') - 2440587.5) * 86400.0", "postgresql": "extract(epoch FROM clock_timestamp())"}
 _ALIVE = "SELECT id FROM worker WHERE study = :study AND seen > {now} - :lease_s"
 _OPEN = "study = :study AND state = 'open' AND (worker IS NULL OR worker = :me)"
@@ -75,14 +80,12 @@ def _engine(url: sa.URL) -> sa.Engine:
 
     redaction.learn({"password": str(url.password or "")} | {name: str(value) for name, value in url.query.items()})
     kind = url.get_backend_name()
-    if kind == "postgresql":
-        plain = url.set(drivername="postgresql+psycopg") if url.drivername == kind else url
-        return sa.create_engine(plain, pool_pre_ping=True, connect_args={"connect_timeout": 10})
-    if kind != "sqlite":
+    if kind not in _BEGIN:
         raise UsageError(f"--storage knows no {kind}.", hint=EXAMPLE)
-    engine = sa.create_engine(url, connect_args={"timeout": 30, "isolation_level": None})
-    # Whoever writes has the file from its first statement: two that read before they write would wait for each other.
-    sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+    usual: dict[str, Any] = {"timeout": 30, "isolation_level": None} if kind == "sqlite" else {"connect_timeout": 10}
+    plain = url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url
+    engine = sa.create_engine(plain, pool_pre_ping=True, connect_args=usual)
+    sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(_BEGIN[kind]))
     return engine
 
 
@@ -99,8 +102,6 @@ class Store(contextlib.AbstractContextManager["Store"]):
         self._written, self._lost_s = list[str](), -math.inf
         self._over = threading.Event()
         with self._transaction() as do:
-            if engine.name == "postgresql":
-                do("SELECT pg_advisory_xact_lock(20261)")  # one after another
             do("CREATE TABLE IF NOT EXISTS dynotune_schema (version INTEGER NOT NULL)")
             version = do("SELECT max(version) FROM dynotune_schema").scalar() or 0
             if version > len(MIGRATIONS):
@@ -133,7 +134,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
             # Its own words hold the statement with all values.
             reason = str(getattr(error, "orig", None) or type(error).__name__).strip().partition("\n")[0]
             what = f"The database {self._engine.url.render_as_string(hide_password=True)} does not answer: {reason}."
-            raise StorageLost(what, hint="See that it runs and may be written to.") from error
+            raise StorageLost(redaction.redacted(what), hint="See that it runs and may be written to.") from error
 
     def patiently(self, job: Callable[[], T]) -> T:
         """Do the job again and again while the database is lost. Raises StorageLost: for longer than patience has."""
@@ -213,11 +214,9 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
         Raises CannotRunHere: another worker leads the study meanwhile.
         """
-        there = [one.was_elsewhere or not one.run for one in study.trials]
-        placed = [replace(one, run=f"{self._folder}/{one.run}") for one in study.trials]
-        rows = [
-            _encoded(old if is_there else new) for old, new, is_there in zip(study.trials, placed, there, strict=True)
-        ]
+        here = [one for one in study.trials if one.run and not one.was_elsewhere]
+        placed = {id(one): replace(one, run=f"{self._folder}/{one.run}") for one in here}
+        rows = [_encoded(placed.get(id(one), one)) for one in study.trials]
         try:
             is_led = self.patiently(lambda: self._write(study, rows)) if patiently else self._write(study, rows)
         except StorageLost as error:

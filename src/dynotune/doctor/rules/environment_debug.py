@@ -2,68 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 from dynotune.doctor import machine
 from dynotune.doctor.bounds import severity_of
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.observation_view import ObservationView, or_else
-from dynotune.doctor.rules.environment_variables import is_off, is_one_of, is_set_to
+from dynotune.doctor.rules.environment_variables import TABLES
 from dynotune.doctor.rules.startup import what_it_saves
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import FRESH_CACHES, Compilation
 
-
-def _asks_for_debug(value: str) -> bool:
-    """Tell whether TORCH_LOGS names a component at debug level (`+dynamo`, `all`), or writes out code."""
-    parts = {part.strip() for part in value.split(",")}
-    return any(part.startswith("+") for part in parts) or bool(parts & {"all", "output_code", "graph_code", "bytecode"})
-
-
-class Flag(NamedTuple):
-    """A debugging variable: which values count, how severe they are, and what they do.
-
-    `on_gpu`: it acts only if there is a GPU.
-    """
-
-    name: str
-    counts: Callable[[str], bool]
-    severity: Severity
-    does: str
-    on_gpu: bool = False
-
-
-CHECKS_COLLECTIVES = "checks each collective against the other ranks"
-FLAGS = (
-    Flag("TORCH_DISTRIBUTED_DEBUG", is_one_of("DETAIL"), "medium", CHECKS_COLLECTIVES),
-    Flag("TORCH_DISTRIBUTED_DEBUG", is_one_of("INFO"), "low", "logs more than it needs to"),
-    Flag("NCCL_DEBUG", is_one_of("TRACE"), "medium", "writes a line for each call of NCCL", on_gpu=True),
-    Flag("TORCH_COMPILE_DEBUG", machine.is_on, "medium", "writes every graph and kernel of torch.compile to disk"),
-    Flag("TORCHINDUCTOR_NAN_ASSERTS", machine.is_on, "medium", "checks every output of compiled code for NaN"),
-    Flag("TORCH_LOGS", _asks_for_debug, "low", "logs at debug level"),
-    Flag("TORCH_CPP_LOG_LEVEL", is_one_of("INFO"), "low", "logs at info level in C++"),
-    Flag("CUDNN_LOGINFO_DBG", machine.is_on, "low", "logs each call of cuDNN", on_gpu=True),
-    Flag("CUDNN_LOGLEVEL_DBG", is_one_of("2", "3"), "low", "logs each call of cuDNN", on_gpu=True),
-    Flag("CUBLAS_LOGINFO_DBG", machine.is_on, "low", "logs each call of cuBLAS", on_gpu=True),
-    Flag("CUBLASLT_LOG_LEVEL", is_one_of("2", "3", "4", "5"), "low", "logs each call of cuBLASLt", on_gpu=True),
-    Flag("MALLOC_PERTURB_", machine.is_on, "low", "fills memory at each allocation and release"),
-    Flag("MALLOC_CHECK_", machine.is_on, "low", "checks the C allocator's lists"),
-)
-
-
-COMPILE_CACHES: dict[str, Callable[[str], bool]] = {
-    "TORCHINDUCTOR_FORCE_DISABLE_CACHES": machine.is_on,
-    "TORCHINDUCTOR_FX_GRAPH_CACHE": is_off,
-    "TORCHINDUCTOR_AUTOGRAD_CACHE": is_off,
-    "TRITON_ALWAYS_COMPILE": machine.is_on,
-}
+FLAGS, COMPILE_CACHES = TABLES["debugs"], TABLES["forgets"]
+CHECKS_COLLECTIVES = FLAGS[0].does
 
 
 @machine_rule(candidates=machine.unset(*dict.fromkeys(flag.name for flag in FLAGS)))
 def debug_flags_left_on(view: ObservationView) -> Judgements:
-    flags = [flag for flag in FLAGS if is_set_to(view, flag.name, flag.counts)]
+    flags = [flag for flag in FLAGS if flag.is_set(view)]
     anomaly = view.fact_or_none("live.anomaly_mode") is True
     if not flags and not anomaly:
         return
@@ -103,9 +58,9 @@ def _bound_of_anomaly_mode(view: ObservationView) -> float | Unknown:
     return or_else(lambda: min(parts.host + view.kernel_share("elementwise", "reduction"), 1.0), machine.NOT_MEASURED)
 
 
-@machine_rule(candidates=machine.unset(*COMPILE_CACHES))
+@machine_rule(candidates=machine.unset(*(each.name for each in COMPILE_CACHES)))
 def caches_disabled(view: ObservationView) -> Judgements:
-    names = [name for name, counts in COMPILE_CACHES.items() if is_set_to(view, name, counts)]
+    names = [each.name for each in COMPILE_CACHES if each.is_set(view)]
     live = [
         text
         for name, off, text in (

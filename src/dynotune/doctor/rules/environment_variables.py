@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+import tomllib
+from importlib.resources import files
+
+import msgspec
 
 from dynotune.doctor import policy
 from dynotune.doctor.declaration import Judgement, Judgements, Rule, machine_rule
@@ -12,53 +15,32 @@ from dynotune.doctor.observation_view import ObservationView
 from dynotune.schema.diagnosis import Kind, Severity
 
 
-def is_off(value: str) -> bool:
-    """Tell whether a switch is set to off."""
-    return not is_on(value)
+class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An entry of variables.toml, which says what its fields are."""
+
+    name: str
+    counts: str | list[str]
+    severity: Severity = "low"
+    id: str = ""
+    remedy: str = ""
+    bound: tuple[str, ...] = ()
+    kind: Kind = "speed"
+    evidence: tuple[str, ...] = ()
+    does: str = ""
+    on_gpu: bool = False
+
+    def is_set(self, view: ObservationView) -> bool:
+        """Tell whether it is set to a value that counts."""
+        value = view.variable(self.name)
+        if value is None:
+            return False
+        return value.strip().upper() in self.counts if isinstance(self.counts, list) else _TESTS[self.counts](value)
 
 
-def is_one_of(*values: str) -> Callable[[str], bool]:
-    """Make a test for these values, in any case."""
-    return lambda value: value.strip().upper() in values
-
-
-def is_set_to(view: ObservationView, name: str, counts: Callable[[str], bool]) -> bool:
-    """Tell whether a variable is set to a value that counts."""
-    value = view.variable(name)
-    return value is not None and counts(value)
-
-
-def variable_rule(
-    id: str,
-    name: str,
-    counts: Callable[[str], bool],
-    severity: Severity,
-    *,
-    remedy: str,
-    bound: Iterable[str] = (),
-    kind: Kind = "speed",
-    evidence: Iterable[str] = (),
-) -> Rule:
-    """Make a rule that fires if the variable `name` has a value that `counts`, and offers to unset it.
-
-    Args:
-        severity: on a machine with a GPU, if no command was watched.
-        bound: the shares of a watched command's step that bound the cost.
-    """
-
-    def judge(view: ObservationView) -> Judgements:
-        if is_set_to(view, name, counts):
-            yield Judgement(
-                kind=kind,
-                share=part_of_step(view, *bound) if kind == "speed" else None,
-                severity=None if bound else severity_on_gpu(view, severity),
-                otherwise=severity,
-                variables=[name],
-                evidence=list(evidence),
-                remedy=remedy,
-            )
-
-    return machine_rule(id=id)(judge)
+def _asks_for_debug(value: str) -> bool:
+    """Tell whether TORCH_LOGS names a component at debug level (`+dynamo`, `all`), or writes out code."""
+    parts = {part.strip() for part in value.split(",")}
+    return any(part.startswith("+") for part in parts) or bool(parts & {"all", "output_code", "graph_code", "bytecode"})
 
 
 def _workspace_bytes(value: str) -> int | None:
@@ -74,37 +56,34 @@ def _is_small_workspace(value: str) -> bool:
     return size is not None and size < policy.DEFAULT_CUBLAS_WORKSPACE_BYTES
 
 
-VARIABLES = (
-    variable_rule(
-        "launch-blocking-on",
-        "CUDA_LAUNCH_BLOCKING",
-        is_on,
-        "high",
-        remedy="Unset it. Set it only to find the kernel that fails.",
-        bound=["host", "transfer"],
-    ),
-    variable_rule(
-        "no-memory-caching-on",
-        "PYTORCH_NO_CUDA_MEMORY_CACHING",
-        lambda value: True,
-        "high",
-        remedy="Unset it. A value of 0 switches the cache off, too.",
-        bound=["host"],
-    ),
-    variable_rule(
-        "cublas-workspace-small",
-        "CUBLAS_WORKSPACE_CONFIG",
-        _is_small_workspace,
-        "medium",
-        remedy="Unset it, or use :4096:8 if results must repeat.",
-        evidence=["sizes are in KiB: :SIZE:COUNT"],
-    ),
-    variable_rule(
-        "module-loading-eager",
-        "CUDA_MODULE_LOADING",
-        is_one_of("EAGER"),
-        "medium",
-        remedy="Unset it: kernels are then loaded at their first call.",
-        kind="start",
-    ),
-)
+_TESTS = {
+    "on": is_on,
+    "off": lambda value: not is_on(value),
+    "any": lambda value: True,
+    "debug logs": _asks_for_debug,
+    "small workspace": _is_small_workspace,
+}
+_FILE = files("dynotune.doctor").joinpath("variables.toml")
+TABLES = msgspec.convert(tomllib.loads(_FILE.read_text("utf-8")), dict[str, tuple[Variable, ...]])
+
+
+def _rule_of(variable: Variable) -> Rule:
+    """Make the rule that fires if the variable is set so, and offers to unset it."""
+
+    @machine_rule(id=variable.id)
+    def judge(view: ObservationView) -> Judgements:
+        if variable.is_set(view):
+            yield Judgement(
+                kind=variable.kind,
+                share=part_of_step(view, *variable.bound) if variable.kind == "speed" else None,
+                severity=None if variable.bound else severity_on_gpu(view, variable.severity),
+                otherwise=variable.severity,
+                variables=[variable.name],
+                evidence=list(variable.evidence),
+                remedy=variable.remedy,
+            )
+
+    return judge
+
+
+VARIABLES = tuple(map(_rule_of, TABLES["slows"]))

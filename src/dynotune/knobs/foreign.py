@@ -8,7 +8,9 @@ module, a library or an address: a path is always the user's to type.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterable, Sequence
+from importlib.resources import files
 from typing import NamedTuple
 
 from dynotune.knobs.catalogue import all_knobs
@@ -19,59 +21,15 @@ from dynotune.text import words
 
 _NUMBER = r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?"
 _SWITCH = r"(?i:0|1|true|false|yes|no|on|off)"
-_SIZE = r"[0-9]{1,18} ?[kKmMgGtT]?i?[bB]?"
-# Numbers of processors, and the brackets and steps that lists of them have.
-_CPUS = r"[0-9 ,:{}()!*-]{1,4000}"
-# What such lists are made of: names without a dot or a slash, numbers, signs.
-_WORDS = r"[A-Za-z0-9_ ,:;=^{}()\[\]-]{1,4000}"
-
-_VALUES_OF = {
-    _NUMBER: """
-        CUBLASLT_WORKSPACE_SIZE CUDA_BINARY_LOADER_THREAD_COUNT CUDA_DEVICE_MAX_CONNECTIONS MKL_NUM_THREADS
-        MALLOC_ARENA_MAX MALLOC_MMAP_THRESHOLD_ MALLOC_TOP_PAD_ MALLOC_TRIM_THRESHOLD_ NUMEXPR_NUM_THREADS
-        NCCL_BUFFSIZE NCCL_IB_PCI_RELAXED_ORDERING NCCL_MAX_CTAS NCCL_MAX_NCHANNELS NCCL_MIN_CTAS NCCL_MIN_NCHANNELS
-        NCCL_NTHREADS NCCL_NVLS_ENABLE OPENBLAS_NUM_THREADS TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT
-    """,
-    _SWITCH: """
-        CUDA_DISABLE_PTX_JIT CUDA_FORCE_JIT CUDA_FORCE_PTX_JIT CUDA_LAUNCH_BLOCKING NVIDIA_TF32_OVERRIDE
-        MKL_DYNAMIC NCCL_CUMEM_ENABLE NCCL_IB_DISABLE NCCL_P2P_DISABLE NCCL_SHM_DISABLE OMP_DYNAMIC PYTHONUNBUFFERED
-        PYTORCH_NO_CUDA_MEMORY_CACHING PYTORCH_NVML_BASED_CUDA_CHECK TOKENIZERS_PARALLELISM TRITON_ALWAYS_COMPILE
-        TORCHINDUCTOR_AUTOGRAD_CACHE TORCHINDUCTOR_COORDINATE_DESCENT_TUNING TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS
-        TORCHINDUCTOR_CPP_WRAPPER TORCHINDUCTOR_FORCE_DISABLE_CACHES TORCHINDUCTOR_FREEZING
-        TORCHINDUCTOR_FX_GRAPH_CACHE TORCHINDUCTOR_MAX_AUTOTUNE TORCHINDUCTOR_MAX_AUTOTUNE_GEMM
-        TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE TORCH_ALLOW_TF32_CUBLAS_OVERRIDE TORCH_CUBLASLT_UNIFIED_WORKSPACE
-        TORCH_CUBLAS_WORKSPACE_CACHE TORCH_NCCL_AVOID_RECORD_STREAMS TORCH_NCCL_HIGH_PRIORITY
-    """,
-    _CPUS: "GOMP_CPU_AFFINITY OMP_NUM_THREADS",
-    _WORDS: "KMP_AFFINITY NCCL_ALGO NCCL_PROTO OMP_PLACES OMP_PROC_BIND OMP_SCHEDULE",
-    r"(:[0-9]{1,9}:[0-9]{1,9}){1,9}": "CUBLAS_WORKSPACE_CONFIG",
-    r"[0-9.]{1,9}x?": "CUDA_SCALE_LAUNCH_QUEUES",
-    r"FASTEST_FIRST|PCI_BUS_ID": "CUDA_DEVICE_ORDER",
-    rf"{_SIZE}|(?i:infinite|infinity)": "GOMP_SPINCOUNT",
-    r"[0-9]{1,9}(us|ms)?|(?i:infinite)": "KMP_BLOCKTIME",
-    r"LOC|NVL|PIX|PXB|PHB|SYS|[0-9]": "NCCL_P2P_LEVEL",
-    r"(?i:active|passive)": "OMP_WAIT_POLICY",
-    r"random|[0-9]{1,10}": "PYTHONHASHSEED",
-    r"default|debug|(py)?malloc(_debug)?|mimalloc(_debug)?": "PYTHONMALLOC",
-    # Keys of the allocator, numbers, True and False, lists.
-    r"[A-Za-z0-9_ ,:;.\[\]<>-]{1,4000}": "PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF",
-}
-_ALLOWED = {name: re.compile(values, re.ASCII) for values, names in _VALUES_OF.items() for name in names.split()}
+_TOLD = tomllib.loads(files(__package__).joinpath("foreign.toml").read_text("utf-8"))
+_ALLOWED = {name: re.compile(each["values"], re.ASCII) for each in _TOLD["tunes"] for name in each["names"]}
 _ALLOWED |= {
     knob.id.removeprefix("env."): re.compile("|".join(map(re.escape, map(str, knob.values))) or _NUMBER, re.ASCII)
     for knob in all_knobs()
     # The others name folders of code that runs.
     if isinstance(knob.site, Env) and (knob.type != "str" or knob.values)
 }
-
-# Left over from debugging: findings take them away.
-_DEBUGGING_NAMES = """
-    CUBLASLT_LOG_LEVEL CUBLAS_LOGINFO_DBG CUDNN_LOGINFO_DBG CUDNN_LOGLEVEL_DBG MALLOC_CHECK_ MALLOC_PERTURB_
-    NCCL_BLOCKING_WAIT NCCL_DEBUG PYTHONDONTWRITEBYTECODE TORCHINDUCTOR_NAN_ASSERTS TORCH_COMPILE_DEBUG
-    TORCH_CPP_LOG_LEVEL TORCH_DISTRIBUTED_DEBUG TORCH_LOGS TORCH_NCCL_BLOCKING_WAIT TORCH_NCCL_DESYNC_DEBUG
-    TORCH_NCCL_ENABLE_TIMING TORCH_NCCL_NAN_CHECK USE_PYTORCH_KERNEL_CACHE
-"""
-_DEBUGGING = frozenset(_DEBUGGING_NAMES.split())
+_DEBUGGING = frozenset(_TOLD["debugging"]["names"])
 
 
 class Checked(NamedTuple):

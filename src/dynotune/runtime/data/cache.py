@@ -94,12 +94,14 @@ class SampleCache(Dataset):  # type: ignore[misc]
             if (disk := os.statvfs(self.folder)).f_bavail * 20 < disk.f_blocks:
                 raise OSError("less than a 20th of the file system is free")
             path.parent.mkdir(0o700, exist_ok=True)
-            if is_damaged or not path.exists():  # no other process was faster
-                with contextlib.suppress(FileNotFoundError), tempfile.NamedTemporaryFile(dir=path.parent) as file:
-                    file.write(data)
-                    file.flush()
-                    Path(file.name).replace(path)
-                    is_kept = True  # and what would be removed at the end is not found
+            with tempfile.NamedTemporaryFile(dir=path.parent) as file:
+                file.write(data)
+                file.flush()
+                if is_damaged:
+                    path.unlink(missing_ok=True)
+                with contextlib.suppress(FileExistsError):  # another process was faster
+                    path.hardlink_to(file.name)
+                    is_kept = True
         finally:
             if not is_kept:
                 self._count(-len(data))
@@ -110,10 +112,10 @@ class SampleCache(Dataset):  # type: ignore[misc]
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             found = os.read(handle, 1 << 16)
-            total = int(found[:20] or 0) + num_bytes
-            if is_counted := total <= self.max_bytes or num_bytes < 0:
-                os.pwrite(handle, b"%020d" % max(0, total) + (found[20:] or self._holds), 0)
-            return is_counted
+            counted = int(found[:20] or 0)
+            fits = num_bytes < 0 or counted + num_bytes <= self.max_bytes
+            os.pwrite(handle, b"%020d" % (counted + num_bytes * fits) + (found[20:] or self._holds), 0)
+            return fits
         finally:
             fcntl.flock(handle, fcntl.LOCK_UN)  # a child that was forked meanwhile has the handle, too
             os.close(handle)

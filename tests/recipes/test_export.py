@@ -101,7 +101,7 @@ def test_keys_of_the_allocator_are_one_variable_whose_name_follows_the_version_o
         (
             "loader.worker_threads",
             2,
-            "DataLoader(..., worker_init_fn=lambda _: torch.set_num_threads(2))  # and cv2.setNumThreads(2)",
+            "DataLoader(..., worker_init_fn=lambda _: torch.set_num_threads(2))  # and of cv2",
         ),
         (
             "loader.sharing_strategy",

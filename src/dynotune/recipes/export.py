@@ -18,7 +18,7 @@ LARGEST_SHM_BYTES = 16 << 30
 ANY = ""
 _LINES: dict[str, dict[Scalar, str]] = {
     "loader.worker_threads": {
-        ANY: "DataLoader(..., worker_init_fn=lambda _: torch.set_num_threads({value}))  # and cv2.setNumThreads({value})"
+        ANY: "DataLoader(..., worker_init_fn=lambda _: torch.set_num_threads({value}))  # and of cv2"
     },
     "layout.channels_last": {
         True: "model = model.to(memory_format=torch.channels_last); x = x.to(memory_format=torch.channels_last)",

@@ -325,6 +325,24 @@ assert [path.name for path in files(folder)] == ["0"], files(folder)
     assert ran.stderr.count("takes no more samples") == 1
 
 
+def test_one_of_many_forked_processes_speaks():
+    module = sys.modules[SampleCache.__module__]
+    for _ in range(20):
+        unsaid = module._unsaid()
+        start, go = os.pipe()
+        children = []
+        for _ in range(6):
+            children.append(os.fork())
+            if not children[-1]:
+                os.close(go)
+                os.read(start, 1)  # until all are there
+                os._exit(len(unsaid.read(1)))
+        os.close(go)
+        os.close(start)
+        assert sum(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children) == 1
+        assert unsaid.read(1) == b""
+
+
 def test_the_last_of_a_file_system_is_left_free(tmp_path, squares, monkeypatch):
     cache = cache_of(squares, tmp_path)
     cache[0]

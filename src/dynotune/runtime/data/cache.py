@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import json
-import mmap
 import os
 import sys
 import tempfile
@@ -44,7 +44,7 @@ class SampleCache(Dataset):  # type: ignore[misc]
 
     def __init__(self, dataset: Any, folder: str | os.PathLike[str], *, max_bytes: int, key: str) -> None:
         self.dataset, self.folder, self.max_bytes, self._num = dataset, Path(folder), max_bytes, len(dataset)
-        self._is_stopped = mmap.mmap(-1, 1)  # one of this process and those that it forks
+        self._is_stopped, self._unsaid = False, _unsaid()
         self._holds = json.dumps(f"{key}: {self._num} samples of {type(dataset).__qualname__}").encode()
         self._marker, found = self.folder / "samples.txt", b""
         try:
@@ -68,21 +68,21 @@ class SampleCache(Dataset):  # type: ignore[misc]
             with contextlib.suppress(Exception):  # a damaged file raises anything
                 return _decoded(memoryview(bytearray(data)), self._holds)
         sample = self.dataset[index]
-        if not self._is_stopped[0] and 0 <= index < self._num:
+        if not self._is_stopped and 0 <= index < self._num:
             data = _encoded(sample, self._holds)
             try:
                 self._store(path, data, is_damaged)
             except (OSError, ValueError) as error:
-                if not self._is_stopped[0]:
+                self._is_stopped = True
+                if self._unsaid.read(1):
                     warnings.warn(f"{self.folder} takes no more samples: {error}", RuntimeWarning, stacklevel=2)
-                self._is_stopped[0] = 1
         return sample
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_is_stopped": None}
+        return {**self.__dict__, "_unsaid": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _is_stopped=mmap.mmap(-1, 1))
+        self.__dict__.update(state, _unsaid=_unsaid())
 
     def _store(self, path: Path, data: bytes, is_damaged: bool) -> None:
         """Count, then write: if the process is killed between, there is less than counted."""
@@ -119,6 +119,13 @@ class SampleCache(Dataset):  # type: ignore[misc]
         finally:
             fcntl.flock(handle, fcntl.LOCK_UN)  # a child that was forked meanwhile has the handle, too
             os.close(handle)
+
+
+def _unsaid() -> io.FileIO:
+    """Return a file of one byte: who reads it, of a process and those that it forks, is the one to speak."""
+    file = io.FileIO(os.memfd_create("unsaid"), "r+")
+    file.truncate(1)
+    return file
 
 
 def _encoded(sample: Any, holds: bytes) -> bytes:

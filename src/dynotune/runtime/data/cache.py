@@ -74,7 +74,7 @@ class SampleCache(Dataset):  # type: ignore[misc]
                 self._store(path, data, is_damaged)
             except (OSError, ValueError) as error:
                 self._is_stopped = True
-                if self._unsaid.read(1):
+                if self._unsaid.read(8):
                     warnings.warn(f"{self.folder} takes no more samples: {error}", RuntimeWarning, stacklevel=2)
         return sample
 
@@ -122,10 +122,8 @@ class SampleCache(Dataset):  # type: ignore[misc]
 
 
 def _unsaid() -> io.FileIO:
-    """Return a file of one byte: who reads it, of a process and those that it forks, is the one to speak."""
-    file = io.FileIO(os.memfd_create("unsaid"), "r+")
-    file.truncate(1)
-    return file
+    """Return what one alone, of a process and those that it forks, reads something from: it is the one to speak."""
+    return io.FileIO(os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
 
 
 def _encoded(sample: Any, holds: bytes) -> bytes:

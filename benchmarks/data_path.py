@@ -8,6 +8,7 @@
 - decoders: a ResNet-50 on JPEG files of three sizes by 4, 8 and 16 workers; images/s as written and with each decoder.
 - tune: on the same, what `tune --allow numerics` finds with decoders and without, run by turns.
 - nvjpeg: `decode_on_device` against torchvision's own call for the whole batch, and what it takes from a step.
+- cache: pictures drawn as they are and through a `SampleCache`, in memory and on disk; samples/s of each epoch.
 - padding: fine-tunes on lengths with 45% of padding: by length and packed, predicted and measured, and their losses.
 
 What is in FILE already is not run again; after the budget nothing more is begun.
@@ -367,6 +368,37 @@ def padding_table(rows: dict[str, Row]) -> Iterator[str]:
         yield f"{key:12} padding {row['padding']['share']:.0%}; check_packing: {row['check_packing']}"
 
 
+# Samples that are kept
+
+
+def cache(given: argparse.Namespace) -> Iterator[Job]:
+    for size in SIZES:
+        yield f"{size} 2 workers", lambda lane, size=size: cached(given, size, lane)
+
+
+def cached(given: argparse.Namespace, size: str, lane: Lane) -> Row:
+    height, width, quality = SIZES[size]
+    words = ("--size", f"{height}x{width}", "--quality", quality, "--workers", 2)
+    arms = {"as written": None, "in memory": "/dev/shm", "on disk": tempfile.gettempdir()}
+    epochs: dict[str, list[list[float]]] = {name: [] for name in arms}
+    for _ in range(given.pairs):
+        for name, root in arms.items():
+            with tempfile.TemporaryDirectory(dir=root) as folder:
+                where = ("--folder", Path(folder, "samples")) if root else ()
+                epochs[name].append(lane.program(script("cached_pictures.py", *words, *where))["samples_per_s"])
+    return {"samples_per_s": epochs}
+
+
+def cache_table(rows: dict[str, Row]) -> Iterator[str]:
+    for key, row in rows.items():
+        for name, runs in row["samples_per_s"].items():
+            told = ", ".join(
+                f"{statistics.median(epoch):.0f} ({min(epoch):.0f} to {max(epoch):.0f})"
+                for epoch in zip(*runs, strict=True)
+            )
+            yield f"{key:20} {name:10} samples/s of each epoch: {told}"
+
+
 # All parts
 
 PARTS: dict[str, tuple[Callable[[argparse.Namespace], Iterator[Job]], Callable[[dict[str, Row]], Iterator[str]]]] = {
@@ -374,6 +406,7 @@ PARTS: dict[str, tuple[Callable[[argparse.Namespace], Iterator[Job]], Callable[[
     "forecast": (forecast, forecast_table),
     "nvjpeg": (nvjpeg, nvjpeg_table),
     "padding": (padding, padding_table),
+    "cache": (cache, cache_table),
     "decoders": (decoders, decoders_table),
     "tune": (tune, tune_table),
 }

@@ -24,7 +24,7 @@ MODULES = {
         "engine/stats",
         "errors",
     ),
-    "dynotune.runtime.data": ("data/decoding", "data/lengths", "data/packing"),
+    "dynotune.runtime.data": ("data/cache", "data/decoding", "data/lengths", "data/packing"),
     "dynotune.runtime.vision": ("vision/detector", "vision/detections", "vision/serve"),
     "dynotune.runtime.train": ("train",),
     "dynotune.runtime.letterbox": ("vision/letterbox",),

@@ -98,6 +98,16 @@ def test_keys_of_the_allocator_are_one_variable_whose_name_follows_the_version_o
         ("precision.autocast", "bf16", 'with torch.autocast("cuda", dtype=torch.bfloat16): ...'),
         ("compile.mode", "reduce-overhead", 'model.compile(mode="reduce-overhead")'),
         ("host.num_threads", 2, "torch.set_num_threads(2)"),
+        (
+            "loader.worker_threads",
+            2,
+            "DataLoader(..., worker_init_fn=lambda _: torch.set_num_threads(2))  # and of cv2",
+        ),
+        (
+            "loader.sharing_strategy",
+            "file_system",
+            "torch.multiprocessing.set_sharing_strategy('file_system')",
+        ),
         ("precision.quantize", "int8-weights", "quantize_(model, Int8WeightOnlyConfig())  # torchao.quantization"),
         ("precision.quantize_keep", "head\nrm", "filter_fn: all nn.Linear besides those in 'head\\nrm'"),
     ],
@@ -107,6 +117,13 @@ def test_what_is_no_variable_is_named_with_the_line_of_python(knob, value, line)
     assert list(shown.code.values()) == [line]
     for write in (formats.shell, formats.docker, formats.kubernetes):
         assert f"#     {line}  # {knob}=" in write(shown)
+
+
+def test_what_no_line_of_python_does_is_left_to_dynotune_and_a_line_that_does_it_is_not_denied():
+    assert made(("decode.backend", "opencv")).beside == {
+        "decode.backend=opencv": "no line of code does it: dynotune run applies it."
+    }
+    assert made(("loader.worker_threads", 2)).beside == {}
 
 
 def test_every_value_of_every_knob_can_be_written():

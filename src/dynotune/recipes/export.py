@@ -16,7 +16,10 @@ from dynotune.schema.setting import UNSET, Setting
 LARGEST_SHM_BYTES = 16 << 30
 """What the doctor advises for a container; more has to be asked for."""
 ANY = ""
-_ROOT_MODULE: dict[str, dict[Scalar, str]] = {
+_LINES: dict[str, dict[Scalar, str]] = {
+    "loader.worker_threads": {
+        ANY: "DataLoader(..., worker_init_fn=lambda _: torch.set_num_threads({value}))  # and of cv2"
+    },
     "layout.channels_last": {
         True: "model = model.to(memory_format=torch.channels_last); x = x.to(memory_format=torch.channels_last)",
         False: "model = model.to(memory_format=torch.contiguous_format)",
@@ -126,8 +129,8 @@ def _code(setting: Setting, knob: Knob, device: str) -> str:
             first, *others = (target.rpartition(".")[2] for target in targets)
             dot = "." if isinstance(knob.site, Method) else ""
             return f"{dot}{first}(..., {argument}={value!r})" + (f"  # or {', '.join(others)}" if others else "")
-        case Module():
-            lines = _ROOT_MODULE[knob.id]
+        case Module() | Library() if knob.id in _LINES:
+            lines = _LINES[knob.id]
             return lines[value if value in lines else ANY].format(device=device, value=value)
     return ""
 
@@ -138,7 +141,7 @@ def _beside(setting: Setting, knob: Knob) -> str:
             return "this replaces a configuration of the allocator that is set already; dynotune run merges them."
         case Preload(libraries) if setting.value not in libraries:
             return "nothing is to be preloaded; take other allocators out of LD_PRELOAD."
-        case Library():
+        case Library() if knob.id not in _LINES:
             return "no line of code does it: dynotune run applies it."
         case Preload():
             return "the library must be installed (on Debian and Ubuntu, libjemalloc2 or libgoogle-perftools4)."

@@ -1,7 +1,8 @@
-"""Samples on their way into batches: decoded, by length or packed; and batches on the device ahead of time."""
+"""Samples on their way into batches: cached, decoded, by length or packed; and batches on the device ahead of time."""
 
+from dynotune.runtime.data.cache import SampleCache
 from dynotune.runtime.data.decoding import Decoded, decode_on_device
 from dynotune.runtime.data.lengths import LengthBatchSampler
 from dynotune.runtime.data.packing import check_packing, pack
 
-__all__ = ["Decoded", "LengthBatchSampler", "check_packing", "decode_on_device", "pack"]
+__all__ = ["Decoded", "LengthBatchSampler", "SampleCache", "check_packing", "decode_on_device", "pack"]

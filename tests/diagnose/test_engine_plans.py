@@ -142,7 +142,7 @@ def measured(folder, **fields):
         "ok": True,
     }
     results = Guarded(**(guarded | {"reference": "float64", "baseline_error": 1e-6} | fields))
-    arm = PrecisionArm(name="tf32", setting=knobs.parse("matmul.fp32_precision=high"), results=results)
+    arm = PrecisionArm(name="tf32", settings=[knobs.parse("matmul.fp32_precision=high")], results=results)
     document.write(folder / "precision.json", Precision(command=["infer"], own="float32", arms=[arm]))
     return folder / "precision.json"
 

@@ -12,9 +12,6 @@ from ..core.errors import by_a_signal, guarded
 from .decode import SharedCounts
 from .site import Site, answer
 
-_HARD = 2
-"""`omp_pause_hard`."""
-
 
 class WorkerThreadsSite(Site):
     """Runs before the program's own `worker_init_fn`; torch has given the worker one thread by then."""
@@ -37,36 +34,30 @@ class WorkerThreadsSite(Site):
             if loader.num_workers:
                 loader.worker_init_fn = _Begin(self, loader.worker_init_fn)
 
-        self._cover_start(importlib.import_module("torch.utils.data.dataloader")._MultiProcessingDataLoaderIter)
-
-    def _cover_start(self, workers: Any) -> None:
+        workers = importlib.import_module("torch.utils.data.dataloader")._MultiProcessingDataLoaderIter
         start = workers.__init__
 
         @covers(workers, "__init__")
-        def __init__(drawn: Any, *args: Any, **kwargs: Any) -> None:
+        def start_workers(drawn: Any, *args: Any, **kwargs: Any) -> None:
             cv2_num = guarded(self._failed, "threads", self._let_go)
             try:
                 start(drawn, *args, **kwargs)
             finally:
-                if cv2_num:
+                if (cv2_num or 0) > 1:
                     sys.modules["cv2"].setNumThreads(cv2_num)
 
     def _let_go(self) -> int:
-        """End threads of the libraries, which a fork leaves behind: a worker would wait for them for ever.
-
-        Returns how many OpenCV had, 0 if it had none.
-        """
-        self._keeps = True
+        """End threads that a worker would wait for, but a fork leaves behind. Return how many OpenCV had."""
+        self._keeps, num = True, 0
         if self.value > 1:  # of torch, which starts them again when it needs them
             with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
                 paths = {line.split(None, 5)[5].strip() for line in file if "libgomp" in line}
-            if any(ctypes.CDLL(path).omp_pause_resource_all(_HARD) for path in paths):
+            if any(ctypes.CDLL(path).omp_pause_resource_all(2) for path in paths):  # omp_pause_hard
                 raise RuntimeError("OpenMP keeps its threads")
-        num = int(sys.modules["cv2"].getNumThreads()) if "cv2" in sys.modules else 0
-        if num > 1:
+        if "cv2" in sys.modules and (num := int(sys.modules["cv2"].getNumThreads())) > 1:
             sys.modules["cv2"].setNumThreads(1)
         self._keeps = False
-        return num if num > 1 else 0
+        return num
 
     def _failed(self, where: str, error: Exception) -> None:
         if by_a_signal(error):
@@ -94,10 +85,9 @@ class WorkerThreadsSite(Site):
     def read(self, setting: Planned) -> Answer:
         done, num = (int(sum(self._counts.each(index))) for index in (0, 1))
         witness = "workers forked from this process"
-        if not num:
-            return answer(setting, None, witness, False, "the program forked no worker of a DataLoader")
-        if done < num:
-            return answer(setting, None, witness, False, "%d of %d workers could not be set" % (num - done, num))
+        if done < num or not num:
+            why = "%d of %d workers could not be set" % (num - done, num)
+            return answer(setting, None, witness, False, why if num else "the program forked no worker of a DataLoader")
         return answer(setting, self.value, witness, True, "%d workers" % num)
 
 

@@ -103,6 +103,14 @@ def test_few_batches_are_kept_and_what_the_program_changes_later_is_not_in_them(
     assert list(counted.task._export._varying["x"]) == [0]
 
 
+def test_calls_with_other_inputs_than_the_first_are_not_exported(tmp_path):
+    counted, net = Counted(tmp_path), Net()
+    for args in ([torch.ones(2, 4)], [torch.ones(2, 4), torch.ones(1)], [torch.ones(2, 3, 4)], [torch.ones(3, 4)]):
+        counted.call(net, *args)
+    assert list(counted.task._export._batches) == [(("x", (2, 4)),), (("x", (3, 4)),)]
+    assert list(counted.task._export._varying) == ["x"]
+
+
 def test_a_module_that_only_a_function_held_is_there_until_it_is_exported(tmp_path):
     pytest.importorskip("onnxscript")
     export = OnnxExport(torch, str(tmp_path))

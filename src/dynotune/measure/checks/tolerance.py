@@ -84,6 +84,7 @@ BY_SETTING: dict[tuple[str, object], tuple[Tolerance, bool]] = {
     # Decoders differ by one or two of 255 in a pixel.
     ("decode.backend", None): (BF16, False),
     ("host.num_threads", None): (ORDER, True),
+    ("loader.worker_threads", None): (ORDER, True),
 }
 
 # What is rounded in another order is rounded to what the program computes in.

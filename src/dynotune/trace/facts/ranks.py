@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dynotune.schema.trace_summary import RANK_PHASES, Communication, Ranks, RankTime
+from dynotune.schema.trace_summary import RANK_PHASES, Communication, RankPhase, Ranks, RankTime
 from dynotune.trace.facts import host_time, intervals, rank_phases
 from dynotune.trace.facts.kernel_names import CLASSES, without_arguments
 from dynotune.trace.facts.kernels import classes_of
@@ -99,7 +99,11 @@ def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Seq
     free = [_free(*pair) for pair in zip(timelines, windows, strict=True)]
     waits = _waits(collectives, windows, free, alignment) if alignment.matched.size else None
     own_ns = _own_ns(timelines, windows, steps[0], collectives, free, alignment)
-    middle_s = [] if own_ns is None else (np.median(own_ns, axis=1) / 1e9).tolist()
+    straggler = _straggler(waits[1], windows) if waits else None
+    phases, late_ns = [], None
+    if own_ns is not None:
+        straggler, phases, late_ns, told_ns = _late(own_ns, straggler)
+    middle_s = [] if own_ns is None else (np.median(told_ns, axis=1) / 1e9).tolist()
     middling_s = [dict(zip(RANK_PHASES, row, strict=True)) for row in middle_s] or [{} for _ in timelines]
     labels = [index if timeline.rank is None else timeline.rank for index, timeline in enumerate(timelines)]
     rows = [
@@ -113,10 +117,6 @@ def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Seq
         )
         for index, timeline in enumerate(timelines)
     ]
-    straggler = _straggler(waits[1], windows) if waits else None
-    if straggler is not None and own_ns is not None and not rank_phases.may_be_last(own_ns, straggler):
-        straggler = None
-    phases, late_ns = ([], None) if straggler is None or own_ns is None else rank_phases.late(own_ns, straggler)
     return Ranks(
         ranks=rows,
         straggler=None if straggler is None else labels[straggler],
@@ -295,12 +295,13 @@ def _joined_ns(collectives: list[_Collectives], alignment: _Alignment) -> Ints:
 
 
 def _laps(collectives: list[_Collectives], steps: Steps, alignment: _Alignment) -> Ints:
-    """Return when the last rank joined the last collective of each step, on the first's clock: from there all go on."""
+    """Return columns of the collectives, one a step, that a rank joined last: from there all go on."""
     queued = collectives[0].queued_ns[alignment.matched[0]]
     step = np.searchsorted(steps.start_ns, queued, side="right") - 1
     inside = (step >= 0) & (queued < steps.end_ns[step])
-    joined = _joined_ns(collectives, alignment).max(axis=0)
-    return np.array([joined[inside & (step == one)].max() for one in np.unique(step[inside])], dtype=np.int64)
+    order = np.argsort(_joined_ns(collectives, alignment).max(axis=0), kind="stable")
+    order = order[inside[order]]
+    return np.array([order[step[order] == one][-1] for one in np.unique(step[inside])], dtype=np.int64)
 
 
 def _own_ns(
@@ -311,18 +312,47 @@ def _own_ns(
     free: Sequence[intervals.Set],
     alignment: _Alignment,
 ) -> Ints | None:
-    """Return own time of each rank, lap and phase, shape (ranks, laps, phases); None where a rank's is not known."""
+    """Return own time of each rank, lap and phase, as its device shows, and as its host issued the same lap.
+
+    Shape (2, ranks, laps, phases); None where a rank's is not known.
+    """
     if steps is None or not len(steps.start_ns) or not alignment.matched.size or alignment.offset_ns is None:
         return None
-    laps, found = _laps(collectives, steps, alignment), []
-    for index, own in enumerate(collectives):
-        blocked = intervals.intersection(intervals.union(own.start_ns, own.end_ns), free[index])
-        sets = rank_phases.own_sets(timelines[index], windows[index], blocked)
-        if sets is None or len(laps) < 2:
+    laps = _laps(collectives, steps, alignment)
+    joined = _joined_ns(collectives, alignment).max(axis=0)[laps]
+    found = []
+    for index, (timeline, own) in enumerate(zip(timelines, collectives, strict=True)):
+        host = rank_phases.on_host(timeline, windows[index])
+        if host is None or len(laps) < 2:
             return None
-        edges = laps + alignment.offset_ns[index]
-        found.append(np.stack([intervals.covered(one, edges[:-1], edges[1:]) for one in sets], axis=1))
-    return np.stack(found)
+        ready = np.maximum(own.start_ns, rank_phases.ready_ns(timeline, host, own.queued_ns))
+        blocked = intervals.intersection(intervals.union(ready, own.end_ns), free[index])
+        edges = joined + alignment.offset_ns[index]
+        shown = _of_laps(rank_phases.own_sets(timeline, windows[index], host, blocked), edges)
+        issued = rank_phases.issued_sets(timeline, host, blocked)
+        asked = own.queued_ns[alignment.matched[index][laps]]
+        found.append((shown, shown if issued is None else _of_laps(issued, asked)))
+    return np.stack(found, axis=1)
+
+
+def _of_laps(sets: list[intervals.Set], edges: Ints) -> Ints:
+    return np.stack([intervals.covered(one, edges[:-1], edges[1:]) for one in sets], axis=1)
+
+
+def _late(own_ns: Ints, rank: int | None) -> tuple[int | None, list[RankPhase], int | None, Ints]:
+    """Return the straggler if it is `rank`, its phases, by how many ns it is late, and own times all told one way.
+
+    Own time is the longer of the two, and told is the one that shows best how late the rank is, else the longest one.
+    """
+    total = own_ns.sum(axis=3).max(axis=0)[..., None]
+    longest = int(np.median(total, axis=1).argmax()) if rank is None else rank
+    late_ns = rank_phases.late(total, longest)[1]
+    apart = [abs(rank_phases.late(one, longest)[1] - late_ns) for one in own_ns]
+    told_ns = own_ns[int(np.argmin(apart))]
+    enough = late_ns > STRAGGLER_SHARE * float(np.median(total[longest]))
+    if rank is None or not enough or not rank_phases.may_be_last(total, rank):
+        return None, [], None, told_ns
+    return rank, rank_phases.late(told_ns, rank)[0], late_ns, told_ns
 
 
 def _straggler(for_whom: NDArray[np.int64], windows: Sequence[Window]) -> int | None:

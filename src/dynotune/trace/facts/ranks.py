@@ -100,9 +100,10 @@ def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Seq
     waits = _waits(collectives, windows, free, alignment) if alignment.matched.size else None
     own_ns = _own_ns(timelines, windows, steps[0], collectives, free, alignment)
     straggler = _straggler(waits[1], windows) if waits else None
-    phases, late_ns = [], None
+    phases: list[RankPhase] = []
+    late_ns = None
     if own_ns is not None:
-        straggler, phases, late_ns, told_ns = _late(own_ns, straggler)
+        straggler, phases, late_ns, told_ns = _late(own_ns)
     middle_s = [] if own_ns is None else (np.median(told_ns, axis=1) / 1e9).tolist()
     middling_s = [dict(zip(RANK_PHASES, row, strict=True)) for row in middle_s] or [{} for _ in timelines]
     labels = [index if timeline.rank is None else timeline.rank for index, timeline in enumerate(timelines)]
@@ -339,24 +340,26 @@ def _of_laps(sets: list[intervals.Set], edges: Ints) -> Ints:
     return np.stack([intervals.covered(one, edges[:-1], edges[1:]) for one in sets], axis=1)
 
 
-def _late(own_ns: Ints, rank: int | None) -> tuple[int | None, list[RankPhase], int | None, Ints]:
-    """Return the straggler if it is `rank`, its phases, by how many ns it is late, and own times all told one way.
+def _late(own_ns: Ints) -> tuple[int | None, list[RankPhase], int | None, Ints]:
+    """Return the straggler, its phases, by how many ns it is late, and own times of all ranks, told in one way.
 
-    Own time is the longer of the two, and told is the one that shows best how late the rank is, else the longest one.
+    Own time is the longer of the two, and told is the one that shows best how late the longest rank is.
     """
     total = own_ns.sum(axis=3).max(axis=0)[..., None]
-    longest = int(np.median(total, axis=1).argmax()) if rank is None else rank
-    late_ns = rank_phases.late(total, longest)[1]
-    apart = [abs(rank_phases.late(one, longest)[1] - late_ns) for one in own_ns]
+    rank = int(np.median(total, axis=1).argmax())
+    late_ns = rank_phases.late(total, rank)[1]
+    apart = [abs(rank_phases.late(one, rank)[1] - late_ns) for one in own_ns]
     told_ns = own_ns[int(np.argmin(apart))]
-    enough = late_ns > STRAGGLER_SHARE * float(np.median(total[longest]))
-    if rank is None or not enough or not rank_phases.may_be_last(total, rank):
+    if late_ns <= STRAGGLER_SHARE * float(np.median(total[rank])) or not rank_phases.may_be_last(total, rank):
         return None, [], None, told_ns
     return rank, rank_phases.late(told_ns, rank)[0], late_ns, told_ns
 
 
 def _straggler(for_whom: NDArray[np.int64], windows: Sequence[Window]) -> int | None:
-    """Whom the others wait for more than for all others together, and more than a share of their windows."""
+    """Whom the others wait for more than for all others together, and more than a share of their windows.
+
+    It stands in for own times that are not known: one collective may have waited for another that was not matched.
+    """
     caused = for_whom.sum(axis=0)
     rank = int(caused.argmax())
     others = sum(end - start for index, (start, end) in enumerate(windows) if index != rank)

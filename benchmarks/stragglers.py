@@ -1,15 +1,16 @@
 """Whether `dynotune diagnose` names the rank that holds the others up, and the phase in which it does.
 
     python benchmarks/stragglers.py [--device cpu|cuda] [--ranks 4] [--delays 20 50 100 200] [--phases input …]
-        [--clean 3] [--net resnet …] [--spin] [--seed N] [--side-by-side N] [--budget S] [--out FILE]
+        [--clean 3] [--net resnet …] [--spin] [--seed N] [--side-by-side N] [--budget S] [--keep DIR] [--out FILE]
 
 Each cell diagnoses `programs/straggler.py` under torchrun, as a user would. One rank waits `--delays` milliseconds a
 step in one phase, has longer samples (`length`), or shares its core with many processes (`cores`); or none does. A
 cell is right if the rank is named, and this phase alone: of `length` forward, backward or both; of `cores` any or none,
 since a core taken is missing in all. A clean one is right if nobody is named. `said` tells whether the finding is more
-than low, as it is not where recording slowed steps by more than the rank is late. `--seed` draws ranks and nets. What is
-in FILE is not run again; no cell is begun once `--budget` seconds are over. `--side-by-side` runs so many cells at once,
-each on GPUs and cores of its own. `--keep` packs the traces of cells that are not right, a few MB each.
+than low, as it is not if recording slowed steps by more than the rank is late. `--seed` draws ranks and nets. What is
+in FILE is not run again; no cell is begun once `--budget` seconds are over. `--side-by-side` runs so many cells at
+once, each on GPUs and cores of its own. `--keep` packs the traces of cells that are not right, about a MB each for two
+ranks.
 """
 
 from __future__ import annotations

@@ -327,6 +327,30 @@ def test_what_ranks_wait_for_the_slowest_is_no_less_where_the_slowest_is_the_bus
     assert lost.get("rank-imbalance") == (None if waits is None else pytest.approx(waits, abs=0.01))
 
 
+def test_who_waits_for_whom_is_told_by_the_recorded_ranks_and_not_by_each_brought_to_the_plain_step_alone():
+    made, released = [Made(rank=rank) for rank in range(2)], 0
+    for number in range(8):
+        for rank, one in enumerate(made):
+            ready = released + (30 if rank else 10) * MS
+            one.annotation(f"ProfilerStep#{number}", released, released + 31 * MS)
+            one.operator("aten::mm", released, ready)
+            for index, (name, start, end) in enumerate(
+                [("gemm", released + MS, released + 2 * MS), (ALL_REDUCE, ready, released + 31 * MS)]
+            ):
+                launched = (released, ready - 1_000)[index]
+                one.launch("cudaLaunchKernel", launched, launched + 500, correlation=10 * number + index)
+                one.kernel(name, start, end, correlation=10 * number + index)
+        released += 31 * MS
+    timelines = [dataclasses.replace(one.timeline(), clock_base_ns=0) for one in made]
+    recorded = summarise(timelines)
+    (cause,) = (row for row in recorded.causes if row.id == "rank-imbalance")
+    found = attributed([ProcessState(pid=1, timing=timing(step_s=25e-3))], recorded, timelines)
+    (loss,) = (row for row in found.lost_time if row.id == "rank-imbalance")
+    assert (loss.claim, loss.evidence) == (cause.claim, cause.evidence)
+    # The first waits 20 ms a recorded step.
+    assert loss.share == pytest.approx(20 / 25, abs=0.05)
+
+
 def on_the_host(*, operator=40, loader=30, gloo=0, python=30, background=False) -> TraceSummary:
     """Three steps of 100 ns on the CPU."""
     made = Made()

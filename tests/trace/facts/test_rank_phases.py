@@ -137,10 +137,11 @@ def test_phases_and_blocked_time_sum_to_the_window_and_do_not_overlap(late_ms):
     timeline = job(3, delays)[0]
     window = steps.window(timeline, steps.find(timeline))
     blocked = np.array([[window[0] + 1, window[0] + 2 * MS]], dtype=np.int64)
-    host = rank_phases.on_host(timeline, window)
-    assert host is not None
-    sets = rank_phases.own_sets(timeline, window, host, blocked)
-    assert sum(map(intervals.length, (*sets, blocked))) == window[1] - window[0]
+    collectives = blocked[:, 0], blocked[:, 1], blocked[:, 0]
+    both = rank_phases.own_sets(timeline, window, collectives, blocked)
+    assert both is not None
+    for sets in both:
+        assert sum(map(intervals.length, (*sets, blocked))) == window[1] - window[0]
 
 
 # On a device
@@ -208,9 +209,9 @@ def test_on_a_device_work_belongs_to_the_phase_that_queued_it():
     made.operator("autograd::engine::evaluate_function: MmBackward0", 10, 30)
     made.launch("cudaLaunchKernel", 11, 12, correlation=2).kernel("gemm", 5, 60, correlation=1)
     made.kernel("gemm", 60, 70, correlation=2).copy("Memcpy HtoD (Pinned -> Device)", 65, 80, correlation=2)
-    host = rank_phases.on_host(made.timeline(), (0, 100))
-    assert host is not None
-    sets = rank_phases.own_sets(made.timeline(), (0, 100), host, NONE)
+    both = rank_phases.own_sets(made.timeline(), (0, 100), (NONE[:, 0],) * 3, NONE)
+    assert both is not None
+    sets, _ = both
     own = dict(zip(RANK_PHASES, map(intervals.length, sets), strict=True))
     assert own == {"input": 0, "upload": 10, "forward": 60, "backward": 10, "optimizer": 20, "other": 0}
 

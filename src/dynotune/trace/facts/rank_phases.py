@@ -72,41 +72,33 @@ def late(own_ns: Ints, rank: int) -> tuple[list[RankPhase], int]:
     return [], round(float(np.median(total)))
 
 
-def ready_ns(timeline: Timeline, host: list[intervals.Set], queued_ns: Ints) -> Ints:
-    """Return until when the host has work of its own beside each collective: the backward pass that queued it goes on.
-
-    That is when the pass asks for its last collective; when it was queued, for one that no backward pass queued.
-    """
-    passes = host[_BACKWARD]
-    asked_ns = np.sort(timeline.host.start_ns[named(timeline, _ASKED, HostKind.OPERATOR)])
-    if not len(passes) or not len(asked_ns):
-        return queued_ns
-    last_ns = asked_ns[np.maximum(np.searchsorted(asked_ns, passes[:, 1]) - 1, 0)]
-    at = np.maximum(np.searchsorted(passes[:, 0], queued_ns, side="right") - 1, 0)
-    return np.where((passes[at, 0] <= queued_ns) & (queued_ns < passes[at, 1]), last_ns[at], queued_ns)
-
-
 def own_sets(
-    timeline: Timeline, window: tuple[int, int], host: list[intervals.Set], blocked: intervals.Set
-) -> list[intervals.Set]:
-    """Return when a rank works in each of `RANK_PHASES`, less the time `blocked` in collectives. `host`: `on_host`."""
-    sets = _on_device(timeline, window, host) if len(timeline.device) else host
-    return [intervals.difference(one, blocked) for one in sets]
+    timeline: Timeline, window: tuple[int, int], collectives: tuple[Ints, Ints, Ints], free: intervals.Set
+) -> tuple[list[intervals.Set], list[intervals.Set]] | None:
+    """Return when a rank works in each of `RANK_PHASES`, as its device shows, and as its host issues work.
 
-
-def issued_sets(timeline: Timeline, host: list[intervals.Set], blocked: intervals.Set) -> list[intervals.Set] | None:
-    """Return when the host issues work in each of `RANK_PHASES`; None where the trace does not tell what it issued.
-
-    Not, if it issues nothing more before its device, `blocked`, goes on: then it may wait for that, in a call or in a
-    launch into a full queue.
+    None where forward and backward passes cannot be told. Time in collectives, when they start, end and were queued, in
+    which the rank is `free` is left out, but for that until the backward pass that queued one asks for its last. A host
+    that issues nothing more before its device goes on may wait for it: in a call, or as the queue is full.
     """
-    launches = timeline.device.launch[timeline.device.launch != UNKNOWN]
-    if not len(launches):
+    host = on_host(timeline, window)
+    if host is None:
         return None
-    issued_ns = np.sort(timeline.host.start_ns[launches])
-    last_ns = issued_ns[np.maximum(np.searchsorted(issued_ns, blocked[:, 1]) - 1, 0)]
-    waited = intervals.union(np.maximum(blocked[:, 0], last_ns), blocked[:, 1])
-    return [intervals.difference(one, waited) for one in host]
+    passes, (start_ns, end_ns, queued) = host[_BACKWARD], collectives
+    asked_ns = np.sort(timeline.host.start_ns[named(timeline, _ASKED, HostKind.OPERATOR)])
+    if len(passes) and len(asked_ns):
+        at = np.maximum(np.searchsorted(passes[:, 0], queued, side="right") - 1, 0)
+        inside = (passes[at, 0] <= queued) & (queued < passes[at, 1])
+        last_ns = asked_ns[np.maximum(np.searchsorted(asked_ns, passes[at, 1]) - 1, 0)]
+        start_ns = np.where(inside, np.maximum(start_ns, last_ns), start_ns)
+    blocked = waited = intervals.intersection(intervals.union(start_ns, end_ns), free)
+    launches = timeline.device.launch[timeline.device.launch != UNKNOWN]
+    if len(launches):
+        issued_ns = np.sort(timeline.host.start_ns[launches])
+        last_ns = issued_ns[np.maximum(np.searchsorted(issued_ns, blocked[:, 1]) - 1, 0)]
+        waited = intervals.union(np.maximum(blocked[:, 0], last_ns), blocked[:, 1])
+    shown = _on_device(timeline, window, host) if len(timeline.device) else host
+    return [intervals.difference(one, blocked) for one in shown], [intervals.difference(one, waited) for one in host]
 
 
 def on_host(timeline: Timeline, window: tuple[int, int]) -> list[intervals.Set] | None:

@@ -100,11 +100,9 @@ def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Seq
     waits = _waits(collectives, windows, free, alignment) if alignment.matched.size else None
     own_ns = _own_ns(timelines, windows, steps[0], collectives, free, alignment)
     straggler = _straggler(waits[1], windows) if waits else None
-    phases: list[RankPhase] = []
-    late_ns = None
-    if own_ns is not None:
-        straggler, phases, late_ns, told_ns = _late(own_ns)
-    middle_s = [] if own_ns is None else (np.median(told_ns, axis=1) / 1e9).tolist()
+    told: tuple[int | None, list[RankPhase], int | None, Ints | list[Ints]] = straggler, [], None, []
+    straggler, phases, late_ns, told_ns = told if own_ns is None else _late(own_ns)
+    middle_s = [(np.median(one, axis=0) / 1e9).tolist() for one in told_ns]
     middling_s = [dict(zip(RANK_PHASES, row, strict=True)) for row in middle_s] or [{} for _ in timelines]
     labels = [index if timeline.rank is None else timeline.rank for index, timeline in enumerate(timelines)]
     rows = [
@@ -319,37 +317,26 @@ def _own_ns(
     """
     if steps is None or not len(steps.start_ns) or not alignment.matched.size or alignment.offset_ns is None:
         return None
-    laps = _laps(collectives, steps, alignment)
+    laps, found = _laps(collectives, steps, alignment), []
     joined = _joined_ns(collectives, alignment).max(axis=0)[laps]
-    found = []
-    for index, (timeline, own) in enumerate(zip(timelines, collectives, strict=True)):
-        host = rank_phases.on_host(timeline, windows[index])
-        if host is None or len(laps) < 2:
+    for index, own in enumerate(collectives):
+        spans = own.start_ns, own.end_ns, own.queued_ns
+        both = rank_phases.own_sets(timelines[index], windows[index], spans, free[index])
+        if both is None or len(laps) < 2:
             return None
-        ready = np.maximum(own.start_ns, rank_phases.ready_ns(timeline, host, own.queued_ns))
-        blocked = intervals.intersection(intervals.union(ready, own.end_ns), free[index])
         edges = joined + alignment.offset_ns[index]
-        shown = _of_laps(rank_phases.own_sets(timeline, windows[index], host, blocked), edges)
-        issued = rank_phases.issued_sets(timeline, host, blocked)
-        asked = own.queued_ns[alignment.matched[index][laps]]
-        found.append((shown, shown if issued is None else _of_laps(issued, asked)))
-    return np.stack(found, axis=1)
-
-
-def _of_laps(sets: list[intervals.Set], edges: Ints) -> Ints:
-    return np.stack([intervals.covered(one, edges[:-1], edges[1:]) for one in sets], axis=1)
+        asked = edges if own.on_host else own.queued_ns[alignment.matched[index][laps]]
+        pairs = zip(both, (edges, asked), strict=True)
+        found.append([[intervals.covered(one, at[:-1], at[1:]) for one in sets] for sets, at in pairs])
+    return np.array(found).transpose(1, 0, 3, 2)
 
 
 def _late(own_ns: Ints) -> tuple[int | None, list[RankPhase], int | None, Ints]:
-    """Return the straggler, its phases, by how many ns it is late, and own times of all ranks, told in one way.
-
-    Own time is the longer of the two, and told is the one that shows best how late the longest rank is.
-    """
+    """Return the straggler, its phases, by how many ns it is late, and the own times of the two that show it best."""
     total = own_ns.sum(axis=3).max(axis=0)[..., None]
     rank = int(np.median(total, axis=1).argmax())
     late_ns = rank_phases.late(total, rank)[1]
-    apart = [abs(rank_phases.late(one, rank)[1] - late_ns) for one in own_ns]
-    told_ns = own_ns[int(np.argmin(apart))]
+    told_ns = min(own_ns, key=lambda one: abs(rank_phases.late(one, rank)[1] - late_ns))
     if late_ns <= STRAGGLER_SHARE * float(np.median(total[rank])) or not rank_phases.may_be_last(total, rank):
         return None, [], None, told_ns
     return rank, rank_phases.late(told_ns, rank)[0], late_ns, told_ns
@@ -358,7 +345,7 @@ def _late(own_ns: Ints) -> tuple[int | None, list[RankPhase], int | None, Ints]:
 def _straggler(for_whom: NDArray[np.int64], windows: Sequence[Window]) -> int | None:
     """Whom the others wait for more than for all others together, and more than a share of their windows.
 
-    It stands in for own times that are not known: one collective may have waited for another that was not matched.
+    It stands in for own times that are not known.
     """
     caused = for_whom.sum(axis=0)
     rank = int(caused.argmax())

@@ -293,14 +293,16 @@ def _joined_ns(collectives: list[_Collectives], alignment: _Alignment) -> Ints:
     return np.stack([own.start_ns[at] - offset for own, at, offset in rows])
 
 
-def _laps(collectives: list[_Collectives], steps: Steps, alignment: _Alignment) -> Ints:
-    """Return columns of the collectives, one a step, that a rank joined last: from there all go on."""
+def _laps(collectives: list[_Collectives], steps: Steps, alignment: _Alignment) -> tuple[Ints, Ints]:
+    """Return the column of each step's last collective, and when the last rank joined that: from there all go on."""
     queued = collectives[0].queued_ns[alignment.matched[0]]
     step = np.searchsorted(steps.start_ns, queued, side="right") - 1
-    inside = (step >= 0) & (queued < steps.end_ns[step])
-    order = np.argsort(_joined_ns(collectives, alignment).max(axis=0), kind="stable")
-    order = order[inside[order]]
-    return np.array([order[step[order] == one][-1] for one in np.unique(step[inside])], dtype=np.int64)
+    inside = np.flatnonzero((step >= 0) & (queued < steps.end_ns[step]))
+    joined = _joined_ns(collectives, alignment).max(axis=0)
+    laps = np.array(
+        [max(inside[step[inside] == one], key=joined.item) for one in np.unique(step[inside])], dtype=np.int64
+    )
+    return laps, joined[laps]
 
 
 def _own_ns(
@@ -317,8 +319,7 @@ def _own_ns(
     """
     if steps is None or not len(steps.start_ns) or not alignment.matched.size or alignment.offset_ns is None:
         return None
-    laps, found = _laps(collectives, steps, alignment), []
-    joined = _joined_ns(collectives, alignment).max(axis=0)[laps]
+    (laps, joined), found = _laps(collectives, steps, alignment), []
     for index, own in enumerate(collectives):
         spans = own.start_ns, own.end_ns, own.queued_ns
         both = rank_phases.own_sets(timelines[index], windows[index], spans, free[index])

@@ -40,15 +40,12 @@ def beyond_chance(num: int, of: int, chance: float, tries: int = 1) -> bool:
 
 
 def may_be_last(own_ns: Ints, rank: int) -> bool:
-    """Whether the rank is the last more often than any of ranks that are alike, or the steps are too few to tell.
-
-    Steps are not independent: a process may be slower than its like in all of them. So in a middling step the rank is
-    later than the next one by more than the others differ, too.
-    """
+    """Whether the rank is the last more often than any of ranks that are alike, or the steps are too few to tell."""
     total = own_ns.sum(axis=2)
     num_ranks, num_steps = total.shape
     others = np.delete(total, rank, axis=0)
     middling = np.median(others, axis=1)
+    # Steps are not independent: one process may be slower than its like in all of them.
     if np.median(total[rank]) - middling.max() <= np.ptp(middling):
         return False
     num_last = int((total[rank] > others.max(axis=0)).sum())

@@ -313,10 +313,7 @@ def _own_ns(
     free: Sequence[intervals.Set],
     alignment: _Alignment,
 ) -> Ints | None:
-    """Return own time of each rank, lap and phase, as its device shows, and as its host issued the same lap.
-
-    Shape (2, ranks, laps, phases); None where a rank's is not known.
-    """
+    """Return own times as devices show them and hosts issued them, (2, ranks, laps, phases); None where not known."""
     if steps is None or not len(steps.start_ns) or not alignment.matched.size or alignment.offset_ns is None:
         return None
     (laps, joined), found = _laps(collectives, steps, alignment), []
@@ -344,10 +341,7 @@ def _late(own_ns: Ints) -> tuple[int | None, list[RankPhase], int | None, Ints]:
 
 
 def _straggler(for_whom: NDArray[np.int64], windows: Sequence[Window]) -> int | None:
-    """Whom the others wait for more than for all others together, and more than a share of their windows.
-
-    It stands in for own times that are not known.
-    """
+    """Whom the others wait for most, and more than a share of their windows: for own times that are not known."""
     caused = for_whom.sum(axis=0)
     rank = int(caused.argmax())
     others = sum(end - start for index, (start, end) in enumerate(windows) if index != rank)

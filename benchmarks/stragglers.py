@@ -1,25 +1,30 @@
 """Whether `dynotune diagnose` names the rank that holds the others up, and the phase in which it does.
 
     python benchmarks/stragglers.py [--device cpu|cuda] [--ranks 4] [--delays 20 50 100 200] [--phases input …]
-        [--clean 3] [--net resnet …] [--spin] [--seed N] [--side-by-side N] [--budget S] [--out FILE]
+        [--clean 3] [--net resnet …] [--spin] [--seed N] [--side-by-side N] [--budget S] [--keep DIR] [--out FILE]
 
 Each cell diagnoses `programs/straggler.py` under torchrun, as a user would. One rank waits `--delays` milliseconds a
 step in one phase, has longer samples (`length`), or shares its core with many processes (`cores`); or none does. A
 cell is right if the rank is named, and this phase alone: of `length` forward, backward or both; of `cores` any or none,
-since a core taken is missing in all. A clean one is right if nobody is named. `--seed` draws ranks and nets. What is in
-FILE is not run again; no cell is begun once `--budget` seconds are over. `--side-by-side` runs so many cells at once,
-each on GPUs and cores of its own.
+since a core taken is missing in all. A clean one is right if nobody is named. `said` tells whether the finding is more
+than low, as it is not if recording slowed steps by more than the rank is late. `--seed` draws ranks and nets. What is
+in FILE is not run again; no cell is begun once `--budget` seconds are over. `--side-by-side` runs so many cells at
+once, each on GPUs and cores of its own. `--keep` packs the traces of cells that are not right, about a MB each for two
+ranks.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
+import io
 import json
 import os
 import queue
 import random
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -106,13 +111,23 @@ def measured(cell: Cell, args: argparse.Namespace, lane: int) -> Row:
         observations = sorted(Path(folder).glob("**/observation.json"))
         if not observations:
             return row | {"right": False, "failed": without_places(ended)}
-        if args.keep:
-            args.keep.mkdir(parents=True, exist_ok=True)
-            Path(folder).joinpath(".").rename(args.keep / cell.key.replace(" ", "-"))
-            Path(folder).mkdir()
-            observations = [args.keep / cell.key.replace(" ", "-") / observations[0].relative_to(folder)]
-            found = args.keep / cell.key.replace(" ", "-") / found.name
-        return row | judged(cell, json.loads(observations[0].read_text()), found)
+        row |= judged(cell, json.loads(observations[0].read_text()), found)
+        if args.keep and not row["right"]:
+            packed(
+                sorted(Path(folder).glob("**/trace-rank*.json.gz")), args.keep / f"{cell.key.replace(' ', '-')}.tar.xz"
+            )
+        return row
+
+
+def packed(traces: Sequence[Path], archive: Path) -> None:
+    """Keep these traces of one job's ranks, much of which is the same, in a third of their room."""
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(archive, "w:xz", preset=1) as kept_traces:
+        for trace in traces:
+            content = gzip.decompress(trace.read_bytes())
+            entry = tarfile.TarInfo(trace.name.removesuffix(".gz"))
+            entry.size = len(content)
+            kept_traces.addfile(entry, io.BytesIO(content))
 
 
 def judged(cell: Cell, observation: Row, diagnosis: Path) -> Row:
@@ -130,6 +145,7 @@ def judged(cell: Cell, observation: Row, diagnosis: Path) -> Row:
         "rank_right": rank == (None if cell.fault == "none" else cell.rank),
         "right": cell.is_right(rank, phases),
         "severity": said.get("severity"),
+        "said": rank is not None and said.get("severity") in ("medium", "high"),
         "claim": said.get("claim"),
         "place": without_places((said.get("where") or {}).get("function", "")),
         "beside": notes[0] if notes else "",
@@ -149,7 +165,9 @@ def table(rows: Sequence[Row]) -> str:
     lines.append(
         f"right: {sum(row['right'] for row in faulty)} of {len(faulty)} (rank alone: "
         f"{sum(row.get('rank_right', False) for row in faulty)}); clean ones that name a rank: "
-        f"{sum(row.get('named_rank') is not None for row in clean)} of {len(clean)}"
+        f"{sum(row.get('named_rank') is not None for row in clean)} of {len(clean)}; findings that are more than low: "
+        f"{sum(row.get('said', False) for row in faulty)} of {len(faulty)}, clean ones "
+        f"{sum(row.get('said', False) for row in clean)} of {len(clean)}"
     )
     return "\n".join(lines)
 
@@ -167,7 +185,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--side-by-side", type=int, default=1)
     parser.add_argument("--budget", type=float, default=float("inf"))
-    parser.add_argument("--keep", type=Path, help="keep what was recorded here")
+    parser.add_argument("--keep", type=Path, help="pack the traces of cells that are not right here")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     out = args.out or RESULTS / f"stragglers_{args.device}.json"

@@ -24,6 +24,7 @@ from dynotune.schema.trace_summary import (
 from dynotune.trace.summary import summarise
 
 from ..doctor.observations import timing
+from ..trace.facts.test_rank_phases import ahead, always
 from ..trace.made import Made
 from .simulated import MS, SYNC, US, copy, drawn, kernels, load, pinned, python, recorded, saved, timed
 
@@ -325,6 +326,15 @@ def test_what_ranks_wait_for_the_slowest_is_no_less_where_the_slowest_is_the_bus
     found = attribute(timing(step_s=0.1), summarise(timelines))
     lost = {loss.id: loss.share for loss in found.lost_time}
     assert lost.get("rank-imbalance") == (None if waits is None else pytest.approx(waits, abs=0.01))
+
+
+def test_who_waits_for_whom_is_told_by_the_recorded_ranks_and_not_by_each_brought_to_the_plain_step_alone():
+    timelines = ahead(always(0, backward=20))
+    recorded = summarise(timelines)
+    # Steps of 33 ms, recorded.
+    found = attributed([ProcessState(pid=1, timing=timing(step_s=30e-3))], recorded, timelines)
+    told = [(loss.claim, loss.evidence) for loss in found.lost_time if loss.id == "rank-imbalance"]
+    assert told == [(cause.claim, cause.evidence) for cause in recorded.causes if cause.id == "rank-imbalance"] != []
 
 
 def on_the_host(*, operator=40, loader=30, gloo=0, python=30, background=False) -> TraceSummary:

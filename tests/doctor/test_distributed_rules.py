@@ -187,6 +187,24 @@ def waiting_ranks(*waits_s: float, **told: Any) -> Any:
     return two_ranks(on_cpu(losses, shares={"communication": 0.5}, traced=traced))
 
 
+@pytest.mark.parametrize(("late_s", "severity", "share"), [(0.019, "low", 0.19), (0.03, "high", 0.3)])
+def test_a_rank_that_is_late_by_no_more_than_recording_adds_to_a_step_is_not_known_to_be_late(late_s, severity, share):
+    # Recorded steps take 20 ms longer than plain ones of 0.1 s.
+    told = ranks(0.01, 0.7, straggler=0, late_s=late_s)
+    observation = two_ranks(on_gpu(lost("rank-imbalance", 0.6), traced=told))
+    attribution = msgspec.structs.replace(observation.attribution, slowed=1.2)
+    finding = found(msgspec.structs.replace(observation, attribution=attribution))["rank-imbalance"]
+    assert (finding.severity, finding.share) == (severity, pytest.approx(share))
+    assert "a recorded step is 1.20 times as long as a plain one" in finding.evidence
+
+
+def test_devices_that_wait_for_one_another_are_not_said_to_exchange_data():
+    losing = on_gpu(lost("communication-exposed", 0.7), traced=ranks(0.6, 0.0))
+    finding = found(two_ranks(losing))
+    assert finding["rank-imbalance"].severity == "low"
+    assert "communication-exposed" not in finding or finding["communication-exposed"].share == pytest.approx(0.1)
+
+
 @pytest.mark.parametrize(("exchanging_s", "severity"), [((0.5, 0.49), "low"), ((0.3, 0.5), "high")])
 def test_ranks_that_work_as_long_wait_for_no_slow_one(exchanging_s, severity):
     rows = [

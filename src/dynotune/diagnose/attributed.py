@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dynotune.diagnose.attribute import attribute
+from dynotune.diagnose.attribute import IMBALANCE, attribute
 from dynotune.schema.attribution import Attribution
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import ProcessState
@@ -34,7 +34,10 @@ def attributed(
     if timelines and trace.window_s and trace.num_steps:
         slowed = trace.window_s / trace.num_steps / timing.step_s
         brought = [retimed(timeline, timing.step_s, timing.wait_s) for timeline in timelines]
-        trace = summarise([timeline for timeline, _ in brought])
+        alone, of_job = summarise([timeline for timeline, _ in brought]), trace
+        # Each rank was brought to the plain step by itself: only together do they tell who waits for whom.
+        both = [row for one in (of_job, alone) for row in one.causes if (row.id == IMBALANCE) is (one is of_job)]
+        trace = msgspec.structs.replace(alone, causes=both)
         without = savings(timelines[0], timing.wait_s, brought[0][1])
         predicted = predictions(timelines[0], timing.wait_s, brought[0][1])
     found = attribute(

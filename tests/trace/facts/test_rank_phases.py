@@ -137,9 +137,11 @@ def test_phases_and_blocked_time_sum_to_the_window_and_do_not_overlap(late_ms):
     timeline = job(3, delays)[0]
     window = steps.window(timeline, steps.find(timeline))
     blocked = np.array([[window[0] + 1, window[0] + 2 * MS]], dtype=np.int64)
-    sets = rank_phases.own_sets(timeline, window, blocked)
-    assert sets is not None
-    assert sum(map(intervals.length, (*sets, blocked))) == window[1] - window[0]
+    collectives = blocked[:, 0], blocked[:, 1], blocked[:, 0]
+    both = rank_phases.own_sets(timeline, window, collectives, blocked)
+    assert both is not None
+    for sets in both:
+        assert sum(map(intervals.length, (*sets, blocked))) == window[1] - window[0]
 
 
 # On a device
@@ -207,8 +209,9 @@ def test_on_a_device_work_belongs_to_the_phase_that_queued_it():
     made.operator("autograd::engine::evaluate_function: MmBackward0", 10, 30)
     made.launch("cudaLaunchKernel", 11, 12, correlation=2).kernel("gemm", 5, 60, correlation=1)
     made.kernel("gemm", 60, 70, correlation=2).copy("Memcpy HtoD (Pinned -> Device)", 65, 80, correlation=2)
-    sets = rank_phases.own_sets(made.timeline(), (0, 100), NONE)
-    assert sets is not None
+    both = rank_phases.own_sets(made.timeline(), (0, 100), (NONE[:, 0],) * 3, NONE)
+    assert both is not None
+    sets, _ = both
     own = dict(zip(RANK_PHASES, map(intervals.length, sets), strict=True))
     assert own == {"input": 0, "upload": 10, "forward": 60, "backward": 10, "optimizer": 20, "other": 0}
 
@@ -231,3 +234,79 @@ def test_what_all_ranks_work_longer_makes_none_of_them_late(own, data):
     rank = data.draw(st.integers(0, 2))
     assert not may_be_last(alike, rank)
     assert late(alike, rank) == ([], 0)
+
+
+# Hosts that run ahead of their devices
+
+
+def ahead(delays: Delays, offset_ms: int = 0, *, kernel_us: Sequence[int] = (50, 50)) -> list[Timeline]:
+    """Two ranks whose hosts never wait: each issues its steps at its own pace, and the devices meet in all-reduces.
+
+    The second begins `offset_ms` later. A device runs what is queued at once, and in a collective waits for the other.
+    """
+    made = [Made(rank=rank) for rank in range(2)]
+    at, free, number = [0, offset_ms * MS], [0, 0], 0
+    names: dict[RankPhase, str] = {"optimizer": "Optimizer.step#SGD.step", "input": LOADER}
+    names["forward"] = "DistributedDataParallel.forward"
+    for step in range(NUM_STEPS):
+        begun, joined, asked = list(at), [0, 0], [0, 0]
+        for rank, one in enumerate(made):
+            for phase in ("optimizer", "other", "input", "upload", "forward", "backward"):
+                end = at[rank] + own_ms(delays, rank, step)[phase] * MS
+                if phase in names:
+                    one.annotation(names[phase], at[rank], end)
+                if phase == "backward":
+                    one.operator("autograd::engine::evaluate_function: MmBackward0", at[rank], end, thread="autograd")
+                    one.operator("c10d::allreduce_", end - 300, end - 100, thread="autograd")
+                # The first delay of a phase lies before what it issues, as where a program sleeps.
+                for issued in range(end - 10 * 100_000, end - 500, 100_000) if end > at[rank] else ():
+                    number += 1
+                    one.launch("cudaLaunchKernel", issued, issued + 5_000, correlation=number)
+                    free[rank] = max(free[rank], issued + 10_000)
+                    one.kernel("gemm", free[rank], free[rank] + kernel_us[rank] * 1000, correlation=number)
+                    free[rank] += kernel_us[rank] * 1000
+                at[rank] = end
+            asked[rank], joined[rank] = at[rank] - 200, max(free[rank], at[rank])
+        for rank, one in enumerate(made):
+            number += 1
+            one.launch("cudaLaunchKernelExC", asked[rank], asked[rank] + 100, correlation=number, thread="autograd")
+            free[rank] = max(joined) + 20_000
+            one.kernel(ALL_REDUCE, joined[rank], free[rank], correlation=number, stream=9)
+            one.annotation(f"ProfilerStep#{step}", begun[rank], at[rank])
+    return [dataclasses.replace(one.timeline(), clock_base_ns=0) for one in made]
+
+
+@pytest.mark.parametrize("offset_ms", [3, 13, 40])
+def test_a_host_that_began_later_holds_up_nobody_step_by_step(offset_ms):
+    found = compared(ahead({}, offset_ms))
+    assert (found.straggler, found.straggler_phases, found.late_s) == (None, [], None)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("phase", ["input", "upload", "forward", "backward", "optimizer"])
+@pytest.mark.parametrize("offset_ms", [0, 13])
+def test_of_hosts_that_run_ahead_the_slower_one_is_named_with_its_phase(rank, phase, offset_ms):
+    found = compared(ahead(always(rank, **{phase: 20}), offset_ms))
+    assert (found.straggler, found.straggler_phases) == (rank, [phase])
+    assert found.late_s == pytest.approx(20e-3, rel=0.05)
+
+
+def test_own_times_of_a_late_rank_and_of_one_that_waits_for_it_are_those_of_their_hosts():
+    late, waiting = (row.phase_s for row in compared(ahead(always(0, backward=20))).ranks)
+    assert late["backward"] - waiting["backward"] == pytest.approx(20e-3, rel=0.05)
+    assert late["forward"] == pytest.approx(waiting["forward"], abs=0.2e-3) == pytest.approx(3e-3, abs=0.2e-3)
+
+
+def test_a_device_that_works_longer_is_late_by_what_the_others_hosts_do_not_take_anyway():
+    # The second's device works for 50 ms a step, the first's for 2.5 ms beside a host of 13 ms.
+    found = compared(ahead({}, kernel_us=(50, 1_000)))
+    assert found.straggler == 1
+    assert found.late_s == pytest.approx((50 - 13) * 1e-3, rel=0.05)
+    # Within what hosts take, more work costs nothing.
+    assert compared(ahead({}, kernel_us=(50, 200))).straggler is None
+
+
+def test_ranks_that_differ_among_themselves_by_as_much_name_nobody():
+    rows = np.zeros((4, 9, 1), dtype=np.int64) + np.array([10, 25, 38, 30])[:, None, None]
+    assert not may_be_last(rows, 2)
+    assert may_be_last(rows + np.array([0, 0, 20, 0])[:, None, None], 2)

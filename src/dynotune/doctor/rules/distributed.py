@@ -165,11 +165,18 @@ def rank_imbalance(view: ObservationView) -> Judgements:
     # Ranks that wait equally long, or work equally long, wait by chance, for instance for a core.
     beyond = min(share, _beyond_slowest(view)) if losses and not view.uses_cuda else share
     small = beyond < policy.RANKS_DIFFER or not losses
+    late_s = view.trace.ranks.late_s if losses and view.trace.ranks else None
+    if late_s is not None:
+        late = late_s / view.timing.step_s
+        share = min(share, late)
+        # Ranks may differ by as much for being recorded.
+        small = small or late <= _slowed(view) - 1
+        evidence = [*evidence, f"a recorded step is {_slowed(view):.2f} times as long as a plain one"]
     yield Judgement(
-        severity="low" if small else policy.severity(beyond),
+        severity="low" if small else policy.severity(min(beyond, share)),
         claim=losses[0].claim
         if losses
-        else "Ranks wait for one another in collectives, each for a different one in turn.",
+        else "Ranks wait for one another in collectives, and none works longer than the others in most steps.",
         share=share,
         evidence=evidence,
         where=losses[0].where if losses else Place(),
@@ -191,15 +198,19 @@ def _imbalance(view: ObservationView) -> tuple[float, list[str]]:
     if len(view.processes) < 2:
         return 0.0, []
     losses = view.losses("rank-imbalance")
-    if losses or view.uses_cuda:
+    if losses:
         return sum(loss.share for loss in losses), evidence_of(losses)
-    step_s = view.timing.step_s
+    step_s = view.timing.step_s * _slowed(view)
     waits = {row.rank: row.waits_s for row in view.trace.ranks.ranks if row.waits_s} if view.trace.ranks else {}
     if not waits or not view.trace.num_steps or not step_s:
         return 0.0, []
     rank, longest_s = max(waits.items(), key=lambda item: item[1])
     each_s = longest_s / view.trace.num_steps
     return min(1.0, each_s / step_s), [f"rank {rank} waits {each_s * 1e3:.3g} ms a step"]
+
+
+def _slowed(view: ObservationView) -> float:
+    return max(1.0, view.attribution.slowed or 1.0)
 
 
 def _beyond_slowest(view: ObservationView) -> float:

@@ -1,7 +1,8 @@
 """Phases of a step, and in which of them a rank works longer than the others. Defined in docs/reference/trace.md.
 
 Ranks of one job end their steps together: whoever is early waits. So the length of a phase says little, and a rank's
-own time in it counts: less its waits for others, and less the exchange beside which it does nothing.
+own time in it counts: less its waits for others, and less the exchange beside which it does nothing. A host that runs
+ahead of its device hides its work behind such waits: there, what it took to issue a step counts if that is longer.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dynotune.trace.facts.kernel_names import CLASSES
 from dynotune.trace.facts.kernels import classes_of
 from dynotune.trace.facts.nesting import outermost
 from dynotune.trace.facts.steps import BACKWARD, MODULE, named, updates
-from dynotune.trace.timeline import HostKind, Ints, Timeline, queued_ns, told_by_name
+from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline, queued_ns, told_by_name
 
 CHANCE = 0.05
 """The most often that mere chance may name a rank, or a phase."""
@@ -42,7 +43,12 @@ def may_be_last(own_ns: Ints, rank: int) -> bool:
     """Whether the rank is the last more often than any of ranks that are alike, or the steps are too few to tell."""
     total = own_ns.sum(axis=2)
     num_ranks, num_steps = total.shape
-    num_last = int((total[rank] > np.delete(total, rank, axis=0).max(axis=0)).sum())
+    others = np.delete(total, rank, axis=0)
+    middling = np.median(others, axis=1)
+    # Steps are not independent: one process may be slower than its like in all of them.
+    if np.median(total[rank]) - middling.max() <= np.ptp(middling):
+        return False
+    num_last = int((total[rank] > others.max(axis=0)).sum())
     return float(num_ranks) ** (1 - num_steps) > CHANCE or beyond_chance(num_last, num_steps, 1 / num_ranks, num_ranks)
 
 
@@ -63,22 +69,33 @@ def late(own_ns: Ints, rank: int) -> tuple[list[RankPhase], int]:
     return [], round(float(np.median(total)))
 
 
-def own_sets(timeline: Timeline, window: tuple[int, int], blocked: intervals.Set) -> list[intervals.Set] | None:
-    """Return when a rank works in each of `RANK_PHASES`; None where forward and backward passes cannot be told.
+def own_sets(
+    timeline: Timeline, window: tuple[int, int], collectives: tuple[Ints, Ints, Ints], free: intervals.Set
+) -> tuple[list[intervals.Set], list[intervals.Set]] | None:
+    """Return when a rank works in each of `RANK_PHASES`, as its device shows, and as its host issues work.
 
-    Time `blocked` in collectives is left out, but for that in a backward pass of which gradients are still to come:
-    until its last collective is asked for.
+    None where forward and backward passes cannot be told. Time in collectives, when they start, end and were queued, in
+    which the rank is `free` is left out, but for that until the backward pass that queued one asks for its last. A host
+    that issues nothing more before its device goes on may wait for it: in a call, or as the queue is full.
     """
-    sets = on_host(timeline, window)
-    if sets is None:
+    host = on_host(timeline, window)
+    if host is None:
         return None
-    passes = sets[_BACKWARD]
+    passes, (start_ns, end_ns, queued) = host[_BACKWARD], collectives
     asked_ns = np.sort(timeline.host.start_ns[named(timeline, _ASKED, HostKind.OPERATOR)])
-    last = np.searchsorted(asked_ns, passes[:, 1])
-    ready = intervals.union(passes[:, 0], np.append(passes[:1, 0], asked_ns)[last] if len(passes) else last)
-    if len(timeline.device):
-        sets = _on_device(timeline, window, sets)
-    return [intervals.difference(one, intervals.difference(blocked, ready)) for one in sets]
+    if len(passes) and len(asked_ns):
+        at = np.maximum(np.searchsorted(passes[:, 0], queued, side="right") - 1, 0)
+        inside = (passes[at, 0] <= queued) & (queued < passes[at, 1])
+        last_ns = asked_ns[np.maximum(np.searchsorted(asked_ns, passes[at, 1]) - 1, 0)]
+        start_ns = np.where(inside, np.maximum(start_ns, last_ns), start_ns)
+    blocked = waited = intervals.intersection(intervals.union(start_ns, end_ns), free)
+    launches = timeline.device.launch[timeline.device.launch != UNKNOWN]
+    if len(launches):
+        issued_ns = np.sort(timeline.host.start_ns[launches])
+        last_ns = issued_ns[np.maximum(np.searchsorted(issued_ns, blocked[:, 1]) - 1, 0)]
+        waited = intervals.union(np.maximum(blocked[:, 0], last_ns), blocked[:, 1])
+    shown = _on_device(timeline, window, host) if len(timeline.device) else host
+    return [intervals.difference(one, blocked) for one in shown], [intervals.difference(one, waited) for one in host]
 
 
 def on_host(timeline: Timeline, window: tuple[int, int]) -> list[intervals.Set] | None:

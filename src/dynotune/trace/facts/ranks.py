@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dynotune.schema.trace_summary import RANK_PHASES, Communication, Ranks, RankTime
+from dynotune.schema.trace_summary import RANK_PHASES, Communication, RankPhase, Ranks, RankTime
 from dynotune.trace.facts import host_time, intervals, rank_phases
 from dynotune.trace.facts.kernel_names import CLASSES, without_arguments
 from dynotune.trace.facts.kernels import classes_of
@@ -99,7 +99,10 @@ def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Seq
     free = [_free(*pair) for pair in zip(timelines, windows, strict=True)]
     waits = _waits(collectives, windows, free, alignment) if alignment.matched.size else None
     own_ns = _own_ns(timelines, windows, steps[0], collectives, free, alignment)
-    middle_s = [] if own_ns is None else (np.median(own_ns, axis=1) / 1e9).tolist()
+    straggler = _straggler(waits[1], windows) if waits else None
+    told: tuple[int | None, list[RankPhase], int | None, Ints | list[Ints]] = straggler, [], None, []
+    straggler, phases, late_ns, told_ns = told if own_ns is None else _late(own_ns)
+    middle_s = [(np.median(one, axis=0) / 1e9).tolist() for one in told_ns]
     middling_s = [dict(zip(RANK_PHASES, row, strict=True)) for row in middle_s] or [{} for _ in timelines]
     labels = [index if timeline.rank is None else timeline.rank for index, timeline in enumerate(timelines)]
     rows = [
@@ -113,10 +116,6 @@ def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Seq
         )
         for index, timeline in enumerate(timelines)
     ]
-    straggler = _straggler(waits[1], windows) if waits else None
-    if straggler is not None and own_ns is not None and not rank_phases.may_be_last(own_ns, straggler):
-        straggler = None
-    phases, late_ns = ([], None) if straggler is None or own_ns is None else rank_phases.late(own_ns, straggler)
     return Ranks(
         ranks=rows,
         straggler=None if straggler is None else labels[straggler],
@@ -294,13 +293,16 @@ def _joined_ns(collectives: list[_Collectives], alignment: _Alignment) -> Ints:
     return np.stack([own.start_ns[at] - offset for own, at, offset in rows])
 
 
-def _laps(collectives: list[_Collectives], steps: Steps, alignment: _Alignment) -> Ints:
-    """Return when the last rank joined the last collective of each step, on the first's clock: from there all go on."""
+def _laps(collectives: list[_Collectives], steps: Steps, alignment: _Alignment) -> tuple[Ints, Ints]:
+    """Return the column of each step's last collective, and when the last rank joined that: from there all go on."""
     queued = collectives[0].queued_ns[alignment.matched[0]]
     step = np.searchsorted(steps.start_ns, queued, side="right") - 1
-    inside = (step >= 0) & (queued < steps.end_ns[step])
+    inside = np.flatnonzero((step >= 0) & (queued < steps.end_ns[step]))
     joined = _joined_ns(collectives, alignment).max(axis=0)
-    return np.array([joined[inside & (step == one)].max() for one in np.unique(step[inside])], dtype=np.int64)
+    laps = np.array(
+        [max(inside[step[inside] == one], key=joined.item) for one in np.unique(step[inside])], dtype=np.int64
+    )
+    return laps, joined[laps]
 
 
 def _own_ns(
@@ -311,22 +313,35 @@ def _own_ns(
     free: Sequence[intervals.Set],
     alignment: _Alignment,
 ) -> Ints | None:
-    """Return own time of each rank, lap and phase, shape (ranks, laps, phases); None where a rank's is not known."""
+    """Return own times as devices show them and hosts issued them, (2, ranks, laps, phases); None where not known."""
     if steps is None or not len(steps.start_ns) or not alignment.matched.size or alignment.offset_ns is None:
         return None
-    laps, found = _laps(collectives, steps, alignment), []
+    (laps, joined), found = _laps(collectives, steps, alignment), []
     for index, own in enumerate(collectives):
-        blocked = intervals.intersection(intervals.union(own.start_ns, own.end_ns), free[index])
-        sets = rank_phases.own_sets(timelines[index], windows[index], blocked)
-        if sets is None or len(laps) < 2:
+        spans = own.start_ns, own.end_ns, own.queued_ns
+        both = rank_phases.own_sets(timelines[index], windows[index], spans, free[index])
+        if both is None or len(laps) < 2:
             return None
-        edges = laps + alignment.offset_ns[index]
-        found.append(np.stack([intervals.covered(one, edges[:-1], edges[1:]) for one in sets], axis=1))
-    return np.stack(found)
+        edges = joined + alignment.offset_ns[index]
+        asked = edges if own.on_host else own.queued_ns[alignment.matched[index][laps]]
+        pairs = zip(both, (edges, asked), strict=True)
+        found.append([[intervals.covered(one, at[:-1], at[1:]) for one in sets] for sets, at in pairs])
+    return np.array(found).transpose(1, 0, 3, 2)
+
+
+def _late(own_ns: Ints) -> tuple[int | None, list[RankPhase], int | None, Ints]:
+    """Return the straggler, its phases, by how many ns it is late, and the own times of the two that show it best."""
+    total = own_ns.sum(axis=3).max(axis=0)[..., None]
+    rank = int(np.median(total, axis=1).argmax())
+    late_ns = rank_phases.late(total, rank)[1]
+    told_ns = min(own_ns, key=lambda one: abs(rank_phases.late(one, rank)[1] - late_ns))
+    if late_ns <= STRAGGLER_SHARE * float(np.median(total[rank])) or not rank_phases.may_be_last(total, rank):
+        return None, [], None, told_ns
+    return rank, rank_phases.late(told_ns, rank)[0], late_ns, told_ns
 
 
 def _straggler(for_whom: NDArray[np.int64], windows: Sequence[Window]) -> int | None:
-    """Whom the others wait for more than for all others together, and more than a share of their windows."""
+    """Whom the others wait for most, and more than a share of their windows: for own times that are not known."""
     caused = for_whom.sum(axis=0)
     rank = int(caused.argmax())
     others = sum(end - start for index, (start, end) in enumerate(windows) if index != rank)

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from dynotune import api
+from dynotune.api import notebook
 from dynotune.schema import document
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
@@ -225,8 +226,16 @@ def test_a_cell_is_asked_about_as_a_program_beside_the_notebook(tmp_path, capsys
     assert "from a module beside it" in capsys.readouterr().out
 
 
-def test_a_line_of_a_cell_that_cannot_be_split_is_refused():
-    from dynotune.api.notebook import run_cell
+def test_a_cells_subcommand_is_interrupted_once_and_may_print_what_is_no_text(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    stand_in = "import os\nos.write(1, b'\\xff own session: %d' % (os.getsid(0) == os.getpid()))\n"
+    (tmp_path / "dynotune").mkdir()
+    (tmp_path / "dynotune" / "__init__.py").touch()
+    (tmp_path / "dynotune" / "__main__.py").write_text(stand_in)
+    notebook.run_cell("diagnose", "pass")
+    assert capsys.readouterr().out == "\ufffd own session: 1"
 
+
+def test_a_line_of_a_cell_that_cannot_be_split_is_refused():
     with pytest.raises(UsageError, match="no line of options"):
-        run_cell("diagnose '", "pass")
+        notebook.run_cell("diagnose '", "pass")

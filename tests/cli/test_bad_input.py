@@ -84,6 +84,18 @@ def test_an_option_out_of_range_is_refused_before_anything_runs(user, option):
     assert not (user.cwd / "ran").exists()
 
 
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--steps=0", "it takes 1 or more, not 0"),
+        ("--steps=9999999999999", "it takes 1 to 1,000,000,000,000, not"),
+        ("--pairs=49", "it takes 2 to 48, not 49"),
+    ],
+)
+def test_a_number_out_of_range_is_told_the_end_that_it_is_beyond(user, option, words):
+    said(user.compares("env.A=1", option, "--", PYTHON, "x.py"), 2, words)
+
+
 def test_a_json_file_that_cannot_be_written_is_refused_before_anything_runs(user):
     user.write("touches.py", "open('ran', 'w')")
     done = user.compares("--json", "no/such/folder.json", "--no-sandbox", "--", PYTHON, "touches.py")

@@ -85,6 +85,14 @@ def test_shapes_that_cannot_be_are_refused(plan, tmp_path, damage):
     assert "bad.json is not a valid dynotune.shapes/1" in err
 
 
+@pytest.mark.parametrize("option", ["--memory", "--precision"])
+def test_a_file_that_is_not_there_is_said_before_the_command_runs(plan, tmp_path, option):
+    code, _, err = plan(option, "missing.json", "--", "touch", "it-ran")
+    assert code == 2
+    assert "missing.json" in err
+    assert not (tmp_path / "it-ran").exists()
+
+
 def test_a_folder_without_shapes_is_said(plan, tmp_path):
     (tmp_path / "empty").mkdir()
     code, _, err = plan("empty")

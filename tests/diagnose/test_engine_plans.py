@@ -114,6 +114,20 @@ def test_the_workspace_is_what_others_leave_of_the_card_with_least_left(tmp_path
     assert "--memPoolSize=workspace:61440M" in found.script
 
 
+def test_a_card_that_others_fill_leaves_the_least_that_can_be_said(tmp_path):
+    seen = ShapeHistogram(calls=[Calls(1, {"x": [1, 8]})])
+    found = plan_engine(seen, tmp_path, memory=account(tmp_path, rank(24 << 30, (24 << 30) - 9)))
+    assert "--memPoolSize=workspace:1M" in found.script
+    assert "whole card" not in found.script
+
+
+def test_a_step_of_which_no_part_is_known_says_nothing_of_contexts(tmp_path):
+    seen = ShapeHistogram(calls=[Calls(1, {"x": [1, 8]})])
+    peak = Moment(process_bytes=0, reserved_bytes=0, requested_bytes=0, terms=[])
+    found = plan_engine(seen, tmp_path, memory=account(tmp_path, rank(1 << 30, 0, peak=peak, trains=False)))
+    assert found.profiles[0].context_bytes is None
+
+
 def test_where_nobody_says_what_others_hold_there_is_no_limit_and_the_script_says_so(tmp_path):
     seen = ShapeHistogram(calls=[Calls(1, {"x": [1, 8]})])
     found = plan_engine(seen, tmp_path, memory=account(tmp_path, rank(24 << 30, Unknown("no NVML"))))
@@ -142,7 +156,7 @@ def measured(folder, **fields):
         "ok": True,
     }
     results = Guarded(**(guarded | {"reference": "float64", "baseline_error": 1e-6} | fields))
-    arm = PrecisionArm(name="tf32", setting=knobs.parse("matmul.fp32_precision=high"), results=results)
+    arm = PrecisionArm(name="tf32", settings=[knobs.parse("matmul.fp32_precision=high")], results=results)
     document.write(folder / "precision.json", Precision(command=["infer"], own="float32", arms=[arm]))
     return folder / "precision.json"
 

@@ -10,7 +10,7 @@ import pytest
 from dynotune.schema.facts import Unknown
 from dynotune.schema.trace_summary import Place
 
-from .devices import found, on_gpu
+from .devices import found, lacks, on_gpu
 from .observations import observed
 
 CALLS = tomllib.loads(files("dynotune.doctor.rules").joinpath("removed_calls.toml").read_text())["call"]
@@ -47,7 +47,13 @@ def test_what_is_still_there_and_what_only_looks_alike_is_left_alone(name):
     assert "trt-removed-api" not in found(of_names(name, version="11.1.0"))
 
 
+def test_a_program_that_could_not_be_read_is_not_judged():
+    observation = observed(live={"live.tensorrt_names": Unknown("infer.py was edited")})
+    assert lacks(observation, "trt-removed-api") == ["live.tensorrt_names"]
+
+
 def test_a_program_without_tensorrt_is_not_asked():
+    assert lacks(on_gpu(), "trt-removed-api") == []
     assert "trt-removed-api" not in found(on_gpu())
 
 

@@ -42,6 +42,14 @@ def test_shapes_for_dimensions_that_vary_are_given(model, tmp_path):
     assert is_dynamic
 
 
+@pytest.mark.parametrize("size", [-1, 0])
+def test_a_size_that_no_tensor_has_is_one_that_varies(model, size):
+    path = model(sizes=(size, 16))
+    with pytest.raises(UsageError, match="vary"):
+        shapes_for(path, [])
+    assert shapes(shapes_for(path, ["x:4x16"])[0]) == [{"x": [4, 16]}]
+
+
 def test_without_shapes_the_error_says_how_to_give_them(model):
     with pytest.raises(UsageError, match="vary") as refused:
         shapes_for(model(), [])

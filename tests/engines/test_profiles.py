@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynotune.engines import plan_profiles
+from dynotune.engines import plan_profiles, profiles
 from dynotune.engines.profiles import MOST_DIFFERENT, MOST_PROFILES, SUFFICES
-from dynotune.schema.engine_plan import Calls
+from dynotune.schema.engine_plan import Calls, Profile, ShapeHistogram
 from dynotune.schema.errors import RecordError
 
 from .shape_histograms import TEN, histogram
@@ -132,3 +132,18 @@ def test_inputs_stand_in_the_order_in_which_the_model_takes_them():
 def test_a_shape_that_no_engine_takes_is_refused(shape):
     with pytest.raises(RecordError, match="larger than any"):
         plan_profiles(histogram([1, 2], shape))
+
+
+def test_inputs_whose_sizes_vary_together_are_looked_at_once(monkeypatch):
+    seen = []
+    partitions = profiles._partitions
+    monkeypatch.setattr(profiles, "_partitions", lambda *given: seen.append(1) or partitions(*given))
+    caches = [Calls(1, {f"cache.{at}": [1, 8, size, 64] for at in range(40)}) for size in range(1, 30)]
+    plan_profiles(ShapeHistogram(calls=caches))
+    assert len(seen) == 2
+
+
+def test_a_profile_takes_no_input_that_it_does_not_have():
+    profile = Profile(1, {"x": [1]}, {"x": [2]}, {"x": [3]})
+    assert profiles.holds({"x": [2]}, profile)
+    assert not profiles.holds({"x": [2], "mask": [2]}, profile)

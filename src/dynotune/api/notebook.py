@@ -43,10 +43,12 @@ def run_cell(line: str, cell: str) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        errors="replace",
+        start_new_session=True,  # some kernels are interrupted alone, some with their group: it is told once
     )
     assert asked.stdout is not None
     while asked.poll() is None:
-        # A kernel is interrupted alone: the subcommand is told, and says how it can go on.
+        # The subcommand is told, and says how it can go on.
         try:
             for told in asked.stdout:
                 sys.stdout.write(told)

@@ -82,7 +82,7 @@ def number(least: float, most: float = math.inf, metavar: str = "N") -> dict[str
 
     def check(value: Any) -> Any:
         if value is not None and not least <= value <= most:
-            upto = "or more" if most >= 10**12 else f"to {most:,.0f}"
+            upto = "or more" if most == math.inf or most >= 10**12 > value else f"to {most:,.0f}"
             raise typer.BadParameter(f"it takes {least:g} {upto}, not {value}.")
         return value
 

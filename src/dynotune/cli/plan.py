@@ -29,10 +29,12 @@ def tensorrt(
         int | None, typer.Option(help="Profiles to plan. Default: as few as will do.", **number(1, 8))
     ] = None,
     memory: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="memory.json of dynotune memory: what the card has left.")
+        Path | None,
+        typer.Option(metavar="FILE", exists=True, help="memory.json of dynotune memory: what the card has left."),
     ] = None,
     precision: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="precision.json of dynotune precision: what an engine may err.")
+        Path | None,
+        typer.Option(metavar="FILE", exists=True, help="precision.json of dynotune precision: what an engine may err."),
     ] = None,
     onnx: Annotated[
         bool, typer.Option("--onnx", help="Export the command's largest module to model.onnx in the run folder.")

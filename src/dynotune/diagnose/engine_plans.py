@@ -109,7 +109,7 @@ def _within(plan: EnginePlan, ranks: Sequence[RankMemory], file: Path) -> Engine
     step = max((one.of("inputs") + one.of("activations") + one.of("temporary") for one in peaks), default=None)
     largest = max(engines.num_elements(call.shapes) for call in plan.histogram.calls)
     sized = [
-        msgspec.structs.replace(one, context_bytes=step and step * engines.num_elements(one.max) // largest)
+        msgspec.structs.replace(one, context_bytes=step * engines.num_elements(one.max) // largest if step else None)
         for one in plan.profiles
     ]
     workspace = min(left) if left else Unknown(f"{file} does not say what others hold")

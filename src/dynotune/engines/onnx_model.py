@@ -31,7 +31,7 @@ def declared_inputs(path: Path) -> dict[str, tuple[str, list[int | None]]]:
         weights = {one.name for one in graph.initializer}
         inputs = [(one.name, one.type.tensor_type) for one in graph.input if one.name not in weights]
         type_of, dims = onnx.helper.tensor_dtype_to_np_dtype, [one.shape.dim for _, one in inputs]
-        sizes = [[one.dim_value if one.HasField("dim_value") else None for one in each] for each in dims]
+        sizes = [[None if one.dim_value in (0, -1) else one.dim_value for one in each] for each in dims]
         return {name: (str(type_of(one.elem_type)), each) for (name, one), each in zip(inputs, sizes, strict=True)}
     except Exception as error:  # of protobuf, the checker or numpy, each with a root of its own
         reason = " ".join(str(error).split())[:300]

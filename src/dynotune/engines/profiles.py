@@ -42,7 +42,7 @@ def plan_profiles(histogram: ShapeHistogram, asked: int | None = None) -> Engine
     used = float(weights @ areas)
     wastes, parts = [np.inf] * MOST_PROFILES, [[np.arange(len(calls))]] * MOST_PROFILES
     # Sorted by one dimension, or by size, calls of one profile lie side by side.
-    for column in [*(column for column in points.T if np.ptp(column)), areas]:
+    for column in [*(column for column in np.unique(points, axis=1).T if np.ptp(column)), areas]:
         order = np.lexsort((areas, column))
         for at, (waste, cuts) in enumerate(_partitions(points[order], weights[order], ends)):
             if waste < wastes[at]:
@@ -95,7 +95,7 @@ def num_elements(shapes: Shapes) -> int:
 def holds(shapes: Shapes, profile: Profile) -> bool:
     """Tell whether the profile takes inputs of these shapes."""
     low, high = profile.min, profile.max
-    return all(
+    return shapes.keys() <= low.keys() and all(
         all(a <= size <= b for a, size, b in zip(low[name], sizes, high[name], strict=True))
         for name, sizes in shapes.items()
     )

@@ -36,7 +36,7 @@ def build_script(plan: EnginePlan, *, is_dynamic: bool, model: str = "model.onnx
         num_calls=sum(call.num for call in plan.histogram.calls),
         inputs=inputs,
         dynamic=is_dynamic,
-        workspace_mib=0 if isinstance(plan.workspace_bytes, Unknown) else plan.workspace_bytes >> 20,
+        workspace_mib=0 if isinstance(plan.workspace_bytes, Unknown) else max(1, plan.workspace_bytes >> 20),
         decibels=round(-20 * math.log10(plan.most_error)),
     )
 

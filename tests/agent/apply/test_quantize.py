@@ -70,6 +70,17 @@ def test_a_module_to_be_kept_that_is_not_there_is_named(child):
     assert "Net has no module tail" in str(done.readback["precision.quantize"])
 
 
+def test_a_loss_that_is_called_beside_the_model_has_no_say(child):
+    program = """
+with torch.no_grad():
+    torch.nn.CrossEntropyLoss()(net(x), torch.zeros(32, dtype=torch.long))
+out['kinds'] = kinds()
+"""
+    done = child(MADE_UP + NET + program, INT8, KEEP)
+    assert done.out["kinds"] == ["Rounded", "Parameter"]
+    assert done.readback["precision.quantize"]["ok"] is True
+
+
 def test_what_trains_keeps_its_weights_and_the_reason_is_said(child):
     done = child(MADE_UP + NET + "net.train()\nnet(x).sum().backward()\nout['kinds'] = kinds()", INT8)
     assert done.out["kinds"] == ["Parameter", "Parameter"]

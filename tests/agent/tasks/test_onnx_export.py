@@ -103,12 +103,24 @@ def test_few_batches_are_kept_and_what_the_program_changes_later_is_not_in_them(
     assert list(counted.task._export._varying["x"]) == [0]
 
 
-def test_a_module_that_is_gone_by_then_is_an_error_and_none_of_the_programs(tmp_path):
+def test_calls_with_other_inputs_than_the_first_are_not_exported(tmp_path):
+    counted, net = Counted(tmp_path), Net()
+    for args in ([torch.ones(2, 4)], [torch.ones(2, 4), torch.ones(1)], [torch.ones(2, 3, 4)], [torch.ones(3, 4)]):
+        counted.call(net, *args)
+    assert list(counted.task._export._batches) == [(("x", (2, 4)),), (("x", (3, 4)),)]
+    assert list(counted.task._export._varying) == ["x"]
+
+
+def test_a_module_that_only_a_function_held_is_there_until_it_is_exported(tmp_path):
+    pytest.importorskip("onnxscript")
     export = OnnxExport(torch, str(tmp_path))
-    net = Net()
-    export.keep(20, net, inspect.signature(net.forward).bind(torch.ones(2, 4)))
-    del net
-    assert "error" in export.made()
+
+    def main():
+        net = Decides()
+        export.keep(20, net, inspect.signature(net.forward).bind(torch.ones(2, 4)))
+
+    main()
+    assert "data-dependent" in export.made()["error"]
 
 
 def test_without_the_order_nothing_is_kept():

@@ -181,10 +181,10 @@ def test_autocast_acts_in_calls_while_it_is_on_and_says_where_it_did_not(switch)
     arm.off()
 
 
-def test_quantized_weights_are_exchanged_for_the_own_ones_and_back(switch, program, monkeypatch):
-    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval()
-    program.roots.alive = lambda: [net]
-    own, halved = net[0].weight, []
+@pytest.fixture
+def halved(monkeypatch):
+    """Stands for torchao: weights are halved, and listed."""
+    halved = []
 
     def quantize_(model, config, filter_fn):
         for name, layer in model.named_modules():
@@ -195,12 +195,35 @@ def test_quantized_weights_are_exchanged_for_the_own_ones_and_back(switch, progr
     quantization = SimpleNamespace(quantize_=quantize_, Int8WeightOnlyConfig=dict)
     monkeypatch.setitem(sys.modules, "torchao", SimpleNamespace(quantization=quantization))
     monkeypatch.setitem(sys.modules, "torchao.quantization", quantization)
+    return halved
+
+
+def test_quantized_weights_are_exchanged_for_the_own_ones_and_back(switch, program, halved):
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval()
+    program.roots.alive = lambda: [net, torch.nn.CrossEntropyLoss()]
+    own = net[0].weight
     arm = switch(planned("precision.quantize", {"type": "module", "action": "quantize"}, "int8-weights"))
     for _ in range(3):
         arm.on()
         assert [net[0].weight] == halved
         arm.off()
         assert net[0].weight is own
+
+
+def test_if_one_module_cannot_be_quantized_the_others_have_their_own_weights(switch, program, halved):
+    net, trains = torch.nn.Sequential(torch.nn.Linear(4, 4)).eval(), torch.nn.Sequential(torch.nn.Linear(4, 4))
+    program.roots.alive = lambda: [net, trains]
+    own = net[0].weight
+    with pytest.raises(NotSwitched, match="for inference"):
+        switch(planned("precision.quantize", {"type": "module", "action": "quantize"}, "int8-weights")).on()
+    assert len(halved) == 1
+    assert net[0].weight is own
+
+
+def test_a_program_without_a_linear_layer_has_nothing_to_quantize(switch, program, halved):
+    program.roots.alive = lambda: [torch.nn.Sequential(torch.nn.Conv2d(3, 3, 1)).eval()]
+    with pytest.raises(NotSwitched, match="no module that was called has an"):
+        switch(planned("precision.quantize", {"type": "module", "action": "quantize"}, "int8-weights")).on()
 
 
 def test_weights_are_not_quantized_where_an_optimizer_steps(switch, program):

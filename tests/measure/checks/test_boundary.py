@@ -174,7 +174,8 @@ def test_seeds_that_change_nothing_give_no_band():
     other = [[guard.Reading(what="losses", losses=[value] * 24)] for value in (1.0, 2.0, 3.0)]
     assert boundary.band(same, other) is None
     assert not boundary.band(other, [[guard.Reading(what="losses", losses=[4.0] * 24)]] * 3).is_within
-    assert boundary.band(other, [[guard.Reading(what="losses", losses=[None])]] * 3) is None
+    for unknown in ([None], []):
+        assert boundary.band(other, [[guard.Reading(what="losses", losses=unknown)]] * 3) is None
 
 
 def test_precisions_that_cannot_be_tried_for_one_reason_share_a_line():

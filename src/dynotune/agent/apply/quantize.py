@@ -14,6 +14,7 @@ _CONFIGS = {
     "fp8": "Float8DynamicActivationFloat8WeightConfig",
     "fp8-weights": "Float8WeightOnlyConfig",
 }
+NO_LAYERS = "no module that was called has an nn.Linear"
 TRAINS = "it trains, or runs in training mode with gradients, and torchao's quantization is for inference"
 
 
@@ -46,6 +47,8 @@ class QuantizeSite(Site):
         Raises Exception: it trains, torchao is missing or raises, no layer was quantized; all weights are its own.
         """
         torch, names = self.torch, dict(root.named_modules())
+        if not any(isinstance(one, torch.nn.Linear) for one in names.values()):
+            return []  # a loss function, say
         if self._trains(root):
             raise RuntimeError(TRAINS)
         if unknown := [name for name in self._keep if name not in names]:
@@ -86,7 +89,7 @@ class QuantizeSite(Site):
 
     def read(self, setting: Planned) -> Answer:
         found = setting["value"] if self._own else None
-        return answer(setting, found, "classes of weights", bool(self._own), "; ".join(self._counts))
+        return answer(setting, found, "classes of weights", bool(self._own), "; ".join(self._counts) or NO_LAYERS)
 
 
 def exchange(pairs: Iterable[tuple[Any, Any]]) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib
 import sys
 
 from ..core.annotations import AfterImport, Answer, Any, Callable, Event, Planned
 from ..core.covers import covers
+from ..core.errors import by_a_signal, guarded
 from .decode import SharedCounts
 from .site import Site, answer
 
@@ -15,7 +18,8 @@ class WorkerThreadsSite(Site):
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
-        self._counts = SharedCounts(1)
+        self._counts = SharedCounts(2)
+        self._keeps = False
 
     def on_imports(self, hooks: AfterImport) -> None:
         hooks.call("cv2", self._imported)
@@ -30,23 +34,60 @@ class WorkerThreadsSite(Site):
             if loader.num_workers:
                 loader.worker_init_fn = _Begin(self, loader.worker_init_fn)
 
+        workers = importlib.import_module("torch.utils.data.dataloader")._MultiProcessingDataLoaderIter
+        start = workers.__init__
+
+        @covers(workers, "__init__")
+        def start_workers(drawn: Any, *args: Any, **kwargs: Any) -> None:
+            cv2_num = guarded(self._failed, "threads", self._let_go)
+            try:
+                start(drawn, *args, **kwargs)
+            finally:
+                if (cv2_num or 0) > 1:
+                    sys.modules["cv2"].setNumThreads(cv2_num)
+
+    def _let_go(self) -> int:
+        """End threads that a worker would wait for, but a fork leaves behind. Return how many OpenCV had."""
+        self._keeps, num = True, 0
+        if self.value > 1:  # of torch, which starts them again when it needs them
+            with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
+                paths = {line.split(None, 5)[5].strip() for line in file if "libgomp" in line}
+            if any(ctypes.CDLL(path).omp_pause_resource_all(2) for path in paths):  # omp_pause_hard
+                raise RuntimeError("OpenMP keeps its threads")
+        if "cv2" in sys.modules and (num := int(sys.modules["cv2"].getNumThreads())) > 1:
+            sys.modules["cv2"].setNumThreads(1)
+        self._keeps = False
+        return num
+
+    def _failed(self, where: str, error: Exception) -> None:
+        if by_a_signal(error):
+            raise error
+        self.failure = "%s: %s" % (type(error).__name__, error)
+
     def _imported(self, cv2: Any) -> None:
         """Set it where a worker imports OpenCV itself."""
         if self.torch is not None and self.torch.utils.data.get_worker_info() is not None:
             cv2.setNumThreads(self.value)
 
     def begin(self) -> None:
-        """Set it in a worker that starts."""
-        self.torch.set_num_threads(self.value)
+        """Set it in a worker that starts; if it fails, the worker is as it would be."""
+        self._counts.add(1)
+        guarded(self._failed, "threads", self._begin)
+
+    def _begin(self) -> None:
+        if self._keeps:
+            return
         if "cv2" in sys.modules:
             sys.modules["cv2"].setNumThreads(self.value)
+        self.torch.set_num_threads(self.value)
         self._counts.add(0)
 
     def read(self, setting: Planned) -> Answer:
-        num = int(sum(self._counts.each(0)))
+        done, num = (int(sum(self._counts.each(index))) for index in (0, 1))
         witness = "workers forked from this process"
-        if not num:
-            return answer(setting, None, witness, False, "the program forked no worker of a DataLoader")
+        if done < num or not num:
+            why = "%d of %d workers could not be set" % (num - done, num)
+            return answer(setting, None, witness, False, why if num else "the program forked no worker of a DataLoader")
         return answer(setting, self.value, witness, True, "%d workers" % num)
 
 

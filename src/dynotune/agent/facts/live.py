@@ -40,7 +40,10 @@ def facts(torch: Any) -> dict[str, Any]:
     if opencv is not None and hasattr(opencv, "getNumThreads"):
         found["cv2_num_threads"] = int(opencv.getNumThreads())
     if "tensorrt" in sys.modules:
-        found["tensorrt_names"] = _names_beside("tensorrt")
+        try:
+            found["tensorrt_names"] = _names_beside("tensorrt")
+        except Exception as error:  # a file that was edited since, or a module that is none
+            found["tensorrt_names"] = unknown("the program cannot be read: %s: %s" % (type(error).__name__, error))
     return found
 
 
@@ -52,8 +55,9 @@ def _names_beside(package: str) -> list[str]:
     found: dict[str, str] = {}
     for module in list(sys.modules.values()):
         file = str(getattr(module, "__file__", ""))
-        text = "".join(linecache.getlines(file)) if file.endswith(".py") else ""
-        if package not in text or whose(compile("", file, "exec"), vars(module)) != WHOSE_USER:
+        if not file.endswith(".py") or whose(compile("", file, "exec"), vars(module)) != WHOSE_USER:
+            continue
+        if package not in (text := "".join(linecache.getlines(file))):
             continue
         nodes = [one for one in ast.walk(ast.parse(text)) if isinstance(one, (ast.Attribute, ast.keyword, ast.alias))]
         for line, node in sorted(((getattr(one, "lineno", 0), one) for one in nodes), key=lambda pair: pair[0]):

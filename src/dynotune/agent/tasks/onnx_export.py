@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import importlib
 import os
-import weakref
 from traceback import walk_tb
 
 from ..core.annotations import Any
@@ -24,13 +23,15 @@ class OnnxExport:
 
     def keep(self, size: int, module: Any, bound: Any) -> None:
         """`bound`: arguments of a call of the module, which has so many parameters."""
+        kind = [(name, getattr(one, "ndim", None)) for name, one in bound.arguments.items()]
         if size > self._size:
-            self._size, self._module = size, weakref.ref(module)
+            self._size, self._module = size, module  # a function that has returned no longer holds it
             self._batches: dict[Any, Any] = {}
             self._varying: dict[str, Any] = dict.fromkeys(bound.arguments)
+            self._kind = kind  # an engine has a fixed set of inputs
         tensors = {name: one for name, one in bound.arguments.items() if isinstance(one, self._torch.Tensor)}
         shapes = tuple((name, tuple(one.shape)) for name, one in tensors.items())
-        if self._module() is not module or shapes in self._batches:
+        if self._module is not module or kind != self._kind or shapes in self._batches:
             return
         for (name, ours), (_, first) in zip(shapes, next(iter(self._batches), shapes)):
             changed = {at: self._torch.export.Dim.DYNAMIC for at, one in enumerate(ours) if one != first[at]}
@@ -51,7 +52,7 @@ class OnnxExport:
     def _made(self) -> int:
         torch, numpy = self._torch, importlib.import_module("numpy")
         leaves = importlib.import_module("torch.utils._pytree").tree_leaves
-        model = copy.deepcopy(self._module()).eval()
+        model = copy.deepcopy(self._module).eval()
         batches = [self._batches[key] for key in sorted(self._batches, key=lambda key: [shape for _, shape in key])]
         # The largest: a size of 1 would be taken for one that never changes.
         traced = torch.export.export(

@@ -12,7 +12,7 @@ import gc
 from ..apply.compile import why_not
 from ..apply.globals import write
 from ..apply.module import AutocastSite, ChannelsLastSite
-from ..apply.quantize import TRAINS, QuantizeSite, exchange
+from ..apply.quantize import NO_LAYERS, TRAINS, QuantizeSite, exchange
 from ..apply.site import Site, resolve, text
 from ..apply.transfer import TransferSite
 from ..core.annotations import Answer, Any, Callable, Iterator, Planned, Program
@@ -218,9 +218,14 @@ class QuantizeSwitch(Switch):
             raise NotSwitched(TRAINS)
         if not self._own:
             try:
-                self._own = [pair for root in self.program.roots.alive() for pair in self._quantize.quantized(root)]
+                for root in self.program.roots.alive():
+                    self._own += self._quantize.quantized(root)
             except Exception as error:
+                exchange(self._own)
+                self._own = []
                 raise NotSwitched(str(error)) from error
+            if not self._own:
+                raise NotSwitched(NO_LAYERS)
             self._quantized = [(layer, layer.weight) for layer, _ in self._own]
         exchange(self._quantized)
 

@@ -15,7 +15,7 @@ _CALLS = tomllib.loads(files(__package__).joinpath("removed_calls.toml").read_te
 
 @rule()
 def trt_removed_api(view: ObservationView) -> Judgements:
-    if view.fact_or_none("live.tensorrt_names") is None:
+    if "live.tensorrt_names" not in view.process.live:
         return
     lines = [one.rpartition(" ")[::2] for one in view.words("live.tensorrt_names")]
     installed = str(view.fact_or_none("package.tensorrt") or "")

@@ -145,7 +145,9 @@ class _Program:
 def band(baseline: Sequence[guard.Readings], candidate: Sequence[guard.Readings]) -> Band | None:
     """Return where training arrives under the same seeds; None if a loss is no number, or the seeds change nothing."""
     ends = [[one[0].losses[-LAST:] for one in side] for side in (baseline, candidate)]
-    ours, mine = ([fmean(math.nan if loss is None else loss for loss in losses) for losses in side] for side in ends)
+    ours, mine = (
+        [fmean(math.nan if loss is None else loss for loss in losses or [None]) for losses in side] for side in ends
+    )
     if not all(map(math.isfinite, [*ours, *mine])) or min(ours) == max(ours):
         return None
     return Band(len(ours), (min(ours), max(ours)), fmean(mine))

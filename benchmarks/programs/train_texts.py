@@ -25,7 +25,7 @@ from transformers import (
 from dynotune.runtime.data import LengthBatchSampler, check_packing, pack
 from dynotune.runtime.errors import NumericsError
 
-VOCABULARY, MASK, BATCH = 2000, 1, 32
+VOCABULARY, MASK, BATCH = 2000, 1, 128
 
 
 class Texts(Dataset):

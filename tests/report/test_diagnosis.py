@@ -106,6 +106,13 @@ def test_a_finding_says_what_it_costs_where_and_what_to_paste():
     assert "  dynotune compare loader.num_workers=4 loader.persistent_workers=true -- python" in text
 
 
+def test_what_is_pasted_gives_a_knob_one_value():
+    workers = [Setting("loader.num_workers", num) for num in (5, 6)]
+    found = msgspec.structs.replace(WORKERS, candidates=[*workers, Setting("loader.persistent_workers", True)])
+    text = text_of(diagnosis(findings=[found]), width=140)
+    assert "dynotune compare loader.num_workers=5 loader.persistent_workers=true -- python" in text
+
+
 @pytest.mark.parametrize("width", [30, 50, 80, 200])
 def test_what_is_pasted_says_to_the_shell_what_was_run(width):
     command = ["python", "a b.py", "$(rm -rf /)", "'", "--x=*", *(f"--option-{index}=1" for index in range(20))]

@@ -16,6 +16,7 @@ from dynotune.report.upper_bounds import forecasts_report, upper_bounds_report
 from dynotune.schema.diagnosis import Diagnosis, Finding, NotKnown, Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Timing
+from dynotune.schema.setting import one_arm
 from dynotune.text import words
 
 NUM_EVIDENCE, LONGEST_EVIDENCE = 4, 200
@@ -122,7 +123,7 @@ def _commands(finding: Finding, command: Sequence[str]) -> list[RenderableType]:
     for setting, found in finding.predicted.items():
         lines.append(Text(f"  {words.plain(setting)}: {words.predicted(found)}", style="dim"))
     if finding.candidates:
-        arguments = [*map(str, finding.candidates), "--", *command]
+        arguments = [*map(str, one_arm(finding.candidates)), "--", *command]
         lines.append(ShellCommand(["dynotune", "compare", *words.shell(arguments)], indent=2))
     lines += [Text(f"  {words.plain(line, longest=4000)}", style="cyan", overflow="fold") for line in finding.commands]
     return lines

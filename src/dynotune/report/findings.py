@@ -8,6 +8,7 @@ from rich.text import Text
 
 from dynotune.report.layout import fields
 from dynotune.schema.diagnosis import Finding, Severity
+from dynotune.schema.setting import one_arm
 from dynotune.text import words
 
 SEVERITY_STYLES: dict[Severity, str] = {"high": "bold red", "medium": "bold yellow", "low": "cyan"}
@@ -42,7 +43,7 @@ def finding_lines(finding: Finding, *, costs: str = "") -> RenderableType:
         rows.append(("costs", Text(costs[0].upper() + costs[1:])))
     rows.append(("to do", Text(words.plain(finding.remedy))))
     if finding.candidates:
-        settings = " ".join(map(str, finding.candidates))
+        settings = " ".join(map(str, one_arm(finding.candidates)))
         rows.append(("prove", Text(words.plain(f"dynotune compare {settings} -- COMMAND"), style="bold")))
     if finding.commands:
         rows.append(("shell", Text("\n").join(Text(words.plain(line), style="magenta") for line in finding.commands)))

@@ -18,8 +18,7 @@ class WorkerThreadsSite(Site):
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
-        self._counts = SharedCounts(2)
-        self._keeps = False
+        self._counts, self._keeps = SharedCounts(2), False
 
     def on_imports(self, hooks: AfterImport) -> None:
         hooks.call("cv2", self._imported)

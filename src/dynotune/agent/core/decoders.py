@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import statistics
 import sys
 from importlib import import_module
 from time import perf_counter
@@ -72,7 +71,7 @@ def tried(files: list[bytes]) -> dict[str, tuple[float, float]]:
                     decode(data, False)
                 rounds.append(perf_counter())
             took_s = [(rounds[at] - rounds[at - 1]) / len(files) for at in range(1, len(rounds))]
-            found[name] = statistics.median(took_s), min(took_s)
+            found[name] = import_module("statistics").median(took_s), min(took_s)  # late: it imports much
         except Exception:  # it is not installed, or these are no files for it
             continue
     return found

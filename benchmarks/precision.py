@@ -25,7 +25,7 @@ import precision_table
 from hardware import RESULTS
 
 from dynotune import knobs
-from dynotune.measure.checks import guard, rounding
+from dynotune.measure.checks import guard
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import RunSpec
@@ -58,11 +58,11 @@ class Program:
     def __init__(self, words: str, seed: int, device: str, folder: Path) -> None:
         self._words, self._seed, self._device, self._folder = words, seed, device, folder
         folder.mkdir()
-        self._own = guard.baseline(self._run(), folder=folder, facts={}, limit_s=LIMIT_S)
+        self._own = self._runs().baseline()
 
-    def _run(self, fault: str = "") -> RunSpec:
+    def _runs(self, fault: str = "") -> guard.Guard:
         words = [*self._words.split(), "--device", self._device, "--seed", str(self._seed)]
-        return RunSpec(
+        run = RunSpec(
             command=[sys.executable, str(PROGRAM), *words, *(["--fault", fault] if fault else [])],
             cwd=Path.cwd(),
             # Without a fixed workspace cuBLAS refuses deterministic algorithms.
@@ -72,6 +72,7 @@ class Program:
             lock=False,
             sandbox=False,
         )
+        return guard.Guard(run, self._folder, {}, LIMIT_S)
 
     def judged(self, setting: str, fault: str = "") -> dict[str, Any]:
         settings, began_s = [knobs.parse(setting)], time.monotonic()
@@ -79,10 +80,10 @@ class Program:
         if isinstance(own, Unknown):
             return {"reason": own.reason}
         name = f"{setting.partition('=')[0]}-{fault}"
-        arm = guard.computed(self._run(fault), settings, self._folder / name, {}, LIMIT_S)
+        arm = self._runs(fault).computed(name, settings)
         if isinstance(arm, Unknown):
             return {"reason": arm.reason}
-        guard.refer(own, rounding(settings), self._run(), self._folder, {}, LIMIT_S)
+        self._runs().refer(own, guard.allowed(guard.guarded(settings), first[0].precision).rounding)
         found = guard.compared(settings, own, arm)
         if isinstance(found, Unknown):
             return {"reason": found.reason}

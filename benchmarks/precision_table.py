@@ -33,7 +33,6 @@ from pathlib import Path
 from typing import Any
 
 import kept
-import msgspec
 from hardware import without_places
 from rich.console import Console
 
@@ -131,11 +130,12 @@ class Item:
     def judgement(self) -> Row:
         """Seconds of `no worse`: the first time, and for another setting that rounds alike."""
         took = {}
+        runs = guard.Guard(self._run(), self._base, {})
         own: guard.Own | Unknown | None = None
         for name, words in (("first_s", "precision.autocast=bf16"), ("further_s", "precision.autocast=bf16")):
             began_s = time.monotonic()
-            own = own or guard.baseline(self._run(), folder=self._base, facts={})
-            found = guard.guard(self._run(), [knobs.parse(words)], folder=self._base, facts={}, own=own, name=name)
+            own = own or runs.baseline()
+            found = own if isinstance(own, Unknown) else runs.compare([knobs.parse(words)], own, name)
             took[name] = round(time.monotonic() - began_s, 1)
             if isinstance(found, Unknown):
                 return {"reason": found.reason, **took}
@@ -144,12 +144,11 @@ class Item:
     def truth(self) -> Row:
         """Errors in batches of which none was among the first 24."""
         num = 8 if self._asked.size == "small" else NUM_OTHERS
-        run = self._run("--first", "1000")
+        runs = guard.Guard(self._run("--first", "1000"), self._base, {})
 
         def computed(name: str, words: Sequence[str] = (), **how: Any) -> guard.Readings:
-            plan = msgspec.structs.replace(guard.PLAIN, num_values=num, **how)
-            folder = self._base / f"truth-{name}"
-            found = guard.computed(run, [knobs.parse(one) for one in words], folder, {}, plan=plan)
+            settings = [knobs.parse(one) for one in words]
+            found = runs.computed(f"truth-{name}", settings, num_values=num, **how)
             if isinstance(found, Unknown):
                 raise DynotuneError(found.reason)
             return found

@@ -401,4 +401,3 @@ def test_what_cannot_be_attributed_is_unknown_with_the_reason():
     ):
         assert isinstance(told, Unknown)
         assert reason in told.reason
-    assert attribute(known, msgspec.structs.replace(trace, num_steps=None), num_steps=3) == attribute(known, trace)

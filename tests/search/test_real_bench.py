@@ -490,19 +490,19 @@ def guard(monkeypatch, runs):
     runs.step_s |= dict.fromkeys([AUTOCAST.key, CHANNELS.key, (arm([*AUTOCAST.settings, *EXACT.settings])).key], 0.02)
     fake = SimpleNamespace(asked=[], answers={}, num_baselines=0)
 
-    def baseline(request, **_):
+    def baseline(_):
         fake.num_baselines += 1
-        return Unknown("")
+        return guarding.guard.Own(first=[])
 
-    def compare(request, settings, **_):
+    def compare(_, settings, own, name):
         fake.asked.append(arm(settings).key)
         answer = fake.answers.get(arm(settings).key, Unknown("no losses were seen"))
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    monkeypatch.setattr(guarding.guard, "baseline", baseline)
-    monkeypatch.setattr(guarding.guard, "guard", compare)
+    monkeypatch.setattr(guarding.guard.Guard, "baseline", baseline)
+    monkeypatch.setattr(guarding.guard.Guard, "compare", compare)
     return fake
 
 

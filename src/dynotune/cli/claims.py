@@ -11,7 +11,7 @@ import typer
 
 from dynotune import api
 from dynotune.cli import answers, options
-from dynotune.cli.options import Budget, Json, Python, RunDir, check_json, one_of
+from dynotune.cli.options import Budget, Json, Python, RunDir, check_json, one_of, option
 from dynotune.schema.claims import SETTLED, Bundle, Claim
 from dynotune.schema.errors import UsageError
 
@@ -20,7 +20,7 @@ claims = typer.Typer(no_args_is_help=True, help="Advice on speed and memory: wha
 
 @claims.command("list", help="All claims, one a line. For example: dynotune claims list --filter pinned")
 def list_(
-    filter: Annotated[str, typer.Option(metavar="WORD", help="Only claims that hold this word anywhere.")] = "",
+    filter: Annotated[str, option("claims_filter")] = "",
     json: Json = None,
 ) -> None:
     from dynotune.claims import all_claims
@@ -55,15 +55,12 @@ def show(id: Annotated[str, typer.Argument(metavar="ID", help="A claim.")], json
 )
 def run(
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Claims.")] = None,
-    all: Annotated[bool, typer.Option("--all", help="Test all claims.")] = False,
+    all: Annotated[bool, option("claims_all", "--all")] = False,
     budget: Budget = None,
     python: Python = None,
-    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep the evidence in this bundle.")] = None,
-    baseline: Annotated[Path | None, typer.Option(metavar="BUNDLE", help="Say which verdicts changed since.")] = None,
-    fail_on: Annotated[
-        str | None,
-        typer.Option(metavar="WHAT", callback=one_of("flipped"), help="flipped: exit with 1 if a verdict changed."),
-    ] = None,
+    output: Annotated[Path | None, option("claims_output")] = None,
+    baseline: Annotated[Path | None, option("claims_baseline")] = None,
+    fail_on: Annotated[str | None, option("claims_fail_on", callback=one_of("flipped"))] = None,
     run_dir: RunDir = None,
     json: Json = None,
 ) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from dynotune import api
 from dynotune.cli import answers, options
-from dynotune.cli.options import Budget, InProcess, Json, Margin, Pairs, Precision, Resume, one_of, runs_a_command
+from dynotune.cli.options import Budget, InProcess, Json, Margin, Pairs, Precision, Resume, option, runs_a_command
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
 
@@ -26,23 +26,13 @@ def compare(
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="SETTING", help="Settings of the candidate, knob=value.")
     ] = None,
-    baseline: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SETTING", help="A setting of the baseline; repeat for more. Default: the plain command."),
-    ] = None,
+    baseline: Annotated[list[str] | None, option("compare_baseline")] = None,
     pairs: Pairs = 12,
     margin: Margin = 0.01,
     budget: Budget = None,
     precision: Precision = None,
     in_process: InProcess = "auto",
-    fail_on: Annotated[
-        str | None,
-        typer.Option(
-            metavar="VERDICT",
-            callback=one_of("slower", "not-faster"),
-            help="slower or not-faster: exit with 1 if the candidate is.",
-        ),
-    ] = None,
+    fail_on: Annotated[str | None, option("compare_fail_on", callback=options.one_of("slower", "not-faster"))] = None,
     resume: Resume = None,
     json: Json = None,
     *,

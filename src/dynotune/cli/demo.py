@@ -9,9 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from dynotune.cli.options import RunDir, environment, runs_folder
+from dynotune.cli.options import RunDir, environment, option, runs_folder
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.run import RunSpec
 
@@ -28,9 +26,7 @@ WARMUP_STEPS, WINDOW_STEPS = 12, 38
 
 
 def demo(
-    python: Annotated[
-        str, typer.Option(metavar="PATH", help="The interpreter to train with; it needs torch and Pillow.")
-    ] = sys.executable,
+    python: Annotated[str, option("demo_python")] = sys.executable,
     run_dir: RunDir = None,
 ) -> None:
     from dynotune.cli.tune import show, studied

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from dynotune.cli import answers, options
-from dynotune.cli.options import FailOnSeverity, Json, runs_a_command
+from dynotune.cli.options import FailOnSeverity, Json, option, runs_a_command
 from dynotune.schema.errors import UsageError, from_elsewhere
 from dynotune.schema.run import RunSpec
 from dynotune.text import words
@@ -18,15 +18,9 @@ from dynotune.text import words
 @runs_a_command("settings", "warmup_steps", "window_steps", "seed", "page_cache", "run_to_end")
 def diagnose(
     context: typer.Context,
-    isolate_loader: Annotated[
-        bool,
-        typer.Option("--isolate-loader", help="Also time the loader alone, then the step with one batch replayed."),
-    ] = False,
+    isolate_loader: Annotated[bool, option("diagnose_isolate_loader", "--isolate-loader")] = False,
     fail_on: FailOnSeverity = None,
-    replay: Annotated[
-        Path | None,
-        typer.Option(metavar="OBSERVATION.json", help="Explain an earlier observation; give no command with it."),
-    ] = None,
+    replay: Annotated[Path | None, option("diagnose_replay")] = None,
     json: Json = None,
     *,
     run: RunSpec,

@@ -10,17 +10,14 @@ import typer
 from dynotune import api
 from dynotune.cli import answers
 from dynotune.cli.explain import show
-from dynotune.cli.options import FailOnSeverity, Json, Python, check_json, environment
+from dynotune.cli.options import FailOnSeverity, Json, Python, check_json, environment, option
 
 
 def doctor(
     context: typer.Context,
     python: Python = None,
-    baseline: Annotated[
-        Path | None,
-        typer.Option(metavar="OTHER.json", help="Compare this machine with another machine's saved --json."),
-    ] = None,
-    about: Annotated[str | None, typer.Option(metavar="WORD", help="Ask about one finding, or about advice.")] = None,
+    baseline: Annotated[Path | None, option("doctor_baseline")] = None,
+    about: Annotated[str | None, option("doctor_about")] = None,
     fail_on: FailOnSeverity = None,
     json: Json = None,
 ) -> None:

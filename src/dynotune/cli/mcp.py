@@ -5,17 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from dynotune.cli.options import option
 
 
 def mcp(
-    root: Annotated[Path, typer.Option(metavar="FOLDER", help="Work here and below, nowhere else.")] = Path(),
-    allow_run: Annotated[
-        bool, typer.Option("--allow-run", help="Commands may be started; without it, files are read alone.")
-    ] = False,
-    skill: Annotated[
-        bool, typer.Option("--skill", help="Print a page that teaches an agent when to use what, and end.")
-    ] = False,
+    root: Annotated[Path, option("mcp_root")] = Path(),
+    allow_run: Annotated[bool, option("mcp_allow_run", "--allow-run")] = False,
+    skill: Annotated[bool, option("mcp_skill", "--skill")] = False,
 ) -> None:
     from dynotune import mcp as agents
 

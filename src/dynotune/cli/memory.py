@@ -9,7 +9,7 @@ import typer
 
 from dynotune import api
 from dynotune.cli import answers, options
-from dynotune.cli.options import Json, check_json, num_bytes, runs_a_command
+from dynotune.cli.options import Json, check_json, num_bytes, option, runs_a_command
 from dynotune.schema.errors import UsageError, from_elsewhere
 from dynotune.schema.run import RunSpec
 
@@ -23,14 +23,10 @@ OF_A_FILE = ("file", "max_size", "json")
 def memory(
     context: typer.Context,
     file: Annotated[Path | None, typer.Argument(metavar="FILE", readable=False, help="A snapshot of torch.")] = None,
-    values: Annotated[
-        str | None, typer.Option(metavar="arg.NAME=A,B", help="Run two batches, and predict all others.")
-    ] = None,
-    gpu: Annotated[
-        str | None, typer.Option(metavar="CARD", help="The GPU to fit on: H100-80GB, 24GiB. Default: the one here.")
-    ] = None,
-    predict: Annotated[str | None, typer.Option(metavar="N,M", help="Also predict these batches.")] = None,
-    max_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Largest snapshot to read: 500M, 8G.")] = None,
+    values: Annotated[str | None, option("memory_values")] = None,
+    gpu: Annotated[str | None, option("memory_gpu")] = None,
+    predict: Annotated[str | None, option("memory_predict")] = None,
+    max_size: Annotated[str | None, option("memory_max_size")] = None,
     json: Json = None,
     *,
     run: RunSpec,

@@ -11,7 +11,9 @@ import inspect
 import math
 import os
 import re
+import tomllib
 from collections.abc import Callable, Collection, Iterable, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 RUN_PANEL = "How the command is run"
-_WARM_OR_COLD: dict[str, Any] = {"metavar": "warm|cold", "among": ("warm", "cold")}
+_TOLD = tomllib.loads(files(__package__).joinpath("options.toml").read_text("utf-8"))
 _UNITS_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _UNITS_S = {"s": 1, "min": 60, "m": 60, "h": 3600}
 
@@ -77,7 +79,7 @@ def one_of(*names: str) -> Callable[[typer.CallbackParam, Any], Any]:
     return check
 
 
-def number(least: float, most: float = math.inf, metavar: str = "N") -> dict[str, Any]:
+def number(least: float, most: float = math.inf) -> dict[str, Any]:
     """Return what an option that takes a number says of it: the help has no room for a range, an error does."""
 
     def check(value: Any) -> Any:
@@ -86,117 +88,56 @@ def number(least: float, most: float = math.inf, metavar: str = "N") -> dict[str
             raise typer.BadParameter(f"it takes {least:g} {upto}, not {value}.")
         return value
 
-    return {"metavar": metavar, "callback": check}
+    return {"metavar": "N", "callback": check}
 
 
-_STEPS = number(1, 10**12)
+def option(name: str, *flags: str, **about: Any) -> Any:
+    """Declare an option that `options.toml` has under this name."""
+    return typer.Option(*flags, **(about | _TOLD[name]))
 
 
-def _of_a_run(*flags: str, **about: Any) -> Any:
-    return typer.Option(*flags, rich_help_panel=RUN_PANEL, **about)
-
-
-Budget = Annotated[
-    float | None, typer.Option(metavar="TIME", parser=str, callback=seconds_of, help="Most time in all: 90s, 15m, 1h.")
-]
-Margin = Annotated[float, typer.Option(metavar="X", help="Ratios within this distance of 1 count as the same.")]
-InProcess = Annotated[
-    str,
-    typer.Option(
-        "--in-process",
-        metavar="HOW",
-        callback=one_of("auto", "only", "never"),
-        help="Compare within one run of the command, if its settings can be switched there: auto, only or never.",
-    ),
-]
-Pairs = Annotated[int, typer.Option(help="Most pairs of runs to measure.", **number(2, MOST_PAIRS))]
-Precision = Annotated[
-    float | None,
-    typer.Option(
-        help="Go on until the interval is as narrow as this share of the difference.", **number(0.01, metavar="X")
-    ),
-]
-Resume = Annotated[
-    str | None, typer.Option(metavar="NAME|DIR", help="Continue what was interrupted; give no command with it.")
-]
-Storage = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL", envvar="DYNOTUNE_STORAGE", help="Database of studies: sqlite:///FILE or postgresql://HOST/NAME."
-    ),
-]
-StudyName = Annotated[str, typer.Option("--study", metavar="NAME", help="The study's name in the database.")]
-Python = Annotated[
-    str | None, typer.Option(metavar="PATH", help="The interpreter to ask; that of the command, or `python`, without.")
-]
+Budget = Annotated[float | None, option("budget", parser=str, callback=seconds_of)]
+Margin = Annotated[float, option("margin")]
+InProcess = Annotated[str, option("in_process", "--in-process", callback=one_of("auto", "only", "never"))]
+Pairs = Annotated[int, option("pairs", **number(2, MOST_PAIRS))]
+Precision = Annotated[float | None, option("precision", **number(0.01))]
+Resume = Annotated[str | None, option("resume")]
+Storage = Annotated[str | None, option("storage", envvar="DYNOTUNE_STORAGE")]
+StudyName = Annotated[str, option("study_name", "--study")]
+Python = Annotated[str | None, option("python")]
 SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low")
-FailOnSeverity = Annotated[
-    str | None,
-    typer.Option(
-        "--fail-on",
-        metavar="SEVERITY",
-        callback=one_of(*SEVERITIES),
-        help="Exit with 1 if a finding is that severe: high, medium or low.",
-    ),
-]
-Json = Annotated[
-    str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON; - is standard output.")
-]
-
-RunDir = Annotated[Path | None, _of_a_run("--run-dir", metavar="DIR", help="Folder for the records.")]
-_STEP_HELP = "The function whose return ends a step. Default: detected automatically."
-StepFunction = Annotated[str | None, _of_a_run("--step-function", metavar="MODULE:FUNCTION", help=_STEP_HELP)]
-Settings = Annotated[
-    list[str] | None, _of_a_run("--set", metavar="SETTING", help="Apply a setting, knob=value; repeat for more.")
-]
+FailOnSeverity = Annotated[str | None, option("fail_on_severity", "--fail-on", callback=one_of(*SEVERITIES))]
+Json = Annotated[str | None, option("json", "--json")]
 
 
-def _run_option(kind: Any, flag: str, help: str, *, among: Sequence[str] = (), **about: Any) -> Any:
+def _of_a_run(name: str, flag: str, *, among: Sequence[str] = (), **about: Any) -> Any:
     """An option of a run; `among`: the words that it takes."""
     words = {"parser": str, "callback": one_of(*among)} if among else {}
-    return Annotated[kind, _of_a_run(flag, help=help, **words, **about)]
+    return option(name, flag, rich_help_panel=RUN_PANEL, **words, **about)
 
 
+Settings = Annotated[list[str] | None, _of_a_run("settings", "--set")]
+StepFunction = Annotated[str | None, _of_a_run("step_function", "--step-function")]
+RunDir = Annotated[Path | None, _of_a_run("base", "--run-dir")]
+
+_STEPS, _WARM_OR_COLD, _COMPARED = number(1, 10**12), ("warm", "cold"), f"What is compared: {', '.join(OBJECTIVES)}."
 RUN_OPTIONS: dict[str, Any] = {
     "settings": Settings,
-    "objective": _run_option(
-        Objective, "--objective", f"What is compared: {', '.join(OBJECTIVES)}.", metavar="NAME", among=OBJECTIVES
-    ),
-    "warmup_steps": _run_option(
-        int | None, "--warmup", "Warm-up steps before timing starts. Default: detected automatically.", **_STEPS
-    ),
-    "window_steps": _run_option(
-        int | None, "--steps", "Number of timed steps. Default: chosen from the measured noise.", **_STEPS
-    ),
+    "objective": Annotated[Objective, _of_a_run("objective", "--objective", among=OBJECTIVES, help=_COMPARED)],
+    "warmup_steps": Annotated[int | None, _of_a_run("warmup_steps", "--warmup", **_STEPS)],
+    "window_steps": Annotated[int | None, _of_a_run("window_steps", "--steps", **_STEPS)],
     "step_function": StepFunction,
-    "phase": _run_option(
-        Phase | None,
-        "--phase",
-        "The phase whose steps count: training or inference. Default: training, if there is any.",
-        metavar="NAME",
-        among=("training", "inference"),
-    ),
-    "ready_pattern": _run_option(
-        str | None,
-        "--ready-pattern",
-        "The program is ready when a line of its output matches; no steps needed.",
-        metavar="REGEX",
-    ),
-    "timeout_s": _run_option(
-        float | None, "--timeout", "Most time for one run.", metavar="TIME", parser=str, callback=seconds_of
-    ),
-    "seed": _run_option(int | None, "--seed", "Seed for the runs and for the order of pairs.", **number(0, 2**32 - 1)),
-    "caches": _run_option(
-        Caches, "--caches", "Compile caches: kept between an arm's runs, or emptied before each.", **_WARM_OR_COLD
-    ),
-    "page_cache": _run_option(PageCache, "--page-cache", "Page cache when the loader is timed alone.", **_WARM_OR_COLD),
-    "run_to_end": _run_option(bool, "--run-to-end", "Let each run continue to the end of the program."),
-    "sandbox": _run_option(bool, "--sandbox/--no-sandbox", "Run in a copy-on-write view of this folder."),
-    "nice": _run_option(int, "--nice", "Niceness that the command runs at.", **number(0, 19)),
-    "lock": _run_option(bool, "--lock/--no-lock", "Wait for another dynotune that measures on the same cores or GPU."),
-    "lanes": _run_option(
-        int, "--lanes", "Fresh runs side by side, each on a GPU of its own.", metavar="N|auto", parser=_num_lanes
-    ),
+    "phase": Annotated[Phase | None, _of_a_run("phase", "--phase", among=("training", "inference"))],
+    "ready_pattern": Annotated[str | None, _of_a_run("ready_pattern", "--ready-pattern")],
+    "timeout_s": Annotated[float | None, _of_a_run("timeout_s", "--timeout", parser=str, callback=seconds_of)],
+    "seed": Annotated[int | None, _of_a_run("seed", "--seed", **number(0, 2**32 - 1))],
+    "caches": Annotated[Caches, _of_a_run("caches", "--caches", among=_WARM_OR_COLD)],
+    "page_cache": Annotated[PageCache, _of_a_run("page_cache", "--page-cache", among=_WARM_OR_COLD)],
+    "run_to_end": Annotated[bool, _of_a_run("run_to_end", "--run-to-end")],
+    "sandbox": Annotated[bool, _of_a_run("sandbox", "--sandbox/--no-sandbox")],
+    "nice": Annotated[int, _of_a_run("nice", "--nice", **number(0, 19))],
+    "lock": Annotated[bool, _of_a_run("lock", "--lock/--no-lock")],
+    "lanes": Annotated[int, _of_a_run("lanes", "--lanes", parser=_num_lanes)],
     "base": RunDir,
 }
 """By field of RunSpec, in the order of the help."""

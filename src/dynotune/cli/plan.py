@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dynotune.cli import HELP_OF, answers, options, with_command
-from dynotune.cli.options import Budget, Json, check_json, number, runs_a_command
+from dynotune.cli.options import Budget, Json, check_json, number, option, runs_a_command
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
 
@@ -21,24 +21,11 @@ plan = typer.Typer(no_args_is_help=True, help="Plan engines of other libraries f
 def tensorrt(
     context: typer.Context,
     source: Annotated[Path | None, typer.Argument(metavar="RUN_DIR|SHAPES.json|MODEL.onnx", exists=True)] = None,
-    shapes: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME:1x3x640x640,…|FILE", help="Shapes of a call of MODEL.onnx; repeat for more."),
-    ] = None,
-    profiles: Annotated[
-        int | None, typer.Option(help="Profiles to plan. Default: as few as will do.", **number(1, 8))
-    ] = None,
-    memory: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", exists=True, help="memory.json of dynotune memory: what the card has left."),
-    ] = None,
-    precision: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", exists=True, help="precision.json of dynotune precision: what an engine may err."),
-    ] = None,
-    onnx: Annotated[
-        bool, typer.Option("--onnx", help="Export the command's largest module to model.onnx in the run folder.")
-    ] = False,
+    shapes: Annotated[list[str] | None, option("plan_shapes")] = None,
+    profiles: Annotated[int | None, option("plan_profiles", **number(1, 8))] = None,
+    memory: Annotated[Path | None, option("plan_memory", exists=True)] = None,
+    precision: Annotated[Path | None, option("plan_precision", exists=True)] = None,
+    onnx: Annotated[bool, option("plan_onnx", "--onnx")] = False,
     budget: Budget = None,
     json: Json = None,
     *,

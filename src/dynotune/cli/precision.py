@@ -7,16 +7,14 @@ from typing import Annotated
 import typer
 
 from dynotune.cli import answers, options
-from dynotune.cli.options import Budget, Json, check_json, runs_a_command
+from dynotune.cli.options import Budget, Json, check_json, option, runs_a_command
 from dynotune.schema.run import RunSpec
 
 
 @runs_a_command("settings", "seed", seed=0)
 def precision(
     context: typer.Context,
-    metric: Annotated[
-        str | None, typer.Option(metavar="MODULE:FUNCTION", help="Task metric of a call, higher is better.")
-    ] = None,
+    metric: Annotated[str | None, option("precision_metric")] = None,
     budget: Budget = None,
     json: Json = None,
     *,

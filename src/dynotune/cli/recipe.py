@@ -21,6 +21,7 @@ from dynotune.cli.options import (
     check_json,
     environment,
     one_of,
+    option,
     runs_a_command,
     typed_settings,
 )
@@ -184,14 +185,10 @@ def _is_met(
 )
 def export(
     file: File,
-    format: Annotated[
-        str, typer.Option(metavar="|".join(FORMATS), callback=one_of(*FORMATS), help="What to write it for.")
-    ],
+    format: Annotated[str, option("recipe_format", metavar="|".join(FORMATS), callback=one_of(*FORMATS))],
     settings: Settings = None,
-    output: Annotated[str | None, typer.Option(metavar="FILE", help="File to write. Default: standard output.")] = None,
-    shm_size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Shared memory for loader workers: 512Mi, 8Gi.")
-    ] = None,
+    output: Annotated[str | None, option("recipe_output")] = None,
+    shm_size: Annotated[str | None, option("recipe_shm_size")] = None,
 ) -> None:
     from dynotune.schema import recipe as recipes
 

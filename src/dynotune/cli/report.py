@@ -10,7 +10,7 @@ import typer
 
 from dynotune import api
 from dynotune.cli.answers import say, show
-from dynotune.cli.options import Json, Storage, StudyName, check_json, opened, runs_folder
+from dynotune.cli.options import Json, Storage, StudyName, check_json, opened, option, runs_folder
 from dynotune.schema.errors import UsageError, from_elsewhere
 
 if TYPE_CHECKING:
@@ -25,9 +25,7 @@ def report(
         Path | None,
         typer.Argument(metavar="PATH", help="A folder of a run, or a JSON file of dynotune. Default: the last run."),
     ] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where the page goes; report.html beside the study, without.")
-    ] = None,
+    html: Annotated[Path | None, option("report_html")] = None,
     storage: Storage = None,
     study: StudyName = "",
     json: Json = None,

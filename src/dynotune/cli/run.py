@@ -19,6 +19,7 @@ from dynotune.cli.options import (
     StepFunction,
     check_json,
     environment,
+    option,
     runs_folder,
     typed_settings,
 )
@@ -34,10 +35,8 @@ if TYPE_CHECKING:
     from dynotune.schema.run import Run
     from dynotune.schema.setting import Setting
 
-RecipeFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Apply the settings of a recipe.")]
-Strict = Annotated[
-    bool, typer.Option("--strict", help="Refuse a recipe that was proved on another GPU, driver, torch or command.")
-]
+RecipeFile = Annotated[Path | None, option("run_recipe")]
+Strict = Annotated[bool, option("run_strict", "--strict")]
 
 
 def run(

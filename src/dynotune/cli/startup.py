@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from dynotune.cli import HELP_OF, answers, options, startup_caches, with_command
-from dynotune.cli.options import Budget, Json, Margin, Resume, check_json, environment, number, runs_a_command
+from dynotune.cli.options import Budget, Json, Margin, Resume, check_json, environment, number, option, runs_a_command
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.run import RunSpec
 
@@ -25,26 +25,13 @@ GATES = ("partial", "jit", "cannot")
 def scan(
     context: typer.Context,
     paths: Annotated[list[Path] | None, typer.Argument(metavar="PATHS", help="Files and folders.")] = None,
-    python: Annotated[str | None, typer.Option(metavar="PATH", help="An interpreter: all that it can import.")] = None,
-    compute_capability: Annotated[
-        list[str] | None,
-        typer.Option(metavar="X.Y", help="Judge for this GPU, here or not; repeat for more. This machine's, without."),
-    ] = None,
+    python: Annotated[str | None, option("startup_python")] = None,
+    compute_capability: Annotated[list[str] | None, option("startup_compute_capability")] = None,
     fail_on: Annotated[
-        str | None,
-        typer.Option(
-            metavar="|".join(GATES),
-            callback=options.one_of(*GATES),
-            help="Exit with 1 where a library is as bad for a GPU, or worse.",
-        ),
+        str | None, option("startup_fail_on", metavar="|".join(GATES), callback=options.one_of(*GATES))
     ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            metavar="TIME", parser=str, callback=options.seconds_of, help="Most time for everything. Default: 60s."
-        ),
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Show every library and every problem.")] = False,
+    timeout: Annotated[float | None, option("startup_timeout", parser=str, callback=options.seconds_of)] = None,
+    every: Annotated[bool, option("startup_every", "--all")] = False,
     json: Json = None,
 ) -> None:
     from dynotune.probe.gpu_code import device_code, gpu_archs
@@ -103,10 +90,7 @@ def _places(paths: list[Path], python: str | None, command: list[str] | None) ->
 @runs_a_command("ready_pattern", "seed", seed=0)
 def time(
     context: typer.Context,
-    blocks: Annotated[
-        int,
-        typer.Option(help="Most blocks to measure: one start each with caches cold, warm and off.", **number(2, 12)),
-    ] = 12,
+    blocks: Annotated[int, option("startup_blocks", **number(2, 12))] = 12,
     margin: Margin = 0.05,
     budget: Budget = None,
     resume: Resume = None,

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from dynotune.cli import answers, options
-from dynotune.cli.options import Json, Python, check_json, environment, num_bytes, number, runs_a_command
+from dynotune.cli.options import Json, Python, check_json, environment, num_bytes, number, option, runs_a_command
 from dynotune.schema.caches import TITLES
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.run import RunSpec
@@ -17,17 +17,14 @@ from dynotune.schema.run import RunSpec
 if TYPE_CHECKING:
     from dynotune.schema.cache_pack import Difference
 
-Caches = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="All caches below this folder, in place of those the environment names."),
-]
+Caches = Annotated[Path | None, option("startup_caches_caches")]
 
 
 @runs_a_command("ready_pattern", "run_to_end")
 def warm(
     context: typer.Context,
     caches: Caches = None,
-    max_runs: Annotated[int, typer.Option(help="Most runs; the last one has to add nothing.", **number(1))] = 5,
+    max_runs: Annotated[int, option("startup_caches_max_runs", **number(1))] = 5,
     json: Json = None,
     *,
     run: RunSpec,
@@ -98,19 +95,11 @@ def pack(
 def unpack(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A pack that `dynotune startup pack` wrote.")],
-    sha256: Annotated[
-        str | None, typer.Option("--sha256", metavar="HEX", help="Take it only if this is its digest.")
-    ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Take it as it is: you know where it is from, and run its code.")
-    ] = False,
+    sha256: Annotated[str | None, option("startup_caches_sha256", "--sha256")] = None,
+    trust: Annotated[bool, option("startup_caches_trust", "--trust")] = False,
     caches: Caches = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Take what would be useless here, or cannot be compared; never what harms.")
-    ] = False,
-    max_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="Most bytes that its files may take: 500M, 64G.")
-    ] = "64G",
+    force: Annotated[bool, option("startup_caches_force", "--force")] = False,
+    max_size: Annotated[str, option("startup_caches_max_size")] = "64G",
     python: Python = None,
     json: Json = None,
 ) -> None:

@@ -13,7 +13,7 @@ import typer
 
 from dynotune import api
 from dynotune.cli import answers, options
-from dynotune.cli.options import Json, check_json, num_bytes, number, runs_a_command
+from dynotune.cli.options import Json, check_json, num_bytes, number, option, runs_a_command
 from dynotune.schema.errors import UsageError, from_elsewhere
 from dynotune.schema.run import RunSpec
 
@@ -39,25 +39,15 @@ def trace(
     files: Annotated[
         list[Path] | None, typer.Argument(metavar="FILE", help="Recorded traces, or a folder of them.", readable=False)
     ] = None,
-    compare: Annotated[bool, typer.Option("--compare", help="Take two files as before and after.")] = False,
-    ranks: Annotated[bool, typer.Option("--ranks", help="Take the files as the ranks of one job.")] = False,
-    top: Annotated[int, typer.Option(help="Rows of each list.", **number(1))] = 5,
-    max_size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Most that a compressed file may unpack to: 500M, 8G.")
-    ] = None,
+    compare: Annotated[bool, option("trace_compare", "--compare")] = False,
+    ranks: Annotated[bool, option("trace_ranks", "--ranks")] = False,
+    top: Annotated[int, option("trace_top", **number(1))] = 5,
+    max_size: Annotated[str | None, option("trace_max_size")] = None,
     json: Json = None,
-    steps: Annotated[
-        int | None, typer.Option(help="Steps to record. Default: up to 10.", rich_help_panel=RECORDING, **number(1))
-    ] = None,
-    stacks: Annotated[
-        bool, typer.Option("--stacks", help="With Python's functions: slower steps.", rich_help_panel=RECORDING)
-    ] = False,
-    shapes: Annotated[
-        bool, typer.Option("--shapes", help="With the shapes of inputs.", rich_help_panel=RECORDING)
-    ] = False,
-    memory: Annotated[
-        bool, typer.Option("--memory", help="With the allocator's levels.", rich_help_panel=RECORDING)
-    ] = False,
+    steps: Annotated[int | None, option("trace_steps", rich_help_panel=RECORDING, **number(1))] = None,
+    stacks: Annotated[bool, option("trace_stacks", "--stacks", rich_help_panel=RECORDING)] = False,
+    shapes: Annotated[bool, option("trace_shapes", "--shapes", rich_help_panel=RECORDING)] = False,
+    memory: Annotated[bool, option("trace_memory", "--memory", rich_help_panel=RECORDING)] = False,
     *,
     run: RunSpec,
 ) -> None:

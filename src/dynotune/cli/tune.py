@@ -11,7 +11,7 @@ import typer
 
 from dynotune import api
 from dynotune.cli import answers, options
-from dynotune.cli.options import Budget, Json, Margin, Resume, Storage, StudyName, one_of, runs_a_command
+from dynotune.cli.options import Budget, Json, Margin, Resume, Storage, StudyName, one_of, option, runs_a_command
 from dynotune.schema import toml_text
 from dynotune.schema.errors import UsageError, may_fail
 from dynotune.schema.run import RunSpec
@@ -33,38 +33,21 @@ WITH_RESUME = ("budget", "output", "report", "fail_on")
 def tune(
     context: typer.Context,
     budget: Budget = None,
-    recipe: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Begin from this recipe: find what helps on top of it.")
-    ] = None,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(metavar="EFFECT", help="Also try settings with this effect: numerics or semantics; repeat."),
-    ] = None,
-    extra: Annotated[
-        list[str] | None,
-        typer.Option("--try", metavar="KNOB[=VALUE]", help="Also try this, whatever it may change; repeat for more."),
-    ] = None,
-    exclude: Annotated[
-        list[str] | None, typer.Option(metavar="KNOB[=VALUE]", help="Do not try this; repeat for more.")
-    ] = None,
-    values: Annotated[
-        list[str] | None, typer.Option(metavar="KNOB=A,B,C", help="Also try these values of a knob; repeat for more.")
-    ] = None,
+    recipe: Annotated[Path | None, option("tune_recipe")] = None,
+    allow: Annotated[list[str] | None, option("tune_allow")] = None,
+    extra: Annotated[list[str] | None, option("tune_extra", "--try")] = None,
+    exclude: Annotated[list[str] | None, option("tune_exclude")] = None,
+    values: Annotated[list[str] | None, option("tune_values")] = None,
     margin: Margin = 0.01,
     storage: Storage = None,
     study_name: StudyName = "",
-    ray: Annotated[
-        str, typer.Option(metavar="auto|ADDRESS", help="Also run blocks and pairs on the other nodes of a Ray cluster.")
-    ] = "",
+    ray: Annotated[str, option("tune_ray")] = "",
     resume: Resume = None,
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help=f"Where the recipe goes. Default: {RECIPE} in this folder.")
     ] = None,
-    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Copy the HTML report to this file.")] = None,
-    fail_on: Annotated[
-        str | None,
-        typer.Option(metavar="nothing-proved", callback=one_of("nothing-proved"), help="Exit with 1 in that case."),
-    ] = None,
+    report: Annotated[Path | None, option("tune_report")] = None,
+    fail_on: Annotated[str | None, option("tune_fail_on", callback=one_of("nothing-proved"))] = None,
     json: Json = None,
     *,
     run: RunSpec,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from dynotune.cli import command_of, run
-from dynotune.cli.options import RunDir, Settings, StepFunction, seconds
+from dynotune.cli.options import RunDir, Settings, StepFunction, option, seconds
 from dynotune.schema.errors import CannotRunHere, UsageError
 
 if TYPE_CHECKING:
@@ -27,21 +27,10 @@ LOG = "watch.log"
 def watch(
     context: typer.Context,
     folder: Annotated[Path | None, typer.Argument(metavar="RUN_DIR", help="Join the run of this folder.")] = None,
-    serve: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Serve the page and /metrics; port 0 takes a free one.")
-    ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(metavar="WORD", envvar="DYNOTUNE_TOKEN", help="What requests must bring; needed beyond loopback."),
-    ] = None,
-    fail_on: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ALERT:TIME", help="Exit 1 if an alert lasts so long; ends the command. Repeat for more."),
-    ] = None,
-    on_alert: Annotated[
-        str | None,
-        typer.Option(metavar="COMMAND", help="Start this in a shell at each alert; it reads the alert as JSON."),
-    ] = None,
+    serve: Annotated[str | None, option("watch_serve")] = None,
+    token: Annotated[str | None, option("watch_token", envvar="DYNOTUNE_TOKEN")] = None,
+    fail_on: Annotated[list[str] | None, option("watch_fail_on")] = None,
+    on_alert: Annotated[str | None, option("watch_on_alert")] = None,
     settings: Settings = None,
     recipe: run.RecipeFile = None,
     strict: run.Strict = False,

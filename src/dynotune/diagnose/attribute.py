@@ -154,7 +154,6 @@ def attribute(
     timing: Timing,
     trace: TraceSummary,
     *,
-    num_steps: int | None = None,
     uses_device: bool | None = None,
     slowed: float | None = None,
     garbage_s: float = 0.0,
@@ -163,7 +162,6 @@ def attribute(
     """Where a step of the plain window goes, and what each cause of the trace can cost of it.
 
     Args:
-        num_steps: in the trace's window, where the trace itself does not know them.
         uses_device: whether the program is known to use one; then a trace without device work tells nothing.
         slowed: what the recorder made of a step, where the trace was brought to the plain step before.
         garbage_s: of a plain step, what collecting garbage took.
@@ -172,7 +170,7 @@ def attribute(
     Returns:
         Unknown where the trace has no work or no steps, or misses the device.
     """
-    recorded = _recorded(trace, num_steps)
+    recorded = _recorded(trace)
     if isinstance(recorded, Unknown):
         return recorded
     if timing.step_s <= 0:
@@ -210,18 +208,17 @@ def attribute(
     )
 
 
-def _recorded(trace: TraceSummary, num_steps: int | None) -> _Recorded | Unknown:
-    num = trace.num_steps or num_steps
+def _recorded(trace: TraceSummary) -> _Recorded | Unknown:
     if not trace.window_s:
         return Unknown("the trace holds no work")
-    if not num:
+    if not trace.num_steps:
         return Unknown("the steps in the trace are not known")
     # As the trace's own shares: where the window is longest, the busiest.
     device = max(trace.devices, key=lambda row: (row.window_s, row.busy_s), default=None)
     hosts = [row for row in trace.hosts if device is None or row.rank == device.rank]
     host = max(hosts, key=lambda row: row.window_s, default=None)
     window_s = trace.window_s if device is None else device.window_s
-    return _Recorded(window_s / num, num, device, host)
+    return _Recorded(window_s / trace.num_steps, trace.num_steps, device, host)
 
 
 def _on_device(timing: Timing, recorded: _Recorded, device: DeviceTime, garbage_s: float) -> tuple[Parts, Parts]:

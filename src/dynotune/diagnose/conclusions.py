@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
 
 import msgspec
 
@@ -26,27 +28,13 @@ DEVICE_BUSY = 0.70
 OPERATORS_DOMINATE = 0.50
 """Of a step without a device: operators take most of it."""
 
-ALLOCATOR = ("alloc-retries", "empty-cache-in-loop")
-"""Causes in which the host allocates and frees device memory: the bottleneck is then memory, not the host."""
-BOTTLENECK_OF: dict[str, Bottleneck] = {
-    "loader": "input",
-    "copy": "transfer",
-    "sync": "host",
-    "host": "host",
-    "queued": "host",
-    "communication": "communication",
-}
-"""Of the parts of a step that causes lie in."""
-FAMILIES: dict[Bottleneck, tuple[str, ...]] = {
-    "input": ("loader",),
-    "transfer": ("transfer",),
-    "host": ("sync", "host"),
-    "communication": ("distributed",),
-    "memory": ("memory",),
-    "device": ("kernels", "algorithms", "precision", "compile"),
-}
-GENERAL = ("loader-bound", "host-bound", "communication-exposed")
-"""Findings that say no more than the bottleneck itself."""
+_TABLE = tomllib.loads(files(__package__).joinpath("conclusions.toml").read_text("utf-8"))
+ALLOCATOR, GENERAL = frozenset[str](_TABLE["allocator"]), frozenset[str](_TABLE["general"])
+BOTTLENECK_OF = msgspec.convert(_TABLE["bottleneck_of"], dict[str, Bottleneck])
+FAMILIES = msgspec.convert(_TABLE["families"], dict[Bottleneck, list[str]])
+_ON_DEVICE = msgspec.convert(_TABLE["on_device"], dict[Bottleneck, str])
+_ON_HOST = _ON_DEVICE | msgspec.convert(_TABLE["on_host"], dict[Bottleneck, str])
+
 NOWHERE = Place()
 NOT_ASKED = Unknown("not asked for")
 FUNCTION = re.compile(r"(?P<file>.+?)(\((?P<line>\d+)\)|(?<=\.py)): (?P<name>.*)", re.DOTALL)
@@ -227,19 +215,6 @@ def _said(attribution: Attribution, found: Bottleneck) -> str:
         return f"{works}, and nothing that could be avoided takes a tenth of it"
     share = words.share(avoidable(attribution)[found])
     return f"{share} of it {(_ON_DEVICE if has_device else _ON_HOST)[found]}"
-
-
-_ON_DEVICE: dict[Bottleneck, str] = {
-    "input": "the device waits for the data loader",
-    "transfer": "goes to copies between host and device beside which nothing runs",
-    "host": "the device waits for the host",
-    "communication": "goes to communication beside which nothing runs",
-    "memory": "the device waits while device memory is allocated and freed",
-}
-_ON_HOST: dict[Bottleneck, str] = _ON_DEVICE | {
-    "input": "the program waits for the data loader",
-    "host": "Python runs between operators",
-}
 
 
 def _notes(observation: Observation) -> list[str]:

@@ -65,17 +65,11 @@ class Guards:
     def _compare(self, chosen: Arm, limit_s: float) -> Guarded | Unknown:
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
+            runs = guard.Guard(self._run, self._folder, self._facts, limit_s)
             if self.own is None:
-                self.own = guard.baseline(self._run, folder=self._folder, facts=self._facts, limit_s=limit_s)
-            return guard.guard(
-                self._run,
-                chosen.settings,
-                folder=self._folder,
-                facts=self._facts,
-                own=self.own,
-                name=f"guard-{hashlib.sha256(chosen.key.encode()).hexdigest()[:12]}",
-                limit_s=limit_s,
-            )
+                self.own = runs.baseline()
+            name = f"guard-{hashlib.sha256(chosen.key.encode()).hexdigest()[:12]}"
+            return self.own if isinstance(self.own, Unknown) else runs.compare(chosen.settings, self.own, name)
         except DynotuneError as error:
             if not has_room(self._folder):
                 raise

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from dynotune import knobs
 from dynotune.measure.checks.differences import Apart, Digest, judge, losses_apart, outputs_apart
-from dynotune.measure.checks.tolerance import BF16, BY_SETTING, FP16, ORDER, TF32, allowed, guarded
+from dynotune.measure.checks.tolerance import BY_SETTING, TOLERANCES, allowed, guarded
 
+ORDER, TF32, FP16, BF16 = (TOLERANCES[name] for name in ("order", "tf32", "fp16", "bf16"))
 NUM = 24
 FALLING = [2.3 * 0.97**at for at in range(NUM)]
 SAME = Apart([0.0] * NUM, 0)
@@ -184,4 +185,6 @@ def test_the_widest_tolerance_of_all_settings_and_of_the_programs_own_precision_
 
 
 def test_every_setting_of_effect_numerics_is_in_the_table():
-    assert {knob for knob, _ in BY_SETTING} == {knob.id for knob in knobs.all_knobs() if knob.effect == "numerics"}
+    assert {setting.partition("=")[0] for setting in BY_SETTING} == {
+        knob.id for knob in knobs.all_knobs() if knob.effect == "numerics"
+    }

@@ -11,7 +11,7 @@ import pytest
 
 import dynotune.measure.checks.guard as guarding
 from dynotune import knobs
-from dynotune.measure.checks.guard import NUM_VALUES, Own, Reading, baseline, compared, guard, readings
+from dynotune.measure.checks.guard import NUM_VALUES, Guard, Own, Reading, compared, readings
 from dynotune.measure.live.outcome import Outcome
 from dynotune.schema.errors import CannotRunHere, CommandFailed, RecordError
 from dynotune.schema.facts import Unknown
@@ -69,10 +69,10 @@ def runs(monkeypatch):
 
 @pytest.fixture
 def ask(runs, tmp_path):
-    request = spec(cwd=tmp_path, base=tmp_path)
+    runs_of = Guard(spec(cwd=tmp_path, base=tmp_path), tmp_path, {})
 
-    def ask(*settings, **more):
-        return guard(request, [knobs.parse(text) for text in settings], folder=tmp_path, facts={}, **more)
+    def ask(*settings, own=None, **more):
+        return runs_of.compare([knobs.parse(text) for text in settings], own or runs_of.baseline(), **more)
 
     return ask
 
@@ -100,8 +100,7 @@ def test_an_arm_that_lies_further_off_is_held_against_a_second_run_of_the_baseli
 
 
 def test_what_the_baseline_says_again_serves_later_arms(runs, ask, tmp_path):
-    request = spec(cwd=tmp_path, base=tmp_path)
-    known = baseline(request, folder=tmp_path, facts={})
+    known = Guard(spec(cwd=tmp_path, base=tmp_path), tmp_path, {}).baseline()
     runs.losses["guard"] = [value * 1.5 for value in FALLING]
     assert not ask("precision.autocast=bf16", own=known).ok
     runs.names.clear()
@@ -127,13 +126,12 @@ def test_settings_that_change_the_meaning_stay_out_of_guarded_runs(ask, runs):
     assert runs.asked[-1][1] == ["precision.autocast=bf16"]
     assert found.arm == "env.A=1 loader.num_workers=2 precision.autocast=bf16"
     runs.names.clear()
-    assert isinstance(ask("loader.num_workers=2"), Unknown)
+    assert isinstance(ask("loader.num_workers=2", own=own()), Unknown)
     assert runs.names == []
 
 
 def test_what_the_baseline_computes_serves_several_arms(runs, ask, tmp_path):
-    request = spec(cwd=tmp_path, base=tmp_path)
-    known = baseline(request, folder=tmp_path, facts={})
+    known = Guard(spec(cwd=tmp_path, base=tmp_path), tmp_path, {}).baseline()
     runs.names.clear()
     assert ask("layout.channels_last=true", own=known, name="guard-1").ok
     assert runs.names == ["guard-1"]
@@ -143,7 +141,8 @@ def test_what_the_baseline_has_the_arm_has_too(runs, tmp_path):
     against = [knobs.parse(text) for text in ("optimizer.fused=true", "loader.num_workers=2")]
     request = spec(settings=against, cwd=tmp_path, base=tmp_path)
     arm_of = [knobs.parse("precision.autocast=bf16"), knobs.parse("optimizer.fused=false")]
-    assert guard(request, arm_of, folder=tmp_path, facts={}).ok
+    runs_of = Guard(request, tmp_path, {})
+    assert runs_of.compare(arm_of, runs_of.baseline()).ok
     (first, base, _), (second, both, _) = runs.asked[:2]
     assert (first, base) == ("baseline", ["optimizer.fused=true", "loader.num_workers=2"])
     assert (second, both) == (
@@ -259,9 +258,10 @@ def test_a_layout_that_the_program_does_not_stand_is_found_by_its_outputs(tmp_pa
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "infer.py"]
     request = spec(command=command, cwd=tmp_path, env=env, base=tmp_path, seed=0, lock=False, sandbox=False)
-    once = guarding.computed(request, [], tmp_path / "runs" / "once", {}, 120.0, guarding.CheckResults(num_values=8))
+    runs_of = Guard(request, tmp_path / "runs", {}, 120.0)
+    once = runs_of.computed("once", num_values=8, still=False)
     layout = [knobs.parse("layout.channels_last=true")]
-    found = guard(request, layout, folder=tmp_path / "runs", facts={}, own=Own(first=once, again=once))
+    found = runs_of.compare(layout, Own(first=once, again=once))
     assert found.ok is not strided, found
     assert found.what == "outputs"
     assert found.num_values == 8

@@ -70,9 +70,8 @@ class _Program:
     """The command as written, what it computed, and what is compared with that."""
 
     def __init__(self, run: RunSpec, watcher: Watcher, metric: str, budget_s: float | None) -> None:
-        self.folder, self._facts = new_run_folder(run.base), facts_of(run)
-        self._run, self._watcher = run, watcher
-        self._plan = msgspec.structs.replace(guard.PLAIN, metric=metric)
+        self.folder = new_run_folder(run.base)
+        self._runs, self._watcher, self._metric = guard.Guard(run, self.folder, facts_of(run)), watcher, metric
         began_s = time.monotonic()
         self.own = guard.Own(first=self._computed("as written"))
         self._run_s = time.monotonic() - began_s
@@ -86,7 +85,7 @@ class _Program:
         """Everything about one precision; of what fails, the reason."""
         found = PrecisionArm(name=name, settings=[setting])
         try:
-            knobs.check_applies(setting, self._facts)
+            knobs.check_applies(setting, self._runs.facts)
             if setting.knob == QUANTIZE and self.own.first[0].what == "losses":
                 raise CannotRunHere("torchao's quantization is for inference, and the command trains.")
             settings, arm, results = self._settled(name, setting)
@@ -99,7 +98,7 @@ class _Program:
                 metric=None if isinstance(metric, Unknown) else metric,
                 reasons=[one.reason for one in (results, metric) if isinstance(one, Unknown) and one.reason],
             )
-            request = CompareRequest(run=self._run, candidate=settings, budget_s=self._share_s, in_process="auto")
+            request = CompareRequest(run=self._runs.run, candidate=settings, budget_s=self._share_s, in_process="auto")
             found = msgspec.structs.replace(found, speed=protocol.compare(request, self._watcher))
             return msgspec.structs.replace(found, band=self._band(name, settings, arm) if found.is_worth_it else None)
         except DynotuneError as error:
@@ -112,8 +111,7 @@ class _Program:
         """Leave modules out of quantization, the first that departs each time, if that makes the results right."""
         settings = [setting, *([Setting(KEEP, ",".join(kept))] if kept else [])]
         arm = self._computed(f"{name} without {len(kept)}" if kept else name, settings)
-        rounding = allowed(settings, self.own.first[0].precision).rounding
-        guard.refer(self.own, rounding, self._run, self.folder, self._facts)
+        self._runs.refer(self.own, allowed(settings, self.own.first[0].precision).rounding)
         results = guard.compared(settings, self.own, arm)
         module = results.module if isinstance(results, Guarded) and setting.knob == QUANTIZE else ""
         if module and module not in kept and len(kept) < MOST_KEPT:
@@ -133,12 +131,13 @@ class _Program:
 
     def _computed(self, name: str, settings: Sequence[Setting] = (), seed: int = 0) -> guard.Readings:
         self._watcher.running(f"results {name}" if name.startswith("as written") else f"results in {name}")
-        run = msgspec.structs.replace(self._run, seed=(self._run.seed or 0) + seed) if seed else self._run
-        found = guard.computed(run, settings, self.folder / name, self._facts, plan=self._plan)
+        run = self._runs.run
+        seeded = msgspec.structs.replace(run, seed=(run.seed or 0) + seed) if seed else run
+        found = msgspec.structs.replace(self._runs, run=seeded).computed(name, settings, metric=self._metric)
         if isinstance(found, Unknown):
             raise CannotRunHere(f"What the command computes could not be seen: {found.reason}.")
         if failed := found[0].metric_error:
-            raise CommandFailed(f"{self._plan.metric} failed: {failed}.", command_exit_code=1)
+            raise CommandFailed(f"{self._metric} failed: {failed}.", command_exit_code=1)
         return found
 
 

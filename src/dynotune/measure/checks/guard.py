@@ -37,6 +37,7 @@ from dynotune.schema.task import CheckResults
 NUM_VALUES = 24
 PLAIN = CheckResults(num_values=NUM_VALUES, still=True)
 LIMIT_S = 900.0
+NOTHING_ROUNDS = "none of its settings changes how numbers are rounded, and that alone"
 MOST_ALLOWED = 0.5
 """Where a program's own losses lie so far apart that this much would pass, nothing can be said."""
 
@@ -89,103 +90,105 @@ class Own(msgspec.Struct, kw_only=True):
     rounded: dict[float, Readings | Unknown] = {}
 
 
-def baseline(run: RunSpec, *, folder: Path, facts: Facts, limit_s: float = LIMIT_S) -> Own | Unknown:
-    """Run the baseline in a folder below `folder`. What it says serves all arms.
+class Guard(msgspec.Struct, frozen=True):
+    """Runs of one command, each in a folder below `folder` and for `limit_s` if the run has no limit of its own.
 
-    Raises CommandFailed, CannotRunHere: as `run_settings`.
+    All raise CommandFailed and CannotRunHere, as `run_settings`.
     """
-    first = computed(run, [], folder / "guard-baseline", facts, limit_s, PLAIN)
-    return first if isinstance(first, Unknown) else Own(first=first)
 
+    run: RunSpec
+    folder: Path
+    facts: Facts
+    limit_s: float = LIMIT_S
 
-def _against_itself(own: Own, run: RunSpec, folder: Path, facts: Facts, limit_s: float) -> Unknown | None:
-    """Run the baseline again, and fill in what it says."""
-    again = computed(run, [], folder / "guard-baseline-again", facts, limit_s, PLAIN)
-    if isinstance(again, Unknown):
-        return again
-    if draws := sorted({kind for reading in [*own.first, *again] for kind in reading.draws}):
-        plan = msgspec.structs.replace(PLAIN, other_draws=draws)
-        redrawn = computed(run, [], folder / "guard-baseline-redrawn", facts, limit_s, plan)
-        if isinstance(redrawn, Unknown):
-            return redrawn
-        own.redrawn = redrawn
-    own.again = again
-    return None
+    def computed(self, name: str, settings: Sequence[Setting] = (), **how: Any) -> Readings | Unknown:
+        """Run the command with settings, and return what its processes computed. `how`: fields of `CheckResults`."""
+        arm = "candidate" if settings else "baseline"
+        outcome = run_settings(
+            self.run,
+            over(self.run.settings, settings),
+            label=f"a run of the {arm}",
+            cache_folder=self.folder / "caches" / arm,
+            folder=fresh_folder(self.folder / name),
+            purpose="results",
+            facts=self.facts,
+            limit_s=self.run.timeout_s or self.limit_s,
+            enough=lambda records: bool(records) and all(record.last("results") for record in records),
+            results=msgspec.structs.replace(PLAIN, **how),
+        )
+        refuse_rejected(outcome, "in a guarded run")
+        return readings(outcome.records)
 
+    def baseline(self) -> Own | Unknown:
+        """Run the baseline. What it says serves all arms."""
+        first = self.computed("guard-baseline")
+        return first if isinstance(first, Unknown) else Own(first=first)
 
-def refer(own: Own, rounding: float, run: RunSpec, folder: Path, facts: Facts, limit_s: float = LIMIT_S) -> None:
-    """Run the baseline in float64 and, where it fails in that, in float32; and once rounded as an arm promises."""
+    def _against_itself(self, own: Own) -> Unknown | None:
+        """Run the baseline again, and fill in what it says."""
+        again = self.computed("guard-baseline-again")
+        if isinstance(again, Unknown):
+            return again
+        if draws := sorted({kind for reading in [*own.first, *again] for kind in reading.draws}):
+            redrawn = self.computed("guard-baseline-redrawn", other_draws=draws)
+            if isinstance(redrawn, Unknown):
+                return redrawn
+            own.redrawn = redrawn
+        own.again = again
+        return None
 
-    def tried(name: str, **how: Any) -> Readings | Unknown:
-        plan = msgspec.structs.replace(PLAIN, **how)
-        try:
-            return computed(run, [], folder / f"guard-{name}", facts, limit_s, plan)
-        except (CommandFailed, CannotRunHere) as error:
-            return Unknown(f"{how.get('reference') or 'rounded'}: {error.message}")
+    def refer(self, own: Own, rounding: float) -> None:
+        """Run the baseline in float64 and, where it fails in that, in float32; and once rounded as an arm promises."""
 
-    if own.reference is None and any(reading.draws for reading in own.first):
-        own.reference = Unknown("its modules draw random numbers, which other kernels draw otherwise")
-    if own.reference is None:
-        own.reference = tried("float64", reference="float64")
-        if isinstance(own.reference, Unknown) and any(reading.precision in BY_PRECISION for reading in own.first):
-            own.reference_type, own.reference = "float32", tried("float32", reference="float32")
-    if not isinstance(own.reference, Unknown) and rounding not in own.rounded:
-        own.rounded[rounding] = tried(f"rounded-{rounding:.0e}", nudge=rounding)
+        def tried(name: str, **how: Any) -> Readings | Unknown:
+            try:
+                return self.computed(f"guard-{name}", **how)
+            except (CommandFailed, CannotRunHere) as error:
+                return Unknown(f"{how.get('reference') or 'rounded'}: {error.message}")
 
+        if own.reference is None and any(reading.draws for reading in own.first):
+            own.reference = Unknown("its modules draw random numbers, which other kernels draw otherwise")
+        if own.reference is None:
+            own.reference = tried("float64", reference="float64")
+            if isinstance(own.reference, Unknown) and any(reading.precision in BY_PRECISION for reading in own.first):
+                own.reference_type, own.reference = "float32", tried("float32", reference="float32")
+        if not isinstance(own.reference, Unknown) and rounding not in own.rounded:
+            own.rounded[rounding] = tried(f"rounded-{rounding:.0e}", nudge=rounding)
 
-def guard(
-    run: RunSpec,
-    settings: Sequence[Setting],
-    *,
-    folder: Path,
-    facts: Facts,
-    own: Own | Unknown | None = None,
-    name: str = "guard",
-    limit_s: float = LIMIT_S,
-) -> Guarded | Unknown:
-    """Compare what the program computes with `settings` and without.
+    def compare(self, settings: Sequence[Setting], own: Own, name: str = "guard") -> Guarded | Unknown:
+        """Compare what the program computes with `settings` and without.
 
-    Of the settings those of effect `sampling`, `semantics` and `system` are left out: they change on purpose what is
-    computed, and there is nothing to compare with.
+        Of the settings those of effect `sampling`, `semantics` and `system` are left out: they change on purpose what
+        is computed, and there is nothing to compare with.
 
-    Args:
-        own: as `baseline` gave it, filled in where more has to run; None to run that first.
-        name: of the run's folder below `folder`.
-
-    Raises:
-        CommandFailed: the command fails with the settings, or without.
-        CannotRunHere: a setting did not take effect; it made no step; it took longer than `limit_s`.
-    """
-    chosen = guarded(settings)
-    if not chosen:
-        return Unknown("none of its settings changes how numbers are rounded, and that alone")
-    if own is None:
-        own = baseline(run, folder=folder, facts=facts, limit_s=limit_s)
-    if isinstance(own, Unknown):
-        return own
-    found = computed(run, chosen, folder / name, facts, limit_s, PLAIN)
-    if isinstance(found, Unknown):
-        return found
-    rounding = allowed(chosen, own.first[0].precision).rounding
-    refer(own, rounding, run, folder, facts, limit_s)
-    judged = compared(settings, own, found)
-    if isinstance(judged, Guarded) and judged.reference:
-        return judged
-    if own.again is None and not _is_clear(judged):
-        if unknown := _against_itself(own, run, folder, facts, limit_s):
-            return unknown
+        Args:
+            own: of the baseline, filled in where more has to run.
+        """
+        chosen = guarded(settings)
+        if not chosen:
+            return Unknown(NOTHING_ROUNDS)
+        found = self.computed(name, chosen)
+        if isinstance(found, Unknown):
+            return found
+        rounding = allowed(chosen, own.first[0].precision).rounding
+        self.refer(own, rounding)
         judged = compared(settings, own, found)
-    if _is_clear(judged):
-        return judged
-    plan = msgspec.structs.replace(PLAIN, nudge=rounding)
-    nudged = computed(run, [], folder / f"{name}-nudged", facts, limit_s, plan)
-    return judged if isinstance(nudged, Unknown) else compared(settings, own, found, nudged)
+        if isinstance(judged, Guarded) and judged.reference:
+            return judged
+        if own.again is None and not _is_clear(judged):
+            if unknown := self._against_itself(own):
+                return unknown
+            judged = compared(settings, own, found)
+        if _is_clear(judged):
+            return judged
+        nudged = self.computed(f"{name}-nudged", nudge=rounding)
+        return judged if isinstance(nudged, Unknown) else compared(settings, own, found, nudged)
 
 
 def within(settings: Sequence[Setting], event: dict[str, Any]) -> Guarded | Unknown:
     """Judge calls of one running program, made without the settings and with them, as the agent saw them."""
     if not guarded(settings):
-        return Unknown("none of its settings changes how numbers are rounded, and that alone")
+        return Unknown(NOTHING_ROUNDS)
     seen = {"what": "outputs", "draws": event.get("draws"), "precision": event.get("precision")}
     try:
         plain, redrawn, arm, reference, rounded = (
@@ -360,35 +363,6 @@ def _apart(ours: Reading, others: Reading) -> Apart:
     if ours.what == "losses":
         return losses_apart(ours.losses, others.losses)
     return outputs_apart(ours.outputs, others.outputs)
-
-
-def computed(
-    run: RunSpec,
-    settings: Sequence[Setting],
-    folder: Path,
-    facts: Facts,
-    limit_s: float = LIMIT_S,
-    plan: CheckResults = PLAIN,
-) -> Readings | Unknown:
-    """Run the command with `settings` in `folder`, which is made, and return what its processes computed.
-
-    Raises CommandFailed, CannotRunHere: as `run_settings`.
-    """
-    arm = "candidate" if settings else "baseline"
-    outcome = run_settings(
-        run,
-        over(run.settings, settings),
-        label=f"a run of the {arm}",
-        cache_folder=folder.parent / "caches" / arm,
-        folder=fresh_folder(folder),
-        purpose="results",
-        facts=facts,
-        limit_s=run.timeout_s or limit_s,
-        enough=lambda records: bool(records) and all(record.last("results") for record in records),
-        results=plan,
-    )
-    refuse_rejected(outcome, "in a guarded run")
-    return readings(outcome.records)
 
 
 def readings(records: Sequence[Record]) -> Readings | Unknown:

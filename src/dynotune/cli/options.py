@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dynotune.fleet import Store
     from dynotune.schema.setting import Setting
 
+LONGEST_NAME = 100
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 RUN_PANEL = "How the command is run"
 _WARM_OR_COLD: dict[str, Any] = {"metavar": "warm|cold", "among": ("warm", "cold")}
@@ -125,7 +126,19 @@ Storage = Annotated[
         metavar="URL", envvar="DYNOTUNE_STORAGE", help="Database of studies: sqlite:///FILE or postgresql://HOST/NAME."
     ),
 ]
-StudyName = Annotated[str, typer.Option("--study", metavar="NAME", help="The study's name in the database.")]
+
+
+def _study_name(name: str) -> str:
+    if name and not (name.isprintable() and len(name) <= LONGEST_NAME):
+        raise UsageError(
+            f"--study {ascii(name)[:50]} is no name.", hint=f"At most {LONGEST_NAME} printable characters."
+        )
+    return name
+
+
+StudyName = Annotated[
+    str, typer.Option("--study", metavar="NAME", callback=_study_name, help="The study's name in the database.")
+]
 Python = Annotated[
     str | None, typer.Option(metavar="PATH", help="The interpreter to ask; that of the command, or `python`, without.")
 ]

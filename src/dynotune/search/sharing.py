@@ -53,16 +53,17 @@ class Worker:
 
     def __init__(self, run: RunSpec, typed: list[Setting], folder: Path, watcher: Watcher) -> None:
         self.run, self.typed, self.folder, self.watcher = run, typed, folder, watcher
+        self._place = f"{socket.gethostname()}:{folder}/"
         self._bench: RealBench | None = None
-        self._is_warm = set[str]()
 
     def as_here(self, study: Study) -> Study:
-        """Return the study of the command as it was typed here, whatever the record says.
+        """Return the study with its runs of this host as such, and of the command as typed here, whatever it says.
 
         Raises UsageError: it would set what only the user here may.
         """
         window = {"warmup_steps": study.run.warmup_steps, "window_steps": study.run.window_steps}
-        study = replace(study, run=replace(self.run.recorded, **window))
+        trials = [replace(one, run=one.run.removeprefix(self._place)) for one in study.trials]
+        study = replace(study, run=replace(self.run.recorded, **window), trials=trials)
         typed = {redaction.redacted(str(one)) for one in (*self.run.settings, *self.typed)}
         if left := [one for one in origin.to_type(self.folder, study)[1] if str(one) not in typed]:
             what = f"The study {study.name} sets {left[0]}, which could run foreign code and was not typed here."
@@ -84,15 +85,13 @@ class Worker:
         try:
             for one in [BASELINE, *arms]:
                 # Of the command as it is, this warms the page cache, and shows that it runs here at all.
-                if one.key not in self._is_warm and (one == BASELINE or warmed & {*map(str, one.settings)}):
-                    work.run(one, "pilot", 0)
-                self._is_warm.add(one.key)
+                if one == BASELINE or warmed & {*map(str, one.settings)}:
+                    work.pilot(one)
             work.in_turn(arms, block.phase, block.number, lanes.WHOLE, block.repeats)
         except OutOfTime:
             is_whole = False
-        new, host = work.study.trials[len(study.trials) :], socket.gethostname()
-        placed = [replace(one, run=one.run and f"{host}:{self.folder}/{one.run}") for one in new]
-        told = [f"{host}: {text}" for text in self._bench.cautions()]
+        placed = [replace(one, run=self._place + one.run) for one in work.study.trials[len(study.trials) :]]
+        told = [f"{socket.gethostname()}: {text}" for text in self._bench.cautions()]
         return BlockResult(trials=placed, readback=work.study.readback, warnings=told, out_of_time=not is_whole)
 
 

@@ -184,7 +184,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
             try:
                 found.append((_decoded(row.text, Study), row.workers))
             except RecordError as error:
-                self._warn(f"Study {words.plain(row.name)}: {error.message}")
+                self._warn(f"Study {words.plain(str(row.name))[:100]}: {error.message}")
         return found
 
     def study(self, name: str) -> Study:

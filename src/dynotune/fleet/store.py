@@ -61,6 +61,7 @@ _CONNECT: dict[str, dict[str, Any]] = {
 _NOW = {"sqlite": "(julianday('now') - 2440587.5) * 86400.0", "postgresql": "extract(epoch FROM clock_timestamp())"}
 _ALIVE = "SELECT id FROM worker WHERE study = :study AND seen > {now} - :lease_s"
 _UNDONE = "study = :study AND result IS NULL"
+_MINE = "(worker = :me OR worker NOT IN ({alive}))"
 _TEXT = "CAST(substr({}, 1, 67108864) AS TEXT)"
 """A document of the database, which anyone may have written: what is longer is cut short, and then refused."""
 
@@ -134,7 +135,9 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
         def do(statement: str, **values: object) -> sa.CursorResult[Any]:
             text = sa.text(statement.replace("{alive}", _ALIVE).replace("{now}", _NOW[self._engine.name]))
-            known = {"me": self.me, "study": self._study, "lease_s": self._lease_s, **values}
+            # Right after an outage nobody could give a sign, and whoever has something has results to write.
+            is_sure = time.monotonic() - self._lost_s > self._lease_s
+            known = {"me": self.me, "study": self._study, "lease_s": self._lease_s if is_sure else 1e12, **values}
             return connection.execute(text, {name: known[name] for name in text.compile().params})
 
         try:
@@ -166,11 +169,6 @@ class Store(contextlib.AbstractContextManager["Store"]):
         if not self.behind:
             self._warn(f"{error.message} What is measured is kept in the folder meanwhile.")
         self.behind = True
-
-    @property
-    def _is_sure(self) -> bool:
-        """Whether a worker without a sign is dead: right after an outage nobody could give one."""
-        return time.monotonic() - self._lost_s > self._lease_s
 
     # A study as a whole
 
@@ -223,12 +221,10 @@ class Store(contextlib.AbstractContextManager["Store"]):
     def lead(self) -> bool:
         """Lead the study, if nobody who is alive does; blocks that its leader offered and nobody has are taken back."""
         with self._transaction() as do:
-            # A leader that could give no sign has results to write.
-            dead = "OR leader NOT IN ({alive})" if self._is_sure else ""
-            free = f"finished = 0 AND (leader = :me {dead})"
+            free = "finished = 0 AND (leader = :me OR leader NOT IN ({alive}))"
             if not do(f"UPDATE study SET leader = :me WHERE name = :study AND {free}").rowcount:
                 return False
-            do(f"DELETE FROM block WHERE {_UNDONE} AND (worker = :me OR worker NOT IN ({{alive}}))")
+            do(f"DELETE FROM block WHERE {_UNDONE} AND {_MINE}")
         return True
 
     def save(self, study: Study, *, patiently: bool = False) -> None:
@@ -294,8 +290,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
     def take(self) -> tuple[str, Block] | None:
         """Return the next block that is for this worker, or was for one that is dead, with its id."""
-        dead = "OR worker NOT IN ({alive})" if self._is_sure else ""
-        free = f"SELECT id, {_TEXT.format('document')} AS text FROM block WHERE {_UNDONE} AND (worker = :me {dead})"
+        free = f"SELECT id, {_TEXT.format('document')} AS text FROM block WHERE {_UNDONE} AND {_MINE}"
         with self._transaction() as do:
             if (row := do(f"{free} ORDER BY number, id LIMIT 1").first()) is None:
                 return None

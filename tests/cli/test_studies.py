@@ -79,6 +79,11 @@ def test_a_study_of_the_database_is_shown_again_as_report_page_and_json(url, kep
     assert dynotune(*words, "--html", str(tmp_path / "page.html")) == 0
     assert "Nothing helps." in capsys.readouterr().out
     assert "Nothing helps." in (tmp_path / "page.html").read_text()
+    # A recipe that lies beside it is of another study.
+    (tmp_path / "recipe.toml").write_text("foreign = true")
+    assert dynotune(*words, "--html", str(tmp_path / "page.html")) == 0
+    assert "foreign" not in (tmp_path / "page.html").read_text()
+    capsys.readouterr()
     assert dynotune(*words, "--json", "-") == 0
     assert json.loads(capsys.readouterr().out)["trials"][0]["run"].endswith(":/runs/0001-pilot")
 
@@ -86,6 +91,8 @@ def test_a_study_of_the_database_is_shown_again_as_report_page_and_json(url, kep
 @pytest.mark.parametrize(
     "words, told",
     [
+        (("report", "--storage", "URL", "--study", "\udcff"), "is no name."),
+        (("tune", "--storage", "URL", "--study", "n" * 101, "--", "python", "train.py"), "is no name."),
         (("studies",), "There is no database of studies."),
         (("report", "--study", "night"), "There is no database of studies."),
         (("report", "--storage", "URL", "--study", "day"), "There is no study day in this database."),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+import traceback
 
 import msgspec
 import pytest
@@ -15,7 +17,7 @@ from msgspec.structs import replace
 
 from dynotune.fleet import open_store
 from dynotune.fleet import store as storage
-from dynotune.schema.errors import CannotRunHere, StorageLost, UsageError
+from dynotune.schema.errors import CannotRunHere, RecordError, StorageLost, UsageError
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Block, BlockResult, Study, Trial
 
@@ -82,7 +84,7 @@ def test_workers_of_which_one_is_killed_lose_no_result_and_double_none(url, num_
             hosts = [the_doomed, *(name for name in leader.names() if name != the_doomed)]
 
             def ask(number):
-                results[number] = leader.run(hosts[number % num_workers], block(number), STUDY, lambda: None)
+                results[number] = leader.run(hosts[number % num_workers], block(number), lambda: None)
 
             asking = [threading.Thread(target=ask, args=(number,)) for number in range(num_blocks)]
             for thread in asking:
@@ -124,7 +126,7 @@ def test_a_study_is_read_as_it_was_written_with_the_places_of_its_runs(alone):
     changed = [replace(trials[0], void="lost"), trial(4)]
     alone.save(replace(study, trials=changed))
     assert [(one.block, one.void) for one in alone.study("s").trials] == [(1, "lost"), (4, "")]
-    assert [(one.name, runs, workers) for one, runs, workers in alone.studies()] == [("s", 2, 1)]
+    assert [(one.name, len(one.trials), workers) for one, workers in alone.studies()] == [("s", 2, 1)]
 
 
 def test_one_worker_leads_until_it_leaves_or_dies(url):
@@ -142,13 +144,13 @@ def test_one_worker_leads_until_it_leaves_or_dies(url):
 
 def test_a_block_is_for_the_worker_it_is_offered_to_until_that_is_lost(url):
     with entered(url) as leader, entered(url) as mine, entered(url) as other:
-        waiting = threading.Thread(target=leader.run, args=(mine.me, block(), STUDY, lambda: None), daemon=True)
+        waiting = threading.Thread(target=leader.run, args=(mine.me, block(), lambda: None), daemon=True)
         waiting.start()
-        until(lambda: _number_of(leader, "state = 'open'") == 1)
+        until(lambda: _number_of(leader, "result IS NULL") == 1)
         assert other.take() is None
         id_, taken = mine.take()
         assert taken == block()
-        assert mine.take() is None
+        assert other.take() is None
         mine.__exit__()
         assert other.take() == (id_, block())
         # Whoever was taken for dead gives in vain.
@@ -156,7 +158,7 @@ def test_a_block_is_for_the_worker_it_is_offered_to_until_that_is_lost(url):
         assert other.give(id_, BlockResult())
         assert not other.give(id_, BlockResult())
         waiting.join(DEADLINE_S)
-        assert leader.run(other.me, block(), STUDY, lambda: None) == BlockResult()
+        assert leader.run(other.me, block(), lambda: None) == BlockResult()
 
 
 def _number_of(store, condition):
@@ -166,7 +168,7 @@ def _number_of(store, condition):
 
 def test_a_block_that_nobody_is_left_for_comes_back_to_its_leader(url):
     with entered(url) as leader:
-        assert leader.run("gone", block(), STUDY, lambda: None) is None
+        assert leader.run("gone", block(), lambda: None) is None
         assert _number_of(leader, "TRUE") == 0
 
 
@@ -178,7 +180,7 @@ def test_nobody_waits_for_a_block_any_more_that_was_interrupted(url):
         raise Stopped
 
     with entered(url) as leader, entered(url) as other, pytest.raises(Stopped):
-        leader.run(other.me, block(), STUDY, stop)
+        leader.run(other.me, block(), stop)
 
 
 def test_two_studies_of_one_name_are_told_apart_by_what_they_were_asked(url):
@@ -229,7 +231,7 @@ def test_a_database_that_went_away_is_told_of_once_and_gets_all_of_it_when_it_is
             store.save(replace(STUDY, trials=[trial(1), trial(2), trial(3)]))
             assert store.behind
             assert store.names() == []
-            assert store.run("other", block(), STUDY, lambda: None) is None
+            assert store.run("other", block(), lambda: None) is None
             monkeypatch.setattr(storage, "PATIENCE_S", 0.0)
             with pytest.raises(StorageLost, match="does not answer") as lost:
                 store.patiently(lambda: store.study("s"))
@@ -251,12 +253,32 @@ def test_a_server_that_refuses_is_said_without_the_password(server):
 
 @pytest.mark.parametrize(
     "url, said",
-    [("studies.db", "not the URL of a database"), ("mysql://u:p@h/d", "knows no mysql"), ("", "not the URL")],
+    [
+        ("studies.db", "not the URL of a database"),
+        ("mysql://u:p@h/d", "knows no mysql"),
+        ("", "not the URL"),
+        ("sqlite://", "not the URL"),
+        ("sqlite:///:memory:", "not the URL"),
+        ("postgresql://me:Unqu@ted-word@h/d", "not the URL"),
+        ("postgresql://h:Unquted-word/d", "not the URL"),
+    ],
 )
 def test_a_url_of_no_known_database_is_refused(url, said):
     with pytest.raises(UsageError, match=said) as refused:
         open_store(url, pytest.fail)
     assert "sqlite:///" in refused.value.hint
+    assert "ted-word" not in "".join(traceback.format_exception(refused.value))
+
+
+def test_a_driver_of_another_kind_is_not_what_is_used(tmp_path):
+    with open_store(f"sqlite+aiosqlite:///{tmp_path / 'x.db'}", pytest.fail) as store:
+        assert store.studies() == []
+
+
+def test_a_server_that_vanished_is_not_waited_for_longer_than_one_that_refuses(server):
+    with open_store(server.url, pytest.fail) as store, store._engine.connect() as connection:
+        given = connection.connection.dbapi_connection.info.get_parameters()
+    assert (given["connect_timeout"], given["tcp_user_timeout"]) == ("10", "10000")
 
 
 def test_a_folder_that_is_not_there_is_no_traceback(tmp_path):
@@ -280,6 +302,59 @@ def test_a_record_that_somebody_damaged_is_said_to_be(alone):
         alone.study("s")
 
 
+def test_rows_of_any_size_and_type_are_said_to_be_damaged_and_the_others_listed(url, monkeypatch):
+    told = []
+    with entered(url, name="t"), open_store(url, told.append) as store:
+        store.enter(STUDY, "asked", "/runs")
+        monkeypatch.setattr(storage, "_TEXT", storage._TEXT.replace("67108864", "2000"))
+        hostile = [
+            "[" * 5000,
+            "7",
+            "null",
+            '{"schema": "dynotune.study/99"}',
+            _text(verdict="x" * 3000),
+            _text(trials=3),
+        ]
+        for text in hostile:
+            with store._transaction() as do:
+                do("UPDATE study SET document = :text WHERE name = 's'", text=text)
+            with pytest.raises(RecordError):
+                store.study("s")
+            assert [one.name for one, _ in store.studies()] == ["t"]
+        assert len(told) == len(hostile) and all(text.startswith("Study s: ") and len(text) < 300 for text in told)
+        with store._transaction() as do:
+            do("INSERT INTO block VALUES ('s', 'x', 1, '[', 'gone', NULL)")
+        with pytest.raises(RecordError):
+            store.take()
+        assert leading(store).run("x", block(), lambda: None) is None
+
+
+def _text(**fields) -> str:
+    return json.dumps(json.loads(storage._encoded(STUDY)) | fields)
+
+
+def leading(store):
+    assert store.lead()
+    return store
+
+
+def test_runs_that_no_host_made_are_read_nowhere(alone):
+    alone.lead()
+    for run in ("../../etc", "/etc"):
+        with alone._transaction() as do:
+            text = storage._encoded(replace(STUDY, trials=[trial(1, run=run)]))
+            do("UPDATE study SET document = :text", text=text)
+        with pytest.raises(RecordError, match="runs without the host"):
+            alone.study("s")
+
+
+def test_no_block_is_offered_while_the_database_lacks_what_a_worker_has_to_know(url):
+    with entered(url) as leader, entered(url) as other:
+        leader.behind = True
+        assert leader.run(other.me, block(), pytest.fail) is None
+        assert other.take() is None
+
+
 def test_arms_reach_the_worker_as_they_were(alone):
     asked = block(arms=[[Setting("env.A", "1"), Setting("loader.num_workers", 2)], []], attempt=3)
     assert msgspec.json.decode(storage._encoded(asked), type=Block) == asked
@@ -299,3 +374,34 @@ def test_after_an_outage_nobody_takes_over_from_a_leader_that_could_give_no_sign
             do("UPDATE worker SET seen = 0")
         assert not other.lead()
         assert leader.lead()
+
+
+def test_an_outage_counts_though_only_the_sign_that_is_given_beside_work_met_it(server):
+    with (
+        open_store(server.url, pytest.fail) as leader,
+        open_store(server.url, pytest.fail, lease_s=1000.0) as doomed,
+        open_store(server.url, pytest.fail, lease_s=1000.0) as other,
+    ):
+        for store in (leader, doomed):
+            store.enter(STUDY, "asked", "/runs")
+        other._lease_s = 0.2  # between its signs
+        other.enter(STUDY, "asked", "/runs")
+        with leader._transaction() as do:
+            row = {"text": storage._encoded(block()), "doomed": doomed.me}
+            do("INSERT INTO block VALUES ('s', 'x', 1, :text, :doomed, NULL)", **row)
+        server.stop()
+        try:
+            until(lambda: other._lost_s > 0)
+        finally:
+            server.start()
+        other._lease_s = 1000.0
+        with leader._transaction() as do:
+            do("UPDATE worker SET seen = 0")
+        assert not other.lead() and other.take() is None
+        assert doomed.take() == ("x", block()) and leader.lead()
+
+
+def test_nothing_of_a_plain_study_needs_a_database_or_a_cluster():
+    script = "import sys, dynotune.cli.tune, dynotune.search.tune, dynotune.fleet; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert not {"sqlalchemy", "psycopg", "ray"} & {*done.stdout.split()}

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections import Counter
 
 import pytest
 from msgspec.structs import replace
 
+from dynotune.measure import live
 from dynotune.measure.comparison import orders
 from dynotune.measure.live import lanes
-from dynotune.schema.errors import RecordError, UsageError
+from dynotune.schema import document
+from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Block, BlockResult
-from dynotune.search import confirm, sharing
+from dynotune.search import confirm, sharing, tune
 from dynotune.search.bench import BASELINE, arm
 from dynotune.search.running import LOST, OutOfTime, Search
 from dynotune.search.study import search
@@ -194,7 +198,8 @@ class Here(SimulatedBench):
 def test_a_worker_warms_what_needs_it_once_and_says_where_it_ran(worker):
     study = changed(study_of([replace(A, needs_warm_cache=True), replace(B, needs_warm_cache=False)]), cwd="/elsewhere")
     asked = Block(phase="prune", number=3, arms=[[A.setting], [], [B.setting]], repeats=2)
-    first, second = worker.do(study, asked), worker.do(study, replace(asked, number=4))
+    first = worker.do(study, asked)
+    second = worker.do(replace(study, trials=first.trials), replace(asked, number=4))
     ran = [(one.arm, one.phase, one.block) for one in first.trials]
     assert ran[:2] == [("", "pilot", 0), ("env.A=1", "pilot", 0)]
     assert ran[2:] == [("env.A=1", "prune", 3), ("", "prune", 3), ("env.B=1", "prune", 3)]
@@ -211,8 +216,84 @@ def test_a_worker_sets_only_what_its_user_typed_or_what_is_known_to_be_harmless(
     study = changed(study_of([replace(A, setting=evil)]), cwd="/elsewhere")
     with pytest.raises(UsageError, match="could run foreign code"):
         worker.do(study, block)
-    with pytest.raises(UsageError, match="could run foreign code"):
-        worker.do(changed(study_of([A]), command=["rm", "-r", "/"]), block)
+    # How the command is run is as it was typed here, whatever the database says.
+    hostile = {"command": ["rm", "-r", "/"], "sandbox": False, "step_function": "evil:step", "ready_pattern": "(a*)*b"}
+    found = worker.as_here(changed(study_of([A]), **hostile, settings=[evil], warmup_steps=3, window_steps=9)).run
+    assert found == replace(worker.run, warmup_steps=3, window_steps=9)
+
+
+@pytest.mark.parametrize(
+    "trials",
+    [
+        [made([], 2, run="there:/1")],  # of another block
+        [replace(made([], 1, run="there:/1"), phase="confirm")],
+        [made([B.setting], 1, run="there:/1")],
+        [made([], 1, run="../../1")],
+        [made([], 1, run="there:/1"), made([], 1, run="")],
+        [replace(made([], 0, run="there:/1"), phase="pilot")],  # none of the block's
+        [],
+    ],
+)
+def test_a_result_that_is_not_of_the_block_is_no_result(trials):
+    class Hostile(Shared):
+        def elsewhere(self, block, lane):
+            return BlockResult(trials=trials)
+
+    work = begun(bench=Hostile(TABLE))
+    with pytest.raises(RecordError, match="prune, block 1: what came back is not what was asked for"):
+        work._run_block([BASELINE, arm([A.setting])], "prune", 1, THERE)
+    assert work.study.trials == []
+
+
+def test_an_arm_that_is_warm_on_another_host_alone_is_warmed_here():
+    work = begun(made([A.setting], 1, run="gone:/1"), made([B.setting], 1))
+    assert work.pilot(arm([A.setting])) is None and work.pilot(arm([B.setting])) is None
+    assert [(one.arm, one.phase) for one in work.study.trials[2:]] == [("env.A=1", "pilot")]
+
+
+def test_whoever_leads_on_has_what_its_leader_wrote_last(worker):
+    study = replace(changed(study_of([A]), cwd=worker.run.cwd), name="s", run_s=1.0)
+
+    class Left(Memory):
+        def lead(self):
+            self.known = [replace(study, trials=[made([], 1, run="gone:/1")])]
+            return True
+
+    worker.run, led = replace(worker.run, lock=False), []
+    sharing.take_part(Left(study), study, worker, lambda found: led.append(found) or found)
+    assert [one.run for one in led[0].trials] == ["gone:/1"]
+
+
+def test_a_shared_study_goes_on_in_its_folder_unless_the_code_is_another(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "train.py").write_text("step()")
+    run = spec(cwd=tmp_path, base=tmp_path / "runs", command=[sys.executable, "train.py"])
+    study = replace(study_of([]), run=run, facts=live.shared_facts(run))
+    sharing.origin.mark(tmp_path, study)
+    document.write(tmp_path / tune.FILE, study)
+    monkeypatch.setattr(tune, "_sit", lambda run, folder, study, watcher: study)
+    assert tune.resume(tmp_path, run, 1.0, Silent()).facts == study.facts
+    (tmp_path / "train.py").write_text("other()")
+    with pytest.raises(CannotRunHere, match=r"code\.sha256 differ"):
+        tune.resume(tmp_path, run, 1.0, Silent())
+
+
+def test_code_is_what_is_below_the_folder_and_in_the_command(tmp_path):
+    folder, script = tmp_path / "project", tmp_path / "train.py"
+    folder.mkdir()
+    script.write_text("a")
+    os.mkfifo(folder / "pipe.py")
+    (folder / "gone.py").symlink_to("nowhere.py")
+
+    def code():
+        return live.shared_facts(spec(cwd=folder, command=["true", str(script)]))["code.sha256"]
+
+    before = code()
+    assert code() == before
+    script.write_text("b")
+    assert (changed_script := code()) != before
+    (folder / "model.py").write_text("c")
+    assert code() not in (before, changed_script)
 
 
 class Memory:
@@ -275,11 +356,10 @@ def test_a_worker_runs_blocks_and_leads_on_when_the_leader_is_lost(worker):
 
 def test_a_study_that_is_finished_is_only_read(worker):
     study = changed(study_of([A]), cwd=worker.run.cwd)
-    store = Memory(replace(study, finished=True), leads=[])
+    store = Memory(replace(study, finished=True), leads=[False])
     worker.run = replace(worker.run, lock=False)
     assert sharing.take_part(store, study, worker, pytest.fail).finished
     assert store.entered.name.startswith("train-")
-    assert "code.sha256" in store.entered.facts
 
 
 def test_hosts_that_are_alone_have_the_whole_machine_and_threads_end(tmp_path):

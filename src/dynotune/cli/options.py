@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dynotune.fleet import Store
     from dynotune.schema.setting import Setting
 
+LONGEST_NAME = 100
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 RUN_PANEL = "How the command is run"
 _TOLD = tomllib.loads(files(__package__).joinpath("options.toml").read_text("utf-8"))
@@ -96,6 +97,14 @@ def option(name: str, *flags: str, **about: Any) -> Any:
     return typer.Option(*flags, **(about | _TOLD[name]))
 
 
+def _study_name(name: str) -> str:
+    if name and not (name.isprintable() and len(name) <= LONGEST_NAME):
+        raise UsageError(
+            f"--study {ascii(name)[:50]} is no name.", hint=f"At most {LONGEST_NAME} printable characters."
+        )
+    return name
+
+
 Budget = Annotated[float | None, option("budget", parser=str, callback=seconds_of)]
 Margin = Annotated[float, option("margin")]
 InProcess = Annotated[str, option("in_process", "--in-process", callback=one_of("auto", "only", "never"))]
@@ -103,7 +112,7 @@ Pairs = Annotated[int, option("pairs", **number(2, MOST_PAIRS))]
 Precision = Annotated[float | None, option("precision", **number(0.01))]
 Resume = Annotated[str | None, option("resume")]
 Storage = Annotated[str | None, option("storage", envvar="DYNOTUNE_STORAGE")]
-StudyName = Annotated[str, option("study_name", "--study")]
+StudyName = Annotated[str, option("study_name", "--study", callback=_study_name)]
 Python = Annotated[str | None, option("python")]
 SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low")
 FailOnSeverity = Annotated[str | None, option("fail_on_severity", "--fail-on", callback=one_of(*SEVERITIES))]

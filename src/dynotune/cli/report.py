@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from dynotune import api
@@ -30,13 +30,15 @@ def report(
     study: StudyName = "",
     json: Json = None,
 ) -> None:
+    from dynotune.schema.study import Study
+
     check_json(json)
     if study:
         with opened(storage) as store, from_elsewhere(study):
             kept = store.study(study)
             show(api.report_of, kept, json)
             if html is not None:
-                _write_page(html, kept, html)
+                _write_page(html, kept, recipe=_recipe_of(kept))
         return
     file = api.file_of(path or _last())
     noun = api.noun_of(file)
@@ -45,8 +47,9 @@ def report(
     with from_elsewhere(file):
         document = api.load(file)
         show(api.report_of, document, json)
-        if noun == "study":
-            _write_page(file, document, html)
+        if isinstance(document, Study):
+            recipe = _recipe_beside(file, document)
+            _write_page(html or file.with_name(PAGE), document, recipe=recipe, own_name=html is None)
 
 
 def _last() -> Path:
@@ -59,15 +62,21 @@ def _last() -> Path:
     return found
 
 
-def _write_page(file: Path, document: msgspec.Struct, html: Path | None) -> None:
+def _write_page(target: Path, study: Study, *, recipe: str, own_name: bool = False) -> None:
     """The page, after the terminal's report is out: a folder that cannot be written to takes away no more than it."""
     from dynotune.report.page import html as html_page
-    from dynotune.schema.study import Study
 
-    assert isinstance(document, Study)
-    target = html or file.with_name(PAGE)
-    html_page.write(target, document, recipe=_recipe_beside(file, document), own_name=html is None)
+    html_page.write(target, study, recipe=recipe, own_name=own_name)
     say(f"Report: {target}")
+
+
+def _recipe_of(study: Study) -> str:
+    from dynotune.recipes import recipe_of
+    from dynotune.schema import recipe
+
+    with suppress(UsageError):  # nothing was proved
+        return recipe.text(recipe_of(study))
+    return ""
 
 
 def _recipe_beside(file: Path, study: Study) -> str:

@@ -17,9 +17,10 @@ def studies(storage: Storage = None, json: Json = None) -> None:
     check_json(json)
     rows = []
     with opened(storage) as store:
-        for study, num_runs, num_workers in store.studies():
+        for study, num_workers in store.studies():
             state = "finished" if study.finished else "running" if num_workers else "stopped"
-            rows.append((study.name, state, num_runs, num_workers, words.command(study.run.command), study.verdict))
+            command = words.command(study.run.command)
+            rows.append((study.name, state, len(study.trials), num_workers, command, study.verdict))
     if json is not None:
         answers.write_json([dict(zip(COLUMNS, row, strict=True)) for row in rows], json)
     if json != "-":

@@ -39,7 +39,7 @@ class RayHosts:
             import ray
         except ImportError as error:
             raise UsageError("--ray needs Ray, which is not installed.", hint="pip install 'dynotune[ray]'") from error
-        self._ray, self._say, self._actors = ray, say, dict[str, Any]()
+        self._ray, self._say, self._study, self._actors = ray, say, study, dict[str, Any]()
         # A folder that all nodes share need not travel.
         for env in ({}, {"working_dir": str(run.cwd)}):
             self._connect(address, env)
@@ -91,17 +91,17 @@ class RayHosts:
     # As `Hosts`
 
     def save(self, study: Study) -> None:
-        pass
+        self._study = study
 
     def names(self) -> list[str]:
         return sorted(self._actors)
 
-    def run(self, host: str, block: Block, study: Study, go_on: Callable[[], None]) -> BlockResult | None:
+    def run(self, host: str, block: Block, go_on: Callable[[], None]) -> BlockResult | None:
         for name in (host, *self.names()):
             if (actor := self._actors.get(name)) is None:
                 continue
             try:
-                found = actor.do.remote(study, block)
+                found = actor.do.remote(self._study, block)
                 while not self._ray.wait([found], timeout=POLL_S)[0]:
                     go_on()
                 result: BlockResult = self._ray.get(found)

@@ -24,8 +24,9 @@ import msgspec
 from msgspec.structs import replace
 
 from dynotune.schema import document, redaction
-from dynotune.schema.errors import CannotRunHere, StorageLost, UsageError, from_elsewhere
-from dynotune.schema.study import Block, BlockResult, Study, Trial
+from dynotune.schema.errors import CannotRunHere, RecordError, StorageLost, UsageError
+from dynotune.schema.study import Block, BlockResult, Study
+from dynotune.text import words
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -42,19 +43,27 @@ EXAMPLE = "For example --storage sqlite:///studies.db or --storage postgresql://
 MIGRATIONS = (
     """CREATE TABLE study (name TEXT PRIMARY KEY, asked TEXT NOT NULL, document TEXT NOT NULL,
            finished INTEGER NOT NULL DEFAULT 0, began DOUBLE PRECISION NOT NULL, leader TEXT NOT NULL);
-       CREATE TABLE trial (study TEXT, number INTEGER, document TEXT NOT NULL, PRIMARY KEY (study, number));
        CREATE TABLE worker (id TEXT PRIMARY KEY, study TEXT NOT NULL, seen DOUBLE PRECISION NOT NULL)""",
-    """CREATE TABLE block (study TEXT, id TEXT, number INTEGER NOT NULL, document TEXT NOT NULL, worker TEXT,
-           state TEXT NOT NULL DEFAULT 'open', result TEXT, PRIMARY KEY (study, id))""",
+    """CREATE TABLE block (study TEXT, id TEXT, number INTEGER NOT NULL, document TEXT NOT NULL, worker TEXT NOT NULL,
+           result TEXT, PRIMARY KEY (study, id))""",
 )
 # Transactions are short, and go one after another: two that lock rows in different orders would wait for each other.
 _BEGIN = {
     "sqlite": "BEGIN IMMEDIATE",
     "postgresql": "SET LOCAL idle_in_transaction_session_timeout = 60000; SELECT pg_advisory_xact_lock(20261)",
 }
+_DRIVER = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
+# A server that vanished without a word is noticed as soon as one that refuses.
+_CONNECT: dict[str, dict[str, Any]] = {
+    "sqlite": {"timeout": 30, "isolation_level": None},
+    "postgresql": {"connect_timeout": 10, "tcp_user_timeout": 10_000},
+}
 _NOW = {"sqlite": "(julianday('now') - 2440587.5) * 86400.0", "postgresql": "extract(epoch FROM clock_timestamp())"}
 _ALIVE = "SELECT id FROM worker WHERE study = :study AND seen > {now} - :lease_s"
-_OPEN = "study = :study AND state = 'open' AND (worker IS NULL OR worker = :me)"
+_UNDONE = "study = :study AND result IS NULL"
+_MINE = "(worker = :me OR worker NOT IN ({alive}))"
+_TEXT = "CAST(substr({}, 1, 67108864) AS TEXT)"
+"""A document of the database, which anyone may have written: what is longer is cut short, and then refused."""
 
 
 def open_store(url: str, warn: Callable[[str], None], *, lease_s: float = LEASE_S) -> Store:
@@ -71,20 +80,22 @@ def open_store(url: str, warn: Callable[[str], None], *, lease_s: float = LEASE_
     except ImportError as error:
         what = f"--storage needs {error.name}, which is not installed."
         raise UsageError(what, hint="pip install 'dynotune[storage]'") from error
-    except sa.exc.ArgumentError as error:
-        raise UsageError("--storage is not the URL of a database.", hint=EXAMPLE) from error
+    except (sa.exc.ArgumentError, ValueError):
+        # A part of the URL in the reason may be one of the password.
+        raise UsageError("--storage is not the URL of a database.", hint=EXAMPLE) from None
 
 
 def _engine(url: sa.URL) -> sa.Engine:
+    """Raises ValueError: the end of a password that is not quoted would be the host's name; or there is no file."""
     import sqlalchemy as sa
 
     redaction.learn({"password": str(url.password or "")} | {name: str(value) for name, value in url.query.items()})
     kind = url.get_backend_name()
     if kind not in _BEGIN:
         raise UsageError(f"--storage knows no {kind}.", hint=EXAMPLE)
-    usual: dict[str, Any] = {"timeout": 30, "isolation_level": None} if kind == "sqlite" else {"connect_timeout": 10}
-    plain = url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url
-    engine = sa.create_engine(plain, pool_pre_ping=True, connect_args=usual)
+    if "@" in (url.host or "") or (kind == "sqlite" and url.database in (None, "", ":memory:")):
+        raise ValueError
+    engine = sa.create_engine(url.set(drivername=_DRIVER[kind]), pool_pre_ping=True, connect_args=_CONNECT[kind])
     sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(_BEGIN[kind]))
     return engine
 
@@ -99,7 +110,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         self.me, self.behind = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}", False
         self._engine, self._warn, self._lease_s = engine, warn, lease_s
         self._study = self._folder = ""
-        self._written, self._lost_s = list[str](), -math.inf
+        self._lost_s = -math.inf
         self._over = threading.Event()
         with self._transaction() as do:
             do("CREATE TABLE IF NOT EXISTS dynotune_schema (version INTEGER NOT NULL)")
@@ -124,13 +135,16 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
         def do(statement: str, **values: object) -> sa.CursorResult[Any]:
             text = sa.text(statement.replace("{alive}", _ALIVE).replace("{now}", _NOW[self._engine.name]))
-            known = {"me": self.me, "study": self._study, "lease_s": self._lease_s, **values}
+            # Right after an outage nobody could give a sign, and whoever has something has results to write.
+            is_sure = time.monotonic() - self._lost_s > self._lease_s
+            known = {"me": self.me, "study": self._study, "lease_s": self._lease_s if is_sure else 1e12, **values}
             return connection.execute(text, {name: known[name] for name in text.compile().params})
 
         try:
             with self._engine.begin() as connection:
                 yield do
         except sa.exc.SQLAlchemyError as error:
+            self._lost_s = time.monotonic()
             # Its own words hold the statement with all values.
             reason = str(getattr(error, "orig", None) or type(error).__name__).strip().partition("\n")[0]
             what = f"The database {self._engine.url.render_as_string(hide_password=True)} does not answer: {reason}."
@@ -154,27 +168,33 @@ class Store(contextlib.AbstractContextManager["Store"]):
     def _lost(self, error: StorageLost) -> None:
         if not self.behind:
             self._warn(f"{error.message} What is measured is kept in the folder meanwhile.")
-        self.behind, self._lost_s = True, time.monotonic()
+        self.behind = True
 
     # A study as a whole
 
-    def studies(self) -> list[tuple[Study, int, int]]:
-        """Return all studies without their trials, the oldest first; of each, the number of trials and workers."""
-        trials, alive = "(SELECT count(*) FROM trial WHERE study = study.name)", _ALIVE.replace(":study", "study.name")
+    def studies(self) -> list[tuple[Study, int]]:
+        """Return all studies, the oldest first, each with the number of its workers; `warn` is told of damaged ones."""
+        alive = f"(SELECT count(*) FROM ({_ALIVE.replace(':study', 'study.name')}) AS a) AS workers"
         with self._transaction() as do:
-            columns = f"document, {trials} AS trials, (SELECT count(*) FROM ({alive}) AS a) AS workers"
-            rows = do(f"SELECT {columns} FROM study ORDER BY began").all()
-        return [(_decoded(row.document, Study), row.trials, row.workers) for row in rows]
+            rows = do(f"SELECT name, {_TEXT.format('document')} AS text, {alive} FROM study ORDER BY began").all()
+        found = []
+        for row in rows:
+            try:
+                found.append((_decoded(row.text, Study), row.workers))
+            except RecordError as error:
+                self._warn(f"Study {words.plain(str(row.name))[:100]}: {error.message}")
+        return found
 
     def study(self, name: str) -> Study:
         """Return the study as far as it is known. Raises UsageError: there is none; StorageLost, RecordError."""
         with self._transaction() as do:
-            text = do("SELECT document FROM study WHERE name = :study", study=name).scalar()
-            trials = do("SELECT document FROM trial WHERE study = :study ORDER BY number", study=name).scalars().all()
+            text = do(f"SELECT {_TEXT.format('document')} FROM study WHERE name = :study", study=name).scalar()
         if text is None:
             raise UsageError(f"There is no study {name} in this database.", hint="dynotune studies lists them.")
-        with from_elsewhere(f"The database's record of {name}"):
-            return replace(_decoded(text, Study), trials=[document.parse(trial, Trial) for trial in trials])
+        found = _decoded(text, Study)
+        if any(one.run and not one.was_elsewhere for one in found.trials):
+            raise RecordError(f"The database's record of {name} has runs without the host that made them.")
+        return found
 
     def enter(self, study: Study, asked: str, folder: str) -> None:
         """Take part in the study of this name, and begin it if there is none.
@@ -201,44 +221,35 @@ class Store(contextlib.AbstractContextManager["Store"]):
     def lead(self) -> bool:
         """Lead the study, if nobody who is alive does; blocks that its leader offered and nobody has are taken back."""
         with self._transaction() as do:
-            # Right after an outage nobody has given a sign yet, and whoever leads has results to write.
-            others = "OR leader NOT IN ({alive})" if time.monotonic() - self._lost_s > self._lease_s else ""
-            free = f"finished = 0 AND (leader = :me {others})"
+            free = "finished = 0 AND (leader = :me OR leader NOT IN ({alive}))"
             if not do(f"UPDATE study SET leader = :me WHERE name = :study AND {free}").rowcount:
                 return False
-            do("DELETE FROM block WHERE study = :study AND state = 'open'")
+            do(f"DELETE FROM block WHERE {_UNDONE} AND {_MINE}")
         return True
 
     def save(self, study: Study, *, patiently: bool = False) -> None:
-        """Write the study, with those trials that changed. A database that is lost is told of once, and asked again.
+        """Write the study. A database that is lost is told of once, and asked again at the next call.
 
         Raises CannotRunHere: another worker leads the study meanwhile.
         """
-        here = [one for one in study.trials if one.run and not one.was_elsewhere]
-        placed = {id(one): replace(one, run=f"{self._folder}/{one.run}") for one in here}
-        rows = [_encoded(placed.get(id(one), one)) for one in study.trials]
+        here = {id(one) for one in study.trials if one.run and not one.was_elsewhere}
+        trials = [replace(one, run=f"{self._folder}/{one.run}") if id(one) in here else one for one in study.trials]
+        text = _encoded(replace(study, trials=trials))
+
+        def write() -> int:
+            with self._transaction() as do:
+                mine = "UPDATE study SET document = :text, finished = :finished WHERE name = :study AND leader = :me"
+                return do(mine, text=text, finished=int(study.finished)).rowcount
+
         try:
-            is_led = self.patiently(lambda: self._write(study, rows)) if patiently else self._write(study, rows)
+            is_led = self.patiently(write) if patiently else write()
         except StorageLost as error:
             self._lost(error)
             return
         if not is_led:
             what = f"Another worker leads the study {study.name} now: this one gave no sign for {self._lease_s:.0f} s."
             raise CannotRunHere(what, hint="The same command takes part in it again.")
-        self._written, self.behind = rows, False
-
-    def _write(self, study: Study, rows: list[str]) -> bool:
-        head, finished = _encoded(replace(study, trials=[])), int(study.finished)
-        with self._transaction() as do:
-            mine = "UPDATE study SET document = :head, finished = :finished WHERE name = :study AND leader = :me"
-            if not do(mine, head=head, finished=finished).rowcount:
-                return False
-            do("DELETE FROM trial WHERE study = :study AND number >= :number", number=len(rows))
-            for number, row in enumerate(rows):
-                if self._written[number : number + 1] != [row]:
-                    do("DELETE FROM trial WHERE study = :study AND number = :number", number=number)
-                    do("INSERT INTO trial VALUES (:study, :number, :row)", number=number, row=row)
-        return True
+        self.behind = False
 
     # Blocks
 
@@ -248,49 +259,49 @@ class Store(contextlib.AbstractContextManager["Store"]):
             return list(do("{alive} AND id <> :me ORDER BY id").scalars())
         return []
 
-    def run(self, host: str, block: Block, study: Study, go_on: Callable[[], None]) -> BlockResult | None:
+    def run(self, host: str, block: Block, go_on: Callable[[], None]) -> BlockResult | None:
         """Offer the block to the worker `host`, and wait for it, or for another one if that is lost.
 
         Returns:
-            None if no worker is left, or the database is lost: whoever has the block then gives it in vain.
+            None if no worker is left, or the database is lost, or lacks what a worker has to know: whoever has the
+            block then gives it in vain.
         """
+        if self.behind:
+            return None
         text = _encoded(block)
         of = {"id": hashlib.sha256(text.encode()).hexdigest(), "number": block.number, "text": text, "worker": host}
         new = "INSERT INTO block (study, id, number, document, worker) VALUES (:study, :id, :number, :text, :worker)"
+        result = f"SELECT {_TEXT.format('result')} FROM block WHERE study = :study AND id = :id"
         try:
             with self._transaction() as do:
                 do(f"{new} ON CONFLICT (study, id) DO NOTHING", **of)
             while True:
                 go_on()
                 with self._transaction() as do:
-                    result = do("SELECT result FROM block WHERE study = :study AND id = :id", **of).scalar()
-                    if result is None and not do("{alive} AND id <> :me").all():
+                    if (found := do(result, **of).scalar()) is not None:
+                        return _decoded(found, BlockResult)
+                    if not do("{alive} AND id <> :me").all():
                         do("DELETE FROM block WHERE study = :study AND id = :id", **of)
                         return None
-                if result is not None:
-                    return _decoded(result, BlockResult)
                 self.wait()
         except StorageLost as error:
             self._lost(error)
             return None
 
     def take(self) -> tuple[str, Block] | None:
-        """Claim the next block that is for this worker, or for one that is dead, with its id; None if there is none."""
+        """Return the next block that is for this worker, or was for one that is dead, with its id."""
+        free = f"SELECT id, {_TEXT.format('document')} AS text FROM block WHERE {_UNDONE} AND {_MINE}"
         with self._transaction() as do:
-            lost = "state <> 'done' AND worker IS NOT NULL AND worker NOT IN ({alive})"
-            do(f"UPDATE block SET state = 'open', worker = NULL WHERE study = :study AND {lost}")
-            for row in do(f"SELECT id, document FROM block WHERE {_OPEN} ORDER BY number, id").all():
-                # Whoever was faster has changed it.
-                if do(f"UPDATE block SET state = 'taken', worker = :me WHERE {_OPEN} AND id = :id", id=row.id).rowcount:
-                    return row.id, _decoded(row.document, Block)
-        return None
+            if (row := do(f"{free} ORDER BY number, id LIMIT 1").first()) is None:
+                return None
+            do("UPDATE block SET worker = :me WHERE study = :study AND id = :id", id=row.id)
+        return row.id, _decoded(row.text, Block)
 
     def give(self, id_: str, result: BlockResult) -> bool:
         """Write the result of a block; False if it does not count, since another worker has the block by now."""
         with self._transaction() as do:
-            mine = "study = :study AND id = :id AND state = 'taken' AND worker = :me"
-            text = "UPDATE block SET state = 'done', result = :text WHERE "
-            return bool(do(text + mine, id=id_, text=_encoded(result)).rowcount)
+            mine = f"UPDATE block SET result = :text WHERE {_UNDONE} AND id = :id AND worker = :me"
+            return bool(do(mine, id=id_, text=_encoded(result)).rowcount)
 
 
 def _encoded(value: msgspec.Struct) -> str:

@@ -98,8 +98,8 @@ class Hosts(Protocol):
     def names(self) -> list[str]:
         """Return those that are there now."""
 
-    def run(self, host: str, block: Block, study: Study, go_on: Callable[[], None]) -> BlockResult | None:
-        """As `Bench.elsewhere`; `go_on` is called again and again meanwhile."""
+    def run(self, host: str, block: Block, go_on: Callable[[], None]) -> BlockResult | None:
+        """As `Bench.elsewhere`, of the study as it was saved last; `go_on` is called again and again meanwhile."""
 
 
 class Bench(Protocol):

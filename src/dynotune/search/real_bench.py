@@ -148,7 +148,7 @@ class RealBench:
             return self._ended(self._run(arm, replace(begun, lane=lane.number), lane))
 
     def elsewhere(self, block: Block, lane: lanes.Lane) -> BlockResult | None:
-        found = self._hosts.run(lane.host, block, self._study, self.side.go_on) if self._hosts is not None else None
+        found = self._hosts.run(lane.host, block, self.side.go_on) if self._hosts is not None else None
         if found is not None:
             with self.side.lock:
                 warnings, readback = [*self._study.warnings, *found.warnings], found.readback | self._study.readback

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dynotune.measure.live import Watcher, lanes
 from dynotune.schema.comparison import Comparison
-from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.errors import CannotRunHere, RecordError
 from dynotune.schema.study import Block, Candidate, CandidateOutcome, Ended, Estimate, OutcomeKind, Phase, Study, Trial
 from dynotune.search.bench import BASELINE, Arm, Bench, arm
 from dynotune.search.bounds import worth_trying
@@ -112,8 +112,8 @@ class Search:
         return trial
 
     def pilot(self, one: Arm) -> Trial | None:
-        """Warm the arm's caches, unless it has run before; the run that failed, if it ever did."""
-        if all(trial.arm != one.key for trial in self.study.trials):
+        """Warm the arm's caches, unless it has run here before; the run that failed, if it ever did."""
+        if self.failure(one.key) is None and all(t.arm != one.key or t.was_elsewhere for t in self.study.trials):
             self.run(one, "pilot", 0)
         return self.failure(one.key)
 
@@ -177,7 +177,10 @@ class Search:
                 return
 
     def _elsewhere(self, order: Sequence[Arm], phase: Phase, block: int, lane: lanes.Lane, repeats: int) -> bool:
-        """Wait for the block from the lane's host; False if it is to be run here, since no host is left."""
+        """Wait for the block from the lane's host; False if it is to be run here, since no host is left.
+
+        Raises RecordError: what came is not what was asked for.
+        """
         attempt = sum(trial.block == block for trial in self.trials(phase))
         arms = [list(one.settings) for one in order]
         asked = Block(phase=phase, number=block, arms=arms, repeats=repeats, attempt=attempt)
@@ -186,6 +189,11 @@ class Search:
             self.update()
         if (found := self.bench.elsewhere(asked, lane)) is None:
             return False
+        places = {(one.arm, one.phase, one.block) for one in found.trials if one.was_elsewhere}
+        may_be = {(one.key, *place) for one in (BASELINE, *order) for place in ((phase, block), ("pilot", 0))}
+        is_begun = found.out_of_time or any(place[1] == phase for place in places)
+        if not (is_begun and places <= may_be and all(one.was_elsewhere for one in found.trials)):
+            raise RecordError(f"{in_place(phase, block)}: what came back is not what was asked for.")
         with self.bench.side.lock:
             self.update(trials=[*self.study.trials, *(replace(trial, lane=lane.number) for trial in found.trials)])
         if found.out_of_time:

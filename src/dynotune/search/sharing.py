@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from dynotune import knobs
 from dynotune.launch import new_run_folder
 from dynotune.launch.process import origin
-from dynotune.measure.live import Watcher, code_facts, facts_of, lanes, machine_lock, refuse_another_machine
+from dynotune.measure.live import Watcher, lanes, machine_lock, refuse_another_machine, shared_facts
 from dynotune.report import Progress, console
 from dynotune.report.study import spent_s
 from dynotune.schema import document, redaction
@@ -52,15 +53,22 @@ class Worker:
 
     def __init__(self, run: RunSpec, typed: list[Setting], folder: Path, watcher: Watcher) -> None:
         self.run, self.typed, self.folder, self.watcher = run, typed, folder, watcher
-        self._typed = replace(run, settings=[*run.settings, *typed])
+        self._place = f"{socket.gethostname()}:{folder}/"
         self._bench: RealBench | None = None
-        self._is_warm = set[str]()
 
     def as_here(self, study: Study) -> Study:
-        """Return the study with what no record holds. Raises UsageError: it would set what only the user here may."""
-        found = document.completed(replace(study, run=replace(study.run, cwd=self.run.cwd)), self._typed)
-        origin.refuse_foreign(self.folder, found, self._typed)
-        return found
+        """Return the study with its runs of this host as such, and of the command as typed here, whatever it says.
+
+        Raises UsageError: it would set what only the user here may.
+        """
+        window = {"warmup_steps": study.run.warmup_steps, "window_steps": study.run.window_steps}
+        trials = [replace(one, run=one.run.removeprefix(self._place)) for one in study.trials]
+        study = replace(study, run=replace(self.run.recorded, **window), trials=trials)
+        typed = {redaction.redacted(str(one)) for one in (*self.run.settings, *self.typed)}
+        if left := [one for one in origin.to_type(self.folder, study)[1] if str(one) not in typed]:
+            what = f"The study {study.name} sets {left[0]}, which could run foreign code and was not typed here."
+            raise UsageError(what, hint=f"If you trust it, type it here too: {knobs.how_to_type(left[0])}")
+        return study
 
     def do(self, study: Study, block: Block) -> BlockResult:
         """Run the block. What leaves something in caches has a pilot before its first run: this host's are its own.
@@ -77,15 +85,13 @@ class Worker:
         try:
             for one in [BASELINE, *arms]:
                 # Of the command as it is, this warms the page cache, and shows that it runs here at all.
-                if one.key not in self._is_warm and (one == BASELINE or warmed & {*map(str, one.settings)}):
-                    work.run(one, "pilot", 0)
-                self._is_warm.add(one.key)
+                if one == BASELINE or warmed & {*map(str, one.settings)}:
+                    work.pilot(one)
             work.in_turn(arms, block.phase, block.number, lanes.WHOLE, block.repeats)
         except OutOfTime:
             is_whole = False
-        new, host = work.study.trials[len(study.trials) :], socket.gethostname()
-        placed = [replace(one, run=one.run and f"{host}:{self.folder}/{one.run}") for one in new]
-        told = [f"{host}: {text}" for text in self._bench.cautions()]
+        placed = [replace(one, run=self._place + one.run) for one in work.study.trials[len(study.trials) :]]
+        told = [f"{socket.gethostname()}: {text}" for text in self._bench.cautions()]
         return BlockResult(trials=placed, readback=work.study.readback, warnings=told, out_of_time=not is_whole)
 
 
@@ -96,15 +102,17 @@ class NodeWorker(Worker):
     """
 
     def __init__(self, run: RunSpec, typed: list[Setting], study: Study) -> None:
-        if code_facts(run.cwd)["code.sha256"] != study.facts["code.sha256"]:
+        self._facts = shared_facts(run)
+        if self._facts["code.sha256"] != study.facts["code.sha256"]:
             run = replace(run, cwd=Path.cwd())
+            self._facts = shared_facts(run)
         folder = new_run_folder(run.base)
         origin.mark(folder, replace(study, run=replace(study.run, cwd=run.cwd)))
         super().__init__(run, typed, folder, Progress(console(stderr=True)))
 
     def refuse(self, study: Study) -> None:
         """Raise CannotRunHere: this host is unlike the one that leads."""
-        refuse_another_machine("study", study.facts, {**facts_of(self.run), **code_facts(self.run.cwd)})
+        refuse_another_machine("study", study.facts, self._facts)
 
     def do(self, study: Study, block: Block) -> BlockResult:
         with machine_lock(self.run, self.watcher):
@@ -125,27 +133,30 @@ def take_part(store: Store, study: Study, worker: Worker, lead: Callable[[Study]
     run, watcher = worker.run, worker.watcher
     if secret := next((one for one in worker.typed if redaction.redacted(str(one)) != str(one)), None):
         raise UsageError(f"{secret.knob} holds a secret, and no database may.", hint="Leave --storage out.")
-    study = replace(study, facts={**study.facts, **code_facts(run.cwd)})
     asked = asked_of(study)
     script = Path(next((word for word in run.command if word.endswith(".py")), run.command[0])).stem
     name = study.name or f"{script}-{asked[:8]}"
+    known = partial(store.study, name)
     with machine_lock(run, watcher):
         store.enter(replace(study, name=name), asked, str(worker.folder))
         watcher.say(f"The study {name} is in the database: the same command elsewhere takes part in it.")
-        while not (known := store.patiently(partial(store.study, name))).finished:
-            refuse_another_machine("study", known.facts, study.facts)
-            if store.patiently(store.lead):
+        while True:
+            # To lead comes before to read: whoever led may have written until then.
+            leads = store.patiently(store.lead)
+            if (found := store.patiently(known)).finished:
+                return found
+            refuse_another_machine("study", found.facts, study.facts)
+            if leads:
                 # Pilots that no window was made of yet are on the host that they ran on.
-                known = lead(worker.as_here(known if known.run_s is not None else replace(known, trials=[])))
-                store.save(known, patiently=store.behind)
+                found = lead(worker.as_here(found if found.run_s is not None else replace(found, trials=[])))
+                store.save(found, patiently=store.behind)
                 if store.behind:
                     watcher.warn(f"The database lacks the end of the study {name}, which is in {worker.folder}.")
-                return known
+                return found
             if (taken := store.patiently(store.take)) is not None:
-                result = worker.do(store.patiently(partial(store.study, name)), taken[1])
+                result = worker.do(store.patiently(known), taken[1])
                 if not store.patiently(partial(store.give, taken[0], result)):
                     watcher.say("The block was given to another worker meanwhile: these runs do not count.")
             else:
                 watcher.running(f"waiting for runs of the study {name}")
                 store.wait()
-    return known

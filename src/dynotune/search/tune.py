@@ -20,17 +20,17 @@ from dynotune.measure.live import (
     SYNCHRONISED,
     TaskRunner,
     Watcher,
-    code_facts,
     facts_of,
     lanes,
     machine_lock,
     refuse_another_machine,
     refuse_impossible,
+    shared_facts,
 )
 from dynotune.recipes import checking, recipe_of
 from dynotune.report.page import html
 from dynotune.report.study import long_time, spent_s
-from dynotune.schema import document
+from dynotune.schema import document, errors
 from dynotune.schema import recipe as recipe_file
 from dynotune.schema.attribution import Attribution
 from dynotune.schema.comparison import MARGIN
@@ -123,6 +123,8 @@ def tune(
     lanes.refuse_impossible(run, [*run.settings, *words.settings])
     if (store is not None) + bool(ray) + (run.lanes != 1) > 1:
         raise UsageError("--lanes, --ray and --storage do not go together.", hint="Choose one of them.")
+    if store is not None or ray:
+        facts = shared_facts(run)
     folder = new_run_folder(run.base)
     study = Study(
         id=folder.name,
@@ -140,7 +142,6 @@ def tune(
     origin.mark(folder, study)
     document.write(folder / FILE, study)
     if ray:
-        study = replace(study, facts={**study.facts, **code_facts(run.cwd)})
         hosts = fleet.RayHosts(ray, sharing.NodeWorker, run, words.settings, study, watcher.say)
         with contextlib.closing(hosts):
             return folder, _sit(run, folder, study, watcher, hosts)
@@ -151,7 +152,8 @@ def tune(
     found = sharing.take_part(store, study, worker, lambda known: _sit(held, folder, known, watcher, store))
     document.write(folder / FILE, found)
     if not (folder / REPORT).exists():
-        write_results(folder, found, watcher)
+        with errors.from_elsewhere(f"The database's record of {found.name}"):
+            write_results(folder, found, watcher)
     return folder, found
 
 
@@ -178,7 +180,7 @@ def resume(folder: Path, now: RunSpec, budget_s: float | None, watcher: Watcher)
     study = document.completed(study, now, *(one.setting for one in study.candidates))
     run = study.run.resumed(now)
     objective.refuse_impossible(run)
-    refuse_another_machine("study", study.facts, facts_of(run))
+    refuse_another_machine("study", study.facts, (shared_facts if "code.sha256" in study.facts else facts_of)(run))
     return _sit(run, folder, replace(study, budget_s=budget_s or study.budget_s), watcher)
 
 

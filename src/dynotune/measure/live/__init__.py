@@ -9,7 +9,7 @@ arms are made in `measure.comparison`.
 """
 
 from dynotune.measure.live.arm_run import SYNCHRONISED, refuse_impossible, run_settings
-from dynotune.measure.live.machine import checked_facts, code_facts, facts_of, machine_lock, refuse_another_machine
+from dynotune.measure.live.machine import checked_facts, facts_of, machine_lock, refuse_another_machine, shared_facts
 from dynotune.measure.live.outcome import Outcome, refuse_failed, refuse_rejected, stepping
 from dynotune.measure.live.pilot import COLD_KEPT, FirstStep, Steadiness, WindowPlan, compiles, limit_s, steady_steps
 from dynotune.measure.live.recording import OVERSTATED, Recorder, Recording, record
@@ -37,7 +37,6 @@ __all__ = [
     "WindowPlan",
     "cautions",
     "checked_facts",
-    "code_facts",
     "compiles",
     "facts_of",
     "lanes",
@@ -51,6 +50,7 @@ __all__ = [
     "refuse_impossible",
     "refuse_rejected",
     "run_settings",
+    "shared_facts",
     "steady_steps",
     "stepping",
     "switching",

@@ -14,7 +14,7 @@ from dynotune import __version__, knobs, probe
 from dynotune.launch import measuring, sweep
 from dynotune.launch.process import revision, variants
 from dynotune.measure.live.request import Watcher
-from dynotune.schema import private
+from dynotune.schema import atomic, private
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import RunSpec
@@ -108,16 +108,22 @@ def refuse_another_machine(what: str, before: Facts, now: Facts) -> None:
         )
 
 
-def code_facts(folder: Path) -> Facts:
-    """Return a digest of the Python files below `folder`, but for environments, and of dynotune's version."""
+def shared_facts(run: RunSpec) -> Facts:
+    """`facts_of`, with a digest of dynotune's version and of the Python files in the command and below its folder.
+
+    Environments are left out.
+    """
     found = hashlib.sha256(__version__.encode())
-    for place, folders, names in os.walk(folder):
+    files = {word: run.cwd / word for word in run.command if word.endswith(".py")}
+    for place, folders, names in os.walk(run.cwd):
         folders[:] = sorted(name for name in folders if name[0] != "." and not Path(place, name, "pyvenv.cfg").exists())
-        for path in (Path(place, name) for name in sorted(names) if name.endswith(".py")):
-            with contextlib.suppress(OSError):  # a link to nowhere
-                found.update(f"\0{path.relative_to(folder)}\0{path.stat().st_size}\0".encode(errors="replace"))
-                found.update(path.read_bytes())
-    return {"code.sha256": found.hexdigest()}
+        python = (Path(place, name) for name in sorted(names) if name.endswith(".py"))
+        files |= {str(path.relative_to(run.cwd)): path for path in python}
+    for name, path in files.items():
+        with contextlib.suppress(OSError):  # a link to nowhere, or a pipe
+            content = atomic.read(path)
+            found.update(f"\0{name}\0{len(content)}\0".encode(errors="replace") + content)
+    return {**facts_of(run), "code.sha256": found.hexdigest()}
 
 
 @contextmanager

@@ -2,47 +2,22 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 
 from dynotune import knobs
 from dynotune.launch.process import environment, variants
 from dynotune.report import export as formats
 from dynotune.schema import redaction
-from dynotune.schema.knob import AllocConf, Attr, Call, Constructor, Env, Knob, Library, Method, Module, Preload, Scalar
+from dynotune.schema.knob import AllocConf, Attr, Call, Constructor, Env, Knob, Library, Method, Module, Preload
 from dynotune.schema.recipe import Recipe
 from dynotune.schema.setting import UNSET, Setting
 
 LARGEST_SHM_BYTES = 16 << 30
 """What the doctor advises for a container; more has to be asked for."""
-ANY = ""
-_LINES: dict[str, dict[Scalar, str]] = {
-    "loader.worker_threads": {
-        ANY: "DataLoader(..., worker_init_fn=lambda _: torch.set_num_threads({value}))  # and of cv2"
-    },
-    "layout.channels_last": {
-        True: "model = model.to(memory_format=torch.channels_last); x = x.to(memory_format=torch.channels_last)",
-        False: "model = model.to(memory_format=torch.contiguous_format)",
-    },
-    "precision.autocast": {
-        "bf16": 'with torch.autocast("{device}", dtype=torch.bfloat16): ...',
-        "fp16": 'with torch.autocast("{device}", dtype=torch.float16): ...',
-        "off": 'with torch.autocast("{device}", enabled=False): ...',
-    },
-    "precision.quantize": {
-        "int8": "quantize_(model, Int8DynamicActivationInt8WeightConfig())  # torchao.quantization",
-        "int8-weights": "quantize_(model, Int8WeightOnlyConfig())  # torchao.quantization",
-        "fp8": "quantize_(model, Float8DynamicActivationFloat8WeightConfig())  # torchao.quantization",
-        "fp8-weights": "quantize_(model, Float8WeightOnlyConfig())  # torchao.quantization",
-    },
-    "precision.quantize_keep": {ANY: "filter_fn: all nn.Linear besides those in {value!r}"},
-    "compile.mode": {
-        "default": "model.compile()",
-        "reduce-overhead": 'model.compile(mode="reduce-overhead")',
-        "max-autotune-no-cudagraphs": 'model.compile(mode="max-autotune-no-cudagraphs")',
-        "off": "torch.compiler.set_stance('force_eager')",
-    },
-}
+_LINES: dict[str, dict[str, str]] = tomllib.loads(files(__package__).joinpath("lines.toml").read_text("utf-8"))
 
 ON_WORKERS = ("loader.prefetch_factor", "loader.persistent_workers", "loader.multiprocessing_context")
 """Knobs that mean nothing to a loader without workers."""
@@ -130,8 +105,8 @@ def _code(setting: Setting, knob: Knob, device: str) -> str:
             dot = "." if isinstance(knob.site, Method) else ""
             return f"{dot}{first}(..., {argument}={value!r})" + (f"  # or {', '.join(others)}" if others else "")
         case Module() | Library() if knob.id in _LINES:
-            lines = _LINES[knob.id]
-            return lines[value if value in lines else ANY].format(device=device, value=value)
+            lines, named = _LINES[knob.id], str(value).lower()
+            return lines[named if named in lines else "any"].format(device=device, value=value)
     return ""
 
 

@@ -62,7 +62,7 @@ def _last() -> Path:
 
 
 def _write_page(file: Path, document: msgspec.Struct, html: Path | None) -> None:
-    """The page, after the terminal's report is out: a folder that cannot be written to takes away no more than it."""
+    """Write the page, after the terminal's report is out: if the folder cannot be written to, only the page is lost."""
     from dynotune.report.page import html as html_page
     from dynotune.schema.study import Study
 
@@ -73,7 +73,7 @@ def _write_page(file: Path, document: msgspec.Struct, html: Path | None) -> None
 
 
 def _recipe_beside(file: Path, study: Study) -> str:
-    """The text of the recipe that the study wrote; "" where there is none to be read."""
+    """Return the text of the recipe that the study wrote; "" if there is none to be read."""
     path = file.with_name(RECIPE)
     if not study.recipe or not path.is_file():
         return ""

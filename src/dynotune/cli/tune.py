@@ -112,12 +112,12 @@ def tune(
 
 
 def _shared(context: typer.Context, storage: str | None, name: str) -> dict[str, Any]:
-    """What a study in a database is given, which is left when the subcommand ends. Raises as `options.opened`."""
+    """Return what a study in a database is given, until the subcommand ends. Raises as `options.opened`."""
     return {"store": context.with_resource(options.opened(storage)), "name": name} if storage or name else {}
 
 
 def _base_recipe(file: Path, typed: list[Setting]) -> tuple[BaseRecipe, list[Setting]]:
-    """Raises RecordError and UsageError: it is no recipe, or holds what may not be applied."""
+    """Read the base recipe. Raises RecordError and UsageError: it is no recipe, or holds what may not be applied."""
     from dynotune.recipes import checking
     from dynotune.schema import recipe as recipes
     from dynotune.schema.study import BaseRecipe

@@ -97,12 +97,12 @@ class Rule:
 
     @property
     def family(self) -> str:
-        """The name of the module that defines the rule."""
+        """Return the name of the module that defines the rule."""
         return self.judge.__module__.rpartition(".")[2]
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """Settings that the rule may offer: `knob=value`, or `knob` alone if the rule computes the value."""
+        """List the settings that the rule may offer: `knob=value`, or `knob` alone if the rule computes the value."""
         return tuple(map(str, self.offers))
 
     def declares(self, setting: Setting) -> bool:

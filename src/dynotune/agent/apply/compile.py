@@ -66,7 +66,7 @@ class CompileSite(Site):
             self._force_eager()
 
     def on_root(self, module: Any) -> None:
-        """Parts that ran by themselves before are left to the whole: with graphs of their own inside its call, each
+        """Leave to the whole the parts that ran by themselves before: with graphs of their own inside its call, each
         would end the step of the CUDA graphs around it.
         """
         parts = {id(part) for part in module.modules()}
@@ -120,7 +120,7 @@ class CompileSite(Site):
 
 
 def why_not(torch: Any, module: Any) -> str:
-    """Why a module cannot be compiled; "" if it can."""
+    """Say why a module cannot be compiled; "" if it can."""
     if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
         return "the program compiles %s itself" % type(module).__name__
     is_script = isinstance(module, torch.jit.ScriptModule)
@@ -205,7 +205,7 @@ class Cover:
         self._covered = types.MethodType(covered, module)
 
     def put_on(self) -> bool:
-        """Whether `forward` was what it was, and is covered now."""
+        """Wrap `forward` and return True, unless somebody replaced it before."""
         if self._module.forward != self._forward:
             return False
         self._module.__dict__["forward"] = self._covered
@@ -222,7 +222,7 @@ class Cover:
 
 
 def _is_plain(value: Any, tensor: type) -> bool:
-    """Whether it holds nothing but tensors and numbers, as a graph takes them."""
+    """Tell whether it holds nothing but tensors and numbers, as a graph takes them."""
     try:
         return _holds_plain(value, tensor)
     except Exception:  # a batch of the program's own kind may do anything

@@ -124,7 +124,7 @@ class DecodeSite(Site):
 
 
 def shape_of(data: bytes) -> tuple[int, int, int]:
-    """Height, width and channels of a JPEG file of 8 bits, grey or in three colours; raises NotExact for others."""
+    """Return height, width and channels of a JPEG file of 8 bits, grey or three colours; raises NotExact for others."""
     if data[:3] != b"\xff\xd8\xff":
         raise NotExact(FORMAT)
     at = 2

@@ -131,7 +131,7 @@ class AutocastSite(Site):
         return self._to_float32(args), self._to_float32(kwargs)
 
     def _device_and_dtype(self, module: Any, args: Args) -> tuple[str, Any]:
-        """Of the module's first floating-point weight, else of its first such input."""
+        """Return those of the module's first floating-point weight, else of its first such input."""
         weight = self._weights.get(module, lambda: None)()
         if weight is None:
             weight = next((p for p in module.parameters() if p.is_floating_point()), None)

@@ -41,7 +41,7 @@ def check_run(run: RunSpec, candidate: Iterable[Setting] = ()) -> None:
 
 
 def find_executable(name: str, *, env: Mapping[str, str], cwd: Path) -> str:
-    """The file that `name` starts: itself when it holds a slash, else what is found on the PATH in `env`.
+    """Return the file that `name` starts: itself when it holds a slash, else what is found on the PATH in `env`.
 
     The kernel hands this path to the interpreter of a script, which shows it to the program (`sys.argv[0]`, `$0`). So a
     name with a slash is returned as it is typed, relative to `cwd`.
@@ -99,7 +99,7 @@ def _near(name: str, folders: list[Path]) -> str:
 
 
 def no_process(why: str) -> CannotRunHere:
-    """The machine starts no process."""
+    """Say that the machine starts no process."""
     return CannotRunHere(
         f"Cannot start a process: {why}.",
         hint="The machine allows no more of them, or has no memory left: see `ulimit -u`, `ulimit -v` and `free`.",
@@ -107,7 +107,7 @@ def no_process(why: str) -> CannotRunHere:
 
 
 def not_started(order: Mapping[str, Any], failure: Mapping[str, Any]) -> DynotuneError:
-    """Why the command in `order` did not start, from the step that failed in the supervisor."""
+    """Say why the command in `order` did not start, from the step that failed in the supervisor."""
     name, why = order["command"][0], os.strerror(failure["errno"]) if failure["errno"] else failure["why"]
     if failure["failed"] == "sandbox":
         return CannotRunHere(

@@ -93,7 +93,7 @@ class TransparentRun:
         return exit_
 
     def record(self, exit_: Exit) -> Run:
-        """What came of the run that ended with `exit_`; written as `run.json` where there is a folder.
+        """Record what came of the run that ended with `exit_`; written as `run.json` if there is a folder.
 
         Raises:
             RecordError: what its processes wrote cannot be read.

@@ -50,7 +50,7 @@ class Exit:
 
     @property
     def status(self) -> int:
-        """The exit code, or minus the signal's number."""
+        """Return the exit code, or minus the signal's number."""
         return -self.signal if self.signal is not None else self.code or 0
 
 
@@ -161,12 +161,12 @@ class Launched:
 
     @property
     def sandbox(self) -> Literal["overlay", "none"]:
-        """Whether the command works on a copy of its working directory."""
+        """Tell whether the command works on a copy of its working directory."""
         return "overlay" if isinstance(self._view, View) else "none"
 
     @property
     def sandbox_reason(self) -> str:
-        """Why it does not."""
+        """Say why it does not."""
         return self._view if isinstance(self._view, str) else ""
 
     @property
@@ -174,11 +174,11 @@ class Launched:
         return self.changes.paths
 
     def fileno(self) -> int:
-        """Readable when `poll` has something to learn."""
+        """Return a descriptor that is readable when `poll` has something to learn."""
         return self._messages.fileno()
 
     def poll(self) -> Exit | None:
-        """How the command ended, once nothing of it is left; None until then.
+        """Tell how the command ended, once nothing of it is left; None until then.
 
         Raises:
             CannotRunHere: its supervisor was killed (everything is ended then), or part of it cannot be
@@ -192,7 +192,7 @@ class Launched:
         return self._exit
 
     def wait(self, timeout_s: float | None = None) -> Exit | None:
-        """`poll`, waiting up to `timeout_s`; for as long as it takes when None."""
+        """Wait as `poll` does, up to `timeout_s`; for as long as it takes when None."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         ready = select.poll()
         ready.register(self.fileno(), select.POLLIN)
@@ -223,18 +223,18 @@ class Launched:
         self._messages.send({"signal": number})
 
     def take_stop(self) -> bool:
-        """Whether the command has been stopped since this was last asked."""
+        """Tell whether the command has been stopped since the last call."""
         stopped, self._stopped = self._stopped, False
         return stopped
 
     def tree_pids(self) -> list[int]:
-        """The command's processes that are alive now, sorted; sessions of their own and daemons included."""
+        """Return the command's processes that are alive now, sorted; sessions of their own and daemons included."""
         if self._supervisor.returncode is not None:
             return []
         return sorted(process.pid for process in processes.descendants(self._supervisor.pid))
 
     def cpu_s(self) -> float | None:
-        """CPU time of all its processes so far, those that have ended included; None where unknown.
+        """Return CPU time of all its processes so far, those that have ended included; None where unknown.
 
         Processes whose parents ignore SIGCHLD are counted only while they live: the kernel keeps no account
         of them.
@@ -409,7 +409,7 @@ def _ignored_signals() -> list[int]:
 
 
 def _is_reaped(process: processes.Process, dying: Collection[int]) -> bool:
-    """Whether the process is gone, or a zombie that is its parent's to reap.
+    """Tell whether the process is gone, or a zombie that its parent has to reap.
 
     `dying`: ids of processes that were killed. Zombies whose parent is one of them become ours.
     """

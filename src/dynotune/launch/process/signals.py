@@ -37,7 +37,7 @@ class SignalInbox:
         return self._read_end
 
     def take(self) -> list[int]:
-        """The numbers that arrived since the last time, in order."""
+        """Return the numbers that arrived since the last time, in order."""
         try:
             return list(os.read(self._read_end, 4096))
         except BlockingIOError:
@@ -53,4 +53,4 @@ class SignalInbox:
 
 
 def _arrive(number: int, frame: FrameType | None) -> None:
-    """Python writes the number to the wake-up descriptor; there is nothing left to do."""
+    """Do nothing: Python writes the number to the wake-up descriptor."""

@@ -112,7 +112,7 @@ def resume(folder: Path, now: RunSpec, watcher: Watcher, *, budget_s: float | No
 
 
 def so_far(folder: Path) -> SequentialResult:
-    """What the pairs, or blocks, of an interrupted comparison say until now.
+    """Say what the pairs, or blocks, of an interrupted comparison tell until now.
 
     Raises RecordError: there is no comparison in `folder`.
     """
@@ -226,7 +226,7 @@ class _Session:
         return outcome
 
     def _plan(self, outcomes: list[Outcome]) -> tuple[pilot.WindowPlan, int]:
-        """The window and the most pairs. Where only cold caches of the pilots are in the way, they run once more, warm.
+        """Plan the window and the most pairs. If only cold caches of the pilots are in the way, they run again, warm.
 
         Raises CannotRunHere, UsageError: as `plan`.
         """
@@ -248,7 +248,7 @@ class _Session:
         return pilot.plan(self._request, warm, self._left_s(), cold_kept=1.0, num_lanes=len(self._lanes))
 
     def _would_do_warm(self, outcomes: list[Outcome], at_best: list[Outcome | None]) -> bool:
-        """Whether the budget may do if what pilots compiled and read lies in caches, their runs once more included."""
+        """Tell whether the budget may do if what pilots compiled and read is cached, their second runs included."""
         left_s = self._left_s()
         if left_s is None or self._request.run.caches == "cold" or at_best == [None, None]:
             return False

@@ -118,7 +118,7 @@ def _missing(reason: str) -> Missing:
 
 
 def _one_gpu(samples: Sequence[Sample], at: int) -> list[Gpu]:
-    """One GPU, by its place in the samples, at every moment."""
+    """Return one GPU, by its place in the samples, at every moment."""
     return [sample.gpus[at] for sample in samples if not isinstance(sample.gpus, Unknown)]
 
 

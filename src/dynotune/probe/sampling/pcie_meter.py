@@ -57,7 +57,7 @@ class PcieMeter:
             self._thread.join(STOP_S)
 
     def take(self) -> dict[int, PcieRates]:
-        """What was read since the last call, the newest of each GPU."""
+        """Take what was read since the last call, the newest of each GPU."""
         with self._lock:
             taken, self._rates = self._rates, {}
         return taken

@@ -81,7 +81,7 @@ class Sampler:
 
     @property
     def samples(self) -> list[Sample]:
-        """What was kept so far, in order of time."""
+        """Return the samples kept so far, in order of time."""
         return list(self._samples)
 
     def start(self) -> None:

@@ -32,7 +32,7 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True, tag="cores"):
 
     @property
     def counted_s(self) -> float:
-        """All of it. `idle_s` alone may fall a little: the kernel may take iowait back."""
+        """Return all of it. `idle_s` alone may fall a little: the kernel may take iowait back."""
         return self.busy_s + self.idle_s + self.steal_s
 
 
@@ -167,7 +167,7 @@ class SamplesFile:
 
 
 def read_samples(path: Path) -> list[Sample]:
-    """The samples of a `samples.jsonl`; a last line without its end was being written and is left out.
+    """Read the samples of a `samples.jsonl`; a last line without its end was being written and is left out.
 
     Raises RecordError: missing, damaged, or of a version this dynotune does not know.
     """

@@ -53,7 +53,7 @@ def write(path: Path, content: bytes, *, own_name: bool = False) -> None:
 
 
 def read(path: Path, largest: int = LARGEST_READ) -> bytes:
-    """The content of an ordinary file, or of an open descriptor (/dev/stdin), of at most so many bytes.
+    """Read an ordinary file, or an open descriptor (/dev/stdin), of at most so many bytes.
 
     Raises OSError: as `open`; it is larger, or a pipe or device, which may never end.
     """
@@ -85,12 +85,12 @@ def probe(path: Path) -> None:
 
 
 def _beside(path: Path) -> Path:
-    """A name that nobody has, nor can plant a link at."""
+    """Return a name that nobody has, nor can plant a link at."""
     return path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.partial")
 
 
 def _is_descriptor(path: Path) -> bool:
-    """Whether the path names an open file of this process, which whoever holds it goes on writing to."""
+    """Tell whether the path names an open file of this process, which whoever holds it goes on writing to."""
     return path.absolute().parts[1:2] in (("dev",), ("proc",))
 
 

@@ -90,7 +90,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def caches(self) -> list[CacheName]:
-        """Those that it holds files of, in the order of their first file."""
+        """Return the caches that it holds files of, in the order of their first file."""
         return list(dict.fromkeys(file.cache for file in self.files))
 
 
@@ -180,12 +180,12 @@ def check(manifest: Manifest, name: str) -> None:
 
 
 def is_compilers(variable: str) -> bool:
-    """Whether a variable decides what a compiler makes, so that it belongs into a manifest; not where it is kept."""
+    """Tell whether a variable decides what a compiler makes, and so belongs into a manifest; not its place."""
     return _VARIABLE.fullmatch(variable) is not None and variable not in _FOLDERS
 
 
 def path_problem(path: str) -> str:
-    """Why `path` cannot stand in a pack, in words; empty where it can."""
+    """Say why `path` cannot stand in a pack, in words; empty where it can."""
     parts = path.split("/")
     if not path or path.startswith("/") or any(part in ("", ".", "..") for part in parts):
         return "leads out of its folder"

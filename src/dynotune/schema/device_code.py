@@ -37,7 +37,7 @@ class Code(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """`sm_90a`, `compute_120`; `lto_80`; `kind16_80` where the kind is not known."""
+        """Name it `sm_90a`, `compute_120`; `lto_80`; `kind16_80` if the kind is not known."""
         stem = {"machine": "sm", "ptx": "compute", "lto": "lto"}.get(self.form, f"kind{self.kind}")
         return f"{stem}_{self.sm}{self.suffix}"
 

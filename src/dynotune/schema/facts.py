@@ -62,6 +62,6 @@ Facts = dict[str, Value | Unknown]
 
 
 def known(facts: Facts, name: str) -> Value:
-    """The fact; None where it is not known, or was not asked for."""
+    """Return the fact; None if it is not known, or was not asked for."""
     value = facts.get(name)
     return None if isinstance(value, Unknown) else value

@@ -90,7 +90,7 @@ Site = Env | AllocConf | Preload | InProcess | Argument | Revision | Interpreter
 
 
 def is_of_launch(site: Site) -> bool:
-    """Whether it changes what is started, and nothing inside of it."""
+    """Tell whether it changes what is started, and nothing inside of it."""
     return isinstance(site, Argument | Revision | Interpreter)
 
 

@@ -45,7 +45,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, tag="moment"):
     terms: list[Term]
 
     def of(self, name: TermName) -> int:
-        """Bytes of one term; 0 where it is not there."""
+        """Return the bytes of one term; 0 if it is not there."""
         return sum(term.num_bytes for term in self.terms if term.name == name)
 
     @property

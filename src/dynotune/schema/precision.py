@@ -49,7 +49,7 @@ class PrecisionArm(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_worth_it(self) -> bool:
-        """Faster, with errors that its bits explain, and no loss of the metric proved."""
+        """Tell whether it is faster, with errors that its bits explain, and no loss of the metric proved."""
         is_faster = self.speed is not None and self.speed.verdict == "faster"
         return (
             is_faster and self.results is not None and self.results.ok and not (self.metric and self.metric.ci[1] < 0)

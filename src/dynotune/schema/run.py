@@ -73,11 +73,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def recorded(self) -> RunSpec:
-        """The spec as documents store it: without the environment."""
+        """Return the spec as documents store it: without the environment."""
         return msgspec.structs.replace(self, env={})
 
     def resumed(self, now: RunSpec) -> RunSpec:
-        """The stored spec, with what belongs to this call of dynotune (environment, folder, lock) taken from `now`."""
+        """Return the stored spec, with `now`'s values for what belongs to this call (environment, folder, lock)."""
         return msgspec.structs.replace(self, env=now.env, base=now.base, lock=now.lock)
 
 
@@ -236,12 +236,12 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def window(self) -> TimedWindow | None:
-        """The last one."""
+        """Return the last one."""
         return self.windows[-1] if self.windows else None
 
     @property
     def trace(self) -> RecordedTrace | None:
-        """The last one."""
+        """Return the last one."""
         return self.traces[-1] if self.traces else None
 
 

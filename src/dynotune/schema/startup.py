@@ -178,7 +178,7 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts = {}
 
     def starts(self, arm: Arm) -> list[Start]:
-        """Those that count; without any, those of void blocks, and the pilots before there are any."""
+        """Return the starts that count; without any, those of void blocks, and the pilots before there are any."""
         blocks = self.blocks or [voided.values for voided in self.voided]
         return [block.of(arm) for block in blocks] or [pilot for pilot in self.pilots if pilot.arm == arm]
 
@@ -187,7 +187,7 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def phase_s(starts: Sequence[Start], phase: Phase) -> float | Unknown:
-    """How long a phase of these starts takes; Unknown where one of them does not know it."""
+    """Return how long a phase of these starts takes; Unknown if one of them does not know it."""
     values = [start.phases.get(phase, Unknown("not recorded")) for start in starts]
     unknown = next((value for value in values if isinstance(value, Unknown)), None)
     if unknown is not None:

@@ -69,12 +69,12 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def by_user(self) -> bool:
-        """Whether the user asked for it; so it is with what nothing names, in older studies too."""
+        """Tell whether the user asked for it; so it is with what nothing names, in older studies too."""
         return self.asked or not self.why
 
 
 def without(key: str, id_: str, candidates: Iterable[Candidate]) -> str | None:
-    """The key of an arm without one of its settings and what needs that; None where it has not got it.
+    """Return the key of an arm without one of its settings and what needs that; None if it has not got it.
 
     A value may hold spaces.
     """
@@ -317,5 +317,5 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def begun(self) -> str:
-        """What the baseline is, in words after "the command"."""
+        """Say what the baseline is, in words after "the command"."""
         return "as written" if self.base_recipe is None else "as begun"

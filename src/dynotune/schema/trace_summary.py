@@ -92,7 +92,7 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shares(self) -> Shares:
-        """The window in parts; time in which copies and communication alone ran together is communication."""
+        """Return the window in parts; time in which copies and communication alone ran together is communication."""
         window_s, overlap = self.window_s or 1.0, self.overlap
         exposed_s = overlap.communication_s + overlap.copy_and_communication_s
         beside_s = overlap.compute_and_copy_s + overlap.compute_and_communication_s + overlap.all_s

@@ -122,7 +122,7 @@ class WithinRun:
         return Tested(comparison=in_process.concluded(plan, found, blocks, pairs, judgement))
 
     def _switched(self, arms: Sequence[Arm], limit_s: float, **how: Any) -> switching.SwitchedArms:
-        """As `switching.switch_arms`, in the live run of the baseline that goes on, or else in a new one."""
+        """Switch as `switching.switch_arms`, in the live run of the baseline that goes on, or else in a new one."""
         if self._runner is None or not self._runner.goes_on:
             self.end()
             self._runner = self._leave.enter_context(

@@ -81,7 +81,7 @@ class Watcher:
         return view
 
     def series(self, since_s: float = -math.inf) -> dict[str, dict[str, list[tuple[float, float, float]]]]:
-        """All that is stored, from then on: name, whose, and (time, mean, most) of each bin."""
+        """Return all that is stored, from then on: name, whose, and (time, mean, most) of each bin."""
         found: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
         with self.lock:
             for (name, whose), series in self.follower.store.series.items():
@@ -150,7 +150,7 @@ class Watcher:
         return text + "."
 
     def _told(self, alerts: list[Alert], look: Look) -> list[Alert]:
-        """The alerts with what they began with; one that lasts too long is a failure."""
+        """Return the alerts with what they began with; one that lasts too long is a failure."""
         known, self._alerted = self._alerted, {}
         for alert in alerts:
             key = alert.id, alert.whose

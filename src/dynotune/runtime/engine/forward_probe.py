@@ -62,7 +62,7 @@ def observe(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Observa
 
 
 def _is_plain(module: torch.nn.Module) -> bool:
-    """Whether the module computes what its class says: no hooks, no parametrization."""
+    """Tell whether the module computes what its class says: no hooks, no parametrization."""
     return not (module._forward_hooks or module._forward_pre_hooks or hasattr(module, "parametrizations"))
 
 
@@ -154,7 +154,7 @@ def _is_read_by_host(func: Any, args: tuple[Any, ...], named: Mapping[str, Any])
 
 
 def _place() -> str:
-    """The innermost line that is not torch's own or this module's."""
+    """Return the innermost line that is not torch's own or this module's."""
     for frame in reversed(traceback.extract_stack()):
         if not frame.filename.startswith(_TORCH_FOLDER) and frame.filename != __file__:
             return f"{Path(frame.filename).name}:{frame.lineno}"

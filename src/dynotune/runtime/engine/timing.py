@@ -79,7 +79,7 @@ class DeviceTimer:
 
 
 def percentile(samples: list[float], share: float) -> float | None:
-    """The smallest sample that at least `share` of them do not exceed; None of no samples."""
+    """Return the smallest sample that at least `share` of them do not exceed; None without samples."""
     if not samples:
         return None
     ordered = sorted(samples)

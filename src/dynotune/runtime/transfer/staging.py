@@ -74,11 +74,11 @@ class Stager(Closing):
 
     @property
     def device(self) -> torch.device:
-        """Where the uploads go."""
+        """Return the device that uploads go to."""
         return self._streams.device
 
     def put(self, array: Any) -> torch.Tensor:
-        """Uploads `array`; the host may change it again as soon as this returns.
+        """Upload `array`; the host may change it again as soon as this returns.
 
         Args:
             array: numpy array, CPU tensor, bytes, or a list of them (equal in shape and dtype), which is stacked.
@@ -103,7 +103,7 @@ class Stager(Closing):
         return tensor
 
     def lend(self, array: Any, pool: BufferPool, *, timeout_s: float = 0.0) -> Lease:
-        """As `put`, into a buffer of `pool`: device memory is bounded and never allocated in the steady state.
+        """Upload as `put` into a buffer of `pool`: device memory is bounded and never allocated in the steady state.
 
         Args:
             array: as in `put`.
@@ -155,12 +155,12 @@ class Stager(Closing):
         self._num_bytes += source.num_bytes
 
     def stats(self) -> StagerStats:
-        """What has been done so far; also after `close()`."""
+        """Return what has been done so far; also after `close()`."""
         ring = self._ring
         return StagerStats(self._num_puts, self._num_bytes, ring.num_waits, ring.wait_s, self._depth, ring.num_bytes)
 
     def close(self) -> None:
-        """Waits for the uploads under way and gives the pinned memory back; tensors that were put stay valid."""
+        """Wait for the uploads under way and give the pinned memory back; tensors that were put stay valid."""
         with self._lock:
             if self._lifetime.close():
                 self._ring.drain()

@@ -103,7 +103,7 @@ def _digest(plain: dict[str, Any]) -> str:
 
 
 def _follows(run: Comparison) -> bool:
-    """Tell whether a comparison's verdict is what its pairs say."""
+    """Whether a comparison's verdict is what its pairs say."""
     if run.verdict not in ("faster", "slower") and not run.pairs:
         return True
     try:

@@ -37,7 +37,7 @@ COST_OF_KIND: dict[Kind, float | Unknown] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What a rule concludes. `Rule` makes a finding of it.
+    """Conclusion of a rule; `Rule` makes a finding of it.
 
     Args:
         claim: as in `Finding`; the rule's title if it is empty.

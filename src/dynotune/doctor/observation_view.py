@@ -27,7 +27,7 @@ NOT_ASKED = Unknown("it was not asked for")
 
 
 class Missing(Exception):
-    """Raised by `ObservationView` for a fact that a rule needs and that is not known."""
+    """Error raised by `ObservationView` for a fact that a rule needs and that is not known."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name}: {reason}")

@@ -33,7 +33,7 @@ _DEBUGGING = frozenset(_TOLD["debugging"]["names"])
 
 
 class Checked(NamedTuple):
-    """What became of settings from elsewhere.
+    """Settings from elsewhere, with what became of them.
 
     Args:
         applied: those that may be applied, and those that the user typed.

@@ -87,7 +87,7 @@ def _moments(lives: Lives, blocks: Blocks, begin: int, outside: int | Unknown) -
 
 @dataclass(frozen=True, slots=True)
 class _Marks:
-    """Hold what the agent marked, in order, and after how many events of the history."""
+    """Marks of the agent, in order, and after how many events of the history."""
 
     at: list[int]
     names: list[str]

@@ -27,7 +27,7 @@ _UNMODELLED = ("backend", "max_split_size_mb", "roundup_power2_divisions")
 
 
 class OutOfMemory(Exception):
-    """The device has no room for an allocation of so many bytes, after all that is free was given back."""
+    """Error: the device has no room for so many bytes, after all that is free was given back."""
 
 
 class AllocatorSettings(NamedTuple):

@@ -40,7 +40,7 @@ _PLACE = re.compile(r"(/|\.{1,2}/|~).*|.*/[^/]*\.[A-Za-z]\w{0,5}", re.DOTALL)
 
 
 class Differs(msgspec.Struct, frozen=True):
-    """What is not here as it was where a recipe was proved.
+    """Difference between here and where a recipe was proved.
 
     Args:
         proved: there; "" where the recipe does not say. `here`: "" where there is none.

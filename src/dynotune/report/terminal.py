@@ -38,7 +38,7 @@ def comparison_table(comparison: Comparison) -> RenderableType:
 
 
 class Progress:
-    """What a running comparison says, on the console that it is given.
+    """Progress of a running comparison, on the console that it is given.
 
     On a terminal the line of the run in progress is redrawn in place; elsewhere only finished lines are
     written. A context manager: the line in progress is gone when it is left, by an error too.

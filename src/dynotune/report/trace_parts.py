@@ -31,7 +31,7 @@ ALIKE = 1.1
 
 @dataclass(frozen=True, slots=True)
 class Per:
-    """What totals of the window are divided by before they are shown.
+    """Divisor of the window's totals before they are shown.
 
     Args:
         num_steps: None where steps are not known; then the window is shown as it is.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Lifetime:
-    """Refuses use after `close()` and in forked children. `name`: what the error calls the thing."""
+    """Guard against use after `close()` and in forked children. `name`: what the error calls the thing."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -35,7 +35,7 @@ class Event:
 
 
 class Streams:
-    """What a device offers to order its work. This one is the CPU: every call has ended when it returns."""
+    """Ordering of a device's work. This one is the CPU: every call has ended when it returns."""
 
     pins = False  # whether host memory is worth pinning
     _reached = Event()

@@ -22,7 +22,7 @@ _FOLDERS = {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_HOME"}
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """What compiled code and the keys it is found by depend on. None: not known.
+    """Conditions that compiled code and the keys it is found by depend on. None: not known.
 
     Args:
         gpus: `NAME (compute capability)` of every GPU the command sees, each once, sorted; empty without one.
@@ -67,7 +67,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """First in a pack; the files follow in the order of `files`.
+    """Manifest, first in a pack; the files follow in the order of `files`.
 
     Args:
         created: UTC, ISO 8601.
@@ -95,7 +95,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Packed(msgspec.Struct, frozen=True, kw_only=True):
-    """What `pack` wrote.
+    """Result of `pack`.
 
     Args:
         sha256: of the whole file, for `unpack --sha256`.
@@ -130,7 +130,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unpacked(msgspec.Struct, frozen=True, kw_only=True):
-    """What `unpack` did.
+    """Result of `unpack`.
 
     Args:
         folders: where each cache is now.

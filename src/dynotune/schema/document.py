@@ -25,7 +25,7 @@ V = TypeVar("V")
 
 
 class Head(msgspec.Struct):
-    """What every document says of itself first."""
+    """Head of every document."""
 
     schema: str = ""
 

@@ -89,7 +89,7 @@ CONTRADICTIONS = (ArithmeticError, AttributeError, LookupError, RecursionError, 
 
 @contextmanager
 def from_elsewhere(name: object) -> Iterator[None]:
-    """Report errors in values of the file `name`, which anyone may have written.
+    """Work on values of the file `name`, which anyone may have written.
 
     Raises RecordError: in place of what Python raises where values are of the right types and contradict each other.
     """

@@ -19,7 +19,7 @@ class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
 
 
 class Missing(Exception):
-    """Something that a fact rests on is Unknown; `or_unknown` gives that as the fact."""
+    """Error: something that a fact rests on is Unknown; `or_unknown` gives that as the fact."""
 
     def __init__(self, unknown: Unknown) -> None:
         super().__init__(unknown.reason)

@@ -49,7 +49,7 @@ Outcome = Literal["met", "not-met", "undecided"]
 
 
 class Header(msgspec.Struct, frozen=True):
-    """Where a recipe comes from, and what all of its settings together gain.
+    """Source of a recipe, and what all of its settings together gain.
 
     Args:
         speedup, ci, num_pairs: of the confirmation: all settings against the command as it is. Of a recipe that went on
@@ -92,7 +92,7 @@ class Proof(msgspec.Struct, frozen=True):
 
 
 class Recipe(msgspec.Struct, frozen=True):
-    """`recipe.toml`.
+    """Document `recipe.toml`.
 
     Args:
         settings: knob id to value, as written.
@@ -108,7 +108,7 @@ class Recipe(msgspec.Struct, frozen=True):
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
-    """`dynotune recipe verify --json`."""
+    """Document of `dynotune recipe verify --json`."""
 
     schema: str = "dynotune.verification/2"
     recipe: str

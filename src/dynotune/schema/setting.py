@@ -12,7 +12,7 @@ UNSET = "@unset"
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """`knob=value`. The value `@unset` takes an environment variable away.
+    """Setting `knob=value`. The value `@unset` takes an environment variable away.
 
     `knob`: the knob's id, or `env.NAME`. `value`: of the knob's type.
     """

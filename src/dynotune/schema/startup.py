@@ -63,7 +63,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Compiled(msgspec.Struct, frozen=True, kw_only=True):
-    """What torch.compile counted up to the end of the start.
+    """Counts of torch.compile up to the end of the start.
 
     Args:
         num_found, num_missed: graphs that its cache gave, and those that were compiled.
@@ -148,7 +148,7 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Startup(msgspec.Struct, frozen=True, kw_only=True):
-    """`startup.json`.
+    """Document `startup.json`.
 
     Args:
         run: how every start is made; with a `ready_pattern`, a start ends at that line, else at the first step.

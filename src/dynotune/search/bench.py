@@ -32,7 +32,7 @@ class Arm(msgspec.Struct, frozen=True):
 
 
 class Tested(msgspec.Struct, frozen=True, kw_only=True):
-    """What blocks within one live run say of an arm.
+    """Result for an arm from blocks within one live run.
 
     Args:
         comparison: with its answer, which may be `undecided`; None if there are no blocks to judge.

@@ -54,7 +54,7 @@ _OUTSIDE_OF_GRAPHS = ("loader.", "transfer.")
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What candidates have to fit.
+    """Machine that candidates have to fit.
 
     Args:
         env: what the command inherits; `present`: what the program has already.

@@ -33,7 +33,7 @@ _LEAST_VARIANCE = 1e-12
 
 
 class Gain(NamedTuple):
-    """Of one arm over another, as ln(value of the other / value of the arm): above 0, the arm is better.
+    """Gain of one arm over another, as ln(value of the other / value of the arm): above 0, the arm is better.
 
     Args:
         se: its standard error; infinite where nothing is left to estimate the noise from.

@@ -17,7 +17,7 @@ from dynotune.search.bench import Arm, arm
 
 
 class Guards:
-    """What is known of results so far; `known`: from earlier attempts. The baseline's runs serve all arms."""
+    """Results known so far; `known`: from earlier attempts. The baseline's runs serve all arms."""
 
     def __init__(self, run: RunSpec, folder: Path, facts: Facts, known: Sequence[Guarded]) -> None:
         self._run, self._folder, self._facts = run, folder, facts

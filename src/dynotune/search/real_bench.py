@@ -58,7 +58,7 @@ OUT_OF_TIME = "the time was up before it was done"
 
 
 class RealBench:
-    """Runs arms of one study in its folder. What outlives an attempt is in the study; `add_to` puts it there.
+    """Bench that runs arms of one study in its folder. The study holds what outlives an attempt, by `add_to`.
 
     Args:
         request: how the command is run, with the settings that all runs have.

@@ -25,7 +25,7 @@ LOST = "its host was lost before the block was whole"
 
 
 class OutOfTime(Exception):
-    """The next run would not end before the user's deadline."""
+    """Error: the next run would not end before the user's deadline."""
 
 
 class Search:

@@ -65,7 +65,7 @@ EndedBy = Literal["done", "user", "error", ""]
 
 
 class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a study is asked to do.
+    """Request for a study.
 
     Args:
         run: how the command is run, and the objective; with the settings of `base_recipe`.

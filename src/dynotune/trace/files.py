@@ -23,7 +23,7 @@ HEAD_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """How the processes are to be read.
+    """Arrangement of the processes for reading.
 
     Args:
         traces: one, or before and after.

@@ -37,7 +37,7 @@ class DeviceKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostSpans:
-    """What the process did on its cores; spans of one thread nest.
+    """Work of the process on its cores; spans of one thread nest.
 
     Args:
         start_ns, end_ns: int64; end is not before start.
@@ -60,7 +60,7 @@ class HostSpans:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpans:
-    """What ran on the process's devices.
+    """Work on the process's devices.
 
     Args:
         start_ns, end_ns: int64.

@@ -54,7 +54,7 @@ class Shares(NamedTuple):
 
 
 class Look(NamedTuple):
-    """All that is known at one moment."""
+    """Look at a run: all that is known at one moment."""
 
     now: float
     begun_s: float
@@ -124,7 +124,7 @@ class Moment(NamedTuple):
 
 
 class Change(NamedTuple):
-    """The last moment of the cause before, the first of the present one, and its first step."""
+    """Change of the bottleneck: last moment of the old cause, first moment and first step of the new one."""
 
     before: Moment
     first: Moment
@@ -132,7 +132,7 @@ class Change(NamedTuple):
 
 
 class Analysis:
-    """Judges one look after another, and keeps the moments."""
+    """Judge of one look after another, which keeps the moments."""
 
     def __init__(self) -> None:
         self.past: deque[Moment] = deque(maxlen=MOST_MOMENTS)

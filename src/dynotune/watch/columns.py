@@ -13,7 +13,7 @@ from dynotune.text import words
 
 
 class Unit(NamedTuple):
-    """How it is written, and what Prometheus calls it: so many of that are one of these."""
+    """Unit as it is written, and what Prometheus calls it: so many of that are one of these."""
 
     write: Callable[[float], str]
     metric: str

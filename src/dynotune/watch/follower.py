@@ -43,7 +43,7 @@ class Rank:
 
 
 class Follower:
-    """A run as it is now; nothing is written into its folder."""
+    """Follower of a run as it is now; nothing is written into its folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.store, self.processes = folder, Store(), Processes()

@@ -26,7 +26,7 @@ HEADERS = {
 
 
 class Server:
-    """Serves a watcher's view at `address`, HOST:PORT; port 0 takes a free one, see `url`.
+    """Server of a watcher's view at `address`, HOST:PORT; port 0 takes a free one, see `url`.
 
     It answers its own four paths, and only where the request's Host is the address that was asked for: a page from
     elsewhere cannot read it through a name of its own. Beyond loopback every request needs the token.

@@ -26,7 +26,7 @@ MOST_PROCESSES = 48
 
 
 class Watcher:
-    """Watches the run in `folder`, until it is over or `stop` is called.
+    """Watcher of the run in `folder`, until it is over or `stop` is called.
 
     `fail_on`: id of an alert to the seconds that it may last.
     """

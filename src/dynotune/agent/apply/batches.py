@@ -22,7 +22,7 @@ _NUM_BATCHES = 50
 
 
 class BatchesSite(Site):
-    """Gives loaders that shuffle another batch sampler, those that Transformers' Trainer makes too."""
+    """Site that gives another batch sampler to loaders that shuffle, those of Transformers' Trainer too."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)

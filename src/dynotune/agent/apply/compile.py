@@ -16,7 +16,7 @@ _PLAIN = (int, float, bool, complex, type(None))
 
 
 class CompileSite(Site):
-    """`compile.mode`: in place, so that the module keeps its class, its parameters' names and its hooks.
+    """Site of `compile.mode`: in place, so that a module keeps its class, its parameters' names and its hooks.
 
     After its first call: what that makes and keeps (anchors, positions, lazy weights) breaks the graph, and one that
     broke in a loop over layers stays in pieces. What runs once, to warm up, is not compiled at all.
@@ -128,7 +128,7 @@ def why_not(torch: Any, module: Any) -> str:
 
 
 class OwnCalls:
-    """How a module's forward calls itself in its first call.
+    """Calls that a module's forward makes to itself in its first call.
 
     `once_in_tensors` says that it did so just once, with nothing but tensors, and was not called so itself. Calls that
     follow each other would each begin a step of CUDA graphs, which overwrites what the one before gave.
@@ -184,7 +184,7 @@ class CompiledInside:
 
 
 class Cover:
-    """`call(forward, args, kwargs)` in the place of a module's `forward`.
+    """Cover that calls `call(forward, args, kwargs)` in the place of a module's `forward`.
 
     It is a method, which a copy has as its own, and which pickles find by its name: hooks may copy and save a module
     while it is called.

@@ -97,7 +97,7 @@ _kept = _Kept()
 
 
 class EnvironmentSite(Site):
-    """`env.NAME`."""
+    """Site of `env.NAME`."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__([_with_secret(setting) for setting in planned], event)
@@ -133,7 +133,7 @@ def _with_secret(setting: Planned) -> Planned:
 
 
 class AllocatorSite(EnvironmentSite):
-    """`alloc.*`: one key each of the allocator's configuration, which is one variable with two names."""
+    """Site of `alloc.*`: one key each of the allocator's configuration, one variable with two names."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         Site.__init__(self, planned, event)
@@ -171,7 +171,7 @@ class AllocatorSite(EnvironmentSite):
 
 
 class PreloadSite(Site):
-    """`host.malloc`."""
+    """Site of `host.malloc`."""
 
     def read(self, setting: Planned) -> Answer:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:

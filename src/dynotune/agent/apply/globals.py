@@ -36,7 +36,7 @@ def write(torch: Any, site: dict[str, Any], value: Any) -> None:
 
 
 class GlobalSite(Site):
-    """Set once after the import of torch, and again wherever it is found changed."""
+    """Site of globals that are set once after the import of torch, and again wherever one is found changed."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)

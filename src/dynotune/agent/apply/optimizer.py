@@ -9,7 +9,7 @@ from .site import Site, answer, cover_constructor, resolve
 
 
 class OptimizerSite(Site):
-    """Covers the constructors; where torch would refuse, the program's own arguments stay."""
+    """Site that covers the constructors; if torch would refuse, the program's own arguments stay."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)

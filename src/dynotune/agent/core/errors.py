@@ -11,7 +11,7 @@ MOST = 20
 
 
 class ErrorLog:
-    """Called where something of the agent's raised."""
+    """Log that is called when something of the agent's raised."""
 
     def __init__(self, event: Callable[[dict[str, Any]], None]) -> None:
         self._event = event

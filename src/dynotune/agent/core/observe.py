@@ -67,7 +67,7 @@ def out_of_memory(torch: Any, roots: list[Any], optimizers: list[Any]) -> dict[s
 
 
 class EnvironmentWatch:
-    """Records changes of watched variables: name, value, and the place in the program that made them.
+    """Watch on variables: records each change's name, value, and the place in the program that made it.
 
     The audit event comes before the change and does not see `setenv` of C code, so this only observes.
     """

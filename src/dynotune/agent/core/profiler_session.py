@@ -13,7 +13,7 @@ from .errors import guarded
 
 
 class ProgramsProfiler:
-    """Sees each session of torch's profiler that the program begins itself.
+    """Watch on each session of torch's profiler that the program begins itself.
 
     `is_running`: one of them is. `place`: where in the program the last one was begun; "" without one. `num_begun`:
     how many were. `begins`: called before one begins.
@@ -63,7 +63,7 @@ class ProgramsProfiler:
 
 
 class Session:
-    """Prepared in one step, recording in those after it; all of it in one thread.
+    """Session prepared in one step and recording in those after it; all of it in one thread.
 
     `stacks`, `shapes`, `memory`: recorded too. `program`: asked to look away while this begins and ends.
     """

@@ -40,7 +40,7 @@ _LAST_BYTES = 64 * 1024 * 1024
 
 
 class Writer:
-    """Appends steps and events to a file of its own in `folder`; silent once it cannot write.
+    """Writer of steps and events to a file of its own in `folder`; silent once it cannot write.
 
     `plan`: says what in events is a secret.
     """

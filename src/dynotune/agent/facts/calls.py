@@ -23,7 +23,7 @@ class _Counted:
 
 
 class Calls:
-    """Counts from the start; `begin` is where the window does."""
+    """Counter of calls from the start; `begin` is where the window does."""
 
     def __init__(self, log: Log) -> None:
         self._log = log

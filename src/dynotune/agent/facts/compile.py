@@ -18,7 +18,7 @@ _NO_GRAPHS = "skipping cudagraph"
 
 
 class Compilations:
-    """Listens from the start; `begin` is where the window does."""
+    """Listener to compilations from the start; `begin` is where the window does."""
 
     def __init__(self) -> None:
         self._limits: dict[str, None] = {}
@@ -102,7 +102,7 @@ class Compilations:
 
 
 class _Listener(logging.Handler):
-    """Hands each record on, and says nothing itself."""
+    """Listener that hands each record on, and says nothing itself."""
 
     def __init__(self, heard: Any) -> None:
         super().__init__(logging.WARNING)

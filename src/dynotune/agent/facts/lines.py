@@ -41,7 +41,7 @@ _OF_PROGRAM = (WHOSE_USER, WHOSE_INSTALLED)
 
 
 class Seen:
-    """How often one thread was at each place, and its processor time meanwhile, nanoseconds.
+    """Sightings of one thread at each place, and its processor time meanwhile, nanoseconds.
 
     It may have run elsewhere since the last look: half of the looks at a short sleep come right after other work. So
     the lesser of the times before and after each look is summed up, too.
@@ -90,7 +90,7 @@ class Moments:
 
 
 class Lines:
-    """Looks from `begin` until `facts`. The thread that calls `begin` is the one that makes the steps.
+    """Sampler of stacks from `begin` until `facts`; the thread that calls `begin` makes the steps.
 
     `among`: looks at the threads in it alone, which are few and change, for parts of samples; None for all.
     """

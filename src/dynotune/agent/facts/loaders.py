@@ -18,7 +18,7 @@ _OTHERS = re.compile("label|type|segment|position")
 
 
 class Padding:
-    """How much of some batches is padding: from a mask, or from a constant tail of whole numbers or frames.
+    """Share of padding in some batches: from a mask, or from a constant tail of whole numbers or frames.
 
     Only tensors in host memory are looked at, and of a loader's batches the first, second, fourth and so on.
     """
@@ -102,7 +102,7 @@ _MOST_LOADERS = 32
 
 
 class _Loader:
-    """One that was met; several of the same arguments, made at the same place, are one."""
+    """Loader that was met; several of the same arguments, made at the same place, are one."""
 
     def __init__(self, facts: dict[str, Any]) -> None:
         self.facts = facts

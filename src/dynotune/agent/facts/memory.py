@@ -15,7 +15,7 @@ LONG_S = 0.001
 
 
 class Garbage:
-    """Follows Python's collections through `gc.callbacks`, in processor time.
+    """Follower of Python's collections through `gc.callbacks`, in processor time.
 
     Finalizers may wait, for the device or a lock, in any thread: that is no work of the collector.
     """
@@ -69,7 +69,7 @@ class Garbage:
 
 
 class Memory:
-    """What grew within the window."""
+    """Memory that grew within the window."""
 
     def __init__(self) -> None:
         self._torch: Any = None

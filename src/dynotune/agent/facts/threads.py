@@ -11,7 +11,7 @@ _NANOSECOND = 1e-9
 
 
 class Threads:
-    """Looks at the window's two ends: some microseconds a thread, outside of what is timed.
+    """Look at threads at the window's two ends: some microseconds each, outside of what is timed.
 
     `folder`: of this process in `/proc`.
     """

@@ -121,7 +121,7 @@ _TOLD = ("begin_s", "num", "fetch_s", "collate_s", "decode_s", "cpu_s", "longest
 
 
 class Counts:
-    """Of the batches that one data set and collate function made in this process. Seconds."""
+    """Counts of the batches that one data set and collate function made in this process. Seconds."""
 
     def __init__(self, facts: dict[str, Any], worker: Any, clock: Callable[[], float]) -> None:
         self.facts, self.worker, self.clock = facts, worker, clock
@@ -135,7 +135,7 @@ class Counts:
 
 
 class Fetching:
-    """Times torch's fetchers, the collate functions that they call, known decoders inside, and pinning."""
+    """Timer of torch's fetchers, the collate functions that they call, known decoders inside, and pinning."""
 
     def __init__(self, event: Event, log: Log) -> None:
         self._event, self._log = event, log

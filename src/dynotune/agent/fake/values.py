@@ -19,7 +19,7 @@ _KEEP_VALUES = {"aten::_amp_foreach_non_finite_check_and_unscale_"}
 
 
 class Values:
-    """Keeps values with the tensors that have them: a tensor of the host each, whose views are those of the fakes."""
+    """Values kept with the tensors that have them: a tensor of the host each, whose views are those of the fakes."""
 
     def __init__(self, torch: Any, fake_class: Any, recorder: Recorder) -> None:
         from torch.utils import _pytree

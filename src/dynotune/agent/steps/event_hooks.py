@@ -14,7 +14,7 @@ from .steps import MAX_INSIDE_OPTIMIZER, Steps
 
 
 class LoaderHooks:
-    """Calls `steps.drawn(key, batch size, wait begin, wait end, batch)` after each batch of a loader.
+    """Hooks that call `steps.drawn(key, batch size, wait begin, wait end, batch)` after each batch of a loader.
 
     Making an iterator, which starts workers, and finding it exhausted, which ends them, are told as
     `steps.waited_before(key, seconds)`.

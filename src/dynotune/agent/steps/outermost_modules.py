@@ -20,7 +20,7 @@ MOST_TRIES = 256
 
 
 class Constructors:
-    """Tells calls by constructors of modules, of torch's `module_class`, from others.
+    """Filter that tells calls by constructors of modules, of torch's `module_class`, from others.
 
     Models run their layers once in a constructor, to learn a shape or a stride, on another device and with gradients.
     Nothing of that is the program's work, and to compile those layers takes minutes.

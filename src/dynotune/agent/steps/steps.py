@@ -30,7 +30,7 @@ MAX_INSIDE_OPTIMIZER = 4096
 
 
 class Steps:
-    """Events in, steps out.
+    """Step counter: events in, steps out.
 
     Args:
         record: called as `record(end_s, wait_s, num_samples, flags)` for each step in order; -1 samples are unknown.

@@ -29,7 +29,7 @@ MOST_SCALED = 8
 
 
 class CheckResults(Task):
-    """Notes `num_values` losses or outputs, from the program's first call on.
+    """Task that notes `num_values` losses or outputs, from the program's first call on.
 
     It changes no step, so it waits for none: its result is written when enough values are there, or at the end.
     """

@@ -172,7 +172,7 @@ class _Source:
 
 
 class IsolateLoader(Task):
-    """Times the loader alone, then `num_steps` steps or more on one batch.
+    """Task that times the loader alone, then `num_steps` steps or more on one batch.
 
     With `page_cache` "cold" the files' pages are dropped before the loader is drained.
     """

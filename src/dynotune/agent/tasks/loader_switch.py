@@ -57,7 +57,7 @@ def router_of(program: Program) -> Router:
 
 
 class Router:
-    """Draws each batch from the program's own iterator, or from one with `active` options in its place."""
+    """Router of each batch: from the program's own iterator, or from one with `active` options in its place."""
 
     def __init__(self, program: Program) -> None:
         self._program = program

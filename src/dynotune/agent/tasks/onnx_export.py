@@ -15,7 +15,7 @@ MOST_BATCHES, MOST_TEXT = 4, 300
 
 
 class OnnxExport:
-    """Keeps batches of different shapes that the largest module got. `folder`: where all is written to."""
+    """Task that keeps batches of different shapes that the largest module got. `folder`: where they are written."""
 
     def __init__(self, torch: Any, folder: str) -> None:
         self._torch, self._folder, self._size = torch, folder, -1

@@ -38,7 +38,7 @@ MOST_STEPS_BETWEEN_LOOKS = 100
 
 
 class TaskQueue:
-    """Carries out tasks one after another; what is wrong with an order is written down, and the program goes on.
+    """Queue of tasks, one after another; a wrong order is written down, and the program goes on.
 
     Args:
         planned: tasks of the plan, dicts as `schema.task` has them, in order.

@@ -31,7 +31,7 @@ MOST_MODULES = 20_000
 
 
 class RecordMemory(Task):
-    """`num_steps` steps."""
+    """Task that records `num_steps` steps."""
 
     event = "allocations"
     needs_torch = True

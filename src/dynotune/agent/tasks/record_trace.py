@@ -31,7 +31,7 @@ GZIP_LEVEL = 3
 
 
 class RecordTrace(Task):
-    """Lets the profiler get ready in one step and records the `num_steps` after it."""
+    """Task that gets the profiler ready in one step and records the `num_steps` after it."""
 
     event = "trace"
     needs_torch = True

@@ -100,7 +100,7 @@ def copied(torch: Any, module: Any, args: Args, kwargs: Kwargs, share: float) ->
 
 
 class Parts:
-    """Notes the outputs of each module inside of one in a call, in the order in which they end."""
+    """Outputs of each module inside of one in a call, in the order in which they end."""
 
     def __init__(self, torch: Any, module: Any) -> None:
         self.found: list[tuple[str, list[Digest]]] = []

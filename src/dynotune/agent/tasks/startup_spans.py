@@ -44,7 +44,7 @@ def _renamed(code: types.CodeType) -> types.CodeType:
 
 
 class StartupSpans:
-    """From the first line of the agent on. `begun_s`: when the agent's first line ran."""
+    """Spans from the first line of the agent on. `begun_s`: when the agent's first line ran."""
 
     def __init__(self, begun_s: float, event: Event, log: Log) -> None:
         self._begun_s, self._event, self._log = begun_s, event, log

@@ -50,11 +50,11 @@ ORDERS = ("ABBA", "BAAB")
 
 
 class _Spoilt(Exception):
-    """The program compiled something of its own: the block counts for nothing."""
+    """Spoilt block, which counts for nothing: the program compiled something of its own."""
 
 
 class SwitchArms(Task):
-    """Compares each of `arms` with the program as it runs, in `num_blocks` blocks of stretches of `stretch_steps`.
+    """Task that compares each of `arms` with the program as it runs, in `num_blocks` blocks of `stretch_steps`.
 
     Events meanwhile: `arm_switched` (to an arm, or None), `arm_block`, `arm_results`, `arm_given_up`.
     """

@@ -22,11 +22,11 @@ _SET_BESIDE = ("torch.backends.cuda.matmul.fp32_precision", "torch.backends.mkld
 
 
 class NotSwitched(Exception):
-    """Settings cannot be switched, or not any more; why, in words."""
+    """Error: settings cannot be switched, or not any more; why, in words."""
 
 
 class HasAlready(NotSwitched):
-    """The program has these settings already: there is nothing to switch."""
+    """Error: the program has these settings already; there is nothing to switch."""
 
     def __init__(self) -> None:
         super().__init__("the program has it already")

@@ -15,7 +15,7 @@ NUM_LEVELS = 8
 
 
 class TimeWindow(Task):
-    """`num_steps` steps, timed as a whole. In an observed run the state of the process is written with it."""
+    """Task that times `num_steps` steps as a whole; in an observed run it writes the state of the process too."""
 
     event = "window"
     _num_failed = 0

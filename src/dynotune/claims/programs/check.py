@@ -42,7 +42,7 @@ def module(name: str) -> Any:
 
 
 def near(observed: float, claimed: float, within: float = 0.05) -> bool:
-    """Tell whether a number is as claimed, within a share of it."""
+    """Whether a number is as claimed, within a share of it."""
     SEEN.append(f"{observed:.6g}, claimed {claimed:.6g}")
     return abs(observed - claimed) <= within * abs(claimed)
 
@@ -59,7 +59,7 @@ def noted(value: T, what: str) -> T:
 
 
 def has(path: str) -> bool:
-    """Tell whether a dotted name exists in an installed package, whose version is noted."""
+    """Whether a dotted name exists in an installed package, whose version is noted."""
     package, *names = path.split(".")
     found = module(package)
     noted(getattr(found, "__version__", "unknown"), package)
@@ -146,7 +146,7 @@ def bytes_freed(expression: str) -> int:
 
 
 def has_machine_code() -> bool:
-    """Tell whether torch's build holds machine code that this GPU runs."""
+    """Whether torch's build holds machine code that this GPU runs."""
     torch = on_gpu()
     major, minor = torch.cuda.get_device_capability()
     built = [re.fullmatch(r"sm_(\d+)(\d)[af]?", name) for name in noted(torch.cuda.get_arch_list(), "built for")]

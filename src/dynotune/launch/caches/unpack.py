@@ -289,7 +289,7 @@ def _refuse_more(stream: gzip.GzipFile, name: str) -> None:
 
 @dataclass(slots=True)
 class _Merged:
-    """Hold what came of all caches together."""
+    """Merged caches, with what came of all of them together."""
 
     num_new: int = 0
     num_kept: int = 0

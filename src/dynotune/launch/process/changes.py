@@ -24,7 +24,7 @@ class Changes(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What tells a file from the one that was there before. The contents are not read."""
+    """Properties that tell a file from the one that was there before. The contents are not read."""
 
     mtime_ns: int
     size_bytes: int
@@ -33,7 +33,7 @@ class Entry(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What lay below a directory.
+    """Entries below a directory.
 
     Args:
         entries: by path relative to it.

@@ -65,7 +65,7 @@ def die_by(number: int) -> None:
 
 
 class TransparentRun:
-    """A command that runs as if dynotune were not there; `folder` takes what is recorded of it, None for nothing.
+    """Command that runs as without dynotune; `folder` takes what is recorded of it, None for nothing.
 
     Running and recording are two calls: the command's exit is its own, whatever becomes of the record.
     """

@@ -43,7 +43,7 @@ _LOOK_AGAIN_S = 0.02
 
 @dataclass(frozen=True)
 class Exit:
-    """How the command ended: with a code, or by a signal; the other is None."""
+    """End of the command: a code, or a signal; the other is None."""
 
     code: int | None = None
     signal: int | None = None

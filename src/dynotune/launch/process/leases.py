@@ -32,7 +32,7 @@ _LOOK_AGAIN_S = 0.02
 
 
 class Lease:
-    """Held from `take` until `give_back`, or the death of all who hold its descriptor.
+    """Lease held from `take` until `give_back`, or the death of all who hold its descriptor.
 
     Args:
         run_dir: by which the run's processes are known; None if it has none that could be left.
@@ -108,7 +108,7 @@ def temporary_folder(base: Path) -> Iterator[Path]:
 
 
 class Leftovers(NamedTuple):
-    """What killed runs had left, and is gone now."""
+    """Remains of killed runs, gone now."""
 
     num_processes: int = 0
     num_bytes: int = 0

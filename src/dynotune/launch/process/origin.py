@@ -29,7 +29,7 @@ _KEY_BYTES = 32
 
 
 class _Origin(msgspec.Struct, frozen=True):
-    """What was typed when it was begun, without secrets, and the mark of the user who typed it."""
+    """Words that were typed when it was begun, without secrets, and the mark of the user who typed them."""
 
     command: list[str]
     cwd: str

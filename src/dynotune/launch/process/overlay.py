@@ -28,7 +28,7 @@ _READS_ANYTHING = 1 << 1 | 1 << 2
 
 
 class View(NamedTuple):
-    """What is to be shown copy-on-write, and where the copies go.
+    """Folder to be shown copy-on-write, and where the copies go.
 
     Args:
         cwd: the directory; absolute, links resolved.
@@ -54,7 +54,7 @@ class View(NamedTuple):
 
 
 class NoOverlay(OSError):
-    """The kernel refuses the view. `step`: what was being done, in words."""
+    """Error: the kernel refuses the view. `step`: what was being done, in words."""
 
     def __init__(self, error: OSError, step: str) -> None:
         super().__init__(error.errno, error.strerror)

@@ -48,7 +48,7 @@ def available(cwd: Path, run_dir: Path) -> str | None:
 
 
 class Seed(NamedTuple):
-    """What a view shows otherwise than the folder that it covers.
+    """Differences between a view and the folder that it covers.
 
     `root`: the folder that is covered, which holds the command's working directory. The rest is as of `overlay.View`.
     """

@@ -17,7 +17,7 @@ FROM_OUTSIDE = frozenset(
 
 
 class SignalInbox:
-    """While entered, the given signals do nothing but arrive here. Those found ignored stay ignored.
+    """Inbox of the given signals, which do nothing else while it is entered. Those found ignored stay ignored.
 
     Main thread only, as Python's own handlers are.
     """

@@ -82,7 +82,7 @@ _Event = msgspec.defstruct(
 
 
 class Record(msgspec.Struct):
-    """What one process has written so far.
+    """Record that one process has written so far.
 
     Args:
         events: by their name, in order.
@@ -125,7 +125,7 @@ class Record(msgspec.Struct):
 
 
 class Reader:
-    """Follows one record while it grows."""
+    """Reader that follows one record while it grows."""
 
     def __init__(self, path: Path) -> None:
         self._position = 0
@@ -216,7 +216,7 @@ def _is_sound(event: dict[str, Any]) -> bool:
 
 
 class Records:
-    """Follows all records of a run folder, or what watched processes wrote once their records were full."""
+    """All records of a run folder, or what watched processes wrote once their records were full."""
 
     def __init__(self, folder: Path, pattern: str = "process-*.rec") -> None:
         self._folder, self._pattern = folder, pattern

@@ -29,7 +29,7 @@ ARMS: tuple[ArmName, ArmName] = ("baseline", "candidate")
 
 
 class Interrupted(KeyboardInterrupt):
-    """The user stopped a comparison: children are gone, and what is finished lies in `folder`."""
+    """End of a comparison by the user: children are gone, and what is finished lies in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -388,7 +388,7 @@ class _Session:
 
 
 class _ArmFailed(DynotuneError):
-    """The command of one arm failed: that is the comparison's answer."""
+    """Failure of one arm's command: that is the comparison's answer."""
 
     def __init__(self, arm: FailedArm) -> None:
         super().__init__(f"the {arm.arm} failed with exit code {arm.exit_code}, see {arm.run}.")

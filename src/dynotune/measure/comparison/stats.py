@@ -39,7 +39,7 @@ _LARGEST_LOG = 700.0  # exp(710) leaves the range of floats
 
 
 class SequentialResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What the pairs say.
+    """Result of the pairs so far.
 
     Args:
         verdict: None while `finished` is not.

@@ -147,11 +147,11 @@ def divide(among: Sequence[Lane], cores: Sequence[list[int]]) -> list[Lane]:
 
 
 class Stopped(Exception):
-    """Nobody waits for this run any more."""
+    """Stop of a run that nobody waits for any more."""
 
 
 class SideBySide(AbstractContextManager["SideBySide"]):
-    """A thread a lane. Leaving the `with` block ends what runs; after that it can be used again.
+    """Threads, one per lane. Leaving the `with` block ends what runs; after that it can be used again.
 
     The kernel keeps the affinity of each thread, and whatever a thread starts inherits it: the command, and the sampler
     that looks at its cores. So the work of other lanes does not pass for interference.

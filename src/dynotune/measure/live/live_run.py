@@ -42,7 +42,7 @@ Enough = Callable[[list[Record]], bool]
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the processes said of one task.
+    """Reports of the processes on one task.
 
     Args:
         events: the result's event of each rank that has one, in order of ranks.
@@ -274,7 +274,7 @@ class LiveRun(AbstractContextManager["LiveRun"]):
 
 
 class _Waiting:
-    """`enough` of a task: all ranks have said what came of it, or why they will not. `reason`: why.
+    """End of a wait for a task, `enough`: all ranks have said what came of it, or why they will not. `reason`: why.
 
     `is_enough`: whoever ordered the task has what it wanted, and waits no more.
     """

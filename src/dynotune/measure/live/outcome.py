@@ -26,7 +26,7 @@ _OF_THE_VIEW = re.compile("|".join(map(os.strerror, (errno.EXDEV, errno.EOVERFLO
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a run.
+    """Outcome of a run.
 
     Args:
         records: of the processes that made steps, each rank once; `all_records`: of the others too.

@@ -88,7 +88,7 @@ def limit_s(run: RunSpec, run_s: float | None) -> float:
 
 
 class Steadiness:
-    """Tells when a pilot has run for long enough."""
+    """Test whether a pilot has run for long enough."""
 
     def __init__(self, run: RunSpec) -> None:
         self._asked: int | None = None
@@ -114,7 +114,7 @@ class Steadiness:
 
 
 class UntilStep:
-    """`enough`, that says once how a step is named where a run has made none for a while: its limit is far off.
+    """Wait for `enough` steps, which says once how to name a step if none came for a while: the limit is far off.
 
     `compiles`: whether the program has begun to compile, which may take minutes before the first step.
     """
@@ -144,7 +144,7 @@ class UntilStep:
 
 
 class FirstStep:
-    """Tells when a run has made its first step, as the pilot of the same arm made its own.
+    """Test whether a run has made its first step, as the pilot of the same arm made its own.
 
     What repeats before the training (a look at the data, an evaluation) passes for steps at first: the run goes on
     until it has found the step that the pilot had found, or has made as many steps.

@@ -36,7 +36,7 @@ def pattern(text: str) -> re.Pattern[str]:
 
 
 class ReadyOn:
-    """Looks at what a run has printed, each time it is asked, for the first line that matches.
+    """Search for the first line that matches in what a run has printed, each time it is asked.
 
     `ready_s`: when it was seen, as of time.perf_counter; late by as long as nobody asked.
     """

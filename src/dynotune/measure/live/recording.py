@@ -27,7 +27,7 @@ OVERSTATED = "recording slows the host, so its share is overstated"
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
-    """What was recorded.
+    """Recorded traces.
 
     Args:
         folder: the run's.
@@ -69,7 +69,7 @@ def record(request: RecordRequest, watcher: Watcher) -> Recording:
 
 
 class Recorder:
-    """Has traces recorded in a live run, one after another, and says what to be wary of in the last."""
+    """Recorder of traces in a live run, one after another; says what to be wary of in the last."""
 
     def __init__(self, runner: TaskRunner) -> None:
         self._runner = runner

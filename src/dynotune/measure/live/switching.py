@@ -54,7 +54,7 @@ LEFT_BEHIND, LEFT_BEHIND_ERROR = 0.03, 0.001
 
 
 class Arm(Protocol):
-    """`search.bench.Arm`, as much as is needed here."""
+    """Protocol of `search.bench.Arm`, as much as is needed here."""
 
     @property
     def settings(self) -> tuple[Setting, ...]: ...
@@ -91,7 +91,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SwitchedArms(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of arms that were switched.
+    """Results of arms that were switched.
 
     Args:
         blocks: of each arm, by its key.

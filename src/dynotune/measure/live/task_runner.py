@@ -155,7 +155,7 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
 
 
 class _Steady:
-    """`enough`: the steps are steady, or there is no hope that they will be."""
+    """End of a wait, `enough`: the steps are steady, or there is no hope that they will be."""
 
     def __init__(self, runner: TaskRunner) -> None:
         self._runner, self._next_look = runner, 1

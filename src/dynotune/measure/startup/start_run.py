@@ -40,7 +40,7 @@ NOT_RECORDED = "no Python of this command recorded them"
 
 
 class Places(NamedTuple):
-    """Where an arm keeps what it keeps.
+    """Folders of what an arm keeps.
 
     `temporary`: TMPDIR of the arm: inductor's precompiled headers lie below it, whatever TORCHINDUCTOR_CACHE_DIR says.
     Its path is short: names of sockets in it are at most 108 characters long.

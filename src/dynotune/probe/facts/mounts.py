@@ -19,7 +19,7 @@ NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "ceph", "b
 
 
 class Storage(NamedTuple):
-    """On what a path lies.
+    """Storage that a path lies on.
 
     Args:
         lasts: what is written is there after this container, or this start of the machine.

@@ -50,7 +50,7 @@ FORMS: tuple[Form, ...] = ("machine", "ptx", "lto", "other")
 
 
 class FileCode(msgspec.Struct, frozen=True):
-    """What one file holds. `containers`: that can be loaded. `link_input`: that only the linker takes."""
+    """Code in one file. `containers`: that can be loaded. `link_input`: that only the linker takes."""
 
     containers: list[Container]
     link_input: list[Container]

@@ -34,11 +34,11 @@ BYTE, SHORT, SIZED = 2, 3, 4
 
 
 class Unreadable(Exception):
-    """The file is no whole ELF file; the message says how."""
+    """Error: the file is no whole ELF file; the message says how."""
 
 
 class Needed(msgspec.Struct, frozen=True):
-    """What the dynamic linker is told.
+    """Instructions for the dynamic linker.
 
     `names`: of libraries. `rpath`, `runpath`: folders, as written: before and after `LD_LIBRARY_PATH`.
     """

@@ -14,7 +14,7 @@ from dynotune.schema.facts import Missing, Unknown, needed, or_unknown
 
 
 class Energy(msgspec.Struct, frozen=True, tag="energy"):
-    """Of all GPUs that the program used, together.
+    """Energy of all GPUs that the program used, together.
 
     `source`: `counter`: NVML counts it itself; `power`: sampled power, straight lines between samples.
     """

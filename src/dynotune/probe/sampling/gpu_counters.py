@@ -23,7 +23,7 @@ _ASKED_OTHERWISE = {"clock_reasons", "processes", *(f"pcie_{field}" for field in
 
 
 class GpuCounters:
-    """Reads GPUs again and again.
+    """Reader of GPUs, again and again.
 
     `indices`: NVML's, as `nvml.visible_gpus` gives them, Unknown too; without any, NVML is never loaded.
     `gpm`: ask how full they are, too.

@@ -59,7 +59,7 @@ MPS_SERVER = "nvidia-cuda-mps-server"
 
 
 class Interference(msgspec.Struct, frozen=True):
-    """What can be said about one window.
+    """Statements about one window.
 
     Args:
         foreign: causes outside the arm's process tree, in words. They are noise, and widen an interval.

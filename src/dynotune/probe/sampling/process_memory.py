@@ -14,7 +14,7 @@ MOST_OUTSIDE_BYTES = 3 << 30
 
 
 class DeviceMemory(NamedTuple):
-    """Hold what is used on a GPU in all, and by each process that NVML lists."""
+    """Memory in use on a GPU in all, and by each process that NVML lists."""
 
     used_bytes: int
     by_pid: Mapping[int, int]

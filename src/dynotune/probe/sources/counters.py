@@ -49,7 +49,7 @@ def cores(cpus: Collection[int], root: Path = Path("/")) -> Cores | Unknown:
 
 
 class _Usage(NamedTuple):
-    """Of one process: itself, and the children it has waited for, with theirs."""
+    """Usage of one process: itself, and the children it has waited for, with theirs."""
 
     own_ticks: int
     own_faults: int

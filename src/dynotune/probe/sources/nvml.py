@@ -27,7 +27,7 @@ IDENTITY: dict[str, Callable[[Any, Any], Value]] = {
 
 
 class NvmlUnavailable(Missing):
-    """NVML cannot be used here. `reason`: why, in words. `no_library`: there is no driver library at all."""
+    """Error: NVML cannot be used here. `reason`: why, in words. `no_library`: there is no driver library."""
 
     def __init__(self, reason: str, *, no_library: bool = False) -> None:
         super().__init__(Unknown(reason))

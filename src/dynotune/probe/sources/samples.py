@@ -37,7 +37,7 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True, tag="cores"):
 
 
 class Tree(msgspec.Struct, frozen=True, kw_only=True, tag="tree"):
-    """What the process tree of the arm used since it was first sampled; never falls when a process ends.
+    """Usage of the arm's process tree since it was first sampled; never falls when a process ends.
 
     `num_major_faults`: pages it had to wait for from a disk, swap or a file.
     """
@@ -143,7 +143,7 @@ class _Header(msgspec.Struct, frozen=True):
 
 
 class SamplesFile:
-    """Appends samples to `samples.jsonl`, each at once, so that a killed dynotune leaves what it saw.
+    """File `samples.jsonl`, to which each sample is appended at once: a killed dynotune leaves what it saw.
 
     Raises OSError: from any of its methods, when the disk refuses.
     """

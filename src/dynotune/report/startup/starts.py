@@ -21,7 +21,7 @@ TIME_TITLES: dict[Arm, str] = {"cold": "caches cold", "warm": "warm", "off": "of
 
 
 class StartProgress(Progress):
-    """What a running `startup time` says."""
+    """Progress of a running `startup time`."""
 
     def started(self, block: Block, *, number: int, max_blocks: int) -> None:
         self._clear()

@@ -17,7 +17,7 @@ RECIPE = "recipe.toml"
 
 
 class Command(NamedTuple):
-    """What it does, in a few words, and its words as a shell takes them."""
+    """Command: what it does, in a few words, and its words as a shell takes them."""
 
     what: str
     words: list[str]

@@ -18,7 +18,7 @@ Kind = OutcomeKind | Literal["open"]
 
 
 class Look(NamedTuple):
-    """How a fate is shown.
+    """Look of a fate.
 
     Args:
         style: in the terminal.

@@ -134,7 +134,7 @@ def _settings(study: Study) -> Iterator[RenderableType]:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Those that were measured, by fate; then the others, a line a fate."""
+    """Rows of measured settings, by fate; then the others, a line per fate."""
 
     rows: Sequence[Tried]
 

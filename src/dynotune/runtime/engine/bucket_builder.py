@@ -48,7 +48,7 @@ class _Way(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Built:
-    """How one bucket runs, as `BucketStats` says it; `forward` is what runs where there is no `graph`."""
+    """Runner of one bucket, as `BucketStats` says it; `forward` is what runs if there is no `graph`."""
 
     bucket: Bucket
     mode: Mode
@@ -125,7 +125,7 @@ def _compiled(model: torch.nn.Module, arguments: dict[str, Any]) -> Callable[...
 
 
 class Builder:
-    """Makes `Built` of buckets, which share one pool of graph memory.
+    """Maker of `Built` for buckets, which share one pool of graph memory.
 
     `capturer`: makes graphs; None where none are wanted. `run`: runs a bucket on inputs as a call does, for the check.
     """

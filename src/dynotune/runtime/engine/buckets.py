@@ -146,7 +146,7 @@ def as_tensor(value: Any, what: str) -> torch.Tensor:
 
 
 class Padding:
-    """Which dimensions a call may fill up to a bucket, and with what.
+    """Dimensions that a call may fill up to a bucket, and with what.
 
     `pad`: "batch" fills dimension 0 with zeros; a mapping says the value for each dimension; None: none.
     """
@@ -202,7 +202,7 @@ class Padding:
 
 
 class BucketTable:
-    """Which bucket serves which shapes: the exact one, else the smallest that padding reaches.
+    """Table of buckets that serve shapes: the exact one, else the smallest that padding reaches.
 
     `buckets`: those that were built. `padding`: what may be filled up.
     """

@@ -25,7 +25,7 @@ _TORCH_FOLDER = str(Path(torch.__file__).parent)
 
 @dataclass(slots=True)
 class Observation:
-    """What one forward pass did.
+    """Observation of one forward pass.
 
     Args:
         waits: operations that need the host to see the device's data, with their places: none of them can be captured.
@@ -67,7 +67,7 @@ def _is_plain(module: torch.nn.Module) -> bool:
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[misc]
-    """Sees every operator, and through hooks which module it belongs to."""
+    """Watch on every operator, and through hooks on the module it belongs to."""
 
     def __init__(self, device_type: str) -> None:
         super().__init__()

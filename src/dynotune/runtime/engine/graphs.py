@@ -62,7 +62,7 @@ class CapturedGraph:
 
 
 class Capturer:
-    """Captures graphs for one engine, which share a pool of memory and so must not replay at the same time."""
+    """Capturer of one engine's graphs, which share a pool of memory and so must not replay at the same time."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)

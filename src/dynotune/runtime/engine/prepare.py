@@ -28,7 +28,7 @@ from dynotune.runtime.errors import InputError, NumericsError
 
 
 class Folding:
-    """What `fold` changed, to be undone.
+    """Changes of `fold`, to be undone.
 
     `model`: the changed model. `names`: the convolutions that took a BatchNorm in.
     """

@@ -21,7 +21,7 @@ __all__ = ["BufferPool", "Lease", "PoolStats"]
 
 @dataclass(frozen=True, slots=True)
 class PoolStats:
-    """What a pool holds and has done.
+    """Contents of a pool, and what it has done.
 
     Of `num_gets`, `num_reused` found a buffer whose readers were done, `num_ordered` one that was still in flight
     (the getter's stream waits for it), `num_allocated` a new one. `num_evicted` idle buffers made room for others;

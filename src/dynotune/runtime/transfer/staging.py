@@ -21,7 +21,7 @@ __all__ = ["Stager", "StagerStats"]
 
 @dataclass(frozen=True, slots=True)
 class StagerStats:
-    """What a Stager has done.
+    """Counts of what a Stager has done.
 
     `num_waits` puts, `wait_s` in all, found the ring full and waited for an upload.
     """
@@ -35,7 +35,7 @@ class StagerStats:
 
 
 class Stager(Closing):
-    """Copies host arrays into a ring of pinned buffers and uploads them in order on its own stream.
+    """Stager of host arrays: a ring of pinned buffers, uploaded in order on a stream of its own.
 
     The pinned memory is allocated here and reused; a buffer is written again only when its upload has ended. When
     all are under way, `put` waits. Arrays keep shape and dtype: an HWC uint8 frame arrives as such. On the CPU a

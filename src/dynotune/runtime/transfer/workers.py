@@ -13,7 +13,7 @@ _Jobs = SimpleQueue[Callable[[], object] | None]
 
 
 class Workers:
-    """Runs jobs in threads of its own, which begin them in the order in which they come.
+    """Threads that begin jobs in the order in which they come.
 
     The threads end with `stop`, with the last reference to the workers, or with the program.
 

@@ -25,7 +25,7 @@ __all__ = ["Detections", "Detector", "DetectorStats", "Served", "Server", "Sourc
 
 @dataclass(frozen=True, slots=True)
 class DetectorStats:
-    """What a detector has done.
+    """Counts of what a detector has done.
 
     Args:
         num_frames, num_batches: whose results were taken.
@@ -47,7 +47,7 @@ class DetectorStats:
 
 
 class Detector(Closing):
-    """Finds objects in frames with a YOLO model, whose output is `[B, 4 + num_classes, N]` (v8, 11) or
+    """Detector of objects in frames with a YOLO model, whose output is `[B, 4 + num_classes, N]` (v8, 11) or
     end-to-end `[B, N, 6]` (26).
 
     On a GPU two streams work side by side: frames are uploaded and letterboxed on one; forward, suppression and the

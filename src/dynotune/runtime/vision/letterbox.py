@@ -23,7 +23,7 @@ FEW = 0.75  # of a frame's rows; more are copied faster all together
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a frame lies in the network's input.
+    """Place of a frame in the network's input.
 
     Args:
         frame_height, frame_width: of the frame, in its own pixels.
@@ -94,7 +94,7 @@ def rows_read(placement: Placement) -> Tensor | None:
 
 
 class Letterbox:
-    """Writes frames of one size into a network's input.
+    """Letterbox from frames of one size into a network's input.
 
     Works on the current stream and waits for nothing. What it needs (where to read, with which weights) is made once.
 

@@ -86,7 +86,7 @@ def nms(boxes: Tensor, scores: Tensor, iou: float, *, classes: Tensor | None = N
 
 
 class PostProcess(nn.Module):  # type: ignore[misc]
-    """From a YOLO model's output to detections in image coordinates, without waiting for the device.
+    """Steps from a YOLO model's output to detections in image coordinates, without waiting for the device.
 
     Args:
         end_to_end: the output is `[B, N, 6]` (xyxy, score, class) and needs no suppression; otherwise

@@ -55,14 +55,14 @@ def started(threads: list[threading.Thread], lifetime: Lifetime, close: Callable
 
 
 class _End:
-    """No more comes; `error` is why, where it is not the source's end."""
+    """End of results; `error` is why, if it is not the source's end."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
 
 
 class _Pipeline(Generic[Staged, Launched, Result, Tag]):
-    """Nothing here refers to the iterator that the caller holds, so that dropping it ends the threads."""
+    """Pipeline that refers to no iterator of the caller's, so that dropping it ends the threads."""
 
     def __init__(
         self, stages: Stages[Staged, Launched, Result], batches: Iterator[tuple[list[Any], Tag]], depth: int

@@ -101,7 +101,7 @@ class _Source:
 
 
 class _Mux:
-    """Reads the sources and forms batches. Refers to nothing that its user holds, so that dropping that ends it."""
+    """Reader of the sources that forms batches. Refers to nothing that its user holds: dropping that ends it."""
 
     def __init__(
         self, lanes: Lanes, sources: Mapping[str, Iterable[Frame]], *, max_wait_s: float, max_batch: int, drop: Drop,

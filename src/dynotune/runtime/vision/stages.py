@@ -37,7 +37,7 @@ MAX_REGIONS = 256  # views of a lane's images
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a detector was told; see `Detector`."""
+    """Options of a detector; see `Detector`."""
 
     imgsz: tuple[int, int]
     sizes: tuple[int, ...]
@@ -113,7 +113,7 @@ def _without_gradients() -> Iterator[None]:
 
 @dataclass(eq=False)
 class Lanes:
-    """Takes batches through the stages. Thread-safe; a stage of two batches at once takes turns.
+    """Lanes that take batches through the stages. Thread-safe; a stage of two batches at once takes turns.
 
     `model`: checked, see `network.checked_model`.
     """

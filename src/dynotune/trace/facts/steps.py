@@ -40,7 +40,7 @@ def smallest_period(tokens: Ints) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What a program did, in its order.
+    """Actions of a program, in its order.
 
     Args:
         id: which token, from 0 without gaps, int64.

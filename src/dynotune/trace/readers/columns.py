@@ -68,7 +68,7 @@ Place = tuple[Id, Id]
 
 
 class _Args(msgspec.Struct, gc=False):
-    """Of any type: programs give spans of their own arguments of the same names. Only whole numbers count."""
+    """Values of any type: programs give spans of their own arguments of the same names. Only whole numbers count."""
 
     correlation: Any = None
     device: Any = None
@@ -83,7 +83,7 @@ class _Args(msgspec.Struct, gc=False):
 
 
 class Event(msgspec.Struct, gc=False):
-    """What is used of an event. Its phase is not: of the categories read here, only whole spans have a `dur`."""
+    """Event, as far as it is used. Its phase is not: of the categories read here, only whole spans have a `dur`."""
 
     cat: str = ""
     name: str = ""
@@ -118,7 +118,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class Numbering(dict[_Key, int]):
-    """Numbers its keys in order of first appearance."""
+    """Numbering of keys in order of first appearance."""
 
     def __missing__(self, key: _Key) -> int:
         self[key] = number = len(self)
@@ -135,20 +135,20 @@ class _Tables(dict[str, int]):
 
 @dataclass(frozen=True, slots=True)
 class DeviceRows(DeviceSpans):
-    """In the order of the file; `launch` holds the correlation."""
+    """Rows in the order of the file; `launch` holds the correlation."""
 
     place: NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryRows(MemoryMarks):
-    """In the order of the file."""
+    """Rows in the order of the file."""
 
     place: NDArray[np.int32]
 
 
 class Columns:
-    """Collects the events of one file.
+    """Collection of the events of one file.
 
     Attributes:
         names, places: what the numbers in the rows stand for; a host row's `thread` is a place, too.
@@ -271,7 +271,7 @@ class Columns:
 
 
 class _Times:
-    """When the events of a slice are, in whole nanoseconds."""
+    """Times of the events of a slice, in whole nanoseconds."""
 
     def __init__(self, path: Path, events: list[Event], text: memoryview, first: int) -> None:
         self._path, self._events, self._text, self._first = path, events, text, first

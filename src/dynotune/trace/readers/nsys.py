@@ -49,7 +49,7 @@ _NEVER_THERE = {
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What the whole file says about its threads, processes and devices."""
+    """Facts of the whole file about its threads, processes and devices."""
 
     thread_names: dict[int, str]
     ranks: dict[int, set[int]]

@@ -80,7 +80,7 @@ class Spans:
 
 @dataclass(slots=True)
 class Export:
-    """A file being read, and what turned out about it.
+    """Export being read, and what turned out about it.
 
     Args:
         names: met so far, with their numbers.

@@ -30,7 +30,7 @@ _INTEGER = rb"(?:K.|M..|J.{4}|\x8a(?:%s))" % b"|".join(rb"\x%02x.{%d}" % (size, 
 
 
 class _Unpickler(pickle.Unpickler):
-    """The check has refused all that comes here already."""
+    """Unpickler of plain data: the check has refused all that comes here already."""
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         raise pickle.UnpicklingError(f"{module_name}.{global_name} is no plain data")

@@ -59,7 +59,7 @@ _PINS = re.compile(r"aten::(_pin_memory|pin_memory)$")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """What is otherwise when the timeline is run again.
+    """Change under which the timeline is run again.
 
     Args:
         without: one of `WITHOUT`, `DEVICE` or `HOST`.

@@ -31,7 +31,7 @@ Factors = NDArray[np.float64]
 
 
 class Range(NamedTuple):
-    """By how much a time is multiplied: where the setting helps most, and least."""
+    """Factors of a time: where the setting helps most, and least."""
 
     most: float
     least: float
@@ -92,7 +92,7 @@ def _predicted(again: Replay, most: Change, least: Change, unseen: bool) -> Pred
 
 
 class _Parts:
-    """Hold what settings change of a timeline, as rows of the device's table and spans of the host."""
+    """Parts of a timeline that settings change, as rows of the device's table and spans of the host."""
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline

@@ -177,7 +177,7 @@ def _hand_over(folder: Path, study: Study, *, output: Path | None, report: Path 
     target = output or Path(RECIPE)
     if study.recipe and (folder / KEPT).exists():
         if output is None and target.exists() and target.read_bytes() != (folder / KEPT).read_bytes():
-            answers.say(f"{target} was here before and is left as it is; --output {target} replaces it.")
+            answers.say(f"{target} exists already and is left as it is; --output {target} replaces it.")
             target = folder / KEPT
             answers.say(f"Recipe: {target}")
         else:

@@ -74,7 +74,7 @@ class ObservationView:
         """Return a fact that is a number."""
         value = self.fact(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise Missing(name, f"{value!r} is no number")
+            raise Missing(name, f"{value!r} is not a number")
         return value
 
     def text(self, name: str) -> str:

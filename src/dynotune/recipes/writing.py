@@ -33,7 +33,7 @@ def recipe_of(study: Study) -> Recipe:
     """
     confirmed, chosen = study.confirmed, study.recipe
     if not chosen or confirmed is None or confirmed.verdict != "faster" or not confirmed.speedup or not confirmed.ci:
-        raise UsageError("Nothing was proved: there is no recipe to write.")
+        raise UsageError("Nothing was proved, so there is no recipe to write.")
     head = Header(
         schema=SCHEMA,
         created=_created(study),

@@ -87,7 +87,7 @@ def _rank(rank: RankMemory) -> RenderableType:
 
 def _said(rank: RankMemory, peak: Moment) -> str:
     kind = {True: "training", False: "inference", None: ""}[rank.trains]
-    batch = f" with {rank.num_samples} samples a step" if rank.num_samples else ""
+    batch = f" with {rank.num_samples} samples per step" if rank.num_samples else ""
     whole = "reserved, without the context" if isinstance(peak.process_bytes, Unknown) else "of the process"
     told = f"{kind}{batch}: " if kind else ""
     told += f"{words.num_bytes(peak.total_bytes)} {whole} at the peak"

@@ -45,7 +45,7 @@ def bound_in_words(upper_bounds: Sequence[UpperBound]) -> str:
     gain = 1 - step_s / both_s
     if gain < LEAST_SHARE:
         return "Without its loader a step takes as long: no setting of the loader can gain anything."
-    most = f"Whatever is done about the loader can gain {words.share(gain)} of a step at most."
+    most = f"No change of the loader can gain more than {words.share(gain)} of a step."
     beside_s = max(loader_s, step_s)
     if loader_s <= step_s:
         return f"{most} It gives batches faster than steps use them: working beside them, it would cost nothing."

@@ -61,7 +61,7 @@ def read(path: Path, largest: int = LARGEST_READ) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode) and not (stat.S_ISFIFO(mode) and _is_descriptor(path)):
-            raise OSError(errno.EINVAL, "it is no ordinary file")
+            raise OSError(errno.EINVAL, "it is not an ordinary file")
         content = file.read(largest + 1)
     if len(content) > largest:
         raise OSError(errno.EFBIG, f"it is larger than {largest >> 20} MiB")

@@ -128,7 +128,7 @@ def _float(digits: str) -> float:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text[:20]}{'…' if len(text) > 20 else ''} is no number that it may hold")
+    raise ValueError(f"{text[:20]}{'…' if len(text) > 20 else ''} is not a number that it may hold")
 
 
 def _plain(value: object) -> str:

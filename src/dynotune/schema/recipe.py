@@ -183,7 +183,7 @@ def _check_numbers(recipe: Recipe) -> None:
     """Refuse nan and inf, which TOML has; a proof has not, nor has a setting or a fact."""
     for name, told in (*recipe.settings.items(), *recipe.facts.items()):
         if isinstance(told, float) and not math.isfinite(told):
-            raise msgspec.ValidationError(f"{name[:100]!r} is no number")
+            raise msgspec.ValidationError(f"{name[:100]!r} is not a number")
     head = recipe.recipe
     stated = [("[recipe]", head.speedup, head.ci, head.num_pairs)]
     stated += [

@@ -30,7 +30,7 @@ def value(given: Scalar | Sequence[Scalar]) -> str:
         return str(given)
     if isinstance(given, float):
         if not math.isfinite(given):
-            raise UsageError(f"{given} is no number that can be written.")
+            raise UsageError(f"{given} is not a number that can be written.")
         return repr(given)
     return "[" + ", ".join(map(value, given)) + "]"
 

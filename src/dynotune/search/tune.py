@@ -279,7 +279,7 @@ class _Attempt:
         """Diagnose with the recipe's settings, if the time allows: something else may hold the command up now."""
         if not self.study.recipe:
             return
-        found: Diagnosis | Unknown = Unknown("the budget did not afford a diagnosis with the recipe")
+        found: Diagnosis | Unknown = Unknown("the budget was too small for a diagnosis with the recipe")
         if self._elapsed_s() + (self._diagnosis_s or 4 * _guess_s(self.study)) <= self.study.budget_s:
             try:
                 settings = over(self.study.run.settings, self.study.recipe)

@@ -61,7 +61,7 @@ class WithinRun:
         reasons = list(dict.fromkeys([*found.given_up.values(), found.reason]))
         if not found.estimates and any(reasons):
             why = "; ".join(filter(None, reasons)).rstrip(".")
-            self._watcher.say(f"Within one process nothing could be compared: {why}. Fresh runs tell.")
+            self._watcher.say(f"Nothing could be compared within one process: {why}. Fresh runs compare.")
         return found.estimates
 
     def test(self, arm: Arm, plan: Comparison, error: float, limit_s: float, first_s: float) -> Tested:

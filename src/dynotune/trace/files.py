@@ -104,7 +104,7 @@ def _files_of(argument: Path) -> list[Path]:
         # Pipes and devices can be read once, or never end; traces are looked at before they are read.
         if not stat.S_ISREG(mode):
             raise UsageError(
-                f"{argument} is no ordinary file, which a trace must be to be read.",
+                f"{argument} is not an ordinary file, as a trace must be.",
                 hint="Write it to a file first: ... > trace.json, then dynotune trace trace.json.",
             )
         return [argument]
@@ -162,7 +162,7 @@ def _two(arguments: Sequence[Sequence[Timeline]]) -> tuple[list[Timeline], list[
         sides = list(by_source.values())
     if len(sides) != 2:
         raise UsageError(
-            f"A comparison takes two traces, and there {'is one' if len(sides) == 1 else f'are {len(sides)}'}.",
+            f"A comparison needs two traces, and there {'is one' if len(sides) == 1 else f'are {len(sides)}'}.",
             hint="dynotune trace --compare BEFORE AFTER; a folder may stand for the ranks of one job.",
         )
     for side in sides:

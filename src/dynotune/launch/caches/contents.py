@@ -242,7 +242,7 @@ def cuda_limit_bytes(env: Mapping[str, str]) -> int | Unknown:
     if not text:
         return Unknown("CUDA_CACHE_MAXSIZE is not set; the driver's own limit is 1 GiB, 256 MiB of older ones")
     if not text.isascii() or not text.isdecimal():
-        return Unknown(f"CUDA_CACHE_MAXSIZE={text} is no number of bytes")
+        return Unknown(f"CUDA_CACHE_MAXSIZE={text} is not a number of bytes")
     return min(int(text), CUDA_LARGEST_LIMIT_BYTES)
 
 
@@ -284,7 +284,7 @@ def _jiterator(env: Mapping[str, str], cwd: Path) -> Place:
     if name in env:
         path = _absolute(env[name], cwd)
         # torch makes the folder below a home, but not the one that it is given.
-        return Place("jiterator", path, name, True, off or ("" if path.is_dir() else f"{path} is not there"))
+        return Place("jiterator", path, name, True, off or ("" if path.is_dir() else f"{path} does not exist"))
     base = env.get("XDG_CACHE_HOME", f"{env['HOME']}/.cache" if "HOME" in env else None)
     if base is None:
         return Place("jiterator", Unknown("HOME is not set"), name, False, off or "there is no HOME to keep it in")

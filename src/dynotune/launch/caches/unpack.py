@@ -68,7 +68,7 @@ def opened(path: Path) -> Iterator[BufferedReader]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise RecordError(f"{path} is no ordinary file.", hint="Give the file that dynotune startup pack wrote.")
+        raise RecordError(f"{path} is not an ordinary file.", hint="Give the file that dynotune startup pack wrote.")
     with os.fdopen(descriptor, "rb") as file:
         yield file
 
@@ -80,7 +80,7 @@ def refuse_digest(file: BufferedReader, expected: str, name: str) -> None:
     """
     wanted = expected.strip().lower()
     if re.fullmatch("[0-9a-f]{64}", wanted) is None:
-        raise UsageError(f"--sha256 {expected} is no SHA-256 digest.", hint="It has 64 digits of 0-9 and a-f.")
+        raise UsageError(f"--sha256 {expected} is not a SHA-256 digest.", hint="It has 64 digits of 0-9 and a-f.")
     file.seek(0)
     found = hashlib.file_digest(file, "sha256").hexdigest()
     file.seek(0)
@@ -168,7 +168,7 @@ class _Plain(tarfile.TarInfo):
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         member = super().frombuf(buf, encoding, errors)
         if member.type != tarfile.REGTYPE or member.size < 0:
-            raise tarfile.ReadError(f"it has {member.name[:100]!r}, which is no ordinary file")
+            raise tarfile.ReadError(f"it has {member.name[:100]!r}, which is not an ordinary file")
         return member
 
 
@@ -366,7 +366,7 @@ def _make_folders(target: Path, folder: Path) -> None:
         except FileExistsError:
             if not stat.S_ISDIR(at.lstat().st_mode):
                 raise CannotRunHere(
-                    f"{at} in the cache is no folder.", hint="Look at what it is; empty the cache, or name another."
+                    f"{at} in the cache is not a folder.", hint="Look at what it is; empty the cache, or name another."
                 ) from None
 
 
@@ -377,7 +377,7 @@ def _refuse_foreign(cache: CacheName, target: Path) -> None:
             continue
         status = folder.stat()
         if not stat.S_ISDIR(status.st_mode):
-            raise CannotRunHere(f"{folder} is no folder.", hint="Name another with --caches.")
+            raise CannotRunHere(f"{folder} is not a folder.", hint="Name another with --caches.")
         if os.geteuid() not in (0, status.st_uid):
             raise CannotRunHere(
                 f"The cache {folder} belongs to another user, who could put other code into it.",

@@ -69,7 +69,7 @@ def _check(path: Path, name: str) -> str:
     try:
         is_there = path.exists()
     except PermissionError as error:
-        raise UsageError(f"{name} cannot be looked at: {error.strerror}.", hint="Check who may enter it.") from error
+        raise UsageError(f"Cannot look at {name}: {error.strerror}.", hint="Check who may enter it.") from error
     if not is_there:
         raise UsageError(f"Command not found: {name} (in {path.parent}).", hint="Check the path.")
     if path.is_dir():
@@ -83,7 +83,7 @@ def _how_to_start(name: str, path: Path) -> str:
     if path.suffix == ".py":
         return f"Start it with Python: python {name}"
     if path.suffix == ".ipynb":
-        return f"A notebook is no program: jupyter nbconvert --to script {name}, and start that with Python."
+        return f"A notebook is not a program: jupyter nbconvert --to script {name}, and start that with Python."
     return f"Write it as {name}, and make it executable: chmod +x {name}"
 
 
@@ -124,7 +124,7 @@ def not_started(order: Mapping[str, Any], failure: Mapping[str, Any]) -> Dynotun
         return UsageError(f"Cannot work in {order['cwd']}: {why}.", hint="Check the path.")
     if failure["failed"] == "exec" and failure["errno"] == errno.ENOENT:
         return UsageError(
-            f"{name} cannot be started: the interpreter that its first line names is not there.",
+            f"{name} cannot be started: the interpreter that its first line names does not exist.",
             hint=f"Look at the first line of {order['executable']}.",
         )
     if failure["failed"] == "exec" and failure["errno"] in (errno.EACCES, errno.E2BIG):

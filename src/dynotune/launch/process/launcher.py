@@ -93,7 +93,7 @@ def start(
     elif capture:
         raise ValueError("what is captured is kept in the run folder")
     if not cwd.is_dir():
-        raise UsageError(f"The working directory {cwd} is not there.", hint="Check the path.")
+        raise UsageError(f"The working directory {cwd} does not exist.", hint="Check the path.")
     words = _fill_in(command, run_dir) if capture and run_dir else list(command)
     lease = Lease(run_dir)
     order: dict[str, Any] = {
@@ -114,7 +114,7 @@ def start(
     if seed is not None and isinstance(view, str):
         lease.give_back()
         raise CannotRunHere(
-            f"{seed.root} cannot be shown with other files: {view}.", hint="It takes a copy-on-write view."
+            f"{seed.root} cannot be shown with other files: {view}.", hint="This needs a copy-on-write view."
         )
     if isinstance(view, View):
         order["view"] = view._asdict()
@@ -332,7 +332,7 @@ class Launched:
             )
         return CannotRunHere(
             f"{ended}.",
-            hint="Everything of the command was ended. If memory ran out, the kernel's log says so (dmesg).",
+            hint="All processes of the command were ended. If memory ran out, the kernel's log says so (dmesg).",
         )
 
     def _end_orphans(self) -> list[int]:

@@ -60,7 +60,7 @@ def _run_by(found: Variant, python: Path) -> Variant:
     """Return the same, started by `python`, or by the script beside it that is called as the command is."""
     python = Path(os.path.normpath(python))  # a link is an environment of its own
     if not python.is_file() or not os.access(python, os.X_OK):
-        raise UsageError(f"{python} is no program that can be started.", hint="Write python=/path/to/bin/python.")
+        raise UsageError(f"{python} is not a program that can be started.", hint="Write python=/path/to/bin/python.")
     name = Path(found.command[0]).name if found.command else ""
     first = python if _PYTHON.fullmatch(name) else python.parent / name
     if not first.is_file():

@@ -68,8 +68,8 @@ def refuse_impossible(run: RunSpec) -> None:
     if isinstance(gpus, Unknown) or not gpus:
         why = gpus.reason if isinstance(gpus, Unknown) else "the command sees no GPU"
         raise CannotRunHere(
-            f"The objective energy needs a GPU that NVML can be asked about: {why}.",
-            hint="Of processors energy is not measured. Choose another --objective, such as throughput.",
+            f"The objective energy needs a GPU that answers NVML: {why}.",
+            hint="The energy of CPUs is not measured. Choose another --objective, such as throughput.",
         )
 
 

@@ -178,7 +178,7 @@ class _Session:
         if self._request.in_process == "only" or (left_s is not None and left_s <= 0):
             self._update(verdict="undecided", reason=f"Within one run they could not be compared: {reason}.")
             return True
-        self._watcher.say(f"Within one run they could not be compared: {reason}. Fresh processes compare them.")
+        self._watcher.say(f"The arms could not be compared within one run: {reason}. Fresh processes compare them.")
         self._update(pairs=[], within=False)
         return False
 
@@ -198,7 +198,7 @@ class _Session:
             return pilot.plan_window(self._request.run, outcomes)
         window, max_pairs = self._plan(outcomes)
         if max_pairs < self._request.max_pairs:
-            self._watcher.say(f"The budget affords {max_pairs} of {self._request.max_pairs} pairs.")
+            self._watcher.say(f"The budget is enough for {max_pairs} of {self._request.max_pairs} pairs.")
         wary = cautions.window_cautions(self._request.run, window)
         wary += cautions.unit_cautions(self._request, summary.unit(outcomes))
         wary += objective.cautions(self._request.run.objective, window.num_steps)
@@ -240,7 +240,7 @@ class _Session:
             ]
             if not self._would_do_warm(outcomes, at_best):
                 raise
-        self._watcher.say("Whether the budget will do depends on what a run takes with warm caches: once more.")
+        self._watcher.say("The budget may be enough for runs with warm caches: the pilots run once more.")
         warm = [
             outcome if found is None else self._pilot(arm, f"pilot-{arm}-warm")
             for arm, outcome, found in zip(ARMS, outcomes, at_best, strict=True)

@@ -103,7 +103,7 @@ def refuse_another_machine(what: str, before: Facts, now: Facts) -> None:
     moved = [name for name in SAME if now.get(name) != before.get(name)]
     if moved:
         raise CannotRunHere(
-            f"This {what} was begun elsewhere: {', '.join(moved)} differ. Runs of two machines say nothing together.",
+            f"This {what} was begun elsewhere: {', '.join(moved)} differ. Runs on two machines cannot be compared.",
             hint="Start it anew here.",
         )
 

@@ -223,7 +223,7 @@ def plan(
             if window.num_steps >= least and num_runs * window.run_s <= left_s:
                 return window, num_pairs
     raise UsageError(
-        f"The budget does not afford {fewest} pairs, the fewest that can tell anything; {left_s:.0f} s of it are left.",
+        f"{fewest} pairs are needed for an answer, which do not fit into the {left_s:.0f} s left of the budget.",
         hint=f"A pair takes about {2 * whole.run_s:.0f} s here: give at least "
         f"--budget {math.ceil(2 * most_in_a_lane(fewest, num_lanes) * whole.run_s + request.budget_s - left_s)}s."
         if request.budget_s is not None
@@ -328,7 +328,7 @@ def _refuse_too_few(run: RunSpec, most: int, warmup: int, *, is_cut_off: bool) -
     if most - warmup >= wanted:
         return
     raise CannotRunHere(
-        f"The command makes {most} steps and ends: too few to time {wanted} after {warmup} of warm-up.",
+        f"The command ends after {most} steps: too few to time {wanted} after {warmup} of warm-up.",
         hint="Let it run longer (more epochs, more data), or ask for fewer steps with --warmup and --steps."
         + is_cut_off * " If it leaves its work in the background and ends, give the command that does the work.",
     )

@@ -84,7 +84,7 @@ def recording_within(record: Record, request: RecordRequest) -> RecordTrace:
         num_steps = min(num_steps, max(room, FEWEST_STEPS))
     if room < num_steps:
         raise CannotRunHere(
-            f"The command makes {num} steps and ends: too few to record {num_steps} after {first + 1} of warm-up.",
+            f"The command ends after {num} steps: too few to record {num_steps} after {first + 1} of warm-up.",
             hint="Let it run longer (more epochs, more data), or ask for fewer steps with --steps.",
         )
     wanted = request.run.warmup_steps or steady_steps(record) or num // 2

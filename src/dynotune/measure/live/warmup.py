@@ -118,7 +118,7 @@ def window_length(
     if affordable < MIN_WINDOW_STEPS:
         needed_s = num_runs * (start_s + MIN_WINDOW_STEPS * step_s)
         raise UsageError(
-            f"A budget of {budget_s:.0f} s affords no window: each of {num_runs} runs takes {start_s:.1f} s"
+            f"A budget of {budget_s:.0f} s leaves no time for a window: each of {num_runs} runs takes {start_s:.1f} s"
             f" to become steady and {MIN_WINDOW_STEPS * step_s:.1f} s for {MIN_WINDOW_STEPS} steps.",
             hint=f"Give at least --budget {math.ceil(needed_s)}s, or ask for fewer --pairs.",
         )

@@ -221,13 +221,13 @@ class _Attempt:
         if affordable < fewest:
             needed_s = fewest * block_s + time.monotonic() - self._began_s
             raise UsageError(
-                f"The budget does not afford {fewest} blocks, the fewest that can tell anything; {left_s:.0f} s of it "
-                "are left.",
+                f"At least {fewest} blocks are needed for an answer, which do not fit into the {left_s:.0f} s that "
+                "are left of the budget.",
                 hint=f"A block takes about {block_s:.0f} s here: give at least --budget {math.ceil(needed_s)}s.",
             )
         if affordable < most:
             affordable -= affordable % 2
-            self._watcher.say(f"The budget affords {affordable} of {most} blocks.")
+            self._watcher.say(f"The budget is enough for {affordable} of {most} blocks.")
         return affordable
 
     # Blocks

@@ -60,7 +60,7 @@ def _kernels(summary: TraceSummary, top: int) -> RenderableType | None:
 
 
 def _about_kernels(kernels: Kernels, per: Per) -> RenderableType:
-    facts = [f"{per.count(kernels.num)} kernels {per.words}", f"{words.rate(kernels.per_s)} a second"]
+    facts = [f"{per.count(kernels.num)} kernels {per.words}", f"{words.rate(kernels.per_s)} per second"]
     if kernels.mean_s is not None:
         facts.append(f"mean {words.duration(kernels.mean_s)}")
     if kernels.median_s is not None:

@@ -93,7 +93,7 @@ def _begins(path: Path) -> bytes:
         )
     for magic, what, hint in _OTHERS:
         if begins.startswith(magic):
-            raise UsageError(f"{path} is no trace: it is {what}", hint=hint)
+            raise UsageError(f"{path} is not a trace: it is {what}", hint=hint)
     if not begins.startswith((GZIP, _SQLITE)) and b"\0" in begins:
-        raise UsageError(f"{path} is no trace: it is binary, of a kind not known here", hint=_HINT)
+        raise UsageError(f"{path} is not a trace: it is binary, of a kind not known here", hint=_HINT)
     return begins

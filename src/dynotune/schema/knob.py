@@ -60,13 +60,13 @@ class Method(msgspec.Struct, frozen=True, tag="method"):
 
 
 class Module(msgspec.Struct, frozen=True, tag="module"):
-    """Something done to the outermost module at its first call; `action` names it in the agent."""
+    """Change of the outermost module at its first call; `action` names it in the agent."""
 
     action: str
 
 
 class Library(msgspec.Struct, frozen=True, tag="library"):
-    """Something done to functions of libraries that the program imports; `action` names it in the agent."""
+    """Change of functions of libraries that the program imports; `action` names it in the agent."""
 
     action: str
 

@@ -163,7 +163,7 @@ class OwnCalls:
 
 
 class CompiledInside:
-    """Stands where a module's compiled call does: the call is made as written, and in it `forward` is `compiled` where
+    """Substitute for a module's compiled call: the call is made as written, and in it `forward` is `compiled` where
     it is given nothing but tensors. What somebody has put in the place of that `forward` since is called as it is.
     """
 

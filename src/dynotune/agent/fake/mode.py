@@ -19,7 +19,7 @@ INSIDE = "meta"
 
 
 class Refused(RuntimeError):
-    """Something that cannot be known without the values that the device would compute."""
+    """Error: something cannot be known without the values that the device would compute."""
 
 
 def make(torch: Any, recorder: Recorder) -> Any:

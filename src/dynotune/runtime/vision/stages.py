@@ -60,7 +60,7 @@ class Options:
 
 @dataclass(slots=True)
 class Counts:
-    """What was done: frames and batches whose results were taken, candidates and those beyond `top_k`, and batches
+    """Counts of frames and batches whose results were taken, candidates and those beyond `top_k`, and batches
     whose suppression took more rounds than its graph holds."""
 
     num_frames: int = 0

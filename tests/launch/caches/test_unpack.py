@@ -268,7 +268,7 @@ def test_a_link_in_the_cache_leads_nothing_out_of_it(tmp_path):
     (tmp_path / "cache").mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "cache/sub").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(CannotRunHere, match="no folder"):
+    with pytest.raises(CannotRunHere, match="not a folder"):
         take(tmp_path / "p", tmp_path / "cache")
     assert packs.names_in(tmp_path / "elsewhere") == []
 

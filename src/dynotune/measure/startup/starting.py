@@ -221,8 +221,8 @@ class _Attempt:
         if affordable < fewest:
             needed_s = fewest * block_s + time.monotonic() - self._began_s
             raise UsageError(
-                f"At least {fewest} blocks are needed for an answer, which do not fit into the {left_s:.0f} s that "
-                "are left of the budget.",
+                f"An answer needs {fewest} blocks, and they do not fit into the {left_s:.0f} s that are left of "
+                "the budget.",
                 hint=f"A block takes about {block_s:.0f} s here: give at least --budget {math.ceil(needed_s)}s.",
             )
         if affordable < most:

@@ -147,7 +147,7 @@ class _Filling:
 
 
 class FrameRing:
-    """Ring of `depth` chunks that take frames into network inputs. Its owner holds a lock for `copy` and another one for
+    """Ring of `depth` chunks that put frames into network input. Its owner holds a lock for `copy` and another one for
     `send`, but this not while it waits for frames to be copied: others may need it to free a chunk.
 
     `num_frames`: of a chunk, at most; a power of two. `frame_bytes`: of the largest frame.

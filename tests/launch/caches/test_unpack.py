@@ -238,7 +238,7 @@ def test_the_digest_is_of_the_whole_file_and_checked_first(tmp_path):
     with unpack.opened(pack) as file:
         with pytest.raises(RecordError, match="not the pack that was meant"):
             unpack.refuse_digest(file, "0" * 64, "p")
-        with pytest.raises(UsageError, match="no SHA-256"):
+        with pytest.raises(UsageError, match="not a SHA-256"):
             unpack.refuse_digest(file, "123", "p")
         unpack.refuse_digest(file, hashlib.sha256(pack.read_bytes()).hexdigest().upper(), "p")
         assert file.tell() == 0

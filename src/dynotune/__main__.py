@@ -19,7 +19,7 @@ def main() -> NoReturn:
 
 
 def _own_modules_first() -> None:
-    """What PYTHONPATH and the working folder offer is for the command: its `inspect.py` is not the one that we mean."""
+    """Find our own modules first: PYTHONPATH and the working folder are the command's, and may hold an `inspect.py`."""
     try:
         here = os.getcwd()  # noqa: PTH109
     except OSError:  # it is gone

@@ -257,8 +257,8 @@ def test_a_variable_of_a_recipe_is_typed_to_begin_from_it(asked, tmp_path, capsy
         ('[recipe]\nschema = "dynotune.recipe/2"\n', "no settings to begin from"),
         (RECIPE.replace("env.OMP_SCHEDULE", "no.such.knob"), "no.such.knob"),
         (RECIPE.replace("env.OMP_SCHEDULE", "env.LD_PRELOAD"), "foreign code"),
-        (RECIPE.replace('"1"', "nan"), "is no number"),
-        (RECIPE + "[facts]\nnum_cores = inf\n", "is no number"),
+        (RECIPE.replace('"1"', "nan"), "is not a number"),
+        (RECIPE + "[facts]\nnum_cores = inf\n", "is not a number"),
     ],
 )
 def test_what_cannot_be_begun_from_is_refused_before_anything_runs(asked, tmp_path, capsys, text, said):

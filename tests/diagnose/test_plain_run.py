@@ -145,7 +145,7 @@ def test_of_a_program_that_replaces_itself_the_batches_are_timed_too(watch):
 
 @pytest.mark.long
 def test_a_command_of_too_few_steps_is_refused(watch):
-    with pytest.raises(CannotRunHere, match=r"makes 5 steps and ends: too few"):
+    with pytest.raises(CannotRunHere, match=r"ends after 5 steps: too few"):
         watch(CALLS, 5, 0.001)
 
 

@@ -151,7 +151,7 @@ def ranks(*waits_s: float, **told: Any) -> dict[str, Any]:
 def test_ranks_that_wait_for_one_another_by_chance():
     finding = found(two_ranks(on_cpu(shares={"communication": 0.5}, traced=ranks(0.01, 0.4))))["rank-imbalance"]
     assert (finding.share, finding.severity) == (pytest.approx(0.4), "low")
-    assert finding.evidence == ["rank 1 waits 40 ms a step"]
+    assert finding.evidence == ["rank 1 waits 40 ms per step"]
 
 
 def test_ranks_that_wait_for_the_slowest():

@@ -119,7 +119,7 @@ def test_many_operators_that_do_little_are_named_with_their_line():
     finding = small(8000)["small-operators"]
     assert finding.share == pytest.approx(0.5 * 0.04 / 0.045, abs=0.01)
     assert finding.where == Place("net.py(12): forward") and settings(finding) == ["compile.mode=default"]
-    assert "aten::add 800 times a step" in finding.evidence[-1]
+    assert "aten::add 800 times per step" in finding.evidence[-1]
     compiled = [model("cpu", compiled=True)]
     assert small(8000, models=compiled)["small-operators"].candidates == []
 

@@ -234,8 +234,8 @@ def of_parts(loader_s, step_s, both_s):
     ("took_s", "told"),
     [
         ((0.02, 0.005, 0.025), "Working beside the steps as fast as it does alone, it would gain 20%"),
-        ((0.004, 0.02, 0.024), "gain 17% of a step at most. It gives batches faster than steps use them"),
-        ((0.02, 0.005, 0.02), "gain 75% of a step at most. It sets the pace"),
+        ((0.004, 0.02, 0.024), "gain more than 17% of a step. It gives batches faster than steps use them"),
+        ((0.02, 0.005, 0.02), "gain more than 75% of a step. It sets the pace"),
         ((0.004, 0.02, 0.02), "no setting of the loader can gain anything"),
     ],
 )  # fmt: skip

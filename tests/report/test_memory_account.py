@@ -53,7 +53,7 @@ def told(account: MemoryAccount, *, width: int = 100) -> str:
 def test_terms_are_told_with_sizes_shares_and_modules_on_one_screen() -> None:
     text = told(ACCOUNT)
     line = " ".join(text.split())
-    assert "training with 32 samples a step: 8.50 GiB of the process at the peak, of 80.00 GiB" in line
+    assert "training with 32 samples per step: 8.50 GiB of the process at the peak, of 80.00 GiB" in line
     assert "others hold 3.00 GiB" in line
     assert re.search(r"activations +6\.00 GiB +71% +– +Net\.layers\.0 1\.00 GiB", text)
     assert "note: modules are not told" in text

@@ -109,7 +109,7 @@ def test_only_ordinary_files_of_bounded_size_are_read_whole(tmp_path):
     with pytest.raises(OSError, match="larger than"):
         atomic.read(tmp_path / "file", 4)
     for path in (tmp_path / "pipe", Path("/dev/zero")):
-        with pytest.raises(OSError, match="no ordinary file"):
+        with pytest.raises(OSError, match="not an ordinary file"):
             atomic.read(path)
 
 

@@ -143,7 +143,7 @@ def test_a_file_that_was_named_twice_is_a_usage_error(tmp_path: Path):
 def test_a_pipe_is_refused_before_it_is_opened(tmp_path):
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    with pytest.raises(UsageError, match="no ordinary file") as raised:
+    with pytest.raises(UsageError, match="not an ordinary file") as raised:
         files_of([path])
     assert "Write it to a file first" in raised.value.hint
 

@@ -25,6 +25,6 @@ def start() -> None:
 
 
 def mark_step() -> None:
-    """What `dynotune.step()` calls."""
+    """Mark the end of a step; `dynotune.step()` calls this."""
     if _agent is not None:
         _agent.mark_step()

@@ -112,7 +112,7 @@ class Agent:
             self._startup.install(hooks)
 
     def _cover_exit(self) -> None:
-        """`os._exit` asks nobody, and is how children of multiprocessing end."""
+        """Cover `os._exit`, which runs no exit handlers and ends children of multiprocessing."""
         original = os._exit
 
         @covers(os, "_exit")
@@ -204,7 +204,7 @@ class Agent:
         return key
 
     def _worker_begun(self) -> None:
-        """This process works for a loader: what it calls, transforms for instance, are no steps of the program."""
+        """Note that this process works for a loader: its calls, such as transforms, are no steps of the program."""
         self._tasks.ignore()
         self._steps.ignore()
         self._program.pretended = None
@@ -214,7 +214,7 @@ class Agent:
             self._state.leave()
 
     def _wait_for_device(self) -> None:
-        """At the end of a step that is timed by itself."""
+        """Wait for the device at the end of a step that is timed by itself."""
         if not is_capturing(self._program.torch):
             synchronise(self._program.torch)
 
@@ -227,7 +227,7 @@ class Agent:
     # When a step has been found or has ended
 
     def _search_again(self) -> bool:
-        """Whether another step may be searched for: a task is of the step that it began with."""
+        """Tell whether another step may be searched for: a task keeps the step that it began with."""
         if self._tasks.has_begun:
             return False
         if self._program.roots is not None:
@@ -263,7 +263,7 @@ class Agent:
             roots.watch_only(self._needed, self._steps.cover_of_anchor)
 
     def _new_events(self) -> int:
-        """What happened since this was last asked, as flags of a step: compilations, new device memory, collections.
+        """Return flags of a step for what happened since the last call: compilations, new device memory, collections.
 
         Allocations are asked for once in two milliseconds, because that takes 20 µs. A step in which something was
         allocated is longer than others, so it is mostly the one after which is asked. In recorded steps nothing is
@@ -284,7 +284,7 @@ class Agent:
     # Around the tasks
 
     def _before_task(self) -> None:
-        """Settings hold, and the state looks at nothing more."""
+        """Hold the settings, and stop looking at the state, before a task begins."""
         self._guard("settings", self._settings.hold)
         roots = self._program.roots
         if self._state is not None and roots is not None and not self._settings.wants_around:
@@ -319,7 +319,7 @@ class Agent:
         self._event({"event": "exit", "num_events": self._steps.num_events})
 
     def _forked(self) -> None:
-        """In a forked child: a record of its own, begun when there is something to say.
+        """Give a forked child a record of its own, begun when there is something to say.
 
         It takes tasks if it is what does the work: if its parent has done nothing yet.
         """

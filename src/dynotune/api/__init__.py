@@ -99,7 +99,7 @@ _FIELDS = {"steps": "window_steps", "warmup": "warmup_steps", "run_dir": "base"}
 
 
 class RunOptions(TypedDict, total=False):
-    """How a command is run.
+    """Options of a command's run.
 
     Args:
         cwd, env: the folder it runs in, and all of its variables; those of this process by default.

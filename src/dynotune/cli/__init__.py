@@ -110,7 +110,7 @@ def _give_up_output() -> None:
 
 
 def command_of(context: typer.Context) -> list[str]:
-    """The user's command: what stood after `--`. Raises UsageError: there was none."""
+    """Return the user's command: the words after `--`. Raises UsageError: there was none."""
     command = context.find_root().obj
     if not command:
         raise UsageError(
@@ -133,7 +133,7 @@ def _refuse_command_without_dashes(ours: Sequence[str]) -> None:
 
 
 def _parser(ours: Sequence[str]) -> Any:
-    """The command line's parser, with the subcommand in `ours` imported and the others only named."""
+    """Return the command line's parser, with the subcommand in `ours` imported and the others only named."""
     asked = next((argument for argument in ours if not argument.startswith("-")), None)
     app = typer.Typer(
         add_completion=False,
@@ -169,7 +169,7 @@ def _without_types(command: Any, above: Any = None) -> Any:
 
 
 def with_command() -> type[Any]:
-    """The class of subcommands that take the user's command: their usage line shows it."""
+    """Return the class of subcommands that take the user's command: their usage line shows it."""
     from typer.core import TyperCommand
 
     class WithCommand(TyperCommand):
@@ -180,7 +180,7 @@ def with_command() -> type[Any]:
 
 
 def _named_only() -> None:
-    """Stands in for a subcommand that was not asked for."""
+    """Stand in for a subcommand that was not asked for."""
 
 
 def _version(asked: bool) -> None:
@@ -222,7 +222,7 @@ def _explain(error: Exception) -> None:
 
 
 def _said(text: str) -> str:
-    """Of an error, on one line and without secrets."""
+    """Write an error on one line and without secrets."""
     from dynotune.schema.redaction import redacted
     from dynotune.text import words
 

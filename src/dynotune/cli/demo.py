@@ -58,7 +58,7 @@ def demo(
 
 
 def example(name: str) -> Path:
-    """The example `name`: within the installed package, else beside the source tree.
+    """Return the example `name`: within the installed package, else beside the source tree.
 
     Raises CannotRunHere: it is in neither.
     """
@@ -73,7 +73,7 @@ def example(name: str) -> Path:
 
 @cache
 def module(name: str) -> ModuleType:
-    """The example `name`, imported. Raises CannotRunHere: as `example`."""
+    """Import the example `name`. Raises CannotRunHere: as `example`."""
     file = example(name)
     spec = importlib.util.spec_from_file_location(f"dynotune_examples_{file.stem}", file)
     assert spec is not None and spec.loader is not None

@@ -14,7 +14,7 @@ from dynotune.cli.options import Json
 
 
 class Catalogue(msgspec.Struct, frozen=True):
-    """What `--json` writes: the fields of `schema.knob.Knob`, without its code."""
+    """Catalogue as `--json` writes it: the fields of `schema.knob.Knob`, without its code."""
 
     schema: str = "dynotune.knobs/1"
     knobs: list[dict[str, Any]] = []

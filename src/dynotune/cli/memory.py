@@ -57,7 +57,7 @@ def memory(
 
 
 def batch_settings(text: str | None) -> list[Setting]:
-    """`arg.batch=8,16` as one setting a value.
+    """Split `arg.batch=8,16` into one setting per value.
 
     Raises:
         UsageError: fewer than two values, values that are no whole numbers, or of neither an argument nor a variable.

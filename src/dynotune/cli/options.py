@@ -194,7 +194,7 @@ def runs_a_command(*names: str, **defaults: Any) -> Callable[[Callable[..., None
 def run_of(
     context: typer.Context, *, settings: Sequence[str] | None = None, base: Path | None = None, **options: Any
 ) -> RunSpec:
-    """The run of the command after `--`, here and with this environment.
+    """Return the run of the command after `--`, here and with this environment.
 
     Raises UsageError: a setting does not exist, or two of one knob were given.
     """
@@ -211,7 +211,7 @@ def run_of(
 
 
 def typed_settings(texts: Sequence[str] | None) -> list[Setting]:
-    """Settings as they stand on the command line, one for each knob.
+    """Return the settings on the command line, one for each knob.
 
     Raises UsageError: no such setting, or two of one knob.
     """
@@ -269,7 +269,7 @@ def resumed_folder(context: typer.Context, resume: str, base: Path, file: str, *
 
 
 def _is_typed_again(folder: Path, file: str) -> bool:
-    """Whether a command and settings may stand beside --resume: for secrets, or since the folder is from elsewhere.
+    """Tell whether a command and settings may stand beside --resume: for secrets, or as the folder is from elsewhere.
 
     `schema.document.completed` and `origin.refuse_foreign` say what is missing.
     """
@@ -284,14 +284,14 @@ def _is_typed_again(folder: Path, file: str) -> bool:
 
 
 def resume_with(folder: Path) -> str:
-    """What `--resume` takes for this folder: its name where that is enough."""
+    """Return the word that `--resume` takes for this folder: its name if that is enough."""
     from dynotune.text import words
 
     return folder.name if folder.parent == runs_folder(None) else words.command([str(folder)])
 
 
 def num_bytes(text: str | None, option: str) -> int | None:
-    """`500M`, `2G` or `1.5GiB` (powers of 1024) or `2GB` (of 1000) in bytes. Raises UsageError: none of these."""
+    """Convert `500M`, `2G` or `1.5GiB` (powers of 1024) or `2GB` (of 1000) to bytes. Raises UsageError for others."""
     if text is None:
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", text.strip().lower())
@@ -304,7 +304,7 @@ def num_bytes(text: str | None, option: str) -> int | None:
 
 
 def environment() -> dict[str, str]:
-    """The environment that dynotune was given, for the command to inherit.
+    """Return the environment that dynotune was given, for the command to inherit.
 
     Not `os.environ`: where the locale is C, Python puts LC_CTYPE into its own (PEP 538).
     """
@@ -321,7 +321,7 @@ def environment() -> dict[str, str]:
 
 
 def opened(url: str | None) -> Store:
-    """The database of `--storage`, whose loss is told on stderr. Raises UsageError, CannotRunHere: as `open_store`."""
+    """Open the database of `--storage`; stderr tells of its loss. Raises UsageError, CannotRunHere: as `open_store`."""
     from dynotune import fleet
     from dynotune.cli.answers import say
 

@@ -100,7 +100,7 @@ def verify(
 
 
 def _command(context: typer.Context, found: Recipe, file: Path, run: RunSpec) -> list[str]:
-    """What stood after `--`, else the recipe's own if the user once typed it here, which is said."""
+    """Return the words after `--`, else the recipe's own if the user once typed it here, which is said."""
     command = context.find_root().obj
     if command:
         return list(command)

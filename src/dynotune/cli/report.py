@@ -80,7 +80,7 @@ def _recipe_of(study: Study) -> str:
 
 
 def _recipe_beside(file: Path, study: Study) -> str:
-    """The text of the recipe that the study wrote; "" where there is none to be read."""
+    """Return the text of the recipe that the study wrote; "" if there is none to be read."""
     path = file.with_name(RECIPE)
     if not study.recipe or not path.is_file():
         return ""

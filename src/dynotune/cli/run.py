@@ -112,7 +112,7 @@ def transparently(
 
 @contextlib.contextmanager
 def _folder(base: Path, settings: list[Setting]) -> Iterator[Path | None]:
-    """The run folder. Where there can be none the command runs all the same, and nothing of it is recorded.
+    """Yield the run folder. If there can be none the command runs all the same, and nothing of it is recorded.
 
     Settings that act inside the process take a folder while it runs: a temporary one, or they are left out.
     """
@@ -147,7 +147,7 @@ def say(text: str) -> None:
 
 
 def _let_interrupts_pass() -> None:
-    """From here on a Ctrl-C is the command's: it neither ends us before it nor changes how we end after it."""
+    """Leave Ctrl-C to the command from here on: it neither ends us before it nor changes how we end after it."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         # Not SIG_IGN, which the command would inherit.
         signal.signal(signal.SIGINT, lambda number, frame: None)
@@ -165,7 +165,7 @@ def _end_as(exit_: Exit) -> NoReturn:
 
 
 def _settings(texts: list[str], recipe: Recipe | None, path: Path | None, *, strict: bool) -> list[Setting]:
-    """The recipe's settings that may be applied, and those of the command line, which win; the others are said.
+    """Return the recipe's settings that may be applied, and the command line's, which win; the others are said.
 
     Raises CannotRunHere: there are others, and `strict`.
     """
@@ -203,7 +203,7 @@ def _check_proved(recipe: Recipe, path: Path, facts: Facts, command: list[str], 
 
 
 def _facts(command: list[str], cwd: Path, env: dict[str, str], settings: list[Setting], recipe: Recipe | None) -> Facts:
-    """What the settings, or the proofs of the recipe, need to know; else nothing is asked."""
+    """Return the facts that the settings, or the proofs of the recipe, need; else nothing is asked."""
     from dynotune import knobs, probe
 
     if not settings and recipe is None:

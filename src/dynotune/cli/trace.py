@@ -120,7 +120,7 @@ def _recorded(request: RecordRequest, limit_bytes: int | None, top: int) -> Answ
 def _answer(
     arguments: Sequence[Sequence[Timeline]], asked: api.Question, top: int, *, notes: Sequence[str] = ()
 ) -> Answer:
-    """What one trace says, or how two differ. `notes`: what to be wary of, known before it was read."""
+    """Say what one trace shows, or how two differ. `notes`: what to be wary of, known before it was read."""
     from dynotune.report.trace import difference_report, trace_report
     from dynotune.schema.trace_summary import TraceSummary
 
@@ -134,7 +134,7 @@ def _answer(
 
 
 def _read(arguments: Sequence[Sequence[Path]], limit_bytes: int | None) -> list[list[Timeline]]:
-    """The processes in the files of each argument."""
+    """Read the processes in the files of each argument."""
     found = []
     for paths in arguments:
         with _bar(paths) as progress:
@@ -144,7 +144,7 @@ def _read(arguments: Sequence[Sequence[Path]], limit_bytes: int | None) -> list[
 
 @contextmanager
 def _bar(paths: Sequence[Path]) -> Iterator[Callable[[int, int | None], None] | None]:
-    """A bar on stderr for what takes a while, where somebody can see it."""
+    """Show a bar on stderr for what takes a while, if somebody can see it."""
     if sum(path.stat().st_size for path in paths) < BAR_FROM_BYTES or not sys.stderr.isatty():
         yield None
         return

@@ -95,12 +95,12 @@ def tune(
 
 
 def _shared(context: typer.Context, storage: str | None, name: str) -> dict[str, Any]:
-    """What a study in a database is given, which is left when the subcommand ends. Raises as `options.opened`."""
+    """Return what a study in a database is given, until the subcommand ends. Raises as `options.opened`."""
     return {"store": context.with_resource(options.opened(storage)), "name": name} if storage or name else {}
 
 
 def _base_recipe(file: Path, typed: list[Setting]) -> tuple[BaseRecipe, list[Setting]]:
-    """Raises RecordError and UsageError: it is no recipe, or holds what may not be applied."""
+    """Read the base recipe. Raises RecordError and UsageError: it is no recipe, or holds what may not be applied."""
     from dynotune.recipes import checking
     from dynotune.schema import recipe as recipes
     from dynotune.schema.study import BaseRecipe
@@ -160,7 +160,7 @@ def _hand_over(folder: Path, study: Study, *, output: Path | None, report: Path 
     target = output or Path(RECIPE)
     if study.recipe and (folder / KEPT).exists():
         if output is None and target.exists() and target.read_bytes() != (folder / KEPT).read_bytes():
-            answers.say(f"{target} was here before and is left as it is; --output {target} replaces it.")
+            answers.say(f"{target} exists already and is left as it is; --output {target} replaces it.")
             target = folder / KEPT
             answers.say(f"Recipe: {target}")
         else:

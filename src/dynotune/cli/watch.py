@@ -45,7 +45,7 @@ def watch(
         )
 
     def watcher(at: Path, stack: contextlib.ExitStack) -> Watcher:
-        """The watcher of that folder, with what shows it; the stack ends them."""
+        """Return the watcher of that folder, with what shows it; the stack ends them."""
         from dynotune.watch import Commands, Server, Watcher
 
         made = Watcher(at, fail_on=limits)

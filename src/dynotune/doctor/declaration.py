@@ -37,7 +37,7 @@ COST_OF_KIND: dict[Kind, float | Unknown] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What a rule concludes. `Rule` makes a finding of it.
+    """Conclusion of a rule; `Rule` makes a finding of it.
 
     Args:
         claim: as in `Finding`; the rule's title if it is empty.
@@ -97,12 +97,12 @@ class Rule:
 
     @property
     def family(self) -> str:
-        """The name of the module that defines the rule."""
+        """Return the name of the module that defines the rule."""
         return self.judge.__module__.rpartition(".")[2]
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """Settings that the rule may offer: `knob=value`, or `knob` alone if the rule computes the value."""
+        """List the settings that the rule may offer: `knob=value`, or `knob` alone if the rule computes the value."""
         return tuple(map(str, self.offers))
 
     def declares(self, setting: Setting) -> bool:

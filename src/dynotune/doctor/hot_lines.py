@@ -173,6 +173,6 @@ def told(lines: Iterable[Seen], what: str = "of a step") -> list[str]:
 
 
 def in_words(line: Line) -> str:
-    """`train.py(31): step, in json.loads, "rows = [json.loads(each) for each in lines]"`."""
+    """Write a line as `train.py(31): step, in json.loads, "rows = [json.loads(each) for each in lines]"`."""
     called = f", in {short_name(line.callee)}" if line.callee else ""
     return f"{line.function or 'the library'}{called}" + (f": {line.text}" if line.text else "")

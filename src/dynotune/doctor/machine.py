@@ -51,17 +51,17 @@ def gpus(view: ObservationView) -> list[str]:
 
 
 def gpu_in_words(view: ObservationView, gpu: str) -> str:
-    """`the GPU`, or of several `GPU 3`, as CUDA counts them."""
+    """Name the GPU: `the GPU`, or of several `GPU 3`, as CUDA counts them."""
     return "the GPU" if view.fact_or_none("gpu.count") == 1 else f"GPU {gpu.removeprefix('gpu') or 0}"
 
 
 def gpu_label(view: ObservationView, gpu: str) -> str:
-    """As `gpu_in_words`, at the beginning of a line of evidence."""
+    """Name the GPU as `gpu_in_words` does, at the beginning of a line of evidence."""
     return gpu_in_words(view, gpu).removeprefix("the ")
 
 
 def in_words(names: Sequence[str]) -> str:
-    """`a, b and c`."""
+    """Join words as `a, b and c`."""
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 

@@ -27,7 +27,7 @@ NOT_ASKED = Unknown("it was not asked for")
 
 
 class Missing(Exception):
-    """Raised by `ObservationView` for a fact that a rule needs and that is not known."""
+    """Error raised by `ObservationView` for a fact that a rule needs and that is not known."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name}: {reason}")
@@ -74,7 +74,7 @@ class ObservationView:
         """Return a fact that is a number."""
         value = self.fact(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise Missing(name, f"{value!r} is no number")
+            raise Missing(name, f"{value!r} is not a number")
         return value
 
     def text(self, name: str) -> str:

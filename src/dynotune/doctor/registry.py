@@ -20,7 +20,7 @@ _RULES = {rule.id: rule for rule in RULES}
 
 
 def all_rules() -> dict[str, Rule]:
-    """All rules by their id, in the order of families and of their definition."""
+    """Return all rules by their id, in the order of families and of their definition."""
     return _RULES
 
 
@@ -83,14 +83,14 @@ def _folded(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _is_most_of(finding: Finding, general: Finding) -> bool:
-    """A finding that bounds a small part of a loss does not stand for the rest of it."""
+    """Tell whether the finding holds most of the general one's loss, and so stands for the rest of it."""
     if isinstance(general.share, Unknown):
         return True
     return not isinstance(finding.share, Unknown) and finding.share >= policy.MOST_OF_A_LOSS * general.share
 
 
 def _weight(finding: Finding) -> tuple[bool, bool, int, float, str]:
-    """A condition of the machine stands behind what the program does, unless that hardly matters."""
+    """Return the sort key: a condition of the machine comes after what the program does, unless that hardly matters."""
     share = 0.0 if isinstance(finding.share, Unknown) else finding.share
     rule = all_rules().get(finding.id)
     of_machine = rule is not None and rule.family.startswith("machine_")

@@ -28,7 +28,7 @@ _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 @functools.cache
 def all_knobs() -> tuple[Knob, ...]:
-    """The catalogue in the order of its families; `env.NAME` and `arg.NAME` stand for any variable and placeholder."""
+    """Return the catalogue in the order of its families; `env.NAME` and `arg.NAME` stand for any of their kind."""
     entries = tomllib.loads(files(__package__).joinpath("catalogue.toml").read_text("utf-8"))
     return tuple(_made(knob_id, **entry) for knob_id, entry in entries.items())
 
@@ -42,7 +42,7 @@ def _made(knob_id: str, only_on: str = "", **entry: Any) -> Knob:
 
 
 def _named(general: str, name: str) -> Knob:
-    """The knob of one variable or placeholder, made from the entry for all of them."""
+    """Make the knob of one variable or placeholder from the entry for all of them."""
     knob = _by_id()[f"{general}.NAME"]
     site = Argument(name) if general == "arg" else Env(name)
     return msgspec.structs.replace(knob, id=f"{general}.{name}", site=site, doc=knob.doc.replace("NAME", name))
@@ -54,7 +54,7 @@ def _by_id() -> dict[str, Knob]:
 
 
 def get(knob_id: str) -> Knob:
-    """The knob called `knob_id`; `env.` with any variable's name is one, and `arg.` with any placeholder's.
+    """Return the knob called `knob_id`; `env.` with any variable's name is one, and `arg.` with any placeholder's.
 
     Raises:
         UsageError: there is none; the nearest names are offered.
@@ -99,7 +99,7 @@ def _placeholder(name: str) -> Knob:
 
 
 def parse(text: str) -> Setting:
-    """`knob=value` as a setting with a value of the knob's type.
+    """Read `knob=value` as a setting with a value of the knob's type.
 
     Raises:
         UsageError: no `=`, no such knob, or a value that the knob does not take; says which it takes.
@@ -123,7 +123,7 @@ def parse(text: str) -> Setting:
 
 
 def parse_all(texts: Iterable[str]) -> list[Setting]:
-    """Settings of one arm, one for each knob; secrets among their values are shown no more from now on.
+    """Read the settings of one arm, one for each knob; secrets among their values are shown no more from now on.
 
     Raises UsageError: as `parse`, or two of one knob differ.
     """
@@ -171,7 +171,7 @@ def _typed(knob: Knob, text: str) -> Scalar:
 
 
 def _converted(type_: str, text: str) -> Scalar | None:
-    """None where the text is not of the type."""
+    """Convert the text; None if it is not of the type."""
     if type_ == "bool":
         return True if text.lower() in _TRUE else False if text.lower() in _FALSE else None
     if type_ == "int":
@@ -182,7 +182,7 @@ def _converted(type_: str, text: str) -> Scalar | None:
 
 
 def _is_one_value(text: str) -> bool:
-    """A value of an allocator key must not bring further keys with it."""
+    """Tell whether it is one value: a value of an allocator key must not bring further keys with it."""
     return re.fullmatch(r"[^\s,:\[\]]+|\[[^\s\[\]]+\]", text) is not None
 
 
@@ -234,7 +234,7 @@ def _check_package(setting: Setting, knob: Knob, facts: Facts) -> None:
 
 
 def of_launch(settings: Iterable[Setting]) -> list[Setting]:
-    """Those of `settings` that change what is started, and nothing inside of it."""
+    """Return those of `settings` that change what is started, and nothing inside of it."""
     return [setting for setting in settings if is_of_launch(get(setting.knob).site)]
 
 
@@ -256,7 +256,7 @@ def _is_unknown(facts: Facts, name: str) -> bool:
 
 
 def caution(setting: Setting, facts: Facts) -> str:
-    """A warning about a setting that works here but is likely to hurt; empty when there is none to give."""
+    """Return a warning about a setting that works here but is likely to hurt; empty when there is none to give."""
     cores = facts.get("host.num_cores")
     if isinstance(cores, bool) or not isinstance(cores, int) or isinstance(setting.value, str):
         return ""

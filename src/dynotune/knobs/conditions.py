@@ -16,7 +16,7 @@ class Condition(NamedTuple):
 
 
 def version_of(fact: object) -> tuple[int, ...]:
-    """The leading numbers of a version: "2.13.0+cu130" is (2, 13, 0), "9.0" is (9, 0)."""
+    """Return the leading numbers of a version: "2.13.0+cu130" is (2, 13, 0), "9.0" is (9, 0)."""
     match = re.match(r"\d+(\.\d+)*", str(fact))
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 

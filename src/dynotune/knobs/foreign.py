@@ -33,7 +33,7 @@ _DEBUGGING = frozenset(_TOLD["debugging"]["names"])
 
 
 class Checked(NamedTuple):
-    """What became of settings from elsewhere.
+    """Settings from elsewhere, with what became of them.
 
     Args:
         applied: those that may be applied, and those that the user typed.
@@ -65,7 +65,7 @@ def check_variables(found: Iterable[tuple[str, str]]) -> tuple[dict[str, str], d
 
 
 def must_be_typed(setting: Setting) -> bool:
-    """Whether only the user may set this: a variable or a value that is not known to do nothing but tune."""
+    """Tell whether only the user may set this: a variable or a value that is not known to do nothing but tune."""
     text = str(setting.value)
     if setting.knob in ("python", "git.ref"):
         return True
@@ -81,5 +81,5 @@ def must_be_typed(setting: Setting) -> bool:
 
 
 def how_to_type(setting: Setting) -> str:
-    """The option that sets it, quoted for a shell; a secret has to be filled in."""
+    """Return the option that sets it, quoted for a shell; a secret has to be filled in."""
     return f"--set {words.command([redacted(str(setting)).replace(MARK, 'VALUE')])}"

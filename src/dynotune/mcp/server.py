@@ -42,7 +42,7 @@ Answer = dict[str, Any]
 
 
 class _Tools:
-    """Hold what the tools share: where they may work, and what they may start."""
+    """State that the tools share: where they may work, and what they may start."""
 
     def __init__(self, root: Path, *, allow_run: bool) -> None:
         self.root, self.allow_run = root.resolve(), allow_run

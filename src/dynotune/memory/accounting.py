@@ -87,7 +87,7 @@ def _moments(lives: Lives, blocks: Blocks, begin: int, outside: int | Unknown) -
 
 @dataclass(frozen=True, slots=True)
 class _Marks:
-    """Hold what the agent marked, in order, and after how many events of the history."""
+    """Marks of the agent, in order, and after how many events of the history."""
 
     at: list[int]
     names: list[str]
@@ -97,14 +97,14 @@ class _Marks:
         return self.at[0] if self.at else 0
 
     def phase(self, event: int) -> str:
-        """The mark that the event came after; `inputs` where the next one is the step's first forward pass."""
+        """Return the mark that the event came after; `inputs` if the next one is the step's first forward pass."""
         following = bisect_right(self.at, event)
         name = self.names[max(0, following - 1)] if self.names else ""
         is_first = name in ("begin", "step") and self.names[following : following + 1] == ["forward"]
         return "inputs" if is_first else name
 
     def outlives(self, life: Life) -> bool:
-        """Whether a block of a forward pass is alive at its end."""
+        """Tell whether a block of a forward pass is alive at its end."""
         following = bisect_right(self.at, life.born)
         while following < len(self.at) and self.names[following] == "forward":
             following += 1  # a module called within another
@@ -112,7 +112,7 @@ class _Marks:
 
 
 def _blocks(device: DeviceOwners, lives: Lives, offset: int, marks: _Marks, *, trains: bool) -> Blocks:
-    """Each life with its term."""
+    """Return each life with its term."""
     at: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for index, life in enumerate(lives.lives):
         at[life.address].append((life.born, index))
@@ -129,7 +129,7 @@ def _blocks(device: DeviceOwners, lives: Lives, offset: int, marks: _Marks, *, t
 
 
 def _unowned(life: Life, marks: _Marks, trains: bool) -> TermName:
-    """By when it was allocated: no tensor that Python holds between steps is in it."""
+    """Name the term by the time of allocation: no tensor that Python holds between steps is in it."""
     if life.born < marks.begin:
         return "unknown"
     phase = marks.phase(life.born)

@@ -27,7 +27,7 @@ _UNMODELLED = ("backend", "max_split_size_mb", "roundup_power2_divisions")
 
 
 class OutOfMemory(Exception):
-    """The device has no room for an allocation of so many bytes, after all that is free was given back."""
+    """Error: the device has no room for so many bytes, after all that is free was given back."""
 
 
 class AllocatorSettings(NamedTuple):
@@ -38,7 +38,7 @@ class AllocatorSettings(NamedTuple):
 
     @staticmethod
     def parse(text: str) -> AllocatorSettings:
-        """The settings that a value of the variable says; what it does not name has its default."""
+        """Parse the settings in a value of the variable; those that it does not name have their default."""
         found = dict(re.findall(r"(\w+)\s*:\s*(\[[^\]]*\]|[^,\s]+)", text))
         other = [f"{name}:{found[name]}" for name in _UNMODELLED if found.get(name, "native") != "native"]
         return AllocatorSettings(found.get("expandable_segments", "").lower() == "true", "".join(other[:1]))
@@ -54,7 +54,7 @@ class _Ranges:
         self._begins: dict[int, int] = {}  # by end
 
     def size(self, address: int) -> int:
-        """Bytes of the range that begins there; 0 without one."""
+        """Return bytes of the range that begins there; 0 without one."""
         return self._sizes.get(address, 0)
 
     def begin(self, end: int) -> int:
@@ -62,7 +62,7 @@ class _Ranges:
         return end if end in self._edges else self._begins.get(end, end)
 
     def add(self, address: int, size: int) -> int:
-        """The begin of the range that this one then is part of."""
+        """Add a range; return the begin of the range that it then is part of."""
         end, begin = address + size, self.begin(address)
         if begin != address:
             self.take(begin)
@@ -89,7 +89,7 @@ class _Pool:
         self.free, self.unmapped = _Ranges(self.segments), _Ranges(self.segments)
 
     def room(self, address: int, size: int) -> bool:
-        """Whether so much could lie from `address` on."""
+        """Tell whether so much could lie from `address` on."""
         at = address
         while at - address < size and (more := self.free.size(at) or self.unmapped.size(at)):
             at += more
@@ -144,12 +144,12 @@ class CachingAllocator:
         pool.free.add(address, size)
 
     def pool(self, size: int, stream: int) -> _Pool:
-        """The one that has blocks of this size."""
+        """Return the pool that has blocks of this size."""
         small = size <= _SMALL
         return self._pools.setdefault((small, stream), _Pool(small))
 
     def segments(self) -> list[tuple[int, int]]:
-        """Address and bytes of each stretch that is reserved, as a snapshot has them."""
+        """Return address and bytes of each stretch that is reserved, as a snapshot has them."""
         edges = {address for pool in self._pools.values() for address in pool.segments}
         blocks = [(block.address, block.size) for block in self.live.values()]
         blocks += [(address, size) for pool in self._pools.values() for size, address in pool.free.by_size]
@@ -182,7 +182,7 @@ class CachingAllocator:
             return None
 
         def grown(at: int) -> int:
-            """The free end of an expandable segment counts as large as it can grow."""
+            """Count the free end of an expandable segment as large as it can grow."""
             size, address = free[at]
             return size + pool.unmapped.size(address + size)
 
@@ -191,7 +191,7 @@ class CachingAllocator:
         return free[at][1]
 
     def _fresh(self, pool: _Pool, size: int) -> int:
-        """A free range with new memory, for which all that is free goes back to the device if need be."""
+        """Reserve a free range of new memory, for which all that is free goes back to the device if need be."""
         if self.settings.expandable_segments:
             return self._expanded(pool, size)
         num_bytes = pool.page
@@ -205,7 +205,7 @@ class CachingAllocator:
         return pool.free.add(address, num_bytes)
 
     def _expanded(self, pool: _Pool, size: int) -> int:
-        """The same, by memory for the addresses behind a free range."""
+        """Do the same by memory for the addresses behind a free range."""
         begins = (pool.free.begin(gap) for gap in sorted(gap for _, gap in pool.unmapped.by_size))
         begin = next((begin for begin in begins if pool.room(begin, size)), None)
         if begin is None:
@@ -252,5 +252,5 @@ class CachingAllocator:
 
 
 def rounded(num_bytes: int) -> int:
-    """The size of the block for so many bytes."""
+    """Return the size of the block for so many bytes."""
     return max(_BLOCK, -(-num_bytes // _BLOCK) * _BLOCK)

@@ -26,7 +26,7 @@ def _table() -> dict[str, Any]:
 
 
 def gpu(text: str) -> PretendedGpu:
-    """The GPU that `--gpu` names: one of the table (`H100-80GB`, `NVIDIA H100 80GB`), or a size such as `24GiB`.
+    """Return the GPU that `--gpu` names: one of the table (`H100-80GB`, `NVIDIA H100 80GB`), or a size such as `24GiB`.
 
     Raises:
         UsageError: neither.

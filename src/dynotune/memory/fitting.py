@@ -93,7 +93,7 @@ def capacity(
 
 
 def _model(measured: Mapping[int, Moment], matched: Callable[..., int] | None) -> tuple[int, Callable[[int], int]]:
-    """Bytes of a process that no batch changes, and those that follow from the batch.
+    """Return bytes of a process that no batch changes, and those that follow from the batch.
 
     With the allocations matched, these tell what is reserved for the recorded steps. What was reserved besides, say for
     the warm-up, is taken to stay: as much as it was at most in the runs.
@@ -112,7 +112,7 @@ def _model(measured: Mapping[int, Moment], matched: Callable[..., int] | None) -
 
 
 def _fits_without_cache(matched: Callable[..., int] | None, batch: int, limit_bytes: int) -> bool:
-    """Whether the batch runs once the allocator gives back what it holds for later, which takes time."""
+    """Tell whether the batch runs once the allocator gives back its reserve, which takes time."""
     try:
         return matched is not None and matched(batch, limit_bytes) <= limit_bytes
     except OutOfMemory:

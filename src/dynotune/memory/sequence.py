@@ -76,7 +76,7 @@ def _constant_bytes(life: Life, before: int, ratio: float) -> float:
 def placed(
     device: DeviceOwners, lives: Lives, settings: AllocatorSettings, *, limit_bytes: int | None
 ) -> tuple[DeviceOwners, Lives]:
-    """The same where the allocator would have put the blocks that a pretended GPU gave addresses of their own.
+    """Return the same, where the allocator would have put the blocks that a pretended GPU gave their own addresses.
 
     Args:
         limit_bytes: that the program set itself.
@@ -133,6 +133,6 @@ def _emptied(lives: Lives) -> list[int]:
 
 
 def _ordered(lives: Lives) -> list[Life]:
-    """By birth; those that are older by death, and by size: another run has other addresses."""
+    """Order by birth; those that are older by death, and by size: another run has other addresses."""
     shared = [life for life in lives.lives if not lives.is_private(life)]
     return sorted(shared, key=lambda life: (life.born, life.died, life.size))

@@ -40,7 +40,7 @@ _PLACE = re.compile(r"(/|\.{1,2}/|~).*|.*/[^/]*\.[A-Za-z]\w{0,5}", re.DOTALL)
 
 
 class Differs(msgspec.Struct, frozen=True):
-    """What is not here as it was where a recipe was proved.
+    """Difference between here and where a recipe was proved.
 
     Args:
         proved: there; "" where the recipe does not say. `here`: "" where there is none.
@@ -60,7 +60,7 @@ class Differs(msgspec.Struct, frozen=True):
 
 
 def settings(recipe: Recipe, name: str, typed: Sequence[Setting] = ()) -> knobs.Checked:
-    """The settings of an untrusted recipe that may be applied, with those that the user typed, which win; the others.
+    """Return an untrusted recipe's settings that may be applied, and those that the user typed, which win; the rest.
 
     Args:
         name: of the recipe's file, for errors.
@@ -74,7 +74,7 @@ def settings(recipe: Recipe, name: str, typed: Sequence[Setting] = ()) -> knobs.
 
 
 def baseline(recipe: Recipe, name: str) -> list[Setting]:
-    """What an untrusted recipe was compared with: values of the command's placeholders.
+    """Return what an untrusted recipe was compared with: values of the command's placeholders.
 
     Raises:
         UsageError: as `settings`, or only the user may set one of them.
@@ -90,7 +90,7 @@ def baseline(recipe: Recipe, name: str) -> list[Setting]:
 
 
 def not_applied(left_out: Sequence[Setting], name: str) -> list[str]:
-    """Lines that say which settings of the recipe `name` are not applied, why, and what to type."""
+    """Return lines that say which settings of the recipe `name` are not applied, why, and what to type."""
     if not left_out:
         return []
     why = (
@@ -101,7 +101,7 @@ def not_applied(left_out: Sequence[Setting], name: str) -> list[str]:
 
 
 def problems(recipe: Recipe, name: str) -> dict[str, str]:
-    """Knob to the reason why its setting is refused, or is not applied unless it is typed."""
+    """Return knob to the reason why its setting is refused, or is not applied unless it is typed."""
     found = {}
     for knob, value in recipe.settings.items():
         try:
@@ -115,7 +115,7 @@ def problems(recipe: Recipe, name: str) -> dict[str, str]:
 
 
 def _setting_of(knob: str, value: Scalar, name: str) -> Setting:
-    """One setting of an untrusted recipe, not yet checked; UsageError as `settings`."""
+    """Read one setting of an untrusted recipe, not yet checked; UsageError as `settings`."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     try:
         setting = knobs.parse(f"{knob}={text}")
@@ -137,7 +137,7 @@ def _setting_of(knob: str, value: Scalar, name: str) -> Setting:
 
 
 def unproved(recipe: Recipe) -> list[str]:
-    """Settings that the recipe has no proof for, each with the value that was proved, in a sentence."""
+    """List settings that the recipe has no proof for, each with the value that was proved, in a sentence."""
     proved = {proof.knob: proof.value for proof in recipe.proof}
     said = []
     for knob, value in recipe.settings.items():
@@ -152,7 +152,7 @@ def unproved(recipe: Recipe) -> list[str]:
 
 
 def differences(recipe: Recipe, facts: Facts, command: Sequence[str], *, strict: bool = False) -> list[Differs]:
-    """In what this machine and this command are not those that `recipe` was proved on.
+    """Say in what this machine and this command are not those that `recipe` was proved on.
 
     Args:
         facts: of here; what is Unknown here and known there differs.
@@ -164,7 +164,7 @@ def differences(recipe: Recipe, facts: Facts, command: Sequence[str], *, strict:
 
 
 def _relevant(recipe: Recipe, facts: Facts) -> list[str]:
-    """Where there was no GPU, or is none, their number says it all."""
+    """Return what matters: if there was no GPU, or is none, their number says it all."""
     no_gpu = recipe.facts.get("gpu_count") == 0 or facts.get("gpu.count") == 0
     return [name for name in MATTERS if not (no_gpu and name in ("gpu", "driver"))]
 
@@ -182,7 +182,7 @@ def _machine_differs(recipe: Recipe, facts: Facts, name: str) -> Differs | None:
 
 
 def command_differs(recipe: Recipe, command: Sequence[str]) -> Differs | None:
-    """In what `command` is another than the recipe's. Folders do not count, and neither does Python's version.
+    """Say how `command` differs from the recipe's. Folders do not count, and neither does Python's version.
 
     `python train.py --data /mnt/a` and `/usr/bin/python3.12 src/train.py --data ~/a` are the same; other arguments, or
     another order of them, are not.
@@ -211,7 +211,7 @@ def command_differs(recipe: Recipe, command: Sequence[str]) -> Differs | None:
 
 
 def command_hash(command: Sequence[str]) -> str:
-    """Of what counts of a command: the same for two that `command_differs` holds for one. Secrets do not count."""
+    """Hash what counts of a command: the same for two that `command_differs` holds for one. Secrets do not count."""
     return hashlib.sha256("\0".join(_identity(command)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
@@ -230,7 +230,7 @@ def _program(word: str) -> str:
 
 
 def _without_folder(word: str) -> str:
-    """`--data=/a/b` is `--data=b`."""
+    """Turn `--data=/a/b` into `--data=b`."""
     name, equals, rest = word.partition("=")
     if equals and "/" not in name:
         return name + equals + _last_part(rest)

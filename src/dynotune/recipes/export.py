@@ -31,7 +31,7 @@ def export_parts(
     *,
     left_out: Sequence[Setting] = (),
 ) -> formats.Parts:
-    """The settings, by what it takes to have them.
+    """Group the settings by what it takes to have them.
 
     Args:
         settings: of `recipe`, checked; `left_out`: its others, which are named and not written.
@@ -80,7 +80,7 @@ def export_parts(
 
 
 def _variables(recipe: Recipe, chosen: Sequence[tuple[Setting, Knob]]) -> dict[str, str]:
-    """As a run would have them, in an environment that is empty otherwise."""
+    """Return variables as a run would have them, in an environment that is empty otherwise."""
     asked = [setting for setting, knob in chosen if not isinstance(knob.site, Preload)]
     torch = recipe.facts.get("torch")
     env, _ = environment.build(
@@ -93,7 +93,7 @@ def _variables(recipe: Recipe, chosen: Sequence[tuple[Setting, Knob]]) -> dict[s
 
 
 def _code(setting: Setting, knob: Knob, device: str) -> str:
-    """The line of Python that does it; "" for what is set before Python starts."""
+    """Return the line of Python that does it; "" for what is set before Python starts."""
     value = setting.value
     match knob.site:
         case Attr(path):
@@ -124,7 +124,7 @@ def _beside(setting: Setting, knob: Knob) -> str:
 
 
 def _shm(recipe: Recipe, settings: Sequence[Setting], given: str | None) -> tuple[str, str]:
-    """Size of the shared memory for loader workers, and where it is from; "" where nothing says that there are any."""
+    """Return the shared memory's size for loader workers, and its source; "" if nothing says that there are any."""
     workers = next((setting.value for setting in settings if setting.knob == "loader.num_workers"), None)
     if workers == 0 or (workers is None and not any(setting.knob in ON_WORKERS for setting in settings)):
         return "", ""

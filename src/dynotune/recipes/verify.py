@@ -8,7 +8,7 @@ from dynotune.text import words
 
 
 def judge_recipe(recipe: Recipe, comparison: Comparison, *, is_whole: bool = True) -> tuple[Outcome, str]:
-    """`met`, `not-met` or `undecided`, and why.
+    """Judge `met`, `not-met` or `undecided`, and say why.
 
     Without some of its settings (`is_whole` is false) a recipe may still be met, but not refuted.
 

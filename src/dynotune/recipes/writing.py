@@ -26,14 +26,14 @@ MOST_LOG = 50.0
 
 
 def recipe_of(study: Study) -> Recipe:
-    """What `study` proved.
+    """Return what `study` proved.
 
     Raises:
         UsageError: it proved nothing.
     """
     confirmed, chosen = study.confirmed, study.recipe
     if not chosen or confirmed is None or confirmed.verdict != "faster" or not confirmed.speedup or not confirmed.ci:
-        raise UsageError("Nothing was proved: there is no recipe to write.")
+        raise UsageError("Nothing was proved, so there is no recipe to write.")
     head = Header(
         schema=SCHEMA,
         created=_created(study),
@@ -68,7 +68,7 @@ def recipe_of(study: Study) -> Recipe:
 
 
 def _holds(first: Recipe, study: Study) -> bool:
-    """Whether what a recipe states was proved here, on this command, and of the settings that it has now."""
+    """Tell whether a recipe's statement was proved here, on this command, and for the settings that it has now."""
     head, run = first.recipe, study.run
     told = (head.objective, head.caches, head.step_function, head.phase)
     now = (run.objective, run.caches, run.step_function, run.phase)
@@ -79,7 +79,7 @@ def _holds(first: Recipe, study: Study) -> bool:
 
 
 def _times(head: Header, first: Header) -> Header:
-    """The gain of one on top of the other's; unknown where the first one states none."""
+    """Multiply the gain of one by the other's; unknown if the first one states none."""
     gains = [_as_logs(one) for one in (first, head)]
     known = [gain for gain in gains if gain is not None]
     if len(known) < 2:
@@ -91,7 +91,7 @@ def _times(head: Header, first: Header) -> Header:
 
 
 def _as_logs(head: Header) -> tuple[float, float, float] | None:
-    """The lower end, the speed-up and the upper end; None where they are not told, or beyond all reason."""
+    """Return logarithms of the lower end, the speed-up and the upper end; None if not told, or beyond all reason."""
     if head.speedup is None or head.ci is None:
         return None
     low, middle, high = (math.log(ratio) for ratio in (head.ci[0], head.speedup, head.ci[1]))
@@ -99,7 +99,7 @@ def _as_logs(head: Header) -> tuple[float, float, float] | None:
 
 
 def facts_to_keep(facts: Facts, command: Sequence[str]) -> dict[str, Scalar]:
-    """Of these facts, what a recipe tells; what is unknown or none is left out."""
+    """Return those of these facts that a recipe tells; what is unknown or none is left out."""
     kept: dict[str, Scalar] = {}
     for name, fact in FACTS.items():
         found = facts.get(fact)
@@ -114,7 +114,7 @@ def _created(study: Study) -> str:
 
 
 def _proof(study: Study, setting: Setting, confirmed: Comparison) -> Proof:
-    """By the ablation; by the confirmation where it is the only setting, or none was ablated.
+    """Return the proof: the ablation; the confirmation if it is the only setting, or none was ablated.
 
     Of one setting on top of a recipe, the confirmation leaves just that one out.
     """
@@ -134,7 +134,7 @@ def _proof(study: Study, setting: Setting, confirmed: Comparison) -> Proof:
 
 
 def _ablated(study: Study, setting: Setting) -> tuple[float, tuple[float, float], int, list[str]] | None:
-    """What the whole is worth over all but this setting, from the last ablation that tells.
+    """Return the whole's gain over all but this setting, from the last ablation that tells.
 
     Last, the knobs that were left out with it.
     """

@@ -37,7 +37,7 @@ EFFECT_STYLES = {"exact": "green", "sampling": "green", "numerics": "yellow", "s
 
 
 def table(knobs: Sequence[Knob]) -> RenderableType:
-    """All of `knobs`, a row each, with what the words in it mean below."""
+    """Lay out all of `knobs`, a row each, with what the words in it mean below."""
     rows = layout.table("Knob:whole", "What it does:text", style="bold")
     family = ""
     for knob in knobs:
@@ -64,7 +64,7 @@ def table(knobs: Sequence[Knob]) -> RenderableType:
 
 
 def explanation(knob: Knob) -> RenderableType:
-    """One knob, with everything that is known of it."""
+    """Explain one knob, with everything that is known of it."""
     rows = [
         ("values", values(knob)),
         ("default", knob.default),
@@ -130,7 +130,7 @@ def _spelled(value: object) -> str:
 
 
 def _example(knob: Knob) -> str:
-    """A value that somebody might try: the last that is listed, else a small number."""
+    """Return a value that somebody might try: the last that is listed, else a small number."""
     if knob.values:
         return _spelled(knob.values[-1])
     if knob.type == "bool":

@@ -15,7 +15,7 @@ from dynotune.text import words
 
 
 def claim_report(claim: Claim) -> RenderableType:
-    """One claim: what people say, what is so, how it is tested."""
+    """Show one claim: what people say, what is so, how it is tested."""
     rows = [
         ("said", claim.says),
         ("seen", claim.seen),

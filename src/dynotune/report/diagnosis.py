@@ -86,7 +86,7 @@ def _findings(heading: str, findings: Sequence[Finding], command: Sequence[str])
 
 
 def _finding(finding: Finding, command: Sequence[str]) -> RenderableType:
-    """Severity and share at the left; beside them what it is, where, and what to do."""
+    """Show severity and share at the left; beside them what it is, where, and what to do."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True, width=8)
     grid.add_column(overflow="fold")
@@ -141,7 +141,7 @@ def _jitter(steps: Timing | Unknown, findings: Sequence[Finding], command: Seque
 
 
 def _not_known(unknown: Sequence[NotKnown]) -> list[RenderableType]:
-    """What no rule could judge, a line for each reason; those that silence most rules first."""
+    """List what no rule could judge, a line for each reason; those that silence most rules first."""
     if not unknown:
         return []
     by_reason: dict[tuple[str, str], list[str]] = {}

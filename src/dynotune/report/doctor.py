@@ -28,7 +28,7 @@ NEXT = "What a program loses to these: dynotune diagnose -- COMMAND. More on one
 
 
 def examination_report(examination: Examination, *, costs: Mapping[str, str]) -> RenderableType:
-    """The whole answer, worst first.
+    """Show the whole answer, worst first.
 
     Args:
         costs: id of a finding to why it costs.
@@ -108,7 +108,7 @@ def _titled(title: str, content: RenderableType) -> RenderableType:
 
 
 def _differences(differences: Sequence[Difference]) -> RenderableType:
-    """Rows under why they can matter; what only one machine knows is named at the end."""
+    """Show rows under why they can matter; what only one machine knows is named at the end."""
     if not differences:
         return _titled("Against the other machine", Text("No fact that can matter differs."))
     known = [each for each in differences if not isinstance(each.here, Unknown) and not isinstance(each.there, Unknown)]
@@ -148,7 +148,7 @@ def _value(name: str, value: Value | Unknown) -> Text:
 
 
 def _run(values: Sequence[int | str]) -> str:
-    """Numbers behind how many they are; a long row of them by its ends."""
+    """Show numbers behind how many they are; a long row of them by its ends."""
     if not all(isinstance(value, int) for value in values):
         return ", ".join(map(str, values))
     listed = f"{values[0]} … {values[-1]}" if len(values) > MOST_NUMBERS else ", ".join(map(str, values))
@@ -156,7 +156,7 @@ def _run(values: Sequence[int | str]) -> str:
 
 
 def _not_known(unknown: Sequence[NotKnown]) -> RenderableType:
-    """Rules that lack the same stand together."""
+    """List what is not known; rules that lack the same stand together."""
     by_reason: dict[str, list[str]] = {}
     for each in unknown:
         by_reason.setdefault(words.plain(f"{each.missing}: {each.reason}"), []).append(words.plain(each.id))

@@ -55,12 +55,12 @@ class Parts:
 
     @property
     def removed(self) -> list[str]:
-        """Variables to be taken away that a shell can name."""
+        """List variables to be taken away that a shell can name."""
         return [name for name in self.unset if _NAME.fullmatch(name)]
 
 
 def shell(parts: Parts) -> str:
-    """Lines for a POSIX shell to read (`. FILE`, or `eval`): they set variables and start nothing."""
+    """Write lines for a POSIX shell to read (`. FILE`, or `eval`): they set variables and start nothing."""
     lines = [*commented([*_introduction(parts), *_all_at_once(parts)]), ""]
     good, bad = _by_name(parts, may_hold="\n\t".__contains__)
     lines += [f"export {name}={shlex.quote(value)}" for name, value in good.items()]
@@ -92,7 +92,7 @@ def docker(parts: Parts) -> str:
 
 
 def kubernetes(parts: Parts) -> str:
-    """YAML to be merged into a pod's template: env, and shared memory for loader workers."""
+    """Write YAML to be merged into a pod's template: env, and shared memory for loader workers."""
     good, bad = _by_name(parts, may_hold=lambda sign: sign != "\0" and category(sign) != "Cs")
     if parts.preload:
         good["LD_PRELOAD"] = ":".join(parts.preload)
@@ -115,7 +115,7 @@ def kubernetes(parts: Parts) -> str:
 
 
 def sysctl(recipe: str, findings: Sequence[Finding], unknown: Sequence[NotKnown]) -> str:
-    """A file for /etc/sysctl.d, of what `doctor` finds on this machine; nothing is applied.
+    """Write a file for /etc/sysctl.d, of what `doctor` finds on this machine; nothing is applied.
 
     Args:
         findings, unknown: of the machine that it is written on.
@@ -187,7 +187,7 @@ def _nothing(parts: Parts) -> list[str]:
 
 
 def _by_name(parts: Parts, *, may_hold: Callable[[str], bool]) -> tuple[dict[str, str], list[str]]:
-    """Variables that a shell can name and the file can hold, and a note on the others.
+    """Return variables that a shell can name and the file can hold, and a note on the others.
 
     Args:
         may_hold: whether a character that does not print can stand in a value all the same.
@@ -209,24 +209,24 @@ def _shows(sign: str) -> bool:
 
 
 def _without(names: Sequence[str], parts: Parts) -> list[str]:
-    """The command, begun by `env`, which takes these variables away."""
+    """Return the command, begun by `env`, which takes these variables away."""
     return ["env", *(word for name in names for word in ("-u", name)), *_command(parts)]
 
 
 def _command(parts: Parts) -> list[str]:
-    """The words of the command for a file of text; a stand-in where it has none, or one that is no UTF-8."""
+    """Return the words of the command for a file of text; a stand-in if it has none, or one that is no UTF-8."""
     is_text = all(ord(sign) < 0xD800 or ord(sign) > 0xDFFF for word in parts.command for sign in word)
     return parts.command if parts.command and is_text else ["COMMAND"]
 
 
 def docker_variables(variables: Mapping[str, str]) -> list[str]:
-    """Lines of a Dockerfile: a `$` stays one."""
+    """Write lines of a Dockerfile: a `$` stays one."""
     values = {name: re.sub(r'(["\\$])', r"\\\1", value) for name, value in variables.items()}
     return [f'ENV {name}="{value}"' for name, value in values.items()]
 
 
 def container(variables: Mapping[str, str]) -> list[str]:
-    """The beginning of what is merged into a pod's template."""
+    """Write the beginning of what is merged into a pod's template."""
     lines = ["spec:", "  containers:", "    - name: CONTAINER  # yours", *(["      env:"] if variables else [])]
     for name, value in variables.items():
         lines += [f"        - name: {quoted(name)}", f"          value: {kubernetes_quoted(value)}"]
@@ -234,7 +234,7 @@ def container(variables: Mapping[str, str]) -> list[str]:
 
 
 def kubernetes_quoted(value: str) -> str:
-    """`$(NAME)` would be replaced by Kubernetes; `$$` is a `$`."""
+    """Write `$$` for a `$`: Kubernetes would replace `$(NAME)`."""
     return quoted(value.replace("$", "$$"))
 
 
@@ -247,7 +247,7 @@ def _text(lines: Sequence[str]) -> str:
 
 
 def about(speedup: float | None, ci: tuple[float, float] | None, objective: str, facts: dict[str, str]) -> list[str]:
-    """What a recipe gained, and where, a line each."""
+    """Say what a recipe gained, and where, a line each."""
     lines = []
     if speedup is not None:
         lines.append(f"Proved: {words.times(speedup, digits=3)} ({words.interval(ci)}) in {objective}")

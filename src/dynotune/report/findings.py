@@ -23,7 +23,7 @@ KINDS = {
 
 
 def finding_lines(finding: Finding, *, costs: str = "") -> RenderableType:
-    """One finding, a block of lines.
+    """Show one finding, a block of lines.
 
     Args:
         costs: why it costs, of its rule; left out where empty.

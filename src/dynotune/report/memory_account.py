@@ -42,7 +42,7 @@ LOOKS = {name: Part(name, label, "█", label[0], colour) for name, (label, colo
 
 
 def memory_report(account: MemoryAccount) -> RenderableType:
-    """The whole answer."""
+    """Show the whole answer."""
     about = [("snapshot", account.file) if account.file else ("command", words.command(account.command))]
     if account.pretended:
         about.append(("GPU", f"{account.pretended}, which is not here: all is predicted"))
@@ -87,7 +87,7 @@ def _rank(rank: RankMemory) -> RenderableType:
 
 def _said(rank: RankMemory, peak: Moment) -> str:
     kind = {True: "training", False: "inference", None: ""}[rank.trains]
-    batch = f" with {rank.num_samples} samples a step" if rank.num_samples else ""
+    batch = f" with {rank.num_samples} samples per step" if rank.num_samples else ""
     whole = "reserved, without the context" if isinstance(peak.process_bytes, Unknown) else "of the process"
     told = f"{kind}{batch}: " if kind else ""
     told += f"{words.num_bytes(peak.total_bytes)} {whole} at the peak"
@@ -101,7 +101,7 @@ def _said(rank: RankMemory, peak: Moment) -> str:
 
 
 def _whose(term: Term) -> Text:
-    """The modules that a term is mostly of, else the line; of a snapshot the lines with their sizes."""
+    """Name the modules that hold most of a term, else the line; for a snapshot the lines with their sizes."""
     if term.modules and term.name != "blocks":
         told = [f"{words.plain(name, longest=60)} {words.num_bytes(size)}" for name, size in term.modules.items()]
         return Text(", ".join(told[:NUM_PARTS]), style="cyan")

@@ -12,7 +12,7 @@ from dynotune.text import words
 
 
 def precision_report(found: Precision) -> RenderableType:
-    """The whole answer."""
+    """Show the whole answer."""
     known = [arm.results for arm in found.arms if arm.results is not None and arm.results.reference]
     against = f"errors against {known[0].reference}, 95%" if known else "errors unknown: no run in float64 could be had"
     rows = table("precision:whole", "speed (95%):whole", "error (95%):whole", "memory:number")
@@ -27,7 +27,7 @@ def precision_report(found: Precision) -> RenderableType:
 
 
 def in_words(arm: PrecisionArm) -> str:
-    """`bf16: 1.90× faster; errors 300 times the baseline's, which its bits explain.`"""
+    """Write it as `bf16: 1.90× faster; errors 300 times the baseline's, which its bits explain.`"""
     results, parts = arm.results, ["speed unknown" if arm.speed is None else words.verdict(arm.speed)]
     if results is None or not results.reference:
         parts.append(
@@ -50,7 +50,7 @@ def in_words(arm: PrecisionArm) -> str:
 
 
 def _not_made(found: Precision) -> list[str]:
-    """`int8, fp8: torchao is not installed in the command's environment.`"""
+    """Write it as `int8, fp8: torchao is not installed in the command's environment.`"""
     names: dict[str, list[str]] = {}
     for arm in found.arms:
         if arm.speed is None and arm.results is None:
@@ -59,7 +59,7 @@ def _not_made(found: Precision) -> list[str]:
 
 
 def boundary_in_words(found: Precision) -> str:
-    """Which precision is worth it here."""
+    """Say which precision is worth it here."""
     worth = [arm for arm in found.arms if arm.is_worth_it]
     best = max(worth, key=lambda arm: (arm.speed and arm.speed.speedup) or 0.0, default=None)
     if best is None:

@@ -27,7 +27,7 @@ NAMES = {"met": "met again", "not-met": "not met", "undecided": "undecided"}
 
 
 def recipe_report(recipe: Recipe, *, problems: Mapping[str, str]) -> RenderableType:
-    """Header, a row a setting with its proof, and the machine.
+    """Show the header, a row per setting with its proof, and the machine.
 
     Args:
         problems: knob to the reason why `dynotune run` refuses it.
@@ -92,7 +92,7 @@ def _settings(recipe: Recipe, problems: Mapping[str, str]) -> RenderableType:
 
 
 def verification_report(verification: Verification) -> RenderableType:
-    """Whether the stated speed-up was met again, below the comparison's own table."""
+    """Say whether the stated speed-up was met again, below the comparison's own table."""
     stated, found, outcome = verification.stated, verification.comparison, verification.outcome
     before = "no speed-up"
     if stated is not None:

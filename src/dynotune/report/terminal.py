@@ -27,7 +27,7 @@ VERDICT_STYLES = {
 
 
 def comparison_table(comparison: Comparison) -> RenderableType:
-    """The answer: verdict, interval, both arms side by side, what was void, and what to be wary of."""
+    """Show the answer: verdict, interval, both arms side by side, what was void, and what to be wary of."""
     parts: list[RenderableType] = [_headline(comparison)]
     if comparison.failed is not None:
         parts.append(_failure(comparison, comparison.failed))
@@ -38,7 +38,7 @@ def comparison_table(comparison: Comparison) -> RenderableType:
 
 
 class Progress:
-    """What a running comparison says, on the console that it is given.
+    """Progress of a running comparison, on the console that it is given.
 
     On a terminal the line of the run in progress is redrawn in place; elsewhere only finished lines are
     written. A context manager: the line in progress is gone when it is left, by an error too.
@@ -74,7 +74,7 @@ class Progress:
         self._status.update(Text(redaction.redacted(what), style="dim"))
 
     def running_arm(self, arm: ArmName, *, pair: int, max_pairs: int, so_far: str = "") -> None:
-        """One run of a pair is in progress. `pair` counts from 1."""
+        """Show that one run of a pair is in progress. `pair` counts from 1."""
         self.running(f"pair {pair} of at most {max_pairs}: {arm}" + (f"; {so_far}" if so_far else ""))
 
     def finished(
@@ -87,7 +87,7 @@ class Progress:
         objective: Objective = "throughput",
         what: str = "pair",
     ) -> None:
-        """A pair, or a block, is complete. Its ratio is one observation, not yet an answer."""
+        """Show that a pair, or a block, is complete. Its ratio is one observation, not yet an answer."""
         self._clear()
         self._console.print(
             Text.assemble(
@@ -100,7 +100,7 @@ class Progress:
         )
 
     def voided(self, voided: Voided) -> None:
-        """A pair does not count, and why."""
+        """Show that a pair does not count, and why."""
         self._clear()
         self._console.print(Text.assemble((f"pair {voided.pair:>2} void: ", "yellow"), voided.reason), soft_wrap=True)
 
@@ -143,7 +143,7 @@ def _arms(comparison: Comparison) -> RenderableType:
 
 
 def _details(baseline: ArmSummary, candidate: ArmSummary) -> list[tuple[str, list[str]]]:
-    """What is shown and not compared; a row that neither arm knows is left out, save the first two."""
+    """Show what is not compared; a row that neither arm knows is left out, save the first two."""
     arms = (baseline, candidate)
     rows = [
         ("time to first step", [words.duration(arm.time_to_first_step_s) for arm in arms]),
@@ -157,7 +157,7 @@ def _details(baseline: ArmSummary, candidate: ArmSummary) -> list[tuple[str, lis
 
 
 def _objective(comparison: Comparison) -> tuple[str, list[str]]:
-    """What was compared, of both arms."""
+    """Show what was compared, of both arms."""
     arms, unit = (comparison.baseline, comparison.candidate), comparison.unit
     if comparison.run.objective == "throughput":
         if unit == "sample":
@@ -216,12 +216,12 @@ def _measured(comparison: Comparison) -> list[str]:
 
 
 def warnings(comparison: Comparison) -> list[str]:
-    """Sentences of what the comparison warns of, and on the settings that nothing witnessed."""
+    """Write sentences of what the comparison warns of, and on the settings that nothing witnessed."""
     return [*comparison.warnings, *unverified(comparison.readback.values())]
 
 
 def unverified(readbacks: Iterable[Readback]) -> list[str]:
-    """A sentence for each setting of which nothing says whether the program has it (`ok` is None)."""
+    """Write a sentence for each setting of which nothing says whether the program has it (`ok` is None)."""
     said = []
     for one in readbacks:
         if one.ok is None:

@@ -31,7 +31,7 @@ ALIKE = 1.1
 
 @dataclass(frozen=True, slots=True)
 class Per:
-    """What totals of the window are divided by before they are shown.
+    """Divisor of the window's totals before they are shown.
 
     Args:
         num_steps: None where steps are not known; then the window is shown as it is.
@@ -61,7 +61,7 @@ class Per:
 
 
 def recorded(summary: TraceSummary) -> str:
-    """What recorded it, and on which devices."""
+    """Say what recorded it, and on which devices."""
     devices = summary.devices
     ranks = {device.rank for device in devices if device.rank is not None}
     by_name = Counter(device.name for device in devices)
@@ -100,7 +100,7 @@ def window(summary: TraceSummary) -> str:
 
 
 def on_one_scale(parts: Sequence[Part], sides: Iterable[tuple[str, object, float]]) -> Table:
-    """Bars below each other, each as long as its time: of a name, shares and seconds."""
+    """Show bars below each other, each as long as its time: of a name, shares and seconds."""
     known = list(sides)
     longest_s = max(length_s for _, _, length_s in known)
     rows = table(":whole", ":number", ":wide")
@@ -111,20 +111,20 @@ def on_one_scale(parts: Sequence[Part], sides: Iterable[tuple[str, object, float
 
 
 def prose(text: str, *, style: str = "", longest: int = 1000) -> Text:
-    """A sentence from elsewhere, with the places in it as `place` writes them."""
+    """Write a sentence from elsewhere, with the places in it as `place` writes them."""
     shown = IN_PROSE.sub(lambda found: _function(found[0]), text[: 4 * longest])
     return Text(words.plain(shown, longest=longest), style=style)
 
 
 def place(where: Place) -> Text:
-    """`train.py:31 step · aten::item · cudaStreamSynchronize`; empty where nothing is known."""
+    """Write `train.py:31 step · aten::item · cudaStreamSynchronize`; empty if nothing is known."""
     found = [(_function(where.function), "cyan")] if where.function else []
     found += [(words.plain(name, longest=200), "dim") for name in (where.operator, where.call) if name]
     return Text(" · ").join(Text(name, style=style) for name, style in found)
 
 
 def short_kernel(name: str) -> Text:
-    """A kernel's name as `short_kernel_name` has it, on one line."""
+    """Return a kernel's name as `short_kernel_name` has it, on one line."""
     return Text(words.plain(short_kernel_name(name)), style="dim", no_wrap=True, overflow="ellipsis")
 
 
@@ -133,7 +133,7 @@ def title(text: str, detail: str = "") -> Text:
 
 
 def left_out(num: int, top: int) -> Text:
-    """Says that a list is longer than what is shown of it."""
+    """Say that a list is longer than what is shown of it."""
     return Text(f"{num - top} more: --top {num}", style="dim")
 
 
@@ -148,7 +148,7 @@ def listed(
 
 
 def rows_of(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Text]]) -> Table:
-    """A table in the manner of the other reports.
+    """Make a table in the manner of the other reports.
 
     Args:
         columns: header, and how it is aligned: "right" for numbers, which are kept whole, "left" for text,
@@ -163,7 +163,7 @@ def rows_of(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Te
 
 
 def _function(name: str) -> str:
-    """`file.py(31): step` as `file.py:31 step`, the form that editors and terminals open."""
+    """Write `file.py(31): step` as `file.py:31 step`, the form that editors and terminals open."""
     match = FUNCTION.fullmatch(name)
     if match is None:
         return words.plain(name, longest=200)

@@ -20,7 +20,7 @@ LEAST_SHARE = 0.01
 
 
 def upper_bounds_report(upper_bounds: Sequence[UpperBound] | Unknown) -> list[RenderableType]:
-    """A row for each part, and what they bound; [] where nobody asked."""
+    """Show a row for each part, and what they bound; [] if nobody asked."""
     if isinstance(upper_bounds, Unknown):
         return _unknown("Upper bounds", upper_bounds)
     if not upper_bounds:
@@ -37,7 +37,7 @@ def upper_bounds_report(upper_bounds: Sequence[UpperBound] | Unknown) -> list[Re
 
 
 def bound_in_words(upper_bounds: Sequence[UpperBound]) -> str:
-    """What a faster loader can gain at most, and what one reaches that works beside the step; "" without a part."""
+    """Say what a faster loader can gain at most, and one that works beside the step; "" without a part."""
     by_part = {row.part: row.step_s for row in upper_bounds}
     if set(by_part) != set(NAMES) or not by_part["both"]:
         return ""
@@ -45,7 +45,7 @@ def bound_in_words(upper_bounds: Sequence[UpperBound]) -> str:
     gain = 1 - step_s / both_s
     if gain < LEAST_SHARE:
         return "Without its loader a step takes as long: no setting of the loader can gain anything."
-    most = f"Whatever is done about the loader can gain {words.share(gain)} of a step at most."
+    most = f"No change of the loader can gain more than {words.share(gain)} of a step."
     beside_s = max(loader_s, step_s)
     if loader_s <= step_s:
         return f"{most} It gives batches faster than steps use them: working beside them, it would cost nothing."
@@ -56,7 +56,7 @@ def bound_in_words(upper_bounds: Sequence[UpperBound]) -> str:
 
 
 def forecasts_report(forecasts: Sequence[Forecast] | Unknown) -> list[RenderableType]:
-    """A row for each change, and what it would bring; [] where nobody asked."""
+    """Show a row for each change, and what it would bring; [] if nobody asked."""
     if isinstance(forecasts, Unknown):
         return _unknown("Forecasts of the loader", forecasts)
     if not forecasts:

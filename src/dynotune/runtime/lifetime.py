@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Lifetime:
-    """Refuses use after `close()` and in forked children. `name`: what the error calls the thing."""
+    """Guard against use after `close()` and in forked children. `name`: what the error calls the thing."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -21,11 +21,11 @@ class Lifetime:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this is the process that made the thing."""
+        """Tell whether this is the process that made the thing."""
         return os.getpid() == self._process_id
 
     def check(self) -> None:
-        """Raises: ClosedError after `close()`, ForkedError in a forked child."""
+        """Raise ClosedError after `close()`, ForkedError in a forked child."""
         if not self.is_ours:
             raise ForkedError(
                 f"{self._name} was made in process {self._process_id} and is used in process {os.getpid()}, forked "
@@ -36,7 +36,7 @@ class Lifetime:
             raise ClosedError(f"{self._name} was used after close().", hint=f"Make a new {self._name}.")
 
     def close(self) -> bool:
-        """Whether the caller has to give things back now: once, and never in a forked child."""
+        """Tell whether the caller has to give things back now: once, and never in a forked child."""
         first = not self.closed and self.is_ours
         self.closed = True
         return first

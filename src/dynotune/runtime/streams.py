@@ -24,18 +24,18 @@ class Event:
     """A point on a stream; on the CPU every one has been reached."""
 
     def query(self) -> bool:
-        """Whether it has been reached."""
+        """Tell whether it has been reached."""
         return True
 
     def synchronize(self) -> None:
-        """Holds the host until it has been reached."""
+        """Hold the host until it has been reached."""
 
     def record(self, stream: Stream) -> None:
-        """Moves it to where the stream is now; only its owner does that."""
+        """Move it to where the stream is now; only its owner does that."""
 
 
 class Streams:
-    """What a device offers to order its work. This one is the CPU: every call has ended when it returns."""
+    """Ordering of a device's work. This one is the CPU: every call has ended when it returns."""
 
     pins = False  # whether host memory is worth pinning
     _reached = Event()
@@ -64,10 +64,10 @@ class Streams:
         return event
 
     def wait(self, stream: Stream, event: Event) -> None:
-        """Orders what `stream` does from now on behind the event."""
+        """Order what `stream` does from now on behind the event."""
 
     def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
-        """Tells the allocator that `stream` reads the tensor."""
+        """Tell the allocator that `stream` reads the tensor."""
 
     def copy(self, into: torch.Tensor, source: torch.Tensor, stream: Stream) -> None:
         with self.on(stream):
@@ -77,7 +77,7 @@ class Streams:
         return torch.empty(num_bytes, dtype=torch.uint8)
 
     def refuse_capture(self, what: str) -> None:
-        """Raises CaptureError where a graph is being captured, which `what` would not be part of."""
+        """Raise CaptureError if a graph is being captured, which `what` would not be part of."""
 
 
 class _CudaStreams(Streams):
@@ -125,7 +125,7 @@ class _CudaStreams(Streams):
 
 
 def resolved(device: torch.device | str | int | None) -> torch.device:
-    """`device` with its index, checked to be usable.
+    """Return `device` with its index, checked to be usable.
 
     Raises:
         InputError: not given, not a device, or neither an NVIDIA GPU nor the CPU.
@@ -153,6 +153,6 @@ def resolved(device: torch.device | str | int | None) -> torch.device:
 
 
 def of(device: torch.device | str | int | None) -> Streams:
-    """The streams of `device`. Raises InputError, DeviceError: as `resolved`."""
+    """Return the streams of `device`. Raises InputError, DeviceError: as `resolved`."""
     found = resolved(device)
     return _CudaStreams(found) if found.type == "cuda" else Streams(found)

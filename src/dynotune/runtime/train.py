@@ -42,7 +42,7 @@ def accumulate(
     scaler: Any = None,
     before_step: Callable[[], object] | None = None,
 ) -> Iterator[OptimizerStep]:
-    """Steps the optimizer once for every `num_steps` micro-batches, with the gradients of their mean loss.
+    """Step the optimizer once for every `num_steps` micro-batches, with the gradients of their mean loss.
 
     Each loss is divided by what its window really holds, so a shorter last window is applied and weighs as a batch of
     its size does. Gradients are set to none when a window begins. Under DistributedDataParallel, and fully sharded
@@ -106,7 +106,7 @@ class _Upcoming(Generic[Batch]):
         self._has_ended = False
 
     def draw(self) -> None:
-        """Draws one more. An error of the loader is kept until its window is asked for: the one before is whole."""
+        """Draw one more. An error of the loader is kept until its window is asked for: the one before is whole."""
         if self._has_ended:
             return
         try:
@@ -117,7 +117,7 @@ class _Upcoming(Generic[Batch]):
             self._has_ended, self._error = True, error
 
     def window(self) -> deque[Batch]:
-        """All that is drawn; empty at the end."""
+        """Return all that is drawn; empty at the end."""
         if self._error is not None:
             raise self._error
         window, self._drawn = self._drawn, deque()
@@ -132,7 +132,7 @@ def _backward(
     scaler: Any,
     upcoming: _Upcoming[Batch],
 ) -> torch.Tensor:
-    """The weighted mean loss of the window, its gradients accumulated and reduced over ranks once."""
+    """Run backward on the window's weighted mean loss; gradients are accumulated and reduced over ranks once."""
     mean: torch.Tensor | None = None
     for share in shares:
         batch = window.popleft()
@@ -149,7 +149,7 @@ def _backward(
 
 
 def _unreduced(model: Any) -> AbstractContextManager[Any]:
-    """Backwards in which gradients stay on their rank; nothing where the model is not distributed."""
+    """Keep gradients of backward passes on their rank; nothing if the model is not distributed."""
     if callable(getattr(model, "no_sync", None)):
         return model.no_sync()  # type: ignore[no-any-return]
     if callable(getattr(model, "set_requires_gradient_sync", None)):

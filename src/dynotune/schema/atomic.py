@@ -53,7 +53,7 @@ def write(path: Path, content: bytes, *, own_name: bool = False) -> None:
 
 
 def read(path: Path, largest: int = LARGEST_READ) -> bytes:
-    """The content of an ordinary file, or of an open descriptor (/dev/stdin), of at most so many bytes.
+    """Read an ordinary file, or an open descriptor (/dev/stdin), of at most so many bytes.
 
     Raises OSError: as `open`; it is larger, or a pipe or device, which may never end.
     """
@@ -61,7 +61,7 @@ def read(path: Path, largest: int = LARGEST_READ) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode) and not (stat.S_ISFIFO(mode) and _is_descriptor(path)):
-            raise OSError(errno.EINVAL, "it is no ordinary file")
+            raise OSError(errno.EINVAL, "it is not an ordinary file")
         content = file.read(largest + 1)
     if len(content) > largest:
         raise OSError(errno.EFBIG, f"it is larger than {largest >> 20} MiB")
@@ -85,12 +85,12 @@ def probe(path: Path) -> None:
 
 
 def _beside(path: Path) -> Path:
-    """A name that nobody has, nor can plant a link at."""
+    """Return a name that nobody has, nor can plant a link at."""
     return path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.partial")
 
 
 def _is_descriptor(path: Path) -> bool:
-    """Whether the path names an open file of this process, which whoever holds it goes on writing to."""
+    """Tell whether the path names an open file of this process, which whoever holds it goes on writing to."""
     return path.absolute().parts[1:2] in (("dev",), ("proc",))
 
 

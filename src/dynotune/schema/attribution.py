@@ -8,7 +8,7 @@ from dynotune.schema.trace_summary import Place
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True, tag="shares"):
-    """Hold where a step of the plain window goes; sums to 1."""
+    """Shares of a step of the plain window, by where they go; sum to 1."""
 
     input: float
     transfer: float

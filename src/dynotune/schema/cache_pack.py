@@ -22,7 +22,7 @@ _FOLDERS = {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_HOME"}
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """What compiled code and the keys it is found by depend on. None: not known.
+    """Conditions that compiled code and the keys it is found by depend on. None: not known.
 
     Args:
         gpus: `NAME (compute capability)` of every GPU the command sees, each once, sorted; empty without one.
@@ -67,7 +67,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """First in a pack; the files follow in the order of `files`.
+    """Manifest, first in a pack; the files follow in the order of `files`.
 
     Args:
         created: UTC, ISO 8601.
@@ -90,12 +90,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def caches(self) -> list[CacheName]:
-        """Those that it holds files of, in the order of their first file."""
+        """Return the caches that it holds files of, in the order of their first file."""
         return list(dict.fromkeys(file.cache for file in self.files))
 
 
 class Packed(msgspec.Struct, frozen=True, kw_only=True):
-    """What `pack` wrote.
+    """Result of `pack`.
 
     Args:
         sha256: of the whole file, for `unpack --sha256`.
@@ -130,7 +130,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unpacked(msgspec.Struct, frozen=True, kw_only=True):
-    """What `unpack` did.
+    """Result of `unpack`.
 
     Args:
         folders: where each cache is now.
@@ -180,12 +180,12 @@ def check(manifest: Manifest, name: str) -> None:
 
 
 def is_compilers(variable: str) -> bool:
-    """Whether a variable decides what a compiler makes, so that it belongs into a manifest; not where it is kept."""
+    """Tell whether a variable decides what a compiler makes, and so belongs into a manifest; not its place."""
     return _VARIABLE.fullmatch(variable) is not None and variable not in _FOLDERS
 
 
 def path_problem(path: str) -> str:
-    """Why `path` cannot stand in a pack, in words; empty where it can."""
+    """Say why `path` cannot stand in a pack, in words; empty where it can."""
     parts = path.split("/")
     if not path or path.startswith("/") or any(part in ("", ".", "..") for part in parts):
         return "leads out of its folder"

@@ -51,7 +51,7 @@ class Cache(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run changed in one cache.
+    """Change of one cache by one run.
 
     Args:
         num_files, size_bytes: new files, and what files grew by.

@@ -72,7 +72,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of testing one claim.
+    """Result of testing one claim.
 
     Args:
         seen: what decided, in words.
@@ -94,7 +94,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True):
-    """`dynotune claims run --output`: evidence of one machine and environment. `sha256`: of the rest, as JSON."""
+    """Bundle of evidence from one machine, by `dynotune claims run --output`. `sha256`: of the rest, as JSON."""
 
     schema: str = "dynotune.claims/1"
     version: str

@@ -101,7 +101,7 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """`comparison.json`. `speedup` is baseline time over candidate time: above 1, the candidate is faster.
+    """Document `comparison.json`. `speedup`: baseline time over candidate time; above 1, the candidate is faster.
 
     Of another objective than throughput it is likewise the baseline's value over the candidate's, lower is better, and
     `faster` says that the candidate is better.

@@ -37,7 +37,7 @@ class Code(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """`sm_90a`, `compute_120`; `lto_80`; `kind16_80` where the kind is not known."""
+        """Name it `sm_90a`, `compute_120`; `lto_80`; `kind16_80` if the kind is not known."""
         stem = {"machine": "sm", "ptx": "compute", "lto": "lto"}.get(self.form, f"kind{self.kind}")
         return f"{stem}_{self.sm}{self.suffix}"
 
@@ -47,7 +47,7 @@ Container = tuple[Code, ...]
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """What could not be read, or not in whole.
+    """File that could not be read, or not in whole.
 
     `path`: the file or folder. `what`: what happened, why, and what is missing for it.
     """
@@ -57,7 +57,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """What code is judged for.
+    """GPU that code is judged for.
 
     Args:
         compute_capability: as `9.0`.
@@ -81,7 +81,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What a GPU does with one library, container by container.
+    """Verdict of a GPU on one library, container by container.
 
     Args:
         verdict: `native` all run; `partial` some have no code for this GPU, the rest runs; `jit` some are compiled
@@ -119,7 +119,7 @@ class Library(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a GPU does with all libraries: how many have each verdict, and the most PTX that is compiled."""
+    """Verdicts of a GPU on all libraries: how many have each, and the most PTX that is compiled."""
 
     gpu: Gpu
     num_native: int
@@ -131,7 +131,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceCode(msgspec.Struct, frozen=True, kw_only=True):
-    """`dynotune startup scan --json`.
+    """Document of `dynotune startup scan --json`.
 
     Args:
         places: files and folders that were scanned.

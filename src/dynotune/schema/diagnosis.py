@@ -19,7 +19,7 @@ Bottleneck = Literal["input", "transfer", "host", "device", "communication", "me
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rule concludes. It promises no speed-up: `compare` proves one.
+    """Conclusion of a rule. It promises no speed-up: `compare` proves one.
 
     Args:
         kind: what is lost: speed of steps, time to the first one, evenness, memory, right results, right measuring.
@@ -53,7 +53,7 @@ class NotKnown(msgspec.Struct, frozen=True):
 
 
 class UpperBound(msgspec.Struct, frozen=True, kw_only=True):
-    """What one part alone reaches.
+    """Bound that one part alone reaches.
 
     Args:
         part: "loader": its batches of a step, drawn one after another; "step": a step that is given one batch again
@@ -70,7 +70,7 @@ class UpperBound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold what the loader would reach with one thing changed. Nobody has proved it: `compare` does.
+    """Forecast of the loader with one thing changed. Nobody has proved it: `compare` does.
 
     Args:
         setting: that changes it; "" where the program has to.
@@ -87,7 +87,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, tag="diagnosis"):
-    """`dynotune diagnose --json`."""
+    """Document of `dynotune diagnose --json`."""
 
     schema: str = "dynotune.diagnosis/2"
     command: list[str]
@@ -114,7 +114,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Examination(msgspec.Struct, frozen=True, kw_only=True):
-    """`dynotune doctor --json`: machine and environment alone.
+    """Document of `dynotune doctor --json`: machine and environment alone.
 
     Args:
         differences: from another machine; None where none was given.

@@ -25,7 +25,7 @@ V = TypeVar("V")
 
 
 class Head(msgspec.Struct):
-    """What every document says of itself first."""
+    """Head of every document."""
 
     schema: str = ""
 
@@ -41,14 +41,14 @@ def encode(document: object, *, indent: int = 1) -> bytes:
 
 
 def without_secrets(document: T) -> T:
-    """`document` as it is kept, for whoever shows it."""
+    """Return `document` as it is kept, for whoever shows it."""
     whole = _text(document)
     kept = redaction.redacted(whole)
     return document if kept == whole else parse(_encoded(kept), type(document))
 
 
 def _text(document: object, indent: int = 1) -> str:
-    """`document` as JSON in which bytes that are no text stand as Python holds them."""
+    """Return `document` as JSON in which bytes that are no text stand as Python holds them."""
     try:
         raw = msgspec.json.encode(document, enc_hook=_plain)
         return (msgspec.json.format(raw, indent=indent) if indent else raw).decode()
@@ -63,7 +63,7 @@ def _encoded(text: str) -> bytes:
 
 
 def _without_infinity(value: Any) -> Any:
-    """With None for a number that JSON does not know, as msgspec writes it."""
+    """Replace numbers that JSON does not know by None, as msgspec writes them."""
     if isinstance(value, dict):
         return {key: _without_infinity(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -76,7 +76,7 @@ def parse(raw: bytes | str, type_: type[V]) -> V: ...
 @overload
 def parse(raw: bytes | str, type_: Any = ...) -> Any: ...
 def parse(raw: bytes | str, type_: Any = Any) -> Any:
-    """The value of `type_` that the JSON `raw` is.
+    """Parse the JSON `raw` as a value of `type_`.
 
     Raises ValueError: `raw` is none, nests too deeply, or holds a number that no field of ours has room for; in words.
     """
@@ -95,7 +95,7 @@ def convert(plain: object, type_: type[V], *, str_keys: bool = ...) -> V: ...
 @overload
 def convert(plain: object, type_: Any, *, str_keys: bool = ...) -> Any: ...
 def convert(plain: object, type_: Any, *, str_keys: bool = False) -> Any:
-    """The value of `type_` that plain data is: dicts, lists, strings, numbers.
+    """Convert plain data to a value of `type_`: dicts, lists, strings, numbers.
 
     Raises ValueError: it is none; in words.
     """
@@ -106,7 +106,7 @@ def convert(plain: object, type_: Any, *, str_keys: bool = False) -> Any:
 
 
 def in_words(error: Exception) -> str:
-    """What a parser says of its input, for those who do not know Python's exceptions; without a full stop."""
+    """Say what a parser says of its input, for those who do not know Python's exceptions; without a full stop."""
     match error:
         case RecursionError():
             return "its values nest too deeply"
@@ -128,7 +128,7 @@ def _float(digits: str) -> float:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text[:20]}{'…' if len(text) > 20 else ''} is no number that it may hold")
+    raise ValueError(f"{text[:20]}{'…' if len(text) > 20 else ''} is not a number that it may hold")
 
 
 def _plain(value: object) -> str:
@@ -200,7 +200,7 @@ _REDACTED = re.compile(rf'"knob":"([^"]+)","value":"{redaction.MARK}"|((?:env|ar
 
 
 def completed(document: T, now: RunSpec, *arms: Setting) -> T:
-    """A document that is gone on with, with the secrets that it does not hold taken from what the user typed now.
+    """Complete a document that is gone on with: the secrets that it does not hold come from what the user typed now.
 
     Args:
         document: its field `run` is a RunSpec.

@@ -18,7 +18,7 @@ class Calls(msgspec.Struct, frozen=True):
 
 
 class ShapeHistogram(msgspec.Struct, frozen=True, kw_only=True):
-    """`shapes.json`: what one kind of module was called with. `dtypes`: by input, as torch names them."""
+    """Document `shapes.json`: the shapes that one kind of module got. `dtypes`: by input, as torch names them."""
 
     schema: str = "dynotune.shapes/1"
     module: str = ""
@@ -28,7 +28,7 @@ class ShapeHistogram(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """`context_bytes`: of one context, in proportion to its inputs, as torch needs it; None where nobody measured."""
+    """Shapes. `context_bytes`: of one context, in proportion to its inputs, as torch needs it; None if unmeasured."""
 
     num_calls: int
     min: Shapes
@@ -38,7 +38,7 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """One of the command's: files of its inputs and of the module's outputs in float64, by name."""
+    """Batch of the command's: files of its inputs and of the module's outputs in float64, by name."""
 
     shapes: Shapes
     inputs: dict[str, str]
@@ -46,7 +46,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class OnnxCheck(msgspec.Struct, frozen=True, tag="onnx-check"):
-    """How an exported model compares with the module, in ONNX Runtime; errors are those against it in float64."""
+    """Check of an exported model against the module, in ONNX Runtime; errors are those against it in float64."""
 
     provider: str
     verdict: Literal["no worse", "worse", "undecided"]
@@ -57,7 +57,7 @@ class OnnxCheck(msgspec.Struct, frozen=True, tag="onnx-check"):
 
 
 class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """`plan.json`. `profiles`: the smallest first; `why`: so many.
+    """Document `plan.json`. `profiles`: the smallest first; `why`: so many.
 
     Args:
         wasted: share of their largest inputs that calls leave unused; `wasted_by_one`: with one profile for all.

@@ -31,7 +31,7 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """`dynotune explain --json`."""
+    """Document of `dynotune explain --json`."""
 
     schema: str = "dynotune.explanation/2"
     asked: str

@@ -19,7 +19,7 @@ class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
 
 
 class Missing(Exception):
-    """Something that a fact rests on is Unknown; `or_unknown` gives that as the fact."""
+    """Error: something that a fact rests on is Unknown; `or_unknown` gives that as the fact."""
 
     def __init__(self, unknown: Unknown) -> None:
         super().__init__(unknown.reason)
@@ -62,6 +62,6 @@ Facts = dict[str, Value | Unknown]
 
 
 def known(facts: Facts, name: str) -> Value:
-    """The fact; None where it is not known, or was not asked for."""
+    """Return the fact; None if it is not known, or was not asked for."""
     value = facts.get(name)
     return None if isinstance(value, Unknown) else value

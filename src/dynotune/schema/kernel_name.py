@@ -10,7 +10,7 @@ _WRAPPERS = ("AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor", "UnaryFunctor")
 
 
 def short_kernel_name(name: str) -> str:
-    """A kernel's name without return type, parameters and namespaces, of the template arguments what tells it apart.
+    """Shorten a kernel's name: no return type, parameters and namespaces; of template arguments, what tells it apart.
 
     >>> short_kernel_name("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int)")
     'vectorized_elementwise_kernel<FillFunctor>'

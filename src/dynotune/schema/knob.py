@@ -60,13 +60,13 @@ class Method(msgspec.Struct, frozen=True, tag="method"):
 
 
 class Module(msgspec.Struct, frozen=True, tag="module"):
-    """Something done to the outermost module at its first call; `action` names it in the agent."""
+    """Change of the outermost module at its first call; `action` names it in the agent."""
 
     action: str
 
 
 class Library(msgspec.Struct, frozen=True, tag="library"):
-    """Something done to functions of libraries that the program imports; `action` names it in the agent."""
+    """Change of functions of libraries that the program imports; `action` names it in the agent."""
 
     action: str
 
@@ -90,7 +90,7 @@ Site = Env | AllocConf | Preload | InProcess | Argument | Revision | Interpreter
 
 
 def is_of_launch(site: Site) -> bool:
-    """Whether it changes what is started, and nothing inside of it."""
+    """Tell whether it changes what is started, and nothing inside of it."""
     return isinstance(site, Argument | Revision | Interpreter)
 
 

@@ -45,7 +45,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, tag="moment"):
     terms: list[Term]
 
     def of(self, name: TermName) -> int:
-        """Bytes of one term; 0 where it is not there."""
+        """Return the bytes of one term; 0 if it is not there."""
         return sum(term.num_bytes for term in self.terms if term.name == name)
 
     @property
@@ -73,7 +73,7 @@ class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceOwners(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose blocks are on one device, as the agent tells it."""
+    """Owners of the memory blocks on one device, as the agent reports them."""
 
     device: int
     marks: list[tuple[str, int]]
@@ -85,7 +85,7 @@ class DeviceOwners(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Owners(msgspec.Struct, frozen=True, kw_only=True):
-    """`memory-….json` in the run folder, beside the snapshot of the same name."""
+    """Document `memory-….json` in the run folder, beside the snapshot of the same name."""
 
     schema: str = "dynotune.memory_owners/1"
     devices: list[DeviceOwners]
@@ -106,7 +106,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True, tag="capacity"):
-    """Hold what fits on one card. `measured`: by batch."""
+    """Capacity of one card: what fits. `measured`: by batch."""
 
     card: str
     limit_bytes: int

@@ -10,7 +10,7 @@ from dynotune.schema.memory import Capacity, RankMemory
 
 
 class MemoryAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold where the memory of a command goes, what fits, and what would save memory. `ranks`: of the first run."""
+    """Account of a command's memory: where it goes, what fits, what would save some. `ranks`: of the first run."""
 
     schema: str = "dynotune.memory/1"
     command: list[str] = []

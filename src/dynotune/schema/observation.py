@@ -55,7 +55,7 @@ class SamplePart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
-    """What making a loader's batches took within the window, wherever they were made: in workers or in the process.
+    """Cost of making a loader's batches within the window, in workers or in the process.
 
     Args:
         fetch_s: mean wall time of making one; of it `collate_s` in the collate function, `decode_s` in known decoders
@@ -264,7 +264,7 @@ class Allocator(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Compilation(msgspec.Struct, frozen=True, kw_only=True, tag="compilation"):
-    """What torch.compile did in the process.
+    """Compilations by torch.compile in the process.
 
     Args:
         num_graphs, num_graph_breaks, num_recompilations: since the start; `…_in_window`: within the window.
@@ -338,7 +338,7 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeriodicWork(msgspec.Struct, frozen=True, kw_only=True):
-    """What some steps do beside what all do, and are longer for.
+    """Work that only some steps do, and are longer for.
 
     Args:
         kind: as far as names of functions and files tell.
@@ -367,7 +367,7 @@ class SlowStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True, tag="timing"):
-    """The plain window: nothing recorded it, and the device was synchronised at its two ends only.
+    """Timing of the plain window: nothing recorded it, and the device was synchronised at its two ends only.
 
     Args:
         step_s: the window over its steps.
@@ -397,7 +397,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, tag="timing"):
 
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent saw in one process that makes steps, at the end of its window.
+    """State of one process that makes steps, as the agent saw it at the end of its window.
 
     Args:
         rss_growth_bytes: of the process's resident memory within the window, without files and shared memory.
@@ -431,7 +431,7 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything known of a command, for the rules. `dynotune doctor` knows the facts alone.
+    """All that is known of a command, for the rules. `dynotune doctor` knows the facts alone.
 
     Args:
         facts: of machine, container, interpreter and environment; `window.*` of the samples beside the plain window.

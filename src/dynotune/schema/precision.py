@@ -10,7 +10,7 @@ from dynotune.schema.study import Guarded
 
 
 class Change(msgspec.Struct, frozen=True):
-    """How much an arm adds to a metric's mean, higher is better, paired over `num_samples`; `ci` at 95%."""
+    """Change of a metric's mean in an arm, higher is better, paired over `num_samples`; `ci` at 95%."""
 
     mean: float
     ci: tuple[float, float]
@@ -49,7 +49,7 @@ class PrecisionArm(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_worth_it(self) -> bool:
-        """Faster, with errors that its bits explain, and no loss of the metric proved."""
+        """Tell whether it is faster, with errors that its bits explain, and no loss of the metric proved."""
         is_faster = self.speed is not None and self.speed.verdict == "faster"
         return (
             is_faster and self.results is not None and self.results.ok and not (self.metric and self.metric.ci[1] < 0)
@@ -57,7 +57,7 @@ class PrecisionArm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Precision(msgspec.Struct, frozen=True, kw_only=True):
-    """`precision.json`. `own`: what the command computes in as written; `metric`: `module:function`, or ""."""
+    """Document `precision.json`. `own`: what the command computes in; `metric`: `module:function`, or ""."""
 
     schema: str = "dynotune.precision/1"
     command: list[str]

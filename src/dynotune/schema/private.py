@@ -10,7 +10,7 @@ _MODE = 0o700
 
 
 def state_folder() -> Path:
-    """What dynotune keeps for its user: runs, locks, notes, keys."""
+    """Return the folder of what dynotune keeps for its user: runs, locks, notes, keys."""
     home = os.environ.get("XDG_STATE_HOME", "").strip()
     return Path(home or os.path.expanduser("~/.local/state")) / "dynotune"  # noqa: PTH111 - it raises without a home
 

@@ -49,7 +49,7 @@ Outcome = Literal["met", "not-met", "undecided"]
 
 
 class Header(msgspec.Struct, frozen=True):
-    """Where a recipe comes from, and what all of its settings together gain.
+    """Source of a recipe, and what all of its settings together gain.
 
     Args:
         speedup, ci, num_pairs: of the confirmation: all settings against the command as it is. Of a recipe that went on
@@ -92,7 +92,7 @@ class Proof(msgspec.Struct, frozen=True):
 
 
 class Recipe(msgspec.Struct, frozen=True):
-    """`recipe.toml`.
+    """Document `recipe.toml`.
 
     Args:
         settings: knob id to value, as written.
@@ -108,7 +108,7 @@ class Recipe(msgspec.Struct, frozen=True):
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
-    """`dynotune recipe verify --json`."""
+    """Document of `dynotune recipe verify --json`."""
 
     schema: str = "dynotune.verification/2"
     recipe: str
@@ -169,7 +169,7 @@ def _recipe(table: dict[str, Any], name: str) -> Recipe:
 
 
 def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """By hand, `loader.num_workers = 4` is easily written without quotes: a table in a table for TOML."""
+    """Flatten a table: written by hand, `loader.num_workers = 4` without quotes is a table in a table for TOML."""
     flat: dict[str, Any] = {}
     for key, entry in settings.items():
         inner = _flat(entry, f"{prefix}{key}.") if isinstance(entry, dict) else {prefix + key: entry}
@@ -180,10 +180,10 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _check_numbers(recipe: Recipe) -> None:
-    """TOML has nan and inf; a proof has not, nor has a setting or a fact."""
+    """Refuse nan and inf, which TOML has; a proof has not, nor has a setting or a fact."""
     for name, told in (*recipe.settings.items(), *recipe.facts.items()):
         if isinstance(told, float) and not math.isfinite(told):
-            raise msgspec.ValidationError(f"{name[:100]!r} is no number")
+            raise msgspec.ValidationError(f"{name[:100]!r} is not a number")
     head = recipe.recipe
     stated = [("[recipe]", head.speedup, head.ci, head.num_pairs)]
     stated += [
@@ -214,7 +214,7 @@ def write(path: Path, recipe: Recipe) -> None:
 
 
 def text(recipe: Recipe) -> str:
-    """`recipe` as it is written, with comments that say what each setting is and how it was proved.
+    """Return `recipe` as it is written, with comments that say what each setting is and how it was proved.
 
     Raises UsageError: as `write`.
     """
@@ -254,7 +254,7 @@ def _introduction(recipe: Recipe) -> list[str]:
 
 
 def _gain(objective: Objective, speedup: float, ci: tuple[float, float] | None) -> str:
-    """`1.421 times as fast (between 1.380 and 1.470)`."""
+    """Write `1.421 times as fast (between 1.380 and 1.470)`."""
     if objective in ("memory", "energy"):
         between = "" if ci is None else f" (between {_less(ci[0])} and {_less(ci[1])})"
         return f"{_less(speedup)} less {objective}{between}"
@@ -286,7 +286,7 @@ def _comment(recipe: Recipe, knob: str) -> list[str]:
 
 
 def proof_of(recipe: Recipe, knob: str) -> Proof | None:
-    """The proof of this setting as it is in the recipe; None where there is none, or for another value."""
+    """Return the proof of this setting in the recipe; None if there is none, or for another value."""
     for proof in recipe.proof:
         if proof.knob == knob:
             given = recipe.settings.get(knob, "")

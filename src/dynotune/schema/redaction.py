@@ -101,7 +101,7 @@ def _patterns() -> tuple[re.Pattern[str], ...]:
 
 
 def is_name(name: str) -> bool:
-    """Whether a variable, an option or a key of that name holds a secret."""
+    """Tell whether a variable, an option or a key of that name holds a secret."""
     return re.fullmatch(_NAME, name.lstrip("-"), re.IGNORECASE) is not None
 
 
@@ -116,7 +116,7 @@ def learn(env: Mapping[str, str], command: Sequence[str] = (), settings: Iterabl
 
 
 def redacted(text: str) -> str:
-    """`text` with `MARK` in place of every secret. What was redacted before stays as it is."""
+    """Return `text` with `MARK` in place of every secret. What was redacted before stays as it is."""
     for value in _known:
         if value in text:
             text = text.replace(value, MARK)
@@ -141,7 +141,7 @@ def _redacted_once(text: str) -> str:
 
 
 def _suspicious(text: str) -> Iterator[tuple[int, int]]:
-    """Stretches around hints, cut where no secret goes on, so that megabytes without any take milliseconds."""
+    """Yield stretches around hints, cut where no secret goes on, so that megabytes without any take milliseconds."""
     lowered = text.lower()
     if len(lowered) != len(text):  # a few letters have more when they are small
         yield 0, len(text)
@@ -160,12 +160,12 @@ def _suspicious(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _hinted(lowered: str) -> list[tuple[int, int]]:
-    """Where hints begin and end. Whether a word is there at all is found far faster than a pattern."""
+    """Tell where hints begin and end. Whether a word is there at all is found far faster than a pattern."""
     found = [re.finditer(hint, lowered) for literal, hint in zip(_HINTS, HINTS, strict=True) if literal in lowered]
     return sorted(match.span() for matches in found for match in matches)
 
 
 def words(command: Sequence[str]) -> list[str]:
-    """The words of a command, redacted."""
+    """Return the words of a command, redacted."""
     found: list[str] = json.loads(redacted(json.dumps(list(command), ensure_ascii=False)))
     return found

@@ -29,7 +29,7 @@ class PretendedGpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """How a command is run: the one description, which requests hold, documents store and `--resume` reads.
+    """Description of a command's run, which requests hold, documents store and `--resume` reads.
 
     Args:
         command: may hold placeholders, such as `{run_dir}`.
@@ -73,16 +73,16 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def recorded(self) -> RunSpec:
-        """The spec as documents store it: without the environment."""
+        """Return the spec as documents store it: without the environment."""
         return msgspec.structs.replace(self, env={})
 
     def resumed(self, now: RunSpec) -> RunSpec:
-        """The stored spec, with what belongs to this call of dynotune (environment, folder, lock) taken from `now`."""
+        """Return the stored spec, with `now`'s values for what belongs to this call (environment, folder, lock)."""
         return msgspec.structs.replace(self, env=now.env, base=now.base, lock=now.lock)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent is to do; `plan.json` in the run folder.
+    """Plan of the agent; `plan.json` in the run folder.
 
     Args:
         seed: given to random, numpy and torch before the program draws from them; None leaves them.
@@ -114,7 +114,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Readback(msgspec.Struct, frozen=True):
-    """What the live process says about a setting.
+    """Report of the live process on a setting.
 
     Args:
         asked: the value asked for, as text.
@@ -133,7 +133,7 @@ class Readback(msgspec.Struct, frozen=True):
 
 
 class EnvironmentChange(msgspec.Struct, frozen=True):
-    """A watched environment variable was about to be set or removed by the program.
+    """Change of a watched environment variable that the program was about to set or remove.
 
     Args:
         value: the new value; None when it was removed.
@@ -175,7 +175,7 @@ class TimedWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordedTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """What torch's profiler recorded of one process.
+    """Recording of one process by torch's profiler.
 
     Args:
         file: in the run folder; None where there is none, for the reason.
@@ -200,7 +200,7 @@ class RecordedTrace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process of the tree recorded.
+    """Record of one process of the tree.
 
     Args:
         step: the cycle that counts as a step, in words; None when none was found.
@@ -236,17 +236,17 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def window(self) -> TimedWindow | None:
-        """The last one."""
+        """Return the last one."""
         return self.windows[-1] if self.windows else None
 
     @property
     def trace(self) -> RecordedTrace | None:
-        """The last one."""
+        """Return the last one."""
         return self.traces[-1] if self.traces else None
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """`run.json` in the run folder.
+    """Document `run.json` in the run folder.
 
     Args:
         wall_s: from launch to the end of the process tree; so far, while it runs.

@@ -12,7 +12,7 @@ UNSET = "@unset"
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """`knob=value`. The value `@unset` takes an environment variable away.
+    """Setting `knob=value`. The value `@unset` takes an environment variable away.
 
     `knob`: the knob's id, or `env.NAME`. `value`: of the knob's type.
     """
@@ -26,10 +26,10 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 def one_arm(settings: Sequence[Setting]) -> list[Setting]:
-    """The first setting of each knob: an arm has one value of a knob."""
+    """Return the first setting of each knob: an arm has one value of a knob."""
     return list({setting.knob: setting for setting in reversed(settings)}.values())[::-1]
 
 
 def over(base: Sequence[Setting], settings: Sequence[Setting]) -> list[Setting]:
-    """Both; of a knob in both, the value in `settings`."""
+    """Return both; for a knob in both, the value in `settings`."""
     return list({setting.knob: setting for setting in (*base, *settings)}.values())

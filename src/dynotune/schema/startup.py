@@ -63,7 +63,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Compiled(msgspec.Struct, frozen=True, kw_only=True):
-    """What torch.compile counted up to the end of the start.
+    """Counts of torch.compile up to the end of the start.
 
     Args:
         num_found, num_missed: graphs that its cache gave, and those that were compiled.
@@ -148,7 +148,7 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Startup(msgspec.Struct, frozen=True, kw_only=True):
-    """`startup.json`.
+    """Document `startup.json`.
 
     Args:
         run: how every start is made; with a `ready_pattern`, a start ends at that line, else at the first step.
@@ -178,7 +178,7 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts = {}
 
     def starts(self, arm: Arm) -> list[Start]:
-        """Those that count; without any, those of void blocks, and the pilots before there are any."""
+        """Return the starts that count; without any, those of void blocks, and the pilots before there are any."""
         blocks = self.blocks or [voided.values for voided in self.voided]
         return [block.of(arm) for block in blocks] or [pilot for pilot in self.pilots if pilot.arm == arm]
 
@@ -187,7 +187,7 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def phase_s(starts: Sequence[Start], phase: Phase) -> float | Unknown:
-    """How long a phase of these starts takes; Unknown where one of them does not know it."""
+    """Return how long a phase of these starts takes; Unknown if one of them does not know it."""
     values = [start.phases.get(phase, Unknown("not recorded")) for start in starts]
     unknown = next((value for value in values if isinstance(value, Unknown)), None)
     if unknown is not None:

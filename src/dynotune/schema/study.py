@@ -69,12 +69,12 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def by_user(self) -> bool:
-        """Whether the user asked for it; so it is with what nothing names, in older studies too."""
+        """Tell whether the user asked for it; so it is with what nothing names, in older studies too."""
         return self.asked or not self.why
 
 
 def without(key: str, id_: str, candidates: Iterable[Candidate]) -> str | None:
-    """The key of an arm without one of its settings and what needs that; None where it has not got it.
+    """Return the key of an arm without one of its settings and what needs that; None if it has not got it.
 
     A value may hold spaces.
     """
@@ -157,7 +157,7 @@ class BlockResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """How two arms compare, from the blocks of one stage.
+    """Comparison of two arms, from the blocks of one stage.
 
     Args:
         num_blocks: that hold a value of both, void ones not counted; within one process, switches there and back.
@@ -177,7 +177,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CandidateOutcome(msgspec.Struct, frozen=True):
-    """What became of a candidate, and why, in one sentence."""
+    """Fate of a candidate, and why, in one sentence."""
 
     kind: OutcomeKind
     reason: str
@@ -258,7 +258,7 @@ class BaseRecipe(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """From when to when it was worked on (ISO 8601, UTC); `ended_by`: "done", "user", "error"; "" while it runs."""
+    """Time of work on it, from when to when (ISO 8601, UTC); `ended_by`: "done", "user", "error"; "" while it runs."""
 
     began: str
     ended: str = ""
@@ -266,7 +266,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class Study(msgspec.Struct, frozen=True, kw_only=True):
-    """`study.json`.
+    """Document `study.json`.
 
     Args:
         name: in a database, where workers share it; empty without one.
@@ -317,5 +317,5 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def begun(self) -> str:
-        """What the baseline is, in words after "the command"."""
+        """Say what the baseline is, in words after "the command"."""
         return "as written" if self.base_recipe is None else "as begun"

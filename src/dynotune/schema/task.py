@@ -127,7 +127,7 @@ Task = (
 
 
 class TaskFile(msgspec.Struct, frozen=True, kw_only=True):
-    """`task-NNN.json` in the run folder: a task ordered while the program runs."""
+    """File `task-NNN.json` in the run folder: a task ordered while the program runs."""
 
     schema: str = "dynotune.task/1"
     task: Task

@@ -19,7 +19,7 @@ LARGEST_INT = 2**63 - 1
 
 
 def value(given: Scalar | Sequence[Scalar]) -> str:
-    """One value, or a list of them. Raises UsageError: as `quoted`; a number that TOML has no room for."""
+    """Write one value, or a list of them. Raises UsageError: as `quoted`; a number that TOML has no room for."""
     if isinstance(given, bool):
         return "true" if given else "false"
     if isinstance(given, str):
@@ -30,13 +30,13 @@ def value(given: Scalar | Sequence[Scalar]) -> str:
         return str(given)
     if isinstance(given, float):
         if not math.isfinite(given):
-            raise UsageError(f"{given} is no number that can be written.")
+            raise UsageError(f"{given} is not a number that can be written.")
         return repr(given)
     return "[" + ", ".join(map(value, given)) + "]"
 
 
 def quoted(text: str) -> str:
-    """`text` as a basic string on one line, which YAML reads as the same string.
+    """Return `text` as a basic string on one line, which YAML reads as the same string.
 
     What does not print is escaped: nothing in it can move a terminal's cursor or turn the direction of writing.
 
@@ -52,7 +52,7 @@ def quoted(text: str) -> str:
 
 
 def arguments(words: Sequence[str]) -> str:
-    """A command as a list; a word that is no UTF-8, which TOML has no room for, as `{ percent = "caf%E9" }`."""
+    """Write a command as a list; a word that is no UTF-8, which TOML has no room for, as `{ percent = "caf%E9" }`."""
     return "[" + ", ".join(map(_argument, words)) + "]"
 
 
@@ -65,14 +65,14 @@ def _argument(word: str) -> str:
 
 
 def argument(told: object) -> object:
-    """The word that `arguments` wrote; anything else as it is."""
+    """Return the word that `arguments` wrote; anything else as it is."""
     if isinstance(told, dict) and told.keys() == {"percent"} and isinstance(told["percent"], str):
         return os.fsdecode(unquote_to_bytes(told["percent"]))
     return told
 
 
 def commented(lines: Iterable[str]) -> list[str]:
-    """Each line as a comment; what does not print is written as its escape, so that none can end the comment."""
+    """Write each line as a comment; what does not print becomes its escape, so that none can end the comment."""
     return [f"# {''.join(c if c.isprintable() else repr(c)[1:-1] for c in line)}".rstrip() for line in lines]
 
 

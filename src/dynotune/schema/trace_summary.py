@@ -36,7 +36,7 @@ PRODUCTS: tuple[str, ...] = (
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where in the program; "" for what the trace does not tell.
+    """Place in the program; "" for what the trace does not tell.
 
     Args:
         function: Python function with file and line, `train.py(31): step`: the innermost one of the user's
@@ -92,7 +92,7 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shares(self) -> Shares:
-        """The window in parts; time in which copies and communication alone ran together is communication."""
+        """Return the window in parts; time in which copies and communication alone ran together is communication."""
         window_s, overlap = self.window_s or 1.0, self.overlap
         exposed_s = overlap.communication_s + overlap.copy_and_communication_s
         beside_s = overlap.compute_and_copy_s + overlap.compute_and_communication_s + overlap.all_s
@@ -106,7 +106,7 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostTime(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process did within its window, on the thread that the steps run on. Seconds."""
+    """Time of a process within its window, on the thread that the steps run on. Seconds."""
 
     rank: int | None
     window_s: float
@@ -257,7 +257,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that time was lost to.
+    """Cause that time was lost to.
 
     Args:
         id: of the finding; docs/reference/trace.md defines each.
@@ -291,7 +291,7 @@ class Shares(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceSummary(msgspec.Struct, frozen=True, kw_only=True, tag="trace"):
-    """`dynotune trace --json`.
+    """Document of `dynotune trace --json`.
 
     Args:
         window_s: of the rank whose window is longest; None when the trace holds nothing with a duration.
@@ -338,7 +338,7 @@ class CauseChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """`dynotune trace A B --json`: what changed. One recording of each: no interval, so no proof."""
+    """Document of `dynotune trace A B --json`: what changed. One recording of each: no interval, so no proof."""
 
     schema: str = "dynotune.trace_difference/1"
     before: TraceSummary

@@ -71,7 +71,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """Something is wrong; `whose` is a rank, a GPU, or empty for the whole run."""
+    """Alert of something wrong; `whose` is a rank, a GPU, or empty for the whole run."""
 
     id: AlertId
     text: str
@@ -81,7 +81,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """One second's view of a run. Times are on CLOCK_MONOTONIC; `clock_s` is the same moment since 1970."""
+    """View of a run in one second. Times are on CLOCK_MONOTONIC; `clock_s` is the same moment since 1970."""
 
     schema: str = "dynotune.view/1"
     command: list[str]

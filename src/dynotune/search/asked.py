@@ -40,7 +40,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 def parse(
     *, allow: Sequence[str] = (), extra: Sequence[str] = (), exclude: Sequence[str] = (), values: Sequence[str] = ()
 ) -> Asked:
-    """The options as they stand on the command line.
+    """Parse the options as they stand on the command line.
 
     Raises:
         UsageError: an effect, knob or value that does not exist, one that dynotune never sets, or words that
@@ -64,7 +64,7 @@ def parse(
 
 
 def first_values(asked: Asked, settings: Sequence[Setting]) -> list[Setting]:
-    """The baseline's value of each placeholder that `settings` leave open: the first of several, else UsageError."""
+    """Return the baseline's value of each placeholder that `settings` leave open: the first, else UsageError."""
     named: dict[str, list[Setting]] = {}
     for setting in asked.settings:
         if setting.knob.startswith("arg.") and all(one.knob != setting.knob for one in settings):

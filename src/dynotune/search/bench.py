@@ -27,12 +27,12 @@ class Arm(msgspec.Struct, frozen=True):
 
     @property
     def short_name(self) -> str:
-        """For a folder: a key may be longer than a file's name may be."""
+        """Shorten a key for a folder: it may be longer than a file's name may be."""
         return hashlib.sha256(self.key.encode()).hexdigest()[:16] if self.settings else "baseline"
 
 
 class Tested(msgspec.Struct, frozen=True, kw_only=True):
-    """What blocks within one live run say of an arm.
+    """Result for an arm from blocks within one live run.
 
     Args:
         comparison: with its answer, which may be `undecided`; None if there are no blocks to judge.
@@ -51,7 +51,7 @@ BASELINE = Arm()
 
 
 def arm(settings: Iterable[Setting]) -> Arm:
-    """Of a knob named twice, the last value."""
+    """Make an arm; a knob named twice has the last value."""
     by_knob = {setting.knob: setting for setting in settings}
     return Arm(tuple(by_knob[knob] for knob in sorted(by_knob)))
 
@@ -61,12 +61,12 @@ def arm(settings: Iterable[Setting]) -> Arm:
 
 
 def needs_workers(setting: Setting) -> bool:
-    """Whether it means something only to a loader with workers. Not to have persistent ones is true of none."""
+    """Tell whether it needs a loader with workers to mean something. Not to have persistent ones is true of none."""
     return setting.knob in ON_WORKERS and setting.value is not False
 
 
 def complete(settings: Sequence[Setting], candidates: Iterable[Candidate]) -> list[Setting]:
-    """The same of settings, in their order; of one that is no candidate nothing is known to be needed."""
+    """Complete settings, in their order; of one that is no candidate nothing is known to be needed."""
     needed = {one.id: one.needs for one in candidates if one.needs}
     ids = set(map(str, settings))
     return [one for one in settings if str(one) not in needed or not ids.isdisjoint(needed[str(one)])]
@@ -78,13 +78,13 @@ def needed_first(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 def each_left_out(settings: Sequence[Setting], candidates: Sequence[Candidate]) -> dict[str, list[Setting]]:
-    """By id of each of `settings`, the others without it, and without what means nothing then."""
+    """Return by id of each of `settings` the others without it, and without what means nothing then."""
     gone = {str(one): [one, *dependants(str(one), settings, candidates)] for one in settings}
     return {id_: [one for one in settings if one not in out] for id_, out in gone.items()}
 
 
 def dependants(id_: str, settings: Iterable[Setting], candidates: Iterable[Candidate]) -> list[Setting]:
-    """Of these settings, those that mean nothing once `id_` is left out."""
+    """Return those of these settings that mean nothing once `id_` is left out."""
     needing = {one.id for one in candidates if id_ in one.needs}
     return [setting for setting in settings if str(setting) in needing]
 
@@ -111,7 +111,7 @@ class Bench(Protocol):
         """Return the lanes that blocks and pairs go in, once the command as it is has had a pilot."""
 
     def run(self, arm: Arm, phase: Phase, block: int, lane: lanes.Lane = lanes.WHOLE) -> Trial:
-        """One fresh process, perhaps beside others in their lanes. A pilot (block 0) warms the arm's caches alone.
+        """Run a fresh process, perhaps beside others in their lanes. A pilot (block 0) warms the arm's caches alone.
 
         Raises:
             CannotRunHere: the machine, not the arm: the disk is full, the GPU is lost.
@@ -136,19 +136,19 @@ class Bench(Protocol):
         """
 
     def check(self, arm: Arm) -> Trial | None:
-        """A trial with wrong results, if losses or outputs are known to differ by more than rounding."""
+        """Return a trial with wrong results, if losses or outputs are known to differ by more than rounding."""
 
     def check_s(self, arm: Arm) -> float:
-        """About how long `check` of it takes, seconds; 0 where it costs no run."""
+        """Return about how long `check` of it takes, seconds; 0 if it costs no run."""
 
     def run_s(self, arm: Arm) -> float:
-        """About how long a run of the arm takes, seconds; of an arm not yet run, as the baseline."""
+        """Return about how long a run of the arm takes, seconds; of an arm not yet run, as the baseline."""
 
     def block_s(self) -> float:
-        """About how long a block of an arm takes within one process, seconds."""
+        """Return about how long a block of an arm takes within one process, seconds."""
 
     def left_s(self) -> float:
-        """Of the budget, all attempts together."""
+        """Return what is left of the budget of all attempts together."""
 
     def add_to(self, study: Study) -> Study:
-        """`study` with what is known of its runs besides the trials: their window, unit and step, for one."""
+        """Add to `study` what is known of its runs besides the trials: their window, unit and step, for one."""

@@ -39,7 +39,7 @@ NOT_OF_TIME = Unknown("a share of a step's time does not bound it")
 def bound(
     setting: Setting, why: Sequence[Finding], diagnosis: Diagnosis, present: Present, objective: Objective
 ) -> tuple[float | Unknown, str]:
-    """Of the baseline's time, the largest share that the setting can save, and what says so.
+    """Return the largest share of the baseline's time that the setting can save, and what says so.
 
     The shares of the findings that name it, together, if all are known; of a setting that only makes batches ready
     sooner, no more than the step waits for them, nor than a step that is given one batch again and again is shorter;
@@ -69,7 +69,7 @@ def bound(
 
 
 def _of_loading(setting: Setting, diagnosis: Diagnosis, present: Present) -> list[tuple[float, str]]:
-    """What bounds a setting that can do no more than have batches ready; nothing of any other.
+    """Return what bounds a setting that can do no more than have batches ready; nothing for any other.
 
     Without workers, what the step waits for is all that one of them would do; with some, they are what it waits for.
     What the process made beside the device's work is not in the wait: then the bound is higher than need be.

@@ -54,7 +54,7 @@ _OUTSIDE_OF_GRAPHS = ("loader.", "transfer.")
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What candidates have to fit.
+    """Machine that candidates have to fit.
 
     Args:
         env: what the command inherits; `present`: what the program has already.
@@ -78,7 +78,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 def offered(
     run: RunSpec, study: Study, asked: Asked, observation: Observation, diagnosis: Diagnosis
 ) -> tuple[list[Candidate], list[NotOffered]]:
-    """As `candidates`, of an observation that was made with the settings of `run`."""
+    """Return `candidates` for an observation that was made with the settings of `run`."""
     base = {one.knob: one.value for one in run.settings}
     named = {knob.removeprefix("env."): str(value) for knob, value in base.items() if knob.startswith("env.")}
     env = {**run.env, **named}
@@ -97,7 +97,7 @@ def offered(
 
 
 def refusal(run: RunSpec, facts: Facts) -> Callable[[Setting], str]:
-    """Says of a setting why no run could be launched with it beside those of `run`; "" where one can."""
+    """Say why no run could be launched with a setting beside those of `run`; "" if one can."""
 
     def refused(setting: Setting) -> str:
         try:
@@ -110,7 +110,7 @@ def refusal(run: RunSpec, facts: Facts) -> Callable[[Setting], str]:
 
 
 def _named_by_facts(observation: Observation, machine: Machine) -> list[Candidate]:
-    """Compiling, of which several small costs make one large gain that no finding names.
+    """Name compiling: several of its small costs make one large gain that no finding names.
 
     Only where a model runs on a CUDA device, nothing is compiled, and much could be saved.
     """
@@ -144,7 +144,7 @@ def candidates(
     objective: Objective = "throughput",
     by_facts: Sequence[Candidate] = (),
 ) -> tuple[list[Candidate], list[NotOffered]]:
-    """What findings, the user and facts (`by_facts`) name that is fit for this machine; largest bound first.
+    """List what findings, the user and facts (`by_facts`) name that is fit for this machine; largest bound first.
 
     Raises:
         UsageError: a knob is to be tried, and nothing says which values of it.
@@ -243,7 +243,7 @@ def _of_findings(
 
 
 def _fit(knob_id: str, present: Present, machine: Machine) -> list[Setting]:
-    """Values of a knob that can be applied here."""
+    """Return values of a knob that can be applied here."""
     fit = []
     for setting in values.some(knob_id, present, machine.num_cores):
         with contextlib.suppress(DynotuneError):
@@ -253,7 +253,7 @@ def _fit(knob_id: str, present: Present, machine: Machine) -> list[Setting]:
 
 
 def _why_not(setting: Setting, kind: Kind, machine: Machine, asked: Asked, objective: Objective) -> str:
-    """Why a setting is not tried that is named for its effect on `kind`; first what the user can change; or empty."""
+    """Say why a setting named for its effect on `kind` is not tried; first what the user can change; or empty."""
     effect = knobs.get(setting.knob).effect
     if asked.leaves_out(setting):
         return _LEFT_OUT
@@ -275,7 +275,7 @@ def _why_not(setting: Setting, kind: Kind, machine: Machine, asked: Asked, objec
 
 
 def _order(candidate: Candidate) -> tuple[float, str, float]:
-    """What nothing bounds comes first: it may be anything."""
+    """Put what nothing bounds first: it may be anything."""
     share = 1.0 if isinstance(candidate.bound, Unknown) else candidate.bound
     value = candidate.setting.value
     return -share, candidate.setting.knob, float(value) if isinstance(value, int | float) else 0.0

@@ -22,7 +22,7 @@ DIAGNOSIS = "diagnosis"
 
 
 def pilots_on_disk(folder: Path, trials: Sequence[Trial]) -> dict[str, Outcome]:
-    """Pilots of an earlier attempt that ended before the window was fixed."""
+    """Return pilots of an earlier attempt that ended before the window was fixed."""
     found = {}
     for trial in trials:
         if trial.phase != "pilot" or trial.ended != "measured":
@@ -51,7 +51,7 @@ def pilots_on_disk(folder: Path, trials: Sequence[Trial]) -> dict[str, Outcome]:
 
 
 def plain_pilot(folder: Path, plain: Path, processes: Sequence[ProcessState] | Unknown, since_s: float) -> Trial | None:
-    """The diagnosis's plain run in the place of the baseline's pilot; None where it does not say what that would.
+    """Return the diagnosis's plain run in place of the baseline's pilot; None if it lacks what a pilot would tell.
 
     What torch compiles needs a pilot of its own: it fills the caches that the baseline's runs have. (Of Triton kernels
     that a program wrote itself nothing is known: its first measured run then compiles them.) So does a command that is

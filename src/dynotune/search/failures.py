@@ -37,7 +37,7 @@ _KILL = 9
 def answer(
     error: DynotuneError, folder: Path, kills_before: int | Unknown, facts: Facts, env: Mapping[str, str]
 ) -> tuple[Ended, str]:
-    """Why an arm gave no value, and the line that says it best.
+    """Say why an arm gave no value, and the line that says it best.
 
     `kills_before`: by the kernel, for memory, when the run began; `facts`: of the machine then.
 
@@ -66,7 +66,7 @@ def answer(
 
 
 def rejection(outcome: Outcome) -> str:
-    """Of a run whose settings did not all take effect, the first one's."""
+    """Return the first rejection in a run whose settings did not all take effect."""
     first = outcome.rejected[0]
     if isinstance(first.found, Unknown):
         return first.found.reason
@@ -75,7 +75,7 @@ def rejection(outcome: Outcome) -> str:
 
 
 def _refuse_lost_gpu(lines: Sequence[str], num_gpus: object, env: Mapping[str, str]) -> None:
-    """A GPU that is gone fails every arm, and says nothing of any."""
+    """Refuse to go on if a GPU is gone: that fails every arm, and says nothing of any."""
     if not num_gpus or isinstance(num_gpus, Unknown):
         return
     said = next((line for line in reversed(lines) if _GPU_LOST.search(line)), "")

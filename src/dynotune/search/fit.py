@@ -33,7 +33,7 @@ _LEAST_VARIANCE = 1e-12
 
 
 class Gain(NamedTuple):
-    """Of one arm over another, as ln(value of the other / value of the arm): above 0, the arm is better.
+    """Gain of one arm over another, as ln(value of the other / value of the arm): above 0, the arm is better.
 
     Args:
         se: its standard error; infinite where nothing is left to estimate the noise from.
@@ -47,12 +47,12 @@ class Gain(NamedTuple):
     num_blocks: int
 
     def upper(self, error: float) -> float:
-        """What it exceeds with probability `error`, one-sided."""
+        """Return what it exceeds with probability `error`, one-sided."""
         return self.log + self._quantile(error)
 
     @property
     def p(self) -> float:
-        """One-sided, of no gain."""
+        """Return the one-sided p of no gain."""
         from scipy.special import stdtr
 
         if self.df < 1 or not math.isfinite(self.se):
@@ -67,7 +67,7 @@ class Gain(NamedTuple):
 
     @property
     def ci(self) -> tuple[float, float] | None:
-        """Two-sided, of the speed-up; None where too few runs leave no estimate of the noise."""
+        """Return the two-sided interval of the speed-up; None if too few runs leave no estimate of the noise."""
         half = self._quantile((1 - CONFIDENCE) / 2)
         return (math.exp(self.log - half), math.exp(self.log + half)) if half < 50 else None
 
@@ -91,7 +91,7 @@ class Fit:
         self._solve(design, in_block, logs)
 
     def _solve(self, design: Array, in_block: Array, logs: Array) -> None:
-        """Weights and spread are found in turn."""
+        """Find weights and spread in turn."""
         weights = np.ones(len(logs))
         variance = math.nan
         for _ in range(_ROUNDS):
@@ -116,7 +116,7 @@ class Fit:
         self._num_runs = design.sum(axis=0)
 
     def of_a_pair(self, *keys: str) -> Spread | None:
-        """Of the log ratio of two runs of one block; as these arms spread, if theirs is more. None of too few runs."""
+        """Return the spread of two runs' log ratio in one block; these arms' spread, if more. None of too few runs."""
         if self.df < 1:
             return None
         spread = self._spread(*(self._arms[key] for key in keys))
@@ -126,7 +126,7 @@ class Fit:
         return self._in_blocks.get(arm, 0)
 
     def gain(self, arm: str, against: str = "") -> Gain | None:
-        """None where no chain of blocks connects the two."""
+        """Return the gain; None if no chain of blocks connects the two."""
         if arm not in self._arms or against not in self._arms:
             return None
         contrast = np.zeros(len(self._arms))
@@ -139,7 +139,7 @@ class Fit:
         return Gain(float(contrast @ self._logs), se, self.df, min(self._in_blocks[arm], self._in_blocks[against]))
 
     def _spread(self, *arms: int) -> float:
-        """Of a run: as that of all spread, or more where those of these arms do."""
+        """Return a run's spread: that of all, or more if the runs of these arms spread more."""
         if not arms:
             return WIDENED * math.sqrt(self._variance)
         own = [(PRIOR_RUNS * self._variance + self._own[arm]) / (PRIOR_RUNS + self._num_runs[arm]) for arm in arms]
@@ -147,14 +147,14 @@ class Fit:
 
 
 def _indicators(at: list[int], num: int) -> Array:
-    """One row a run, with a one in the column it belongs to."""
+    """Return one row per run, with a one in the column it belongs to."""
     found = np.zeros((len(at), num))
     found[np.arange(len(at)), at] = 1.0
     return found
 
 
 def counts(trial: Trial) -> bool:
-    """It was measured, and nothing from outside disturbed it."""
+    """Tell whether it was measured, and nothing from outside disturbed it."""
     return trial.ended == "measured" and not trial.void and trial.value is not None and trial.block > 0
 
 
@@ -164,7 +164,7 @@ def value_of(trial: Trial) -> float:
 
 
 def holm(ps: list[float]) -> list[float]:
-    """The one-sided p of each hypothesis, corrected for there being several. Source: Holm 1979."""
+    """Return the one-sided p of each hypothesis, corrected for there being several. Source: Holm 1979."""
     order = sorted(range(len(ps)), key=lambda index: ps[index])
     corrected, highest = [0.0] * len(ps), 0.0
     for rank, index in enumerate(order):

@@ -17,7 +17,7 @@ from dynotune.search.bench import Arm, arm
 
 
 class Guards:
-    """What is known of results so far; `known`: from earlier attempts. The baseline's runs serve all arms."""
+    """Results known so far; `known`: from earlier attempts. The baseline's runs serve all arms."""
 
     def __init__(self, run: RunSpec, folder: Path, facts: Facts, known: Sequence[Guarded]) -> None:
         self._run, self._folder, self._facts = run, folder, facts
@@ -26,7 +26,7 @@ class Guards:
         self._found: dict[str, Guarded | Unknown] = {one.arm: one for one in known}
 
     def of(self, one: Arm, limit_s: float) -> Guarded | Unknown | None:
-        """None where nothing in the arm changes rounding; `limit_s`: for each run.
+        """Return None if nothing in the arm changes rounding; `limit_s`: for each run.
 
         Raises:
             CannotRunHere: no room on the disk.
@@ -38,7 +38,7 @@ class Guards:
 
     @property
     def told(self) -> list[Guarded]:
-        """What is known, in the order in which it was learned."""
+        """Return what is known, in the order in which it was learned."""
         return [one for one in self._found.values() if isinstance(one, Guarded)]
 
     def seen(self, one: Arm, event: dict[str, Any]) -> None:
@@ -51,7 +51,7 @@ class Guards:
             self._found[chosen.key] = found
 
     def is_known(self, one: Arm) -> bool:
-        """Whether asking costs no run."""
+        """Tell whether asking costs no run."""
         chosen = arm(guarded(one.settings))
         return not chosen.settings or self._known(chosen) is not None
 

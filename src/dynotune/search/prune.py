@@ -253,7 +253,7 @@ def _corrected(work: Search, gains: dict[str, Gain], arms: dict[str, tuple[Arm, 
 
 
 def _knob(id_: str) -> str:
-    """A better value of the knob may stand in the place of the one that was left out."""
+    """Return the knob: its better value may take the place of the one that was left out."""
     return id_.partition("=")[0]
 
 

@@ -58,7 +58,7 @@ OUT_OF_TIME = "the time was up before it was done"
 
 
 class RealBench:
-    """Runs arms of one study in its folder. What outlives an attempt is in the study; `add_to` puts it there.
+    """Bench that runs arms of one study in its folder. The study holds what outlives an attempt, by `add_to`.
 
     Args:
         request: how the command is run, with the settings that all runs have.
@@ -117,7 +117,7 @@ class RealBench:
     # What the search asks
 
     def all_lanes(self) -> list[lanes.Lane]:
-        """As `Bench.all_lanes`: hosts that are there now, or found by a pilot in each. UsageError as `lanes.alike`."""
+        """Return hosts that are there, or found by a pilot in each, as `Bench.all_lanes`; UsageError as `alike`."""
         if self._hosts is not None:
             cpus = frozenset(probe.host.usable_cpus())
             found = [lanes.Lane(at, "", cpus, host) for at, host in enumerate(["", *self._hosts.names()], 1)]
@@ -137,7 +137,7 @@ class RealBench:
         return self._launch(BASELINE, "pilot", folder, limit_s(self._request, None), lane)
 
     def run(self, arm: Arm, phase: Phase, block: int, lane: lanes.Lane = lanes.WHOLE) -> Trial:
-        """As `Bench.run`; DynotuneError if the command as it is fails, or the machine."""
+        """Run as `Bench.run`; DynotuneError if the command as it is fails, or the machine."""
         with self.side.lock:
             self._within.end()
             if phase != "pilot":
@@ -351,7 +351,7 @@ class RealBench:
         )
 
     def _window(self) -> WindowPlan:
-        """Of all runs, by the pilots so far and the time left."""
+        """Plan the window of all runs by the pilots so far and the time left."""
         others = [outcome for key, outcome in self._pilots.items() if key != BASELINE.key]
         return study_window(
             self._request,
@@ -363,7 +363,7 @@ class RealBench:
         )
 
     def _own_s(self, key: str, outcome: Outcome, usual_s: float = math.inf, window: WindowPlan | None = None) -> float:
-        """What a run takes in an arm, by its pilot; `window`: for one that is not fixed yet."""
+        """Return a run's time in an arm, by its pilot; `window`: for one that is not fixed yet."""
         run, own = self._study.run, self._request
         warmup_steps, num_steps = (window or run).warmup_steps, window.num_steps if window else run.window_steps
         request = replace(
@@ -372,7 +372,7 @@ class RealBench:
         return self._once_warm_s(key, pilot.plan_window(request, [outcome]).run_s, usual_s)
 
     def _once_warm_s(self, key: str, own_s: float, usual_s: float) -> float:
-        """The time of a run; of an arm that compiles, once its caches are warm."""
+        """Return the time of a run; of an arm that compiles, once its caches are warm."""
         warms = any(one.needs_warm_cache and f" {one.id} " in f" {key} " for one in self._study.candidates)
         if not warms or self._request.caches == "cold" or own_s <= usual_s:
             return own_s
@@ -396,7 +396,7 @@ class RealBench:
         self._study = replace(self._study, warnings=[*self._study.warnings, text])
 
     def _cache_folder(self, arm: Arm, lane: lanes.Lane = lanes.WHOLE) -> Path:
-        """Compiled code is found by its content, so arms and lanes share a folder, unless the start is measured."""
+        """Return the cache folder, shared by arms and lanes unless starts are measured: code is found by content."""
         shares = self._study.run.objective != "time-to-first-step" and self._request.caches != "cold"
         return lane.cache_folder(self._folder / "caches" / ("shared" if shares else arm.short_name), self._request)
 

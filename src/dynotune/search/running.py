@@ -25,7 +25,7 @@ LOST = "its host was lost before the block was whole"
 
 
 class OutOfTime(Exception):
-    """The next run would not end before the user's deadline."""
+    """Error: the next run would not end before the user's deadline."""
 
 
 class Search:
@@ -43,7 +43,7 @@ class Search:
 
     @property
     def margin(self) -> float:
-        """As the logarithm of a ratio."""
+        """Return the logarithm of a ratio."""
         return math.log1p(self.study.margin)
 
     def trials(self, *phases: Phase) -> list[Trial]:
@@ -89,7 +89,7 @@ class Search:
     # Runs
 
     def run(self, one: Arm, phase: Phase, block: int, lane: lanes.Lane = lanes.WHOLE) -> Trial:
-        """One run, kept.
+        """Run once, and keep the run.
 
         Raises:
             OutOfTime: it would not end before the deadline.
@@ -118,7 +118,7 @@ class Search:
         return self.failure(one.key)
 
     def check(self, one: Arm) -> Trial | None:
-        """What says that results are wrong with this arm, or that it does not run at all. OutOfTime as `run`."""
+        """Return what says that this arm gives wrong results, or does not run at all. OutOfTime as `run`."""
         if (failed := self.failure(one.key)) is not None:
             return failed
         if check_s := self.bench.check_s(one):
@@ -146,7 +146,7 @@ class Search:
                 one.result()
 
     def _run_block(self, arms: Sequence[Arm], phase: Phase, block: int, lane: lanes.Lane) -> None:
-        """What is not done yet of the block, in an order drawn for it. An arm that failed before is left out."""
+        """Run what is not done yet of the block, in an order drawn for it. An arm that failed before is left out."""
         order = sorted(arms, key=lambda one: one.key)
         random.Random(f"{self.study.run.seed} {phase} {block}").shuffle(order)
         with self.bench.side.lock:
@@ -202,7 +202,7 @@ class Search:
 
 
 def gave_nothing(trial: Trial) -> bool:
-    """The arm's own doing: it failed, or was measured and has no value. A pilot needs none."""
+    """Tell whether the arm itself gave nothing: it failed, or was measured and has no value. A pilot needs none."""
     if trial.void:
         return False
     if trial.ended != "measured":

@@ -34,7 +34,7 @@ def study_window(
     num_runs: int = 0,
     num_ahead: int = 0,
 ) -> WindowPlan:
-    """The window, from the pilots; every arm that had one is warm when it begins, but those that never become steady.
+    """Return the window, from the pilots; every arm that had one begins it warm, but those that never become steady.
 
     Its length follows from the noise of the baseline and from what it takes to get there. Where the time left does not
     afford enough runs of it, it is shorter, though never shorter than tells something: then fewer arms are tried.
@@ -94,7 +94,7 @@ def num_runs(study: Study) -> int:
 
 
 def num_ahead(candidates: Iterable[Candidate]) -> int:
-    """Batches that a loader makes ahead at most, with the most workers that are to be tried."""
+    """Return batches that a loader makes ahead at most, with the most workers that are to be tried."""
     asked = {"loader.num_workers": 0, "loader.prefetch_factor": 2}
     for candidate in candidates:
         knob, value = candidate.setting.knob, candidate.setting.value

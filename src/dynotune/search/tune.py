@@ -65,7 +65,7 @@ EndedBy = Literal["done", "user", "error", ""]
 
 
 class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a study is asked to do.
+    """Request for a study.
 
     Args:
         run: how the command is run, and the objective; with the settings of `base_recipe`.
@@ -214,7 +214,7 @@ class _Attempt:
         self.study = study
 
     def work(self) -> None:
-        """From where it stands to its end."""
+        """Work from where it stands to its end."""
         waits_from_s = time.monotonic()
         with machine_lock(self._run, self._watcher):
             # Waiting for others is not the study's time.
@@ -281,7 +281,7 @@ class _Attempt:
         """Diagnose with the recipe's settings, if the time allows: something else may hold the command up now."""
         if not self.study.recipe:
             return
-        found: Diagnosis | Unknown = Unknown("the budget did not afford a diagnosis with the recipe")
+        found: Diagnosis | Unknown = Unknown("the budget was too small for a diagnosis with the recipe")
         if self._elapsed_s() + (self._diagnosis_s or 4 * _guess_s(self.study)) <= self.study.budget_s:
             try:
                 settings = over(self.study.run.settings, self.study.recipe)
@@ -293,7 +293,7 @@ class _Attempt:
     # Search
 
     def _search(self, runner: TaskRunner | None) -> None:
-        """`runner`: of the live run that the diagnosis was made in."""
+        """Search; `runner` is of the live run that the diagnosis was made in."""
         if not self.study.candidates:
             self._update(verdict=nothing_to_try(self.study), finished=True)
             return
@@ -335,13 +335,13 @@ class _Attempt:
 
 
 def void_caution(study: Study) -> list[str]:
-    """How many runs of all attempts did not count, and why the last one of them."""
+    """Say how many runs of all attempts did not count, and why the last one of them."""
     voids = [trial.void for trial in study.trials if trial.void]
     return [f"{len(voids)} of {len(study.trials)} runs did not count, the last one as {voids[-1]}."] if voids else []
 
 
 def _guess_s(study: Study) -> float:
-    """What a run takes, as long as none has told: to the first step, as long again until it is steady, a window."""
+    """Guess a run's time while none has told: to the first step, as long again until it is steady, a window."""
     timing = Unknown("") if isinstance(study.diagnosis, Unknown) else study.diagnosis.steps
     if isinstance(timing, Unknown) or timing.time_to_first_step_s is None:
         return UNKNOWN_RUN_S
@@ -352,7 +352,7 @@ def _guess_s(study: Study) -> float:
 
 
 def write_results(folder: Path, study: Study, watcher: Watcher) -> None:
-    """The recipe, where anything was proved, and the report, beside the study."""
+    """Write the recipe, if anything was proved, and the report, beside the study."""
     proved = recipe_of(study) if study.recipe else None
     if proved is not None:
         recipe_file.write(folder / RECIPE, proved)
@@ -363,7 +363,7 @@ def write_results(folder: Path, study: Study, watcher: Watcher) -> None:
 
 
 def _paid_off(folder: Path, study: Study) -> BreakEven | None:
-    """After how many steps the recipe is ahead, from the runs that confirmed it; None without, or where none tells."""
+    """Return after how many steps the recipe is ahead, by its confirming runs; None without, or if none tells."""
     if not study.recipe or study.run.objective != "throughput":
         return None
     runs: dict[str, list[MeasuredRun]] = {arm(study.recipe).key: [], BASELINE.key: []}

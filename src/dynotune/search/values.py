@@ -44,7 +44,7 @@ Present = dict[str, Scalar]
 
 
 def present(observation: Observation, env: Mapping[str, str]) -> Present:
-    """What the first rank was seen to have; `env`: what the command inherits."""
+    """Return what the first rank was seen to have; `env`: what the command inherits."""
     processes = [] if isinstance(observation.processes, Unknown) else observation.processes
     conf = next((env[name] for name in ALLOC_CONF_NAMES if env.get(name)), "")
     words = {"True": True, "False": False}
@@ -53,7 +53,7 @@ def present(observation: Observation, env: Mapping[str, str]) -> Present:
 
 
 def has(setting: Setting, present: Present, env: Mapping[str, str]) -> bool:
-    """Whether the program has it, as far as is known."""
+    """Tell whether the program has it, as far as is known."""
     if setting.knob.startswith("env."):
         return env.get(setting.knob.removeprefix("env."), UNSET) == setting.value
     if setting.knob not in present:
@@ -85,7 +85,7 @@ def _of_process(process: ProcessState) -> Present:
 
 
 def _add(found: Present, knob: str, values: Iterable[object]) -> None:
-    """Only where all of the program agrees."""
+    """Add a value only if all of the program agrees."""
     known = list(values)
     first = known[0] if known else None
     if isinstance(first, bool | int | float | str) and all(value == first for value in known):
@@ -105,7 +105,7 @@ def _number(text: str) -> Scalar:
 
 
 def num_cores(facts: Facts, num_ranks: int) -> int | None:
-    """Cores of one rank, by affinity and quota; None where that is not known."""
+    """Count the cores of one rank, by affinity and quota; None if that is not known."""
     cores = facts.get("host.num_cores")
     if isinstance(cores, bool) or not isinstance(cores, int):
         return None
@@ -113,13 +113,13 @@ def num_cores(facts: Facts, num_ranks: int) -> int | None:
 
 
 def beyond_cores(setting: Setting, cores: int | None) -> bool:
-    """Whether it asks for more threads than there are cores; workers may wait, and a finding knows how much they do."""
+    """Tell whether it asks for more threads than there are cores; workers may wait, and a finding knows how long."""
     counted = isinstance(setting.value, int) and not isinstance(setting.value, bool)
     return cores is not None and setting.knob == "host.num_threads" and counted and int(setting.value) > cores
 
 
 def around(settings: Sequence[Setting], present: Present, cores: int | None) -> list[Setting]:
-    """`settings`, that one finding names, and their neighbours where one value is only the likeliest of many.
+    """Return `settings`, that one finding names, and their neighbours if one value is only the likeliest of many.
 
     A finding knows how many workers would keep up if each were as fast as the loading process was. Half of them and
     twice as many are tried too, within the cores or what it names; not where it asks for fewer than there are.
@@ -143,7 +143,7 @@ def around(settings: Sequence[Setting], present: Present, cores: int | None) -> 
 
 
 def beside_workers(settings: Sequence[Setting], present: Present) -> list[Setting]:
-    """What is worth a try beside workers, where `settings` give some to a loader that has none."""
+    """Return what is worth a try beside workers, if `settings` give some to a loader that has none."""
     given = any(setting.knob == "loader.num_workers" and setting.value != 0 for setting in settings)
     if not given or present.get("loader.num_workers") != 0:
         return []
@@ -151,7 +151,7 @@ def beside_workers(settings: Sequence[Setting], present: Present) -> list[Settin
 
 
 def some(knob_id: str, present: Present, cores: int | None) -> list[Setting]:
-    """Values of a knob that the user names without one; not the one that the program has.
+    """Return values of a knob that the user names without one; not the one that the program has.
 
     Raises:
         UsageError: it takes so many that none of them suggests itself.

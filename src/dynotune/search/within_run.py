@@ -61,7 +61,7 @@ class WithinRun:
         reasons = list(dict.fromkeys([*found.given_up.values(), found.reason]))
         if not found.estimates and any(reasons):
             why = "; ".join(filter(None, reasons)).rstrip(".")
-            self._watcher.say(f"Within one process nothing could be compared: {why}. Fresh runs tell.")
+            self._watcher.say(f"Nothing could be compared within one process: {why}. Fresh runs compare.")
         return found.estimates
 
     def test(self, arm: Arm, plan: Comparison, error: float, limit_s: float, first_s: float) -> Tested:
@@ -122,7 +122,7 @@ class WithinRun:
         return Tested(comparison=in_process.concluded(plan, found, blocks, pairs, judgement))
 
     def _switched(self, arms: Sequence[Arm], limit_s: float, **how: Any) -> switching.SwitchedArms:
-        """As `switching.switch_arms`, in the live run of the baseline that goes on, or else in a new one."""
+        """Switch as `switching.switch_arms`, in the live run of the baseline that goes on, or else in a new one."""
         if self._runner is None or not self._runner.goes_on:
             self.end()
             self._runner = self._leave.enter_context(

@@ -26,7 +26,7 @@ ROUNDS_UP = 0.9995
 
 
 def verdict(comparison: Comparison) -> str:
-    """The verdict in words: what the comparison proved, no more."""
+    """Say the verdict in words: what the comparison proved, no more."""
     used, in_what = _USED.get(comparison.run.objective), _IN_WHAT.get(comparison.run.objective, "")
     match comparison.verdict:
         case "faster" if comparison.speedup and used:
@@ -52,7 +52,7 @@ def verdict(comparison: Comparison) -> str:
 
 
 def value(number: float | None, objective: Objective, unit: str = "sample") -> str:
-    """A run's value of an objective, with its unit; of throughput its inverse, which is what people compare."""
+    """Write a run's value of an objective, with its unit; for throughput its inverse, which people compare."""
     if number is None:
         return UNKNOWN
     match objective:
@@ -67,7 +67,7 @@ def value(number: float | None, objective: Objective, unit: str = "sample") -> s
 
 
 def times(ratio: float | None, *, digits: int = 2) -> str:
-    """A ratio of times: `1.42×`; `> 100×` and `< 0.01×` beyond."""
+    """Write a ratio of times: `1.42×`; `> 100×` and `< 0.01×` beyond."""
     if ratio is None:
         return UNKNOWN
     if ratio > LARGEST_RATIO:
@@ -76,17 +76,17 @@ def times(ratio: float | None, *, digits: int = 2) -> str:
 
 
 def speedup(comparison: Comparison) -> str:
-    """The speed-up, with as many digits as the width of its interval deserves."""
+    """Write the speed-up, with as many digits as the width of its interval deserves."""
     return times(comparison.speedup, digits=digits(comparison.ci))
 
 
 def interval(ci: tuple[float, float] | None) -> str:
-    """`1.38× to 1.47×`, with as many digits as its width deserves; an end beyond reason as `times` says it."""
+    """Write `1.38× to 1.47×`, with as many digits as its width deserves; an end beyond reason as `times` says it."""
     return _interval(ci, lambda end: times(end, digits=digits(ci)))
 
 
 def so_far(speedup: float | None, ci: tuple[float, float] | None, left_s: float | None = None) -> str:
-    """What is known before the answer, and the time left: `so far 1.71× (1.22× to 2.40×), 80 s left`; may be empty."""
+    """Say what is known before the answer, and the time left: `so far 1.71× (1.22× to 2.40×), 80 s left`; or ""."""
     parts = []
     if speedup is not None:
         known = f" ({interval(ci)})" if ci is not None else ""
@@ -97,36 +97,36 @@ def so_far(speedup: float | None, ci: tuple[float, float] | None, left_s: float 
 
 
 def gained(comparison: Comparison) -> tuple[str, str]:
-    """What the better arm gains and its interval: a speed-up, or of what is used the share that is saved."""
+    """Say what the better arm gains and its interval: a speed-up, or of what is used the share that is saved."""
     if comparison.run.objective in _USED:
         return saved(comparison.speedup), saved_interval(comparison.ci)
     return speedup(comparison), interval(comparison.ci)
 
 
 def percent_interval(ci: tuple[float, float] | None) -> str:
-    """An interval of ratios as `+0.4% to +5.9%`; an end that is ten times off as `< −90%` or `> +900%`."""
+    """Write an interval of ratios as `+0.4% to +5.9%`; an end that is ten times off as `< −90%` or `> +900%`."""
     return _interval(ci, lambda end: _percent(end - 1, least=OPEN_BELOW - 1, most=OPEN_ABOVE - 1, sign="+"))
 
 
 def saved_interval(ci: tuple[float, float] | None) -> str:
-    """An interval of ratios as the share of the time that is saved: `−2.1% to 33.5%`; `< −900%` beyond."""
+    """Write an interval of ratios as the share of the time that is saved: `−2.1% to 33.5%`; `< −900%` beyond."""
     return _interval(ci, saved)
 
 
 def saved(ratio: float | None) -> str:
-    """What a ratio of times saves, as a share of the time: `12.3%`, `−4.0%` where it costs."""
+    """Write what a ratio of times saves, as a share of the time: `12.3%`, `−4.0%` if it costs."""
     if ratio is None or not ratio > 0:
         return UNKNOWN
     return _percent(1 - 1 / ratio, least=1 - 1 / OPEN_BELOW, most=1.0)
 
 
 def says_nothing(ci: tuple[float, float]) -> bool:
-    """Whether an interval is so wide that it leaves open whether a thing is ten times better or worse."""
+    """Tell whether an interval is so wide that it leaves open whether a thing is ten times better or worse."""
     return ci[0] < OPEN_BELOW and ci[1] > OPEN_ABOVE
 
 
 def rate(per_s: float | None) -> str:
-    """Samples or steps a second, with three digits that count."""
+    """Write samples or steps per second, with three digits that count."""
     if per_s is None:
         return UNKNOWN
     if per_s >= 100:
@@ -135,7 +135,7 @@ def rate(per_s: float | None) -> str:
 
 
 def duration(seconds: float | None, *, column: bool = False) -> str:
-    """Seconds, milliseconds or microseconds, with three digits that count; minutes from two minutes on.
+    """Write seconds, milliseconds or microseconds, with three digits that count; minutes from two minutes on.
 
     Args:
         column: keep the zeros at the end, for numbers that stand below each other.
@@ -151,26 +151,26 @@ def duration(seconds: float | None, *, column: bool = False) -> str:
 
 
 def change(seconds: float | None, *, column: bool = False) -> str:
-    """A difference of times, with its sign: `+8.1 ms`, `−350 µs`; `column` as for `duration`."""
+    """Write a difference of times, with its sign: `+8.1 ms`, `−350 µs`; `column` as for `duration`."""
     if not seconds:
         return duration(seconds if seconds is None else 0.0)
     return f"{'−' if seconds < 0 else '+'}{duration(abs(seconds), column=column)}"
 
 
 def share(part: float | None) -> str:
-    """A part of one as a percentage."""
+    """Write a part of one as a percentage."""
     return UNKNOWN if part is None else f"{part:.0%}"
 
 
 def fine_share(part: float | None) -> str:
-    """A part of one as a percentage, in tenths below ten: small parts are told apart, and none reads as zero."""
+    """Write a part of one as a percentage, in tenths below ten: small parts differ, and none reads as zero."""
     if not part or part >= 0.0995:
         return share(part)
     return f"{part:.1%}" if part >= 0.0005 else "< 0.1%"
 
 
 def predicted(found: Predicted) -> str:
-    """What running the timeline again says of a setting; nobody has tried it."""
+    """Say what running the timeline again predicts for a setting; nobody has tried it."""
     low, high = round(found.low, 2), round(found.high, 2)
     if low < 0:
         saves = f" or save up to {high:.0%}" if high > 0 else ""
@@ -182,14 +182,14 @@ def predicted(found: Predicted) -> str:
 
 
 def count(number: float | None) -> str:
-    """How many; an average where it is no whole number."""
+    """Write a count; an average if it is no whole number."""
     if number is None:
         return UNKNOWN
     return f"{number:,.0f}" if number >= 100 or number == int(number) else f"{number:.3g}"
 
 
 def bandwidth(bytes_per_s: float | None) -> str:
-    """Bytes a second in powers of 1000, as links and memories are sold."""
+    """Write bytes per second in powers of 1000, as links and memories are sold."""
     if bytes_per_s is None:
         return UNKNOWN
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -199,7 +199,7 @@ def bandwidth(bytes_per_s: float | None) -> str:
 
 
 def num_bytes(size: float | None) -> str:
-    """Bytes in powers of 1024."""
+    """Write bytes in powers of 1024."""
     if size is None:
         return UNKNOWN
     if size >= 2**30:
@@ -211,7 +211,7 @@ def num_bytes(size: float | None) -> str:
 
 
 def plain(text: str, *, longest: int = 1000) -> str:
-    """`text` from an untrusted file, on one line and harmless to a terminal.
+    """Return `text` from an untrusted file, on one line and harmless to a terminal.
 
     What does not print (control characters, line ends, marks that turn the direction of writing) is written
     as its escape; what exceeds `longest` characters is cut.
@@ -224,7 +224,7 @@ def plain(text: str, *, longest: int = 1000) -> str:
 
 
 def shell(arguments: Iterable[str]) -> list[str]:
-    """Words for a shell; what does not print is written as an escape in bash's and zsh's `$'…'`."""
+    """Quote words for a shell; what does not print is written as an escape in bash's and zsh's `$'…'`."""
     return list(map(_quoted, arguments))
 
 
@@ -245,12 +245,12 @@ def _escaped(character: str) -> str:
 
 
 def command(arguments: Iterable[str]) -> str:
-    """A command on one line, which a shell reads as these arguments, byte for byte."""
+    """Write a command on one line, which a shell reads as these arguments, byte for byte."""
     return " ".join(shell(arguments))
 
 
 def settings(chosen: Sequence[Setting], *, separator: str = "\n") -> str:
-    """The settings of an arm; an arm without any is the command as it is."""
+    """Write the settings of an arm; an arm without any is the command as it is."""
     return separator.join(plain(str(setting)) for setting in chosen) or "as it is"
 
 
@@ -261,7 +261,7 @@ def _threedigits(number: float, *, zeros: bool = False) -> str:
 
 
 def digits(ci: tuple[float, float] | None) -> int:
-    """After the point, of a ratio whose interval this is."""
+    """Return the digits after the point, for a ratio with this interval."""
     return 3 if ci is not None and ci[1] - ci[0] < 0.05 else 2
 
 
@@ -280,7 +280,7 @@ def _percent(share: float, *, least: float, most: float, sign: str = "") -> str:
 
 
 def _more(ratio: float) -> str:
-    """How much more is used, of a ratio above 1."""
+    """Say how much more is used, for a ratio above 1."""
     return f"{ratio:.2f} times the" if ratio >= 2 else f"{100 * (ratio - 1):.2g}% more"
 
 

@@ -14,7 +14,7 @@ NO_PROOF = "one recording of each proves nothing, `dynotune compare` measures in
 
 
 def difference(before: TraceSummary, after: TraceSummary) -> TraceDifference:
-    """What changed from `before` to `after`; causes with the largest change first.
+    """Return what changed from `before` to `after`; causes with the largest change first.
 
     Times are those of the window divided by its steps where both know them, else those of the window. A cause
     that only one of the two names counts 0 in the other. Causes are one where id and place are the same; a
@@ -66,7 +66,7 @@ def _verdict(
 
 
 def _matched(before: list[Cause], after: list[Cause]) -> list[tuple[list[Cause], list[Cause]]]:
-    """Causes that are one, of each trace; [] where the other trace has none."""
+    """Return causes that are the same, of each trace; [] if the other trace has none."""
     old, new = list(_by(before, _exactly).values()), list(_by(after, _exactly).values())
     pairs: list[tuple[list[Cause], list[Cause]]] = []
     for key in (_exactly, _without_line, _only_id):

@@ -23,7 +23,7 @@ HEAD_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """How the processes are to be read.
+    """Arrangement of the processes for reading.
 
     Args:
         traces: one, or before and after.
@@ -35,7 +35,7 @@ class Arrangement:
 
 
 def files_of(arguments: Sequence[Path]) -> list[list[Path]]:
-    """The files that each argument stands for: itself, or the traces of a folder by name.
+    """Return the files that each argument stands for: itself, or the traces of a folder by name.
 
     Raises UsageError: it is missing, or a folder without a trace; a file is named twice.
     """
@@ -49,7 +49,7 @@ def files_of(arguments: Sequence[Path]) -> list[list[Path]]:
 
 
 def arrange(arguments: Sequence[Sequence[Timeline]], asked: Question) -> Arrangement:
-    """One trace of several ranks, or two to compare.
+    """Arrange one trace of several ranks, or two to compare.
 
     `arguments`: the processes found in the files of each argument.
 
@@ -80,12 +80,12 @@ def arrange(arguments: Sequence[Sequence[Timeline]], asked: Question) -> Arrange
 
 
 def as_text(path: Path) -> str:
-    """Its name, with the bytes that are no UTF-8 written out: JSON has no room for them."""
+    """Return its name, with the bytes that are no UTF-8 written out: JSON has no room for them."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def is_snapshot(path: Path) -> bool:
-    """Whether it is a pickle; what is in it, its reader says. Raises UsageError: it cannot be read."""
+    """Tell whether it is a pickle; what is in it, its reader says. Raises UsageError: it cannot be read."""
     try:
         with path.open("rb") as file:
             return path.suffix in SNAPSHOTS or file.read(1) == PICKLED
@@ -104,7 +104,7 @@ def _files_of(argument: Path) -> list[Path]:
         # Pipes and devices can be read once, or never end; traces are looked at before they are read.
         if not stat.S_ISREG(mode):
             raise UsageError(
-                f"{argument} is no ordinary file, which a trace must be to be read.",
+                f"{argument} is not an ordinary file, as a trace must be.",
                 hint="Write it to a file first: ... > trace.json, then dynotune trace trace.json.",
             )
         return [argument]
@@ -127,12 +127,12 @@ def unreadable(what: str, error: OSError | ValueError) -> UsageError:
 
 
 def _in_natural_order(path: Path) -> list[tuple[int, str]]:
-    """rank-2 stands before rank-10."""
+    """Return a key that sorts rank-2 before rank-10."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"([0-9]+)", path.name)]
 
 
 def _looks_like_a_trace(path: Path) -> bool:
-    """Whether a file of a folder is one; a folder may hold other JSON. A file that cannot be read is said to be one."""
+    """Tell whether a file of a folder is a trace; other JSON may lie there. An unreadable file counts as one."""
     if path.suffix == ".sqlite":
         return True
     import gzip
@@ -153,7 +153,7 @@ def _are_ranks(timelines: Sequence[Timeline]) -> bool:
 
 
 def _two(arguments: Sequence[Sequence[Timeline]]) -> tuple[list[Timeline], list[Timeline]]:
-    """Before and after: two arguments, or a folder that holds two."""
+    """Return before and after: two arguments, or a folder that holds two."""
     sides = [list(timelines) for timelines in arguments]
     if len(sides) == 1:
         by_source: dict[str, list[Timeline]] = {}
@@ -162,7 +162,7 @@ def _two(arguments: Sequence[Sequence[Timeline]]) -> tuple[list[Timeline], list[
         sides = list(by_source.values())
     if len(sides) != 2:
         raise UsageError(
-            f"A comparison takes two traces, and there {'is one' if len(sides) == 1 else f'are {len(sides)}'}.",
+            f"A comparison needs two traces, and there {'is one' if len(sides) == 1 else f'are {len(sides)}'}.",
             hint="dynotune trace --compare BEFORE AFTER; a folder may stand for the ranks of one job.",
         )
     for side in sides:

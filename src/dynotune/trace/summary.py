@@ -45,7 +45,7 @@ NOTED_SHARE = 0.01
 
 
 def summarise(timelines: Sequence[Timeline]) -> TraceSummary:
-    """Everything that the traces of one job's ranks say, from one timeline a rank. There must be at least one."""
+    """Summarise what the traces of one job's ranks say, from one timeline per rank. There must be at least one."""
     facts = [gather(timeline) for timeline in timelines]
     compared = ranks.compare(timelines, [one.window for one in facts], [one.steps for one in facts])
     lead = max(facts, key=lambda one: one.window_ns)
@@ -165,7 +165,7 @@ def _longest_gaps(facts: Sequence[RankFacts]) -> list[Gap]:
 
 
 def _unknown(facts: Sequence[RankFacts]) -> dict[str, Unknown]:
-    """What the traces do not tell, as the reader said, and what was looked for in vain."""
+    """Return what the traces do not tell, as the reader said, and what was looked for in vain."""
     reasons: dict[str, str] = {}
     for one in facts:
         reasons |= one.timeline.missing
@@ -204,7 +204,7 @@ def _notes(facts: RankFacts) -> list[str]:
 
 
 def _left_over_ns(facts: RankFacts) -> int:
-    """How long the busiest device worked on what has no recorded launch before it came to what has one."""
+    """Return how long the busiest device worked on what has no recorded launch before it came to what has one."""
     device, start_ns = facts.timeline.device, facts.window[0]
     here = (device.device == facts.device) & (device.end_ns > start_ns)
     launched = device.start_ns[here & (device.launch != UNKNOWN)]

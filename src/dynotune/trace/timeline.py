@@ -37,7 +37,7 @@ class DeviceKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostSpans:
-    """What the process did on its cores; spans of one thread nest.
+    """Work of the process on its cores; spans of one thread nest.
 
     Args:
         start_ns, end_ns: int64; end is not before start.
@@ -60,7 +60,7 @@ class HostSpans:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpans:
-    """What ran on the process's devices.
+    """Work on the process's devices.
 
     Args:
         start_ns, end_ns: int64.
@@ -145,7 +145,7 @@ class Timeline:
 
     @property
     def devices(self) -> list[int]:
-        """Indices of the devices that did something, ascending; UNKNOWN among them where the trace does not tell."""
+        """Return indices of the devices that did something, ascending; UNKNOWN is one if the trace does not tell."""
         # Not np.unique, whose first call imports a package that takes longer than a small trace.
         device = self.device.device
         others = np.flatnonzero(device[1:] != device[:-1]) + 1
@@ -157,18 +157,18 @@ Table = TypeVar("Table", bound="DataclassInstance")
 
 
 def taken(table: Table, rows: Ints | NDArray[np.bool_] | slice) -> Table:
-    """Some of the rows; `rows` indexes as numpy does."""
+    """Return some of the rows; `rows` indexes as numpy does."""
     return type(table)(*(getattr(table, column.name)[rows] for column in fields(table)))
 
 
 def joined(parts: Sequence[Table]) -> Table:
-    """The rows of one table after those of another."""
+    """Join the rows of one table after those of another."""
     columns = ([getattr(part, column.name) for part in parts] for column in fields(parts[0]))
     return type(parts[0])(*map(np.concatenate, columns))
 
 
 def by_alphabet(names: Mapping[str, int]) -> tuple[list[str], Ints]:
-    """The names by alphabet, so that the order of a file does not show, and what each number becomes there."""
+    """Sort names by alphabet, so that a file's order does not show; return also what each number becomes there."""
     ordered = sorted(names)
     number = np.empty(len(ordered), dtype=np.int64)
     number[[names[name] for name in ordered]] = np.arange(len(ordered))
@@ -176,13 +176,13 @@ def by_alphabet(names: Mapping[str, int]) -> tuple[list[str], Ints]:
 
 
 def touching(spans: HostSpans | DeviceSpans, window: tuple[int, int]) -> NDArray[np.bool_]:
-    """Whether each span has a part in the window [start, end) of nanoseconds, or begins in it."""
+    """Tell whether each span has a part in the window [start, end) of nanoseconds, or begins in it."""
     inside: NDArray[np.bool_] = spans.start_ns < window[1]
     return inside & ((spans.end_ns > window[0]) | (spans.start_ns >= window[0]))
 
 
 def queued_ns(timeline: Timeline, rows: Ints) -> Ints:
-    """When the host queued each of these rows of the device; when it started, where the trace does not tell."""
+    """Tell when the host queued each of these rows of the device; when it started, if the trace does not tell."""
     queued = timeline.device.start_ns[rows]
     launch = timeline.device.launch[rows]
     queued[launch != UNKNOWN] = timeline.host.start_ns[launch[launch != UNKNOWN]]
@@ -190,7 +190,7 @@ def queued_ns(timeline: Timeline, rows: Ints) -> Ints:
 
 
 def told_by_name(names: list[str], name: NDArray[np.int32], tell: Callable[[str], object]) -> NDArray[np.bool_]:
-    """Whether `tell` says yes of the name of each row; each distinct name is asked once, and the other names never.
+    """Tell whether `tell` says yes of the name of each row; each distinct name is asked once, no other name ever.
 
     Args:
         names: of the timeline; `name`: index into it for each row, not UNKNOWN.
@@ -202,12 +202,12 @@ def told_by_name(names: list[str], name: NDArray[np.int32], tell: Callable[[str]
 
 
 def in_order(start_ns: Ints, end_ns: Ints) -> Ints:
-    """Rows in the order that the tables promise: by start, then the longer first, then as they came."""
+    """Return rows in the order that the tables promise: by start, then the longer first, then as they came."""
     return np.lexsort((-end_ns, start_ns)).astype(np.int64, copy=False)
 
 
 def launches(correlation: Ints, calls: HostSpans) -> Ints:
-    """Row in `calls` of the CALL with each `correlation`; UNKNOWN where there is none.
+    """Return the row in `calls` of the CALL with each `correlation`; UNKNOWN if there is none.
 
     Where several calls bear the same correlation (a runtime call and the driver call inside it), the outermost
     one, which started first, counts.

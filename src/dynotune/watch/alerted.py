@@ -15,7 +15,7 @@ MOST_AT_ONCE, MOST_DETAILS = 4, 64
 
 
 class Begun:
-    """Tells alerts that the view before did not have."""
+    """Filter for alerts that the view before did not have."""
 
     def __init__(self) -> None:
         self._known: set[tuple[str, str]] = set()
@@ -26,7 +26,7 @@ class Begun:
 
 
 class Commands:
-    """Starts a shell command for each alert that begins, and waits for none.
+    """Shell commands, started for each alert that begins; none is waited for.
 
     The command reads the alert as JSON (`schema.watch.Alert`) from its input: what programs chose, as their names, is
     never part of the command itself. Four may run at once; alerts beyond start none. What they print goes to `output`.

@@ -54,7 +54,7 @@ class Shares(NamedTuple):
 
 
 class Look(NamedTuple):
-    """All that is known at one moment."""
+    """Look at a run: all that is known at one moment."""
 
     now: float
     begun_s: float
@@ -73,12 +73,12 @@ class Look(NamedTuple):
         return self.store.of(name, whose).over(self.now - length_s)
 
     def mean(self, name: str) -> float | None:
-        """Over the last ten seconds, and over all that have one."""
+        """Return the mean over the last ten seconds, and over all that have one."""
         found = [mean for whose in self.store.whose(name) if not math.isnan(mean := self.lately(name, whose).mean)]
         return fmean(found) if found else None
 
     def window_s(self, rank: str) -> float:
-        """Ten seconds, or as long as ten steps take."""
+        """Return ten seconds, or as long as ten steps take."""
         num = 0
         for each in reversed(self.store.of("step", rank).bins(self.now - LONGEST_WINDOW_S)):
             num += each.num
@@ -87,7 +87,7 @@ class Look(NamedTuple):
         return LONGEST_WINDOW_S
 
     def shares(self, length_s: float | None = None) -> Shares | None:
-        """Shares of the steps' time lately; None without steps."""
+        """Return recent shares of the steps' time; None without steps."""
         step_s, wait_s = (
             sum(self.lately(name, rank, length_s or self.window_s(rank)).total for rank in self.ranks)
             for name in ("step", "wait")
@@ -98,7 +98,7 @@ class Look(NamedTuple):
         return Shares(wait_s / step_s, None if percent is None else percent / 100)
 
     def pace_s(self) -> float | None:
-        """Median over the last seconds of the first rank's mean step: a pause in between does not move it."""
+        """Return the median over the last seconds of the first rank's mean step: a pause does not move it."""
         found = [each.mean for each in self.steps(self.now - self.window_s(self.ranks[0]))] if self.ranks else []
         if not found or len(found) < (FEWEST_BINS if median(found) < LONG_STEP_S else FEWEST_LONG):
             return None
@@ -106,7 +106,7 @@ class Look(NamedTuple):
         return min(median(found), median(found[-3:]))
 
     def steps(self, begin_s: float) -> list[Bin]:
-        """Steps of the first rank, second by second."""
+        """Return the steps of the first rank, second by second."""
         return self.store.of("step", self.ranks[0]).bins(begin_s)
 
 
@@ -124,7 +124,7 @@ class Moment(NamedTuple):
 
 
 class Change(NamedTuple):
-    """The last moment of the cause before, the first of the present one, and its first step."""
+    """Change of the bottleneck: last moment of the old cause, first moment and first step of the new one."""
 
     before: Moment
     first: Moment
@@ -132,7 +132,7 @@ class Change(NamedTuple):
 
 
 class Analysis:
-    """Judges one look after another, and keeps the moments."""
+    """Judge of one look after another, which keeps the moments."""
 
     def __init__(self) -> None:
         self.past: deque[Moment] = deque(maxlen=MOST_MOMENTS)
@@ -159,7 +159,7 @@ class Analysis:
         return now, found, change
 
     def _change(self, look: Look, now: Moment) -> Change | None:
-        """Less than three looks of another cause are no change."""
+        """Return a change of the cause: less than three looks of another cause are none."""
         first, before, num_other = now, now, 0
         for each in reversed(self.past):
             if each.cause == now.cause:
@@ -173,7 +173,7 @@ class Analysis:
 
 
 def _first_step(look: Look, before: Moment, first: Moment) -> int:
-    """The first second whose steps are nearer to what came after than to what was."""
+    """Return the first second whose steps are nearer to what came after than to what was."""
     old_s, after = before.pace_s or math.nan, [each.mean for each in look.steps(first.at_s)]
     new_s = median(after) if after else first.pace_s or math.nan
     bins = [each for each in look.steps(before.at_s - WINDOW_S) if each.begin_s <= first.at_s]
@@ -193,7 +193,7 @@ def cause_of(look: Look, shares: Shares, before: Cause = "") -> Cause:
 
 
 def sentence(look: Look, now: Moment) -> str:
-    """The cause in words, with its reason."""
+    """Say the cause in words, with its reason."""
     if now.shares is None or now.cause not in CAUSES:
         return ""
     shares, cores = now.shares, words.UNKNOWN if now.cores is None else f"{now.cores:.1f}"
@@ -205,7 +205,7 @@ def sentence(look: Look, now: Moment) -> str:
 
 
 def loader_reason(look: Look) -> str:
-    """Why the loader is late, by what its workers do; may be empty."""
+    """Say why the loader is late, by what its workers do; may be empty."""
     workers = [row for row in look.rows if row.role.startswith("worker")]
     num, others = len(workers), look.mean("others") or 0.0
     at_disk = sum(row.at_disk_share >= 0.3 for row in workers)
@@ -241,7 +241,7 @@ def throughput_drop(look: Look, now: Moment, usual: Sequence[Moment]) -> Iterato
 
 
 def _grown(look: Look, now: Moment, usual: Sequence[Moment], pace_s: float, usual_s: float) -> str:
-    """Name what a step takes longer for than it did: the input, else the host, else who uses the cores."""
+    """Return name what a step takes longer for than it did: the input, else the host, else who uses the cores."""
     before = [each.shares for each in usual if each.shares]
     if now.shares and before:
         more_s = now.shares.input * pace_s - fmean(each.input for each in before) * usual_s
@@ -268,7 +268,7 @@ def input_bound(look: Look) -> Iterator[Alert]:
 
 
 def rank_lag(look: Look) -> Iterator[Alert]:
-    """A rank that is behind the others, and in what."""
+    """Report a rank that is behind the others, and in what."""
     steps, wait_s = {}, {}
     for rank in look.ranks:
         step, wait = (look.lately(name, rank, look.window_s(rank)) for name in ("step", "wait"))
@@ -305,7 +305,7 @@ def memory_growth(look: Look) -> Iterator[Alert]:
 
 
 def growth(series: Series, now: float, room_bytes: float) -> float | None:
-    """Bytes a second, where it grew all along and would soon be full; None elsewhere."""
+    """Return bytes per second, if it grew all along and would soon be full; None else."""
     for length_s, full_s in GROWTH:
         bins = series.bins(now - length_s)
         if len(bins) < 6 or bins[-1].begin_s - bins[0].begin_s < 0.8 * length_s:
@@ -319,7 +319,7 @@ def growth(series: Series, now: float, room_bytes: float) -> float | None:
 
 
 def stalled(look: Look) -> Iterator[Alert]:
-    """No step for long, and nothing of the run is at work; or for very long."""
+    """Report no step for long, and nothing of the run at work; or for very long."""
     if not look.ranks:
         return
     ever = look.store.of("step", look.ranks[0]).ever

@@ -13,7 +13,7 @@ from dynotune.text import words
 
 
 class Unit(NamedTuple):
-    """How it is written, and what Prometheus calls it: so many of that are one of these."""
+    """Unit as it is written, and what Prometheus calls it: so many of that are one of these."""
 
     write: Callable[[float], str]
     metric: str
@@ -34,7 +34,7 @@ UNITS = {
 
 
 def unit_of(field: str) -> tuple[str, Unit | None]:
-    """The field's name without its unit, and the unit; None where it is no measure."""
+    """Split the field's name into the name without its unit, and the unit; None if it is no measure."""
     ending = next((ending for ending in UNITS if field.endswith(ending)), None)
     return (field, None) if ending is None else (field.removesuffix(ending), UNITS[ending])
 
@@ -48,14 +48,14 @@ class Table(NamedTuple):
 
 
 def tables(view: View) -> list[Table]:
-    """All of the view's that have rows; without columns of which nothing is known."""
+    """Return all tables of the view that have rows; without columns of which nothing is known."""
     gpus = [] if isinstance(view.gpus, Unknown) else view.gpus
     parts: dict[str, Sequence[msgspec.Struct]] = {"Ranks": view.steps_s, "GPUs": gpus, "Processes": view.processes}
     return [_table(title, rows) for title, rows in parts.items() if rows]
 
 
 def unknown(view: View) -> list[str]:
-    """Why the values are unknown that are."""
+    """Say why unknown values are unknown."""
     gpus = [msgspec.structs.asdict(gpu) for gpu in view.gpus] if isinstance(view.gpus, list) else [{"gpus": view.gpus}]
     found = [(field, value.reason) for gpu in gpus for field, value in gpu.items() if isinstance(value, Unknown)]
     reasons = {reason: unit_of(field)[0].replace("_", " ") for field, reason in found}

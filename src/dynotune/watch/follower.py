@@ -43,7 +43,7 @@ class Rank:
 
 
 class Follower:
-    """A run as it is now; nothing is written into its folder."""
+    """Follower of a run as it is now; nothing is written into its folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.store, self.processes = folder, Store(), Processes()
@@ -69,7 +69,7 @@ class Follower:
         self._sampler.stop()
 
     def pids(self) -> list[int]:
-        """The run's living processes, parents before children. Ids are used again, environments are not."""
+        """Return the run's living processes, parents before children. Ids are used again, environments are not."""
         found: dict[int, None] = {}
         for pid in {record.pid: None for record in self._known}:
             if pid not in found and processes.environment_holds(pid, b"DYNOTUNE_RUN=" + os.fsencode(self.folder)):
@@ -103,7 +103,7 @@ class Follower:
         self.is_over |= bool(self._known) and now - self._alive_s > GONE_S
 
     def _rank(self, record: Record) -> Rank | None:
-        """Whose record it is; None for a process that makes no steps, or none yet."""
+        """Tell whose record it is; None for a process that makes no steps, or none yet."""
         if record.pid not in self.ranks and record.steps and record.events.get("cycle"):
             number, taken = record.among_ranks("rank"), {rank.name for rank in self.ranks.values()}
             name = str(len(self.ranks) if number is None or str(number) in taken else number)
@@ -164,7 +164,7 @@ class Follower:
                 self._take_cores(before, sample)
 
     def _of_the_run(self, sample: probe.Sample, gpus: Sequence[probe.Gpu]) -> list[probe.Gpu]:
-        """GPUs that its processes were seen on; before, all but those that only other processes use."""
+        """Return GPUs that its processes were seen on; before, all but those that only other processes use."""
         listed = {
             gpu.nvml_index: [] if isinstance(gpu.processes, Unknown) else gpu.processes
             for gpu in (gpus if sample.pids_comparable else [])

@@ -19,7 +19,7 @@ BUCKETS_S = tuple(float(f"{mantissa}e{power}") for power in range(-4, 3) for man
 
 
 def text(watcher: Watcher) -> bytes:
-    """All metrics as they are now, in Prometheus' format.
+    """Write all metrics as they are now, in Prometheus' format.
 
     Raises CannotRunHere: prometheus-client is not installed.
     """
@@ -56,7 +56,7 @@ def _families(watcher: Watcher) -> Iterator[Any]:
 
 
 def _gauges(view: View) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
-    """Name, help, label, and values by the label's."""
+    """Yield name, help, label, and values by the label's."""
     yield "running", "1 while the program runs.", "", {"": float(view.state != "ended")}
     yield "bottleneck", "1 for the cause that the last seconds show.", "cause", {view.cause or "none": 1}
     yield "alert", "1 for each alert that holds.", "id", {alert.id: 1 for alert in view.alerts}
@@ -73,7 +73,7 @@ def _gauges(view: View) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
 
 
 def buckets(whole: Bin) -> list[tuple[str, float]]:
-    """Cumulative counts of a histogram, right within the 4% of a class at each bound."""
+    """Return cumulative counts of a histogram, right within the 4% of a class at each bound."""
     counts = (whole.counts or {}).items()
     found = [(repr(le), float(sum(num for at, num in counts if WIDTH**at <= le * 1.0001))) for le in BUCKETS_S]
     return [*found, ("+Inf", float(whole.num))]

@@ -26,7 +26,7 @@ HEADERS = {
 
 
 class Server:
-    """Serves a watcher's view at `address`, HOST:PORT; port 0 takes a free one, see `url`.
+    """Server of a watcher's view at `address`, HOST:PORT; port 0 takes a free one, see `url`.
 
     It answers its own four paths, and only where the request's Host is the address that was asked for: a page from
     elsewhere cannot read it through a name of its own. Beyond loopback every request needs the token.
@@ -65,7 +65,7 @@ class Server:
         self._http.server_close()
 
     def _answer(self, path: str, headers: Any) -> tuple[int, str, bytes]:
-        """Status, type and body for one request."""
+        """Return status, type and body for one request."""
         path, _, query_text = path.partition("?")
         query = parse_qs(query_text)
         if refused := self._refused(query, headers):
@@ -82,7 +82,7 @@ class Server:
         return 404, "text/plain", b"There are /, /view.json, /page.json and /metrics.\n"
 
     def _json(self, since: str | None) -> bytes:
-        """The view; for a page in its tables, with what is plotted from then on."""
+        """Write the view; for a page in its tables, with what is plotted from then on."""
         if self._watcher.view is None:
             return b"{}"
         found: Any = document.without_secrets(self._watcher.view)
@@ -93,7 +93,7 @@ class Server:
         return document.encode(found, indent=0)
 
     def _refused(self, query: dict[str, list[str]], headers: Any) -> str:
-        """Why the request is not answered; may be empty."""
+        """Say why the request is not answered; may be empty."""
         if self._token is not None:
             given = headers.get("Authorization", "").removeprefix("Bearer ") or query.get("token", [""])[0]
             right = hmac.compare_digest(given.encode(), self._token.encode())
@@ -110,7 +110,7 @@ class _Http(ThreadingHTTPServer):
     daemon_threads, block_on_close = True, False
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Whoever asked has gone, or asked nonsense; the terminal is the command's."""
+        """Ignore whoever asked and has gone, or asked nonsense; the terminal is the command's."""
 
 
 class _Request(BaseHTTPRequestHandler):
@@ -126,7 +126,7 @@ class _Request(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *args: object) -> None:
-        """The terminal is the command's."""
+        """Print nothing: the terminal is the command's."""
 
 
 def _is_loopback(host: str) -> bool:

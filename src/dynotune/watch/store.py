@@ -48,7 +48,7 @@ class Bin:
         return self.total / self.num if self.num else math.nan
 
     def quantile(self, share: float) -> float:
-        """The value that this share of them does not exceed, within 2%; NaN where there is none."""
+        """Return the value that this share of them does not exceed, within 2%; NaN if there is none."""
         left = math.ceil(share * self.num)
         for at, num in sorted((self.counts or {}).items()):
             left -= num
@@ -74,11 +74,11 @@ class Series:
         self.last_s = max(self.last_s, time_s)
 
     def bins(self, begin_s: float) -> list[Bin]:
-        """The bins from `begin_s` on, in order of time; the price is theirs alone."""
+        """Return the bins from `begin_s` on, in order of time; the price is theirs alone."""
         return list(takewhile(lambda each: each.begin_s >= begin_s, reversed(self._bins)))[::-1]
 
     def over(self, begin_s: float) -> Bin:
-        """The same as one."""
+        """Return the same merged into one bin."""
         whole = Bin(begin_s, counted=self._counted)
         for each in self.bins(begin_s):
             whole.merge(each)
@@ -98,9 +98,9 @@ class Store:
             series.add(time_s, value, number)
 
     def of(self, name: str, whose: str = "") -> Series:
-        """The series; an empty one where there is none."""
+        """Return the series; an empty one if there is none."""
         return self.series.get((name, whose)) or Series(counted=name == "step")
 
     def whose(self, name: str) -> list[str]:
-        """Who has such a series, numbers in their order."""
+        """Return who has such a series, numbers in their order."""
         return sorted((of for known, of in self.series if known == name), key=lambda of: (len(of), of))

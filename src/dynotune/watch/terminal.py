@@ -44,7 +44,7 @@ class Lines:
 
 
 def summary(view: View) -> str:
-    """The view in one line."""
+    """Write the view in one line."""
     if not view.steps_s:
         return view.verdict
     lead = view.steps_s[0]
@@ -89,7 +89,7 @@ def drawn(view: View, width: int) -> RenderableType:
 
 
 def _fitted(table: columns.Table, width: int) -> Table:
-    """As many of the columns as there is room for."""
+    """Return as many of the columns as there is room for."""
     rows = table.rows[:MOST_ROWS]
     sizes = [max(map(cell_len, cells)) + GAP for cells in zip(table.columns, *rows, strict=True)]
     num = sum(end <= width + GAP for end in accumulate(sizes))

@@ -26,7 +26,7 @@ MOST_PROCESSES = 48
 
 
 class Watcher:
-    """Watches the run in `folder`, until it is over or `stop` is called.
+    """Watcher of the run in `folder`, until it is over or `stop` is called.
 
     `fail_on`: id of an alert to the seconds that it may last.
     """
@@ -81,7 +81,7 @@ class Watcher:
         return view
 
     def series(self, since_s: float = -math.inf) -> dict[str, dict[str, list[tuple[float, float, float]]]]:
-        """All that is stored, from then on: name, whose, and (time, mean, most) of each bin."""
+        """Return all that is stored, from then on: name, whose, and (time, mean, most) of each bin."""
         found: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
         with self.lock:
             for (name, whose), series in self.follower.store.series.items():
@@ -150,7 +150,7 @@ class Watcher:
         return text + "."
 
     def _told(self, alerts: list[Alert], look: Look) -> list[Alert]:
-        """The alerts with what they began with; one that lasts too long is a failure."""
+        """Return the alerts with what they began with; one that lasts too long is a failure."""
         known, self._alerted = self._alerted, {}
         for alert in alerts:
             key = alert.id, alert.whose

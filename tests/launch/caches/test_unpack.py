@@ -238,7 +238,7 @@ def test_the_digest_is_of_the_whole_file_and_checked_first(tmp_path):
     with unpack.opened(pack) as file:
         with pytest.raises(RecordError, match="not the pack that was meant"):
             unpack.refuse_digest(file, "0" * 64, "p")
-        with pytest.raises(UsageError, match="no SHA-256"):
+        with pytest.raises(UsageError, match="not a SHA-256"):
             unpack.refuse_digest(file, "123", "p")
         unpack.refuse_digest(file, hashlib.sha256(pack.read_bytes()).hexdigest().upper(), "p")
         assert file.tell() == 0
@@ -268,7 +268,7 @@ def test_a_link_in_the_cache_leads_nothing_out_of_it(tmp_path):
     (tmp_path / "cache").mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "cache/sub").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(CannotRunHere, match="no folder"):
+    with pytest.raises(CannotRunHere, match="not a folder"):
         take(tmp_path / "p", tmp_path / "cache")
     assert packs.names_in(tmp_path / "elsewhere") == []
 

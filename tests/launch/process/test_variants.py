@@ -80,7 +80,7 @@ def test_what_is_no_interpreter_is_refused(tmp_path):
     (tmp_path / "notes").write_text("")
     (tmp_path / "notes").chmod(0o644)
     for path in (tmp_path / "nowhere", tmp_path / "notes", tmp_path):
-        with pytest.raises(UsageError, match="is no program"):
+        with pytest.raises(UsageError, match="is not a program"):
             made(f"python={path}")
 
 

@@ -297,11 +297,11 @@ def test_a_budget_reduces_the_pairs_to_an_even_number_and_says_so(compare, runs,
     comparison = compare(max_pairs=12, budget_s=60.0)
     assert comparison.max_pairs < 12
     assert comparison.max_pairs % 2 == 0
-    assert f"The budget affords {comparison.max_pairs} of 12 pairs." in watcher.said
+    assert f"The budget is enough for {comparison.max_pairs} of 12 pairs." in watcher.said
 
 
 def test_a_budget_that_affords_no_comparison_is_refused_with_what_it_takes(compare, runs):
-    with pytest.raises(UsageError, match="does not afford 3 pairs") as refused:
+    with pytest.raises(UsageError, match="needs 3 pairs") as refused:
         compare(max_pairs=12, budget_s=20.0)
     assert "--budget" in refused.value.hint
 
@@ -334,7 +334,7 @@ def test_nothing_runs_once_more_where_the_budget_will_do_as_it_is_or_could_not_a
     compare(budget_s=1000.0)
     assert "pilot-candidate-warm" not in runs.names
     runs.names.clear()
-    with pytest.raises(UsageError, match="does not afford 3 pairs") as refused:
+    with pytest.raises(UsageError, match="needs 3 pairs") as refused:
         compare(budget_s=120.0)
     assert runs.names == ["pilot-baseline", "pilot-candidate"]
     # As much as is known: half of what the first run compiled counts for later ones.
@@ -351,7 +351,7 @@ def test_a_first_run_that_began_late_runs_once_more_where_it_decides_whether_the
     assert runs.names[:3] == ["pilot-baseline", "pilot-candidate", "pilot-baseline-warm"]
     runs.names.clear()
     runs.instead = {"pilot-candidate": from_a_cold_disk}
-    with pytest.raises(UsageError, match="does not afford 3 pairs"):
+    with pytest.raises(UsageError, match="needs 3 pairs"):
         compare(budget_s=80.0)
     assert runs.names == ["pilot-baseline", "pilot-candidate"]
 
@@ -365,7 +365,7 @@ def test_a_baseline_that_begins_later_has_the_time_for_it_in_every_run(compare, 
 
 def test_with_cold_caches_nothing_runs_once_more(compare, runs):
     runs.instead["pilot-candidate"] = compiling(runs.clock, 100.0)
-    with pytest.raises(UsageError, match="does not afford 3 pairs"):
+    with pytest.raises(UsageError, match="needs 3 pairs"):
         compare(budget_s=180.0, caches="cold")
     assert runs.names == ["pilot-baseline", "pilot-candidate"]
 

@@ -104,7 +104,7 @@ def test_a_command_that_ends_too_early_is_run_once_more(trace):
 
 @pytest.mark.long
 def test_a_command_without_room_for_a_recording_says_what_to_do(trace):
-    with pytest.raises(CannotRunHere, match="makes 8 steps and ends: too few to record 3") as refused:
+    with pytest.raises(CannotRunHere, match="ends after 8 steps: too few to record 3") as refused:
         trace(CALLS, 8)
     assert "longer" in refused.value.hint
 

@@ -176,7 +176,7 @@ def test_the_budget_shortens_the_window() -> None:
 
 
 def test_a_budget_that_affords_no_window_is_refused_with_what_it_takes() -> None:
-    with pytest.raises(UsageError, match="affords no window") as caught:
+    with pytest.raises(UsageError, match="leaves no time for a window") as caught:
         window_length([[[0.1] * 50]], start_s=9.0, budget_s=100, num_runs=24)
     assert "--budget 240s" in caught.value.hint
 

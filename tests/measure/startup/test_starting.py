@@ -212,12 +212,12 @@ def test_a_command_that_fails_later_leaves_what_was_measured(starts, request_):
 
 
 def test_a_budget_that_affords_no_answer_is_refused_with_one_that_does(starts, request_):
-    with pytest.raises(UsageError, match="afford 3 blocks") as error:
+    with pytest.raises(UsageError, match="needs 3 blocks") as error:
         starting.time_starts(replace(request_, budget_s=60.0), Watcher())
     assert "--budget" in error.value.hint
     watcher = Watcher()
     assert starting.time_starts(replace(request_, budget_s=500.0), watcher).max_blocks == 10
-    assert any("affords 10 of 12" in text for text in watcher.said)
+    assert any("enough for 10 of 12" in text for text in watcher.said)
 
 
 def test_temporary_folders_go_and_the_warm_caches_stay(starts, request_, tmp_path):

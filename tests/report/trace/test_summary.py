@@ -157,7 +157,7 @@ def test_kernels_are_shown_by_class_with_a_readable_name():
     assert lines[1] == "matmul 56% 17.1 ms 200 85.3 µs ampere_sgemm_128x64_tn"
     assert lines[2] == "elementwise 33% 10.0 ms 800 12.5 µs vectorized_elementwise_kernel<CUDAFunctor_add>"
     about = " ".join(lines[4:])
-    assert "1,210 kernels a step; 25,563 a second; mean 25.1 µs; median 6.3 µs; 1,210 launches" in about
+    assert "1,210 kernels a step; 25,563 per second; mean 25.1 µs; median 6.3 µs; 1,210 launches" in about
     assert "queue 12.4 deep on average, 1,011 at most" in about
     assert "Tensor cores: 12% of the time of matrix products, convolutions and attention." in about
 
@@ -212,7 +212,7 @@ def test_what_is_not_known_of_kernels_is_not_shown_as_zero():
         classes=[],
     )
     text = report(summary(kernels=[known_little]))
-    assert "1.33 kernels a step; 40 a second." in text
+    assert "1.33 kernels a step; 40 per second." in text
     assert "launches" not in text
     assert "Tensor cores" not in text
 

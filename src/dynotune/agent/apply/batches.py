@@ -22,7 +22,7 @@ _NUM_BATCHES = 50
 
 
 class BatchesSite(Site):
-    """Gives loaders that shuffle another batch sampler, those that Transformers' Trainer makes too."""
+    """Site that gives another batch sampler to loaders that shuffle, those of Transformers' Trainer too."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
@@ -77,7 +77,7 @@ class BatchesSite(Site):
 
 
 def sorted_batches(batches: Any, lengths: array[int]) -> Iterator[list[int]]:
-    """Each index of the sampler once; the smaller batch at the end is of the last ones, whatever their lengths."""
+    """Yield each index of the sampler once; the smaller batch at the end holds the last ones, however long they are."""
     size, indices = batches.batch_size, iter(batches.sampler)
     rest: list[int] = []
     for number in count():
@@ -96,7 +96,7 @@ def sorted_batches(batches: Any, lengths: array[int]) -> Iterator[list[int]]:
 
 
 def read_lengths(dataset: Any) -> array[int]:
-    """Lengths of all samples, by a process that reads them one after the other.
+    """Read the lengths of all samples one after the other, in a process of its own.
 
     Raises:
         ValueError: they cannot be read, or not soon enough.

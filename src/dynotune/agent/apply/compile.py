@@ -16,7 +16,7 @@ _PLAIN = (int, float, bool, complex, type(None))
 
 
 class CompileSite(Site):
-    """`compile.mode`: in place, so that the module keeps its class, its parameters' names and its hooks.
+    """Site of `compile.mode`: in place, so that a module keeps its class, its parameters' names and its hooks.
 
     After its first call: what that makes and keeps (anchors, positions, lazy weights) breaks the graph, and one that
     broke in a loop over layers stays in pieces. What runs once, to warm up, is not compiled at all.
@@ -66,7 +66,7 @@ class CompileSite(Site):
             self._force_eager()
 
     def on_root(self, module: Any) -> None:
-        """Parts that ran by themselves before are left to the whole: with graphs of their own inside its call, each
+        """Leave to the whole the parts that ran by themselves before: with graphs of their own inside its call, each
         would end the step of the CUDA graphs around it.
         """
         parts = {id(part) for part in module.modules()}
@@ -120,7 +120,7 @@ class CompileSite(Site):
 
 
 def why_not(torch: Any, module: Any) -> str:
-    """Why a module cannot be compiled; "" if it can."""
+    """Say why a module cannot be compiled; "" if it can."""
     if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
         return "the program compiles %s itself" % type(module).__name__
     is_script = isinstance(module, torch.jit.ScriptModule)
@@ -128,7 +128,7 @@ def why_not(torch: Any, module: Any) -> str:
 
 
 class OwnCalls:
-    """How a module's forward calls itself in its first call.
+    """Calls that a module's forward makes to itself in its first call.
 
     `once_in_tensors` says that it did so just once, with nothing but tensors, and was not called so itself. Calls that
     follow each other would each begin a step of CUDA graphs, which overwrites what the one before gave.
@@ -163,7 +163,7 @@ class OwnCalls:
 
 
 class CompiledInside:
-    """Stands where a module's compiled call does: the call is made as written, and in it `forward` is `compiled` where
+    """Substitute for a module's compiled call: the call is made as written, and in it `forward` is `compiled` where
     it is given nothing but tensors. What somebody has put in the place of that `forward` since is called as it is.
     """
 
@@ -184,7 +184,7 @@ class CompiledInside:
 
 
 class Cover:
-    """`call(forward, args, kwargs)` in the place of a module's `forward`.
+    """Cover that calls `call(forward, args, kwargs)` in the place of a module's `forward`.
 
     It is a method, which a copy has as its own, and which pickles find by its name: hooks may copy and save a module
     while it is called.
@@ -205,7 +205,7 @@ class Cover:
         self._covered = types.MethodType(covered, module)
 
     def put_on(self) -> bool:
-        """Whether `forward` was what it was, and is covered now."""
+        """Wrap `forward` and return True, unless somebody replaced it before."""
         if self._module.forward != self._forward:
             return False
         self._module.__dict__["forward"] = self._covered
@@ -222,7 +222,7 @@ class Cover:
 
 
 def _is_plain(value: Any, tensor: type) -> bool:
-    """Whether it holds nothing but tensors and numbers, as a graph takes them."""
+    """Tell whether it holds nothing but tensors and numbers, as a graph takes them."""
     try:
         return _holds_plain(value, tensor)
     except Exception:  # a batch of the program's own kind may do anything

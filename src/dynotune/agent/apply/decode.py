@@ -27,7 +27,7 @@ _DECODED, _COMPARED, _LARGEST, _MEAN = range(len(_LEFT), len(_LEFT) + 4)
 
 
 class SharedCounts:
-    """`num` numbers, 0 at first, that a process and those forked from it add to, each in a row of its own."""
+    """Counts, `num` of them, 0 at first, that a process and its forks add to, each in a row of its own."""
 
     def __init__(self, num: int) -> None:
         self._num, self._values = num, memoryview(mmap.mmap(-1, _ROWS * num * 8)).cast("d")
@@ -41,11 +41,11 @@ class SharedCounts:
 
 
 class NotExact(Exception):
-    """Pillow has to do it; why, is one of `_LEFT`."""
+    """Reason, one of `_LEFT`, why Pillow has to decode."""
 
 
 class DecodeSite(Site):
-    """Covers `ImageFile.load`: Pillow opens lazily, and all that needs pixels calls it."""
+    """Site that covers `ImageFile.load`: Pillow opens lazily, and all that needs pixels calls it."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
@@ -124,7 +124,7 @@ class DecodeSite(Site):
 
 
 def shape_of(data: bytes) -> tuple[int, int, int]:
-    """Height, width and channels of a JPEG file of 8 bits, grey or in three colours; raises NotExact for others."""
+    """Return height, width and channels of a JPEG file of 8 bits, grey or three colours; raises NotExact for others."""
     if data[:3] != b"\xff\xd8\xff":
         raise NotExact(FORMAT)
     at = 2

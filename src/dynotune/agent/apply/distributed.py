@@ -10,7 +10,7 @@ _MIB = 1024 * 1024
 
 
 class DistributedSite(Site):
-    """Covers the constructor; a hook is registered before the first call, unless the program has its own."""
+    """Site that covers the constructor; a hook is registered before the first call, unless one is there."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)

@@ -97,7 +97,7 @@ _kept = _Kept()
 
 
 class EnvironmentSite(Site):
-    """`env.NAME`."""
+    """Site of `env.NAME`."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__([_with_secret(setting) for setting in planned], event)
@@ -133,7 +133,7 @@ def _with_secret(setting: Planned) -> Planned:
 
 
 class AllocatorSite(EnvironmentSite):
-    """`alloc.*`: one key each of the allocator's configuration, which is one variable with two names."""
+    """Site of `alloc.*`: one key each of the allocator's configuration, one variable with two names."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         Site.__init__(self, planned, event)
@@ -154,7 +154,7 @@ class AllocatorSite(EnvironmentSite):
         return answer(setting, "not set" if found is None else found, witness, found == asked, detail)
 
     def _settings_in_force(self) -> tuple[dict[str, str] | None, str]:
-        """The allocator's settings as key to text, and where they were read; None and a reason."""
+        """Return the allocator's settings as key to text, and where they were read; None and a reason."""
         torch = self.torch
         if torch is None:
             return None, "torch was not imported"
@@ -171,7 +171,7 @@ class AllocatorSite(EnvironmentSite):
 
 
 class PreloadSite(Site):
-    """`host.malloc`."""
+    """Site of `host.malloc`."""
 
     def read(self, setting: Planned) -> Answer:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
@@ -184,7 +184,7 @@ class PreloadSite(Site):
 
 
 def split_conf(conf: str) -> dict[str, str]:
-    """`a:1,b:[2,3]` as a dict of key to text; spaces mean nothing to the allocator."""
+    """Split `a:1,b:[2,3]` into a dict of key to text; spaces mean nothing to the allocator."""
     items: list[str] = []
     depth, item = 0, ""
     for char in "".join(conf.split()):
@@ -198,7 +198,7 @@ def split_conf(conf: str) -> dict[str, str]:
 
 
 def c_getenv(name: str) -> str | None:
-    """The variable as C code sees it; None when it is not set."""
+    """Return the variable as C code sees it; None when it is not set."""
     import ctypes
 
     getenv = ctypes.CDLL(None).getenv
@@ -240,7 +240,7 @@ def _compile_threads() -> tuple[str, str] | None:
 
 
 def _module_loading() -> tuple[str, str] | None:
-    """Asked only once torch has started CUDA: the driver knows it by then, and a question starts nothing."""
+    """Ask the driver how it loads modules, only once torch has started CUDA: then the question starts nothing."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None

@@ -36,7 +36,7 @@ def write(torch: Any, site: dict[str, Any], value: Any) -> None:
 
 
 class GlobalSite(Site):
-    """Set once after the import of torch, and again wherever it is found changed."""
+    """Site of globals that are set once after the import of torch, and again wherever one is found changed."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
@@ -87,7 +87,7 @@ class GlobalSite(Site):
         return answer(setting, found, witness, found == setting["value"], detail)
 
     def _make_final(self, setting: Planned) -> None:
-        """Torch lets it be set once and raises the second time: the program's own call must do nothing."""
+        """Set it once and make the program's own call do nothing: torch raises when it is set a second time."""
         if not setting.get("keep", True) or setting["knob"] in self._refused:
             return
 

@@ -18,7 +18,7 @@ _MAX_LOADERS = 64
 
 
 class LoaderSite(Site):
-    """All `loader.*` settings."""
+    """Site of all `loader.*` settings."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)

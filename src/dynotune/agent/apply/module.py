@@ -14,7 +14,7 @@ from .site import Site, answer
 
 
 class ChannelsLastSite(Site):
-    """`layout.channels_last`: weights once, inputs at each call."""
+    """Site of `layout.channels_last`: weights once, inputs at each call."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
@@ -65,7 +65,7 @@ class ChannelsLastSite(Site):
 
 
 class AutocastSite(Site):
-    """`precision.autocast`: around each call of an outermost module, its outputs back in float32.
+    """Site of `precision.autocast`: around each call of an outermost module, its outputs back in float32.
 
     A program that is already inside an autocast of its own keeps it: its loss scaling and its output types
     are made for it. The read-back then compares the program's type with the one asked for. `off` wins over
@@ -131,7 +131,7 @@ class AutocastSite(Site):
         return self._to_float32(args), self._to_float32(kwargs)
 
     def _device_and_dtype(self, module: Any, args: Args) -> tuple[str, Any]:
-        """Of the module's first floating-point weight, else of its first such input."""
+        """Return those of the module's first floating-point weight, else of its first such input."""
         weight = self._weights.get(module, lambda: None)()
         if weight is None:
             weight = next((p for p in module.parameters() if p.is_floating_point()), None)

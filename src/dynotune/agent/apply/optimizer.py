@@ -9,7 +9,7 @@ from .site import Site, answer, cover_constructor, resolve
 
 
 class OptimizerSite(Site):
-    """Covers the constructors; where torch would refuse, the program's own arguments stay."""
+    """Site that covers the constructors; if torch would refuse, the program's own arguments stay."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
@@ -60,14 +60,14 @@ class OptimizerSite(Site):
         self._look()
 
     def _look(self) -> None:
-        """What the optimizers have that are alive; of those that died stays what they were last seen to have."""
+        """Note what the living optimizers have; for those that died, keep what they were last seen to have."""
         living = [optimizer for optimizer in (ref() for ref in self._built) if optimizer is not None]
         if living:
             groups = [group for optimizer in living for group in getattr(optimizer, "param_groups", ())]
             self._found = {bool(group.get("fused")) for group in groups}
 
     def on_root(self, module: Any) -> None:
-        """Gradients that will be sparse are known only now, and fused kernels take none."""
+        """Take fused kernels back from optimizers with sparse gradients, which are known only now."""
         if not self.value:
             return
         sparse = {
@@ -103,7 +103,7 @@ class OptimizerSite(Site):
 
 
 def _as_the_optimizer(params: Any, is_changed: Callable[[dict[str, Any]], Any]) -> Any:
-    """The groups without a choice of their own between implementations; the program's own dicts stay as they are."""
+    """Return the groups that do not choose an implementation themselves; the program's own dicts stay as they are."""
     if not isinstance(params, (list, tuple)):
         return params
     return [
@@ -115,7 +115,7 @@ def _as_the_optimizer(params: Any, is_changed: Callable[[dict[str, Any]], Any]) 
 
 
 def _parameters(params: Any) -> Iterator[Any]:
-    """The tensors in what an optimizer takes: tensors, (name, tensor) pairs, or groups of either."""
+    """Yield the tensors in what an optimizer takes: tensors, (name, tensor) pairs, or groups of either."""
     for item in [params] if hasattr(params, "is_floating_point") else params:
         if isinstance(item, dict):
             if hasattr(item["params"], "__next__"):

@@ -70,23 +70,23 @@ class Settings:
 
     @property
     def wants_around(self) -> bool:
-        """Whether calls of outermost modules must go through `around_root`."""
+        """Tell whether calls of outermost modules must go through `around_root`."""
         return any(site.wants_around for site in self._sites)
 
     def is_kept(self, name: str) -> bool:
-        """Whether the environment variable `name` keeps its value against the program."""
+        """Tell whether the environment variable `name` keeps its value against the program."""
         return any(site.is_kept(name) for site in self._environment)
 
     def before_torch(self) -> None:
-        """At interpreter start: from here on kept environment variables stay what they are."""
+        """Act at interpreter start: from here on kept environment variables stay what they are."""
         self._each("before_torch")
 
     def on_imports(self, hooks: AfterImport) -> None:
-        """At interpreter start: libraries that the program imports later are covered then."""
+        """Act at interpreter start, so that libraries which the program imports later are covered then."""
         self._each("on_imports", hooks)
 
     def after_torch(self, torch: Any) -> None:
-        """`import torch` has just finished: global settings are made, constructors and methods covered."""
+        """Make global settings, and cover constructors and methods: `import torch` has just finished."""
         self._each("after_torch", torch)
 
     def hold(self) -> None:
@@ -94,22 +94,22 @@ class Settings:
         self._each("hold")
 
     def on_loader(self, loader: Any) -> None:
-        """A DataLoader is about to be drawn from for the first time."""
+        """Act before a DataLoader is drawn from for the first time."""
         self._each("on_loader", loader)
 
     def on_root(self, module: Any) -> None:
-        """An outermost module is about to run for the first time."""
+        """Act before an outermost module runs for the first time."""
         if not self._has_run_a_root:
             self._has_run_a_root = True
             self._each("hold")
         self._each("on_root", module)
 
     def root_ran(self, module: Any) -> None:
-        """An outermost module has run for the first time."""
+        """Act after an outermost module has run for the first time."""
         self._each("root_ran", module)
 
     def around_root(self, call: Callable[..., Any], module: Any, args: Args, kwargs: Kwargs) -> Any:
-        """`call(module, *args, **kwargs)`, its inputs, surroundings and output as the settings ask.
+        """Call `module(*args, **kwargs)` with its inputs, surroundings and output as the settings ask.
 
         Only what the program's own code raises comes out of here.
         """
@@ -135,7 +135,7 @@ class Settings:
             return output
 
     def readback(self) -> list[Answer]:
-        """What the live process says: one dict a setting, with the fields of `schema.run.Readback`."""
+        """Return what the live process says: one dict per setting, with the fields of `schema.run.Readback`."""
         answers = [answer(setting, None, "none", False, "this dynotune cannot apply it") for setting in self._unplaced]
         for site in self._sites:
             if site.failure:

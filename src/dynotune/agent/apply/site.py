@@ -26,36 +26,36 @@ class Site:
         self.failure = ""
 
     def before_torch(self) -> None:
-        """At interpreter start, before the program's first line."""
+        """Act at interpreter start, before the program's first line."""
 
     def on_imports(self, hooks: AfterImport) -> None:
-        """At interpreter start: what is to be done when libraries have been imported."""
+        """Arrange at interpreter start what is to be done once libraries have been imported."""
 
     def after_torch(self, torch: Any) -> None:
-        """`import torch` has just finished; nothing has used it yet."""
+        """Act when `import torch` has just finished; nothing has used it yet."""
         self.torch = torch
 
     def hold(self) -> None:
         """Put back what the program has changed."""
 
     def on_loader(self, loader: Any) -> None:
-        """A DataLoader is about to be drawn from for the first time."""
+        """Act before a DataLoader is drawn from for the first time."""
 
     def on_root(self, module: Any) -> None:
-        """An outermost module is about to run for the first time."""
+        """Act before an outermost module runs for the first time."""
 
     def root_ran(self, module: Any) -> None:
-        """An outermost module has run for the first time."""
+        """Act after an outermost module has run for the first time."""
 
     def inputs(self, module: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-        """What the outermost module is to be called with."""
+        """Return the inputs to call the outermost module with."""
         return args, kwargs
 
     def around(self, module: Any, args: Args, kwargs: Kwargs) -> Surroundings | None:
-        """None, or `(context, finish)`: the call is made in `context`, its output goes through `finish`."""
+        """Return None, or `(context, finish)`: the call is made in `context`, its output goes through `finish`."""
 
     def readback(self) -> list[Answer]:
-        """One dict a setting, with the fields of `schema.run.Readback`."""
+        """Return one dict per setting, with the fields of `schema.run.Readback`."""
         return [self.read(setting) for setting in self.planned]
 
     def read(self, setting: Planned) -> Answer:
@@ -70,12 +70,12 @@ def chosen(site: dict[str, Any], table: dict[str, type[T]]) -> type[T] | None:
 
 
 def text(value: object) -> str:
-    """A value as the user wrote it."""
+    """Write a value as the user wrote it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def answer(setting: Planned, found: object, witness: str, ok: bool | None, detail: str = "") -> Answer:
-    """A read-back. `found` None: nothing could witness it, for the reason in `detail`."""
+    """Make a read-back. `found` None: nothing could witness it, for the reason in `detail`."""
     return {
         "knob": setting["knob"],
         "asked": text(setting["value"]),
@@ -124,7 +124,7 @@ def call_inside(entered: list[Surroundings], call: Callable[..., Any], module: A
 
 
 def resolve(root: Any, path: str) -> Any:
-    """The object that a dotted path names, `root` being what its first word stands for.
+    """Return the object that a dotted path names, `root` being what its first word stands for.
 
     Raises AttributeError: this version has no such thing.
     """

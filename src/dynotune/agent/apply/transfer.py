@@ -13,7 +13,7 @@ from .site import Site, answer
 
 
 class TransferSite(Site):
-    """Covers `Tensor.to`, `Tensor.cuda` and `Tensor.copy_`."""
+    """Site that covers `Tensor.to`, `Tensor.cuda` and `Tensor.copy_`."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)

@@ -14,7 +14,7 @@ from .site import Site, answer
 
 
 class WorkerThreadsSite(Site):
-    """Runs before the program's own `worker_init_fn`; torch has given the worker one thread by then."""
+    """Site that runs before the program's own `worker_init_fn`; torch has given the worker one thread by then."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)

@@ -46,7 +46,7 @@ def _give_back_names(found: set[str]) -> None:
 
 
 def _program_folder() -> str | None:
-    """What Python puts first on its path once site is done."""
+    """Return the folder that Python puts first on its path once site is done."""
     if sys.flags.isolated or getattr(sys.flags, "safe_path", False):
         return None
     word = sys.argv[0]

@@ -8,7 +8,7 @@ _MOST_FUNCTIONS = 12
 
 
 def inside_forward(torch: Any, module: Any) -> str | None:
-    """Type of the region that `forward` is wrapped in; None without one. Nothing is called to find out."""
+    """Return the type of the region that `forward` is wrapped in; None without one. Nothing is called to find out."""
     kind = torch.amp.autocast_mode.autocast
     queue = [vars(module).get("forward") or type(module).forward]
     for number in range(_MOST_FUNCTIONS):
@@ -26,7 +26,7 @@ def inside_forward(torch: Any, module: Any) -> str | None:
 
 
 def _held_by(function: Any) -> list[Any]:
-    """What a wrapper holds: its closure, and the attributes of one that is an object."""
+    """List what a wrapper holds: its closure, and the attributes of one that is an object."""
     held = [getattr(function, "__wrapped__", None)]
     for cell in getattr(function, "__closure__", None) or ():
         try:

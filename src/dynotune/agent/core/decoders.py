@@ -24,7 +24,7 @@ TRIAL_S, FEWEST = 0.4, 5
 
 
 def _pillow(image: Any) -> Decode:
-    """Pillow's own image, which is what a program takes of it."""
+    """Return Pillow's own image, which a program takes."""
     return lambda data, is_grey: image.open(io.BytesIO(data)).load()
 
 

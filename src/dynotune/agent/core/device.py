@@ -15,12 +15,12 @@ def synchronise(torch: Any) -> None:
 
 
 def is_capturing(torch: Any) -> bool:
-    """Whether a CUDA graph is being captured: to synchronise would end that with an error in the program."""
+    """Tell whether a CUDA graph is being captured: to synchronise would end that with an error in the program."""
     return _has_cuda(torch) and bool(torch.cuda.is_current_stream_capturing())
 
 
 def device_allocations(torch: Any) -> int | None:
-    """cudaMalloc calls of this process so far; None without CUDA."""
+    """Count the cudaMalloc calls of this process so far; None without CUDA."""
     if not _has_cuda(torch):
         return None
     stats = (torch.cuda.memory_stats(index) for index in range(torch.cuda.device_count()))

@@ -15,7 +15,7 @@ def skip(eval_frame: Any) -> None:
 
 
 def _codes() -> Iterator[types.CodeType]:
-    """Of all functions of this package, those inside others too."""
+    """Yield the code of all functions of this package, those inside others too."""
     package = __name__.rsplit(".", 2)[0]
     for name, module in list(sys.modules.items()):
         if name == package or name.startswith(package + "."):

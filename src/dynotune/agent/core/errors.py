@@ -11,7 +11,7 @@ MOST = 20
 
 
 class ErrorLog:
-    """Called where something of the agent's raised."""
+    """Log that is called when something of the agent's raised."""
 
     def __init__(self, event: Callable[[dict[str, Any]], None]) -> None:
         self._event = event
@@ -41,7 +41,7 @@ def guarded(log: Callable[[str, Exception], None], where: str, function: Callabl
 
 
 def by_a_signal(error: Exception) -> bool:
-    """Whether the program's handler of a signal raised it, which may come while any line of ours runs."""
+    """Tell whether the program's signal handler raised it, which may happen while any line of ours runs."""
     handlers = set(filter(None, map(_code_of_handler, signal.valid_signals())))
     traceback = error.__traceback__
     while traceback is not None:
@@ -52,7 +52,7 @@ def by_a_signal(error: Exception) -> bool:
 
 
 def _code_of_handler(number: int) -> CodeType | None:
-    """Of the Python function that handles it, also where that is a method, bound to arguments, or an object's."""
+    """Return the code of the Python function that handles it, also if a method, bound to arguments, or an object's."""
     handler: Any = signal.getsignal(number)
     while hasattr(handler, "func"):  # functools.partial
         handler = handler.func

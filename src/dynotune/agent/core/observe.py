@@ -18,7 +18,7 @@ _MAX_CHANGES = 200
 
 
 def process() -> dict[str, Any]:
-    """Facts of this interpreter, for its first event."""
+    """Return facts of this interpreter, for its first event."""
     with open("/proc/self/cmdline", "rb") as file:
         argv = [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
     return {
@@ -33,7 +33,7 @@ def process() -> dict[str, Any]:
 
 
 def memory(torch: Any) -> dict[str, int]:
-    """Peaks so far, in bytes, and how many devices are in use. Reads counters only: nothing waits for the device."""
+    """Return peaks so far, in bytes, and the number of devices in use. Reads counters only, without a wait."""
     peaks = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     if torch is not None and torch.cuda.is_initialized():
         of_each = list(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count())))
@@ -42,7 +42,7 @@ def memory(torch: Any) -> dict[str, int]:
 
 
 def owned(torch: Any, roots: list[Any], optimizers: list[Any]) -> dict[str, list[Any]]:
-    """Tensors of modules and optimizers, by what they are for."""
+    """Return the tensors of modules and optimizers, by their purpose."""
     weights = [weight for root in roots for weight in root.parameters()]
     weights += [weight for one in optimizers for group in one.param_groups for weight in group["params"]]
     weights = list({id(weight): weight for weight in weights}.values())
@@ -56,7 +56,7 @@ def owned(torch: Any, roots: list[Any], optimizers: list[Any]) -> dict[str, list
 
 
 def out_of_memory(torch: Any, roots: list[Any], optimizers: list[Any]) -> dict[str, Any] | None:
-    """The failed allocation that ends this process, and bytes on devices by use; None where something else ends it."""
+    """Return the failed allocation that ends this process, and bytes on devices by use; None if it ends otherwise."""
     error = getattr(sys, "last_value", None)
     kind = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
     if not isinstance(error, kind):
@@ -67,7 +67,7 @@ def out_of_memory(torch: Any, roots: list[Any], optimizers: list[Any]) -> dict[s
 
 
 class EnvironmentWatch:
-    """Records changes of watched variables: name, value, and the place in the program that made them.
+    """Watch on variables: records each change's name, value, and the place in the program that made it.
 
     The audit event comes before the change and does not see `setenv` of C code, so this only observes.
     """
@@ -121,13 +121,13 @@ class EnvironmentWatch:
         )
 
     def _is_fresh(self, folder: str) -> bool:
-        """Whether it is a folder of this run alone: temporary, or named after this process."""
+        """Tell whether the folder belongs to this run alone: temporary, or named after this process."""
         names = folder.split("/")
         temporary = any((folder + "/").startswith(path + "/") for path in self._temporary)
         return temporary or any(str(os.getpid()) in re.split(r"\D+", name) for name in names)
 
 
 def number(name: str) -> int | None:
-    """Of an environment variable; None where it is none."""
+    """Return an environment variable's number; None if it holds none."""
     value = os.environ.get(name, "")
     return int(value) if value.isdigit() else None

@@ -13,7 +13,7 @@ from .errors import guarded
 
 
 class ProgramsProfiler:
-    """Sees each session of torch's profiler that the program begins itself.
+    """Watch on each session of torch's profiler that the program begins itself.
 
     `is_running`: one of them is. `place`: where in the program the last one was begun; "" without one. `num_begun`:
     how many were. `begins`: called before one begins.
@@ -32,12 +32,12 @@ class ProgramsProfiler:
             self._cover(module, name, running)
 
     def in_the_way(self) -> bool:
-        """Whether a session of somebody's would be disturbed by one that begins now."""
+        """Tell whether a session that begins now would disturb somebody's."""
         return self.is_running or bool(self._enabled())
 
     @contextlib.contextmanager
     def ours(self) -> Iterator[None]:
-        """What is begun and ended in here is no session of the program's."""
+        """Keep sessions that begin and end in here apart from the program's."""
         before, self._ours = self._ours, True
         try:
             yield
@@ -63,7 +63,7 @@ class ProgramsProfiler:
 
 
 class Session:
-    """Prepared in one step, recording in those after it; all of it in one thread.
+    """Session prepared in one step and recording in those after it; all of it in one thread.
 
     `stacks`, `shapes`, `memory`: recorded too. `program`: asked to look away while this begins and ends.
     """
@@ -93,7 +93,7 @@ class Session:
 
     @property
     def is_here(self) -> bool:
-        """Whether this thread is the one that it can be ended from."""
+        """Tell whether this thread can end it."""
         return get_ident() == self._thread
 
     def begin(self) -> None:
@@ -131,7 +131,7 @@ class Session:
 
 
 def open_optimizer_annotation() -> str | None:
-    """The name of the annotation that the optimizer has open around its step, where this is called from inside it."""
+    """Return the name of the annotation that the optimizer has open around its step, if called from inside it."""
     frame: FrameType | None = sys._getframe(1)
     for _ in range(12):
         if frame is None:
@@ -144,7 +144,7 @@ def open_optimizer_annotation() -> str | None:
 
 
 def _place_in_program() -> str:
-    """File and line of the innermost frame that is neither torch's nor ours."""
+    """Return file and line of the innermost frame that is neither torch's nor ours."""
     own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

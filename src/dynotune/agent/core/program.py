@@ -51,13 +51,13 @@ class Program:
         self.watch_calls: Callable[[], None] = lambda: None
 
     def loader_begun(self, key: Any, loader: Any) -> None:
-        """An iterator of the loader is made, or begins anew: its workers begin now."""
+        """Note that the loader's iterator is made, or begins anew: its workers begin now."""
         self.loader_begun_s[key] = perf_counter()
         workers = int(getattr(loader, "num_workers", 0) or 0)
         self.num_queued = max(self.num_queued, workers * int(getattr(loader, "prefetch_factor", 0) or 2))
 
     def ranks(self) -> dict[str, int]:
-        """`rank` and `world_size` as the process group says them; empty without one."""
+        """Return `rank` and `world_size` as the process group says them; empty without one."""
         distributed = getattr(self.torch, "distributed", None)
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             return {"rank": int(distributed.get_rank()), "world_size": int(distributed.get_world_size())}

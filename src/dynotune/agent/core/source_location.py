@@ -19,24 +19,24 @@ WHOSE_STANDARD, WHOSE_AGENT = "standard", "agent"
 
 
 def place() -> str:
-    """The innermost frame of the user's own; else the innermost one that is neither torch's nor ours; else ""."""
+    """Return the user's own innermost frame; else the innermost one that is neither torch's nor ours; else ""."""
     frame = _frame()
     return "" if frame is None else function(frame.f_code, frame.f_lineno)
 
 
 def line() -> str:
-    """The same as `file:line`."""
+    """Return the same as `file:line`."""
     frame = _frame()
     return "" if frame is None else "%s:%d" % (_short(frame.f_code.co_filename), frame.f_lineno)
 
 
 def function(code: CodeType, line: int | None = None) -> str:
-    """A function as traces name it."""
+    """Name a function as traces name it."""
     return "%s(%d): %s" % (_short(code.co_filename), line or code.co_firstlineno, code.co_name)
 
 
 def whose(code: CodeType, module: dict[str, Any]) -> str:
-    """Whose code it is, in a module with these globals: one of the constants above."""
+    """Tell whose code a module with these globals is: one of the constants above."""
     file = code.co_filename
     if file.startswith((_OWN, "<frozen")):
         return WHOSE_AGENT
@@ -50,7 +50,7 @@ def whose(code: CodeType, module: dict[str, Any]) -> str:
 
 
 def _is_installed(file: str, name: str) -> bool:
-    """Whether it is in a package that was installed into a folder of any name, as by `pip install --target`."""
+    """Tell whether it is in a package installed into a folder of any name, as by `pip install --target`."""
     folder = os.path.dirname(file)
     for _ in range(name.count(".") + (os.path.basename(file) == "__init__.py")):
         folder = os.path.dirname(folder)
@@ -87,7 +87,7 @@ def _frame() -> FrameType | None:
 
 
 def _short(file: str) -> str:
-    """Relative to the working folder where it lies below it."""
+    """Return the path relative to the working folder if it lies below it."""
     try:
         folder = os.getcwd() + os.sep
     except OSError:  # it is gone

@@ -15,7 +15,7 @@ _NO_CONTAINERS = (type, ModuleType, FunctionType, MethodType, str, bytes, int, f
 
 
 def class_name(thing: Any) -> str:
-    """Of its class, with the module."""
+    """Return the name of its class, with the module."""
     return name_of(type(thing))
 
 
@@ -37,12 +37,12 @@ def length_of(thing: Any) -> int | None:
 
 
 def can_look(torch: Any) -> bool:
-    """Whether tensors may be asked for their shapes: while they are traced, that would be traced too."""
+    """Tell whether tensors may be asked for their shapes: while they are traced, that would be traced too."""
     return torch._C._get_tracing_state() is None and not torch.compiler.is_compiling()
 
 
 def described(torch: Any, value: Any) -> list[dict[str, Any]]:
-    """The tensors in `value`, at most 64, with the fields of `schema.observation.Tensor`."""
+    """Describe the tensors in `value`, at most 64, with the fields of `schema.observation.Tensor`."""
     # A subclass or a mode of the program's own would be asked else, and may count who asks.
     with torch._C.DisableTorchFunction():
         cuda = bool(torch.cuda.is_initialized())
@@ -57,7 +57,7 @@ def described(torch: Any, value: Any) -> list[dict[str, Any]]:
 
 
 def tensors_in(torch: Any, value: Any) -> Iterator[Any]:
-    """Tensors in lists, tuples, mappings and the attributes of other objects."""
+    """Yield tensors in lists, tuples, mappings and the attributes of other objects."""
     tensor = torch.Tensor
     stack, num = [(value, 0)], 0
     while stack and num < _MOST_VALUES:
@@ -84,7 +84,7 @@ def _inside(item: Any) -> list[Any]:
 
 
 def shapes(torch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Shapes of the tensors among the inputs of a call, and one level down; quickly."""
+    """Return the shapes of the tensors among the inputs of a call, and one level down; quickly."""
     tensor, found = torch.Tensor, []
     for value in (*args, *kwargs.values()):
         if isinstance(value, tensor):
@@ -117,5 +117,5 @@ def _describe(torch: Any, tensor: Any, cuda: bool) -> dict[str, Any] | None:
 
 
 def is_channels_last(torch: Any, tensor: Any) -> bool:
-    """Not where both layouts are the same, as with one channel."""
+    """Tell whether it is channels-last; False if both layouts are the same, as with one channel."""
     return not tensor.is_contiguous() and bool(tensor.is_contiguous(memory_format=torch.channels_last))

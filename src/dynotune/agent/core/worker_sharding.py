@@ -21,7 +21,7 @@ _MAX_OBJECTS = 200
 
 
 def shards_by_worker(dataset: Any, worker_init_fn: Any = None) -> bool:
-    """Whether `dataset`, something inside it, or `worker_init_fn` asks for the worker's number."""
+    """Tell whether `dataset`, something inside it, or `worker_init_fn` asks for the worker's number."""
     objects = _reachable(dataset)
     if any(_is_known_to_shard(item) for item in objects):
         return True
@@ -41,7 +41,7 @@ def _is_known_to_shard(item: Any) -> bool:
 
 
 def _reachable(dataset: Any) -> list[Any]:
-    """`dataset` and the objects in its attributes that may be datasets or functions it draws from."""
+    """List `dataset` and the objects in its attributes that may be datasets or functions it draws from."""
     found: list[Any] = []
     queue, seen = [dataset], set()
     while queue and len(found) < _MAX_OBJECTS:
@@ -93,7 +93,7 @@ def _names(code: types.CodeType) -> set[str]:
 
 
 def _values_of(names: set[str], owner: type, function: types.FunctionType) -> Iterator[Any]:
-    """What the names in a function's code stand for: globals, methods, closures, and members of modules."""
+    """Yield the values of the names in a function's code: globals, methods, closures, and members of modules."""
     scope = function.__globals__
     for name in names:
         for value in (scope.get(name), getattr(owner, name, None)):

@@ -40,7 +40,7 @@ _LAST_BYTES = 64 * 1024 * 1024
 
 
 class Writer:
-    """Appends steps and events to a file of its own in `folder`; silent once it cannot write.
+    """Writer of steps and events to a file of its own in `folder`; silent once it cannot write.
 
     `plan`: says what in events is a secret.
     """
@@ -72,7 +72,7 @@ class Writer:
         self._append(EVENT, self._without_secrets(text).encode("utf-8", "backslashreplace"))
 
     def _without_secrets(self, text: str) -> str:
-        """The text as the plan says that it may be kept. Most events hold nothing that looks like a secret."""
+        """Return the text that the plan allows to keep. Most events hold nothing that looks like a secret."""
         lowered = text.lower()
         if any(re.search(hint, lowered) for hint in self._hints):
             for pattern in self._patterns:
@@ -117,7 +117,7 @@ class Writer:
             self._position = start + size
 
     def _room(self, num_bytes: int) -> memoryview | None:
-        """The mapping with room at `_position`; None when the record has ended."""
+        """Return the mapping with room at `_position`; None when the record has ended."""
         try:
             memory = self._map or self._begin()
             while written := _HEAD.unpack_from(memory, self._position)[0]:
@@ -167,7 +167,7 @@ class Writer:
 
 
 def map_file(descriptor: int, size: int) -> memoryview:
-    """The first `size` bytes of the file; closes the descriptor.
+    """Map the first `size` bytes of the file, and close the descriptor.
 
     Raises OSError: the file system has no room, or cannot do it.
     """
@@ -181,7 +181,7 @@ def map_file(descriptor: int, size: int) -> memoryview:
 
 
 def _mapped_by_libc(descriptor: int, size: int) -> memoryview:
-    """Before Python 3.13 an `mmap` object keeps a descriptor; when it goes it closes that number, whosever it is then.
+    """Map with libc: before Python 3.13 an `mmap` object keeps a descriptor and closes its number, whoever has it then.
 
     Never unmapped: it lives as long as the process.
     """

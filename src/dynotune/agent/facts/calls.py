@@ -23,7 +23,7 @@ class _Counted:
 
 
 class Calls:
-    """Counts from the start; `begin` is where the window does."""
+    """Counter of calls from the start; `begin` is where the window does."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -47,7 +47,7 @@ class Calls:
             self._num_before = self.profiler.num_begun - self.profiler.in_the_way()
 
     def facts(self) -> dict[str, Any]:
-        """`live.*`, without the prefix. Without torch there was no such call."""
+        """Return `live.*`, without the prefix; without torch there was no such call."""
         torch, profiler = self._torch, self.profiler
         anomalous = torch is not None and bool(torch.is_anomaly_enabled())
         profiled = torch is not None and (profiler.num_begun > self._num_before or profiler.in_the_way())

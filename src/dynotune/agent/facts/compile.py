@@ -18,7 +18,7 @@ _NO_GRAPHS = "skipping cudagraph"
 
 
 class Compilations:
-    """Listens from the start; `begin` is where the window does."""
+    """Listener to compilations from the start; `begin` is where the window does."""
 
     def __init__(self) -> None:
         self._limits: dict[str, None] = {}
@@ -40,7 +40,7 @@ class Compilations:
             return original(*args, **kwargs)
 
     def compilation_begins(self, *args: Any) -> None:
-        """Torch's callback; newer versions say of what: `2/1` is the second compilation of the third function."""
+        """Note a compilation, as torch's callback; newer versions name it: `2/1` is the third function's second one."""
         self._num_begun += 1
         what: Any = args[0] if args else None
         if not hasattr(what, "compile_id"):
@@ -53,7 +53,7 @@ class Compilations:
         self._num_cudagraphs_before = _num_cudagraphs()
 
     def facts(self) -> dict[str, Any] | None:
-        """Fields of `schema.observation.Compilation`; None where nothing was compiled."""
+        """Return the fields of `schema.observation.Compilation`; None if nothing was compiled."""
         utils: Any = sys.modules.get("torch._dynamo.utils")
         if utils is None or not (self._num_begun or self._modes):
             return None
@@ -102,7 +102,7 @@ class Compilations:
 
 
 class _Listener(logging.Handler):
-    """Hands each record on, and says nothing itself."""
+    """Listener that hands each record on, and says nothing itself."""
 
     def __init__(self, heard: Any) -> None:
         super().__init__(logging.WARNING)
@@ -124,13 +124,13 @@ def _mode(kwargs: dict[str, Any]) -> str:
 
 
 def _given_up(counters: Any) -> dict[str, int]:
-    """Why torch gave whole functions up: what broke a graph is counted as that instead, what hit the limit as that."""
+    """Count the reasons why torch gave up whole functions; graph breaks and limits are counted as such."""
     reasons = dict(counters.get("unimplemented", {}))
     return {reason: num for reason, num in reasons.items() if num > 0 and not _LIMIT.search(reason)}
 
 
 def _num_cudagraphs() -> int | None:
-    """CUDA graphs that torch.compile recorded on this thread so far; None where this version does not tell."""
+    """Count the CUDA graphs that torch.compile recorded on this thread; None if this version does not tell."""
     trees: Any = sys.modules.get("torch._inductor.cudagraph_trees")
     if trees is None:
         return 0
@@ -155,7 +155,7 @@ def _places_of_breaks(utils: Any) -> dict[str, int]:
 
 
 def _recompilations(utils: Any) -> dict[str, int]:
-    """Why the latest of a function's graphs did not fit, once for each; alike but for numbers counts as one."""
+    """Say why the latest of a function's graphs did not fit, once for each; alike but for numbers counts as one."""
     found: dict[str, int] = {}
     words: dict[str, str] = {}
     for code, reasons in list(getattr(utils, "guard_failures", {}).items()):

@@ -41,7 +41,7 @@ _OF_PROGRAM = (WHOSE_USER, WHOSE_INSTALLED)
 
 
 class Seen:
-    """How often one thread was at each place, and its processor time meanwhile, nanoseconds.
+    """Sightings of one thread at each place, and its processor time meanwhile, nanoseconds.
 
     It may have run elsewhere since the last look: half of the looks at a short sleep come right after other work. So
     the lesser of the times before and after each look is summed up, too.
@@ -71,12 +71,12 @@ class Moments:
         self._seen: list[tuple[int, int]] = []
 
     def add(self, stack: list[Frame], step: int) -> None:
-        """`stack` has the innermost frame first."""
+        """Add `stack`, whose first frame is the innermost."""
         if len(self._seen) < MOST_MOMENTS:
             self._seen.append((self._stacks.setdefault(tuple(reversed(stack)), len(self._stacks)), step))
 
     def facts(self, code_of: Callable[[int], CodeType]) -> dict[str, Any]:
-        """`frames` and their `texts`; `stacks`, of frames' numbers; `seen`, of a stack's number and a step."""
+        """Return `frames` and their `texts`; `stacks`, of frames' numbers; `seen`, of a stack's number and a step."""
         numbers: dict[Frame, int] = {}
         known, seen = list(self._stacks), list(self._seen)  # the thread that looks may add to them meanwhile
         stacks = [[numbers.setdefault(frame, len(numbers)) for frame in stack] for stack in known]
@@ -90,7 +90,7 @@ class Moments:
 
 
 class Lines:
-    """Looks from `begin` until `facts`. The thread that calls `begin` is the one that makes the steps.
+    """Sampler of stacks from `begin` until `facts`; the thread that calls `begin` makes the steps.
 
     `among`: looks at the threads in it alone, which are few and change, for parts of samples; None for all.
     """
@@ -110,7 +110,7 @@ class Lines:
         self._parts: dict[int, SampleParts] = {}  # by thread; of all that are looked at `among` others together
 
     def begin(self, step: Callable[[], int] | None = None) -> None:
-        """`step` tells in which step the thread is; None where there are none."""
+        """Begin; `step` tells in which step the thread is, None if there are none."""
         self._step, self._moments = step, Moments()
         self._seen, self._parts, self._of_steps = {}, {}, _thread.get_ident()
         self._ran_ns = {ident: ran_ns for ident, (_, ran_ns) in _threads().items()}
@@ -123,7 +123,7 @@ class Lines:
         _thread.start_new_thread(self._look, (self._turn, os.getpid(), self._switch_s))
 
     def facts(self) -> list[dict[str, Any]]:
-        """Each thread that ran code of the user's own, that of the steps first."""
+        """Return each thread that ran code of the user's own, the thread of the steps first."""
         if not self._turn:
             return []
         self._turn += 1
@@ -194,7 +194,7 @@ class Lines:
             return
 
     def _take(self, me: int) -> tuple[list[tuple[int, list[Taken]]], int]:
-        """All stacks, innermost frame first, that of the steps' thread before the others; and its processor time.
+        """Take all stacks, innermost frame first, the steps' thread before the others; and its processor time.
 
         No frame is held on to afterwards: it keeps all objects alive that its function had. The frame of this function
         would, in a circle: its own variable holds it.
@@ -232,7 +232,7 @@ class Lines:
         self._parts.setdefault(key, SampleParts(self._owner)).add(taken, wall_ns)
 
     def _key(self, taken: list[Taken], stack: list[Frame] | None) -> Key:
-        """The innermost line of the user's own, what it calls, what runs, and what all that is inside of.
+        """Return the innermost line of the user's own, what it calls, what runs, and what encloses all that.
 
         Where nothing is the user's own, as in a command that a package installs, the innermost line of a package but
         torch's.
@@ -273,7 +273,7 @@ class Lines:
         return found[0]
 
     def _suspended(self) -> tuple[int, int, int] | None:
-        """Where the first of the event loop's tasks waits, of those in code of the user's own; what it awaits there."""
+        """Return where the first event loop task in code of the user's own waits, and what it awaits there."""
         tasks: Any = sys.modules.get("asyncio.tasks")
         try:
             for task in list(getattr(tasks, "_scheduled_tasks", None) or tasks._all_tasks):
@@ -296,7 +296,7 @@ def _most_first(seen: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _wait_for_lock(own_s: float | None, waits: bool) -> None:
-    """Lower the switch interval, or put it back. Where the program has set its own meanwhile, that stays.
+    """Lower the switch interval, or put it back. If the program has set its own meanwhile, that stays.
 
     `own_s`: the program's; None to leave it alone.
     """
@@ -313,7 +313,7 @@ def _be_woken_at_once() -> None:
 
 
 def _has_threads_of_its_own(of_steps: int) -> bool:
-    """Whether there is a thread besides those of torch's loaders and of queues between processes."""
+    """Tell whether there is a thread besides those of torch's loaders and of queues between processes."""
     for ident, thread in list(getattr(sys.modules.get("threading"), "_active", {}).items()):
         module = str(getattr(getattr(thread, "_target", None), "__module__", ""))
         if ident != of_steps and not module.startswith(("torch.", "multiprocessing.")):
@@ -322,7 +322,7 @@ def _has_threads_of_its_own(of_steps: int) -> bool:
 
 
 def _threads() -> dict[int, tuple[str, int | None]]:
-    """By identity: name, and how long it ran, nanoseconds; None where the kernel does not say."""
+    """Return by identity the name of each thread, and how long it ran, ns; None where the kernel does not say."""
     found: dict[int, tuple[str, int | None]] = {}
     active = getattr(sys.modules.get("threading"), "_active", {})
     for ident, thread in list(active.items()):

@@ -22,7 +22,7 @@ class NotKnown(Exception):
 
 
 def facts(torch: Any) -> dict[str, Any]:
-    """Each by itself: what this version does not have is unknown, and takes no other with it.
+    """Ask for each fact by itself: what this version does not have is unknown, and takes no other with it.
 
     `torch`: the module; None if the program has not imported it.
     """
@@ -48,7 +48,7 @@ def facts(torch: Any) -> dict[str, Any]:
 
 
 def _names_beside(package: str) -> list[str]:
-    """`infer.py:12 config.max_workspace_size`: attributes, keywords and imports of the user's modules that mention it.
+    """Find mentions in attributes, keywords and imports of the user's modules: `infer.py:12 config.max_workspace_size`.
 
     Each stands once, with the first line that has it.
     """
@@ -70,7 +70,7 @@ def _names_beside(package: str) -> list[str]:
 
 
 def unknown(reason: str) -> dict[str, str]:
-    """As `schema.facts.Unknown` is written."""
+    """Write an unknown as `schema.facts.Unknown` is written."""
     return {"type": "unknown", "reason": reason}
 
 

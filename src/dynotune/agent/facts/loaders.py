@@ -18,7 +18,7 @@ _OTHERS = re.compile("label|type|segment|position")
 
 
 class Padding:
-    """How much of some batches is padding: from a mask, or from a constant tail of whole numbers or frames.
+    """Share of padding in some batches: from a mask, or from a constant tail of whole numbers or frames.
 
     Only tensors in host memory are looked at, and of a loader's batches the first, second, fourth and so on.
     """
@@ -29,7 +29,7 @@ class Padding:
 
     @property
     def done(self) -> bool:
-        """No further batch will be looked at: there were enough, or the first ones have no rows of different length."""
+        """Tell whether no further batch is looked at: there were enough, or the first ones' rows have one length."""
         return len(self._batches) >= _MOST_LOOKS or (self._num_drawn >= 2 and not self._batches)
 
     def look(self, torch: Any, batch: Any) -> None:
@@ -43,7 +43,7 @@ class Padding:
             self._batches.append((lengths, width))
 
     def facts(self) -> dict[str, Any] | None:
-        """Fields of `schema.observation.Padding`; None where no batch has rows of known length."""
+        """Return the fields of `schema.observation.Padding`; None if no batch has rows of known length."""
         if not self._batches:
             return None
         lengths = sorted(length for batch, _ in self._batches for length in batch)
@@ -79,7 +79,7 @@ def _lengths(torch: Any, batch: Any) -> tuple[str, list[int], int] | None:
 
 
 def _kept(torch: Any, value: Any, name: str) -> Any:
-    """The length of each row up to a tail, or from a head, of a value that occurs nowhere else; None without one."""
+    """Return each row's length up to a tail, or from a head, of a value that occurs nowhere else; None without one."""
     pad: Any = None
     if value.dim() == 3 and value.is_floating_point():
         value, pad = (value != 0).any(-1), False
@@ -102,7 +102,7 @@ _MOST_LOADERS = 32
 
 
 class _Loader:
-    """One that was met; several of the same arguments, made at the same place, are one."""
+    """Loader that was met; several of the same arguments, made at the same place, are one."""
 
     def __init__(self, facts: dict[str, Any]) -> None:
         self.facts = facts
@@ -134,7 +134,7 @@ class Loaders:
         self._iterator = torch.utils.data.dataloader._BaseDataLoaderIter
 
     def begun(self, key: Key, loader: Any) -> None:
-        """An iterator of it was made, or begins anew."""
+        """Note that an iterator of it was made, or begins anew."""
         facts = _arguments(self._torch, loader, source_location.place())
         entry = self._met.get(identity := tuple(map(str, facts.values())))
         if entry is None:
@@ -148,7 +148,7 @@ class Loaders:
             self._cover_next()
 
     def facts(self, is_counted: Callable[[Key], bool]) -> list[dict[str, Any]]:
-        """Fields of `schema.observation.Loader`; those that the steps draw from first."""
+        """Return the fields of `schema.observation.Loader`; those that the steps draw from first."""
         entries = sorted(self._met.values(), key=lambda entry: not any(map(is_counted, entry.keys)))
         context = self._torch.multiprocessing.get_start_method(allow_none=True) if self._torch is not None else None
         found = []

@@ -15,7 +15,7 @@ LONG_S = 0.001
 
 
 class Garbage:
-    """Follows Python's collections through `gc.callbacks`, in processor time.
+    """Follower of Python's collections through `gc.callbacks`, in processor time.
 
     Finalizers may wait, for the device or a lock, in any thread: that is no work of the collector.
     """
@@ -38,12 +38,12 @@ class Garbage:
         self.total_s = self.longest_s = 0.0
 
     def flag(self) -> int:
-        """GARBAGE where a collection worth telling has ended since this was last asked."""
+        """Return GARBAGE if a collection worth telling has ended since the last call."""
         flag, self._in_step = self._in_step, 0
         return flag
 
     def facts(self) -> dict[str, Any]:
-        """Fields of `schema.observation.Collections`."""
+        """Return the fields of `schema.observation.Collections`."""
         return {
             "num": self.num,
             "num_oldest": self.num_oldest,
@@ -69,7 +69,7 @@ class Garbage:
 
 
 class Memory:
-    """What grew within the window."""
+    """Memory that grew within the window."""
 
     def __init__(self) -> None:
         self._torch: Any = None
@@ -88,13 +88,13 @@ class Memory:
         self._levels = {index: [stats["allocated_bytes.all.current"]] for index, stats in self._before.items()}
 
     def level(self) -> None:
-        """Called some times within the window: tens of microseconds each."""
+        """Look at it; called some times within the window, tens of microseconds each."""
         self._rss_levels.append(_own_bytes())
         for index, levels in self._levels.items():
             levels.append(int(self._torch.cuda.memory_allocated(index)))
 
     def facts(self) -> dict[str, Any]:
-        """Fields of `schema.observation.ProcessState`."""
+        """Return the fields of `schema.observation.ProcessState`."""
         rss = _own_bytes()
         return {
             "allocators": [self._allocator(index, after) for index, after in self._allocators().items()],
@@ -103,7 +103,7 @@ class Memory:
         }
 
     def _allocators(self) -> dict[int, dict[str, int]]:
-        """Counters of the devices that this process uses; nothing waits for them."""
+        """Return counters of the devices that this process uses; nothing waits for them."""
         cuda = getattr(self._torch, "cuda", None)
         if cuda is None or not cuda.is_initialized():
             return {}
@@ -136,7 +136,7 @@ class Memory:
 
 
 def _own_bytes() -> int:
-    """Resident memory, without files and shared memory: in the latter lie batches of workers until they are used."""
+    """Return resident memory without files and shared memory, which holds batches of workers until they are used."""
     with open("/proc/self/statm", encoding="ascii") as file:
         _, resident, shared = file.read().split()[:3]
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
@@ -148,7 +148,7 @@ MOST_NODES = 100_000
 
 
 def graphs(torch: Any, before: int | None) -> dict[str, int | None]:
-    """Fields of `schema.observation.ProcessState`, by the nodes where the window began.
+    """Return fields of `schema.observation.ProcessState`, by the nodes where the window began.
 
     Between two steps a training holds on to the graph of its last loss; one that keeps losses, to all of them.
     """
@@ -157,7 +157,7 @@ def graphs(torch: Any, before: int | None) -> dict[str, int | None]:
 
 
 def num_nodes(torch: Any) -> int | None:
-    """Nodes behind the tensors that Python holds, at most MOST_NODES; None where there are too many objects.
+    """Count the nodes behind the tensors that Python holds, at most MOST_NODES; None if there are too many objects.
 
     Without torch (None) there are no tensors.
     """

@@ -44,7 +44,7 @@ class _Calls:
 
 
 def _longer(before: tuple[int, ...], now: tuple[int, ...]) -> int:
-    """By how much one dimension is longer, at most by half, where no other differs; else 0."""
+    """Return by how much one dimension is longer, at most by half, if no other differs; else 0."""
     differ = [(a, b) for a, b in zip(before, now) if a != b]
     if len(before) != len(now) or len(differ) != 1 or differ[0][1] > max(1.5 * differ[0][0], differ[0][0] + 1):
         return 0
@@ -70,7 +70,7 @@ class Models:
         self._torch = torch
 
     def met(self, module: Any) -> None:
-        """It is about to be called for the first time."""
+        """Note a module that is about to be called for the first time."""
         known = self._roots.get(id(module))
         if known is not None and known.module() is module:
             return
@@ -80,7 +80,7 @@ class Models:
             self._roots[id(module)] = _Root(module)
 
     def step_found(self) -> None:
-        """From here on calls are those of steps."""
+        """Count calls from here on as those of steps."""
         self._is_found = True
         for root in self._roots.values():
             for calls in root.calls.values():
@@ -90,7 +90,7 @@ class Models:
         self._is_over = True
 
     def around(self, inner: Around | None) -> Around:
-        """Makes the call, and looks at it while the program warms up; `inner` makes it otherwise."""
+        """Make the call, and look at it while the program warms up; `inner` makes it otherwise."""
 
         make = inner or call_directly
 
@@ -153,7 +153,7 @@ class Models:
     # At the window's end
 
     def facts(self, trains: bool, updated: Container[int]) -> list[dict[str, Any]]:
-        """Fields of `schema.observation.Model`: the largest 16 that steps call; with parameters, if any has.
+        """Return the fields of `schema.observation.Model`: the largest 16 that steps call; with parameters, if any has.
 
         Args:
             trains: the steps update something, so calls with gradients are the ones to tell of.
@@ -283,7 +283,7 @@ def _layers(nn: Any, modules: list[Any]) -> dict[str, Any]:
 
 
 def _table(nn: Any, module: Any) -> dict[str, Any] | None:
-    """Of an embedding that is trained."""
+    """Describe the table of an embedding that is trained."""
     weight = getattr(module, "weight", None)
     if not isinstance(module, (nn.Embedding, nn.EmbeddingBag)) or weight is None or not weight.requires_grad:
         return None

@@ -51,7 +51,7 @@ class SampleParts:
         self._codes: dict[int, CodeType] = {}  # what is kept alive, so that no identity is taken twice
 
     def add(self, stack: list[Taken], wall_ns: int) -> None:
-        """`stack` has the innermost frame first."""
+        """Add `stack`, whose first frame is the innermost."""
         part, what, place = self._classified(stack)
         if part:
             found = self._wall_ns.setdefault((part, what, place), [0, 0])
@@ -59,7 +59,7 @@ class SampleParts:
             found[1] += wall_ns
 
     def facts(self) -> list[dict[str, Any]]:
-        """Fields of `schema.observation.SamplePart`, the largest first."""
+        """Return the fields of `schema.observation.SamplePart`, the largest first."""
         rows = sorted(self._wall_ns.items(), key=lambda row: -row[1][1])[:MOST_PARTS]
         return [
             {"part": part, "what": what, "num": num, "wall_s": wall_ns * 1e-9, **self._at(place)}
@@ -129,7 +129,7 @@ def text_of(code: CodeType, line: int) -> str:
 
 
 def _entry(name: str) -> Any:
-    """The part and what does it; None where the table does not know it."""
+    """Return the part and what does it; None if the table does not know it."""
     for pattern, part, what in _ENTRIES:
         if pattern.match(name):
             return part, what or name.partition(":")[0].partition(".")[0]
@@ -137,7 +137,7 @@ def _entry(name: str) -> Any:
 
 
 def _class_of(code: CodeType, module: dict[str, Any], name: str) -> str:
-    """The class with this method, if it is one that transforms; "" else."""
+    """Return the class with this method, if it is one that transforms; "" else."""
     if code.co_name not in _METHODS or name.startswith("torch."):
         return ""
     owner = str(getattr(code, "co_qualname", "")).rpartition(".")[0].rpartition(".")[2]
@@ -183,7 +183,7 @@ _PLAIN = (FunctionType, BuiltinFunctionType, MethodType, MethodDescriptorType, t
 
 
 def _resolved(text: str, module: dict[str, Any]) -> str:
-    """`module:name` of what a dotted name stands for; `:text` where only the running code knows."""
+    """Return `module:name` of the object behind a dotted name; `:text` if only the running code knows."""
     head, *rest = text.split(".")
     value = module.get(head, getattr(builtins, head, None))
     for each in rest:

@@ -46,7 +46,7 @@ class Optimizers:
         self._cover_scaler(scaler)
 
     def stepped(self, optimizer: Any) -> None:
-        """It has just stepped; asked until the step is found, and of further ones."""
+        """Note that it has just stepped; called until the step is found, and for further ones."""
         known = self._met.get(id(optimizer))
         if (known is None or known[0]() is not optimizer) and len(self._met) < _MOST_OPTIMIZERS:
             self._met[id(optimizer)] = weakref.ref(optimizer), source_location.place()
@@ -60,7 +60,7 @@ class Optimizers:
         return {id(each) for optimizer in alive for group in optimizer.param_groups for each in group["params"]}
 
     def facts(self) -> list[dict[str, Any]]:
-        """Fields of `schema.observation.Optimizer`."""
+        """Return the fields of `schema.observation.Optimizer`."""
         alive = [(number, optimizer, where) for number, (ref, where) in self._met.items() if (optimizer := ref())]
         return [self._describe(number, optimizer, where) for number, optimizer, where in alive]
 
@@ -125,19 +125,19 @@ class State:
         self._failed: dict[str, str] = {}
 
     def torch_is_here(self, torch: Any, profiler: Any) -> None:
-        """`profiler` tells of the program's own sessions of torch's profiler."""
+        """Begin once torch is here; `profiler` tells of the program's own sessions of torch's profiler."""
         self._torch, self._calls.profiler = torch, profiler
         self.garbage.install()
         for part in (self.loaders, self.models, self.optimizers, self.compilations, self._calls, self._memory):
             self._try(type(part).__name__, part.torch_is_here, torch)
 
     def compilation_begins(self, *args: Any) -> None:
-        """What a graph could see has to be as it will stay."""
+        """Make final what a graph could see."""
         self._try("optimizers", self.optimizers.look_no_more)
         self._try("compilation", self.compilations.compilation_begins, *args)
 
     def window_begins(self, step: Callable[[], int]) -> None:
-        """From here on nothing is looked at, but what is counted; `step` tells the number of the step."""
+        """Look at nothing more from here on, but at what is counted; `step` tells the number of the step."""
         self._try("models", self.models.look_no_more)
         self._try("loaders", self.loaders.look_no_more)
         self._try("optimizers", self.optimizers.look_no_more)
@@ -152,17 +152,17 @@ class State:
         self._try("lines", self._lines.begin, step)
 
     def level(self) -> None:
-        """Within the window, at a few of its steps."""
+        """Look at levels within the window, at a few of its steps."""
         self._try("memory", self._memory.level)
 
     def leave(self) -> None:
-        """This process works for another one."""
+        """Leave: this process works for another one."""
         self.garbage.remove()
         self.models.look_no_more()
         self._try("loaders", self.loaders.look_no_more)
 
     def fields(self, is_counted: Callable[[Key], bool]) -> dict[str, Any]:
-        """Of the event `state`; what is absent, failed: see `failed`."""
+        """Return the fields of the event `state`; an absent one failed: see `failed`."""
         found: dict[str, Any] = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
         # First what the rest would change.
         lines = self._try("lines", self._lines.facts)

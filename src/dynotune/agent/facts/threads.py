@@ -11,7 +11,7 @@ _NANOSECOND = 1e-9
 
 
 class Threads:
-    """Looks at the window's two ends: some microseconds a thread, outside of what is timed.
+    """Look at threads at the window's two ends: some microseconds each, outside of what is timed.
 
     `folder`: of this process in `/proc`.
     """
@@ -26,7 +26,7 @@ class Threads:
         self._begin_s = perf_counter()
 
     def facts(self) -> dict[str, Any]:
-        """`live.*`, without the prefix; a thread that ended meanwhile does not count."""
+        """Return `live.*`, without the prefix; a thread that ended meanwhile does not count."""
         took_s = perf_counter() - self._begin_s
         after = self._waited_ns()
         if not after or not self._begin_s:
@@ -36,7 +36,7 @@ class Threads:
         return {"core_wait_s_per_s": grown_ns * _NANOSECOND / took_s}
 
     def _waited_ns(self) -> dict[str, int]:
-        """By thread; empty where the kernel does not count."""
+        """Return waits by thread, ns; empty if the kernel does not count."""
         found = {}
         try:
             threads = os.listdir(self._folder + "/task")
@@ -50,7 +50,7 @@ class Threads:
 
 
 def schedstat(folder: str) -> tuple[int, int, int] | None:
-    """How long a thread ran and waited for a core, nanoseconds, and its turns; None if it ended, or is not counted."""
+    """Return how long a thread ran and waited for a core, ns, and its turns; None if it ended, or is not counted."""
     try:
         with open(folder + "/schedstat", encoding="ascii") as file:
             ran, waited, num_turns = map(int, file.read().split())

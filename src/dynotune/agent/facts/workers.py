@@ -42,7 +42,7 @@ def data_set_facts(torch: Any, dataset: Any, collate: Any) -> dict[str, Any]:
 
 
 def num_distinct(torch: Any, batch: Any) -> int | None:
-    """Distinct values among the first of one plane of the largest floating-point tensor of three dimensions or more."""
+    """Count distinct values in the first part of one plane of the largest floating-point tensor of 3 or more axes."""
     on_host = (each for each in tensors_in(torch, batch) if each.device.type == "cpu" and each.numel())
     found = [each for each in on_host if each.dim() >= 3 and each.is_floating_point()]
     if not found:
@@ -75,7 +75,7 @@ def _place(function: Any) -> str:
 
 
 def _num_objects(dataset: Any, depth: int = _MAX_DEPTH) -> int:
-    """In lists, tuples, dicts and sets among its attributes: their length, times what their first entry holds."""
+    """Count objects in lists, tuples, dicts and sets among its attributes: their length, times the first entry's."""
     total = 0
     for value in list(vars(dataset).values()) if hasattr(dataset, "__dict__") else []:
         if isinstance(value, (list, tuple, dict, set)):
@@ -121,7 +121,7 @@ _TOLD = ("begin_s", "num", "fetch_s", "collate_s", "decode_s", "cpu_s", "longest
 
 
 class Counts:
-    """Of the batches that one data set and collate function made in this process. Seconds."""
+    """Counts of the batches that one data set and collate function made in this process. Seconds."""
 
     def __init__(self, facts: dict[str, Any], worker: Any, clock: Callable[[], float]) -> None:
         self.facts, self.worker, self.clock = facts, worker, clock
@@ -135,7 +135,7 @@ class Counts:
 
 
 class Fetching:
-    """Times torch's fetchers, the collate functions that they call, known decoders inside, and pinning."""
+    """Timer of torch's fetchers, the collate functions that they call, known decoders inside, and pinning."""
 
     def __init__(self, event: Event, log: Log) -> None:
         self._event, self._log = event, log
@@ -337,7 +337,7 @@ def _bytes_read() -> dict[str, int]:
 
 
 def _private_bytes() -> int | None:
-    """Memory that this process has written to since it was forked, or taken; None where the kernel does not tell."""
+    """Return memory that this process has taken or written to since it was forked; None if the kernel does not tell."""
     try:
         with open("/proc/self/smaps_rollup", encoding="ascii", errors="replace") as file:
             for line in file:

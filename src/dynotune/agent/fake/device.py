@@ -60,7 +60,7 @@ def _answers(owner: Any, answers: dict[str, Any]) -> None:
 
 
 def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
-    """Questions about the device and its allocator, and orders to it."""
+    """Answer questions about the device and its allocator, and orders to it."""
     cuda, total, device = torch.cuda, gpu["total_bytes"], torch.device("cuda")
     major, minor = gpu["compute_capability"]
     properties = SimpleNamespace(
@@ -130,7 +130,7 @@ def _refuse(torch: Any, recorder: Recorder) -> None:
 
 
 def _move(torch: Any) -> None:
-    """Moves between host and device: C++ asks the driver which one `cuda` without a number is."""
+    """Cover moves between host and device: C++ asks the driver which one `cuda` without a number is."""
     tensor, load, generator, plain = torch.Tensor, torch.load, torch.Generator, torch.Tensor.to
     cuda, inside = torch.device("cuda", 0), torch.device(mode.INSIDE, 0)
 
@@ -168,7 +168,7 @@ def _move(torch: Any) -> None:
 
 
 def _show_values(torch: Any, device: Any) -> None:
-    """Methods of a tensor that would look at its data."""
+    """Cover methods of a tensor that would look at its data."""
     tensor = torch.Tensor
     numpy, describe = tensor.numpy, tensor.__format__
 
@@ -214,7 +214,7 @@ def _choose(torch: Any, recorder: Recorder) -> None:
 
 
 def _keep_parameters(torch: Any, device: Any, recorder: Recorder) -> None:
-    """Parameters lose their data as they are registered, and stay the same ones as they move."""
+    """Take the data from parameters as they are registered, and keep the same objects as they move."""
 
     @covers(torch.nn.Module, "_apply")
     def apply(self: Any, function: Any, recurse: bool = True) -> Any:

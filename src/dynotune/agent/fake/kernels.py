@@ -29,7 +29,7 @@ def workspace_bytes(setting: str, capability: tuple[int, int], version: tuple[in
 
 
 def attention(torch: Any, original: Any) -> Any:
-    """`scaled_dot_product_attention` as it chooses on CUDA; without code for CUDA, torch takes the slow way."""
+    """Run `scaled_dot_product_attention` as CUDA would choose; without code for CUDA, torch takes the slow way."""
     ops = torch.ops.aten
 
     def scaled_dot_product_attention(
@@ -68,7 +68,7 @@ def attention(torch: Any, original: Any) -> Any:
 
 
 def dropout(torch: Any, original: Any) -> Any:
-    """`dropout` by the kernel of CUDA, which keeps a mask of a byte an element."""
+    """Run `dropout` by the kernel of CUDA, which keeps a mask of one byte per element."""
 
     def dropout(input: Any, p: float, train: bool) -> Any:
         if train and 0 < p < 1 and on_device(input):

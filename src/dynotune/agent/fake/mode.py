@@ -19,11 +19,11 @@ INSIDE = "meta"
 
 
 class Refused(RuntimeError):
-    """Something that cannot be known without the values that the device would compute."""
+    """Error: something cannot be known without the values that the device would compute."""
 
 
 def make(torch: Any, recorder: Recorder) -> Any:
-    """The dispatch mode, to be entered. It notes in `recorder` what is allocated."""
+    """Make the dispatch mode, to be entered; it notes in `recorder` what is allocated."""
     from torch._subclasses import fake_tensor
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_map_only
@@ -45,7 +45,7 @@ def make(torch: Any, recorder: Recorder) -> Any:
     written_by: dict[Any, list[tuple[int, str]]] = {}
 
     def written(func: Any, args: Any, kwargs: Any) -> list[Any]:
-        """Arguments that the operator writes."""
+        """Return the arguments that the operator writes."""
         if func not in written_by:
             named = enumerate(func._schema.arguments)
             written_by[func] = [(at, one.name) for at, one in named if one.alias_info and one.alias_info.is_write]
@@ -58,7 +58,7 @@ def make(torch: Any, recorder: Recorder) -> Any:
         return torch.device("meta") if args[0].fake_mode.in_kernel_invocation else inside
 
     def placed(kwargs: Any) -> Any:
-        """The arguments, where C++ makes a tensor beside one of the device."""
+        """Return the arguments, placed where C++ makes a tensor beside one of the device."""
         kwargs = kwargs or {}
         return {**kwargs, "device": cuda} if kwargs.get("device") == inside else kwargs
 
@@ -135,7 +135,7 @@ def make(torch: Any, recorder: Recorder) -> Any:
             return out
 
         def moved(self, parameter: Any, applied: Any) -> Any:
-            """The parameter, with the device and type of `applied`: still the one that optimizers have."""
+            """Return the parameter with the device and type of `applied`: still the one that optimizers have."""
             if not (isinstance(parameter, fake_class) and isinstance(applied, fake_class)):
                 return applied if isinstance(applied, torch.nn.Parameter) else torch.nn.Parameter(applied)
             if applied is not parameter:
@@ -143,7 +143,7 @@ def make(torch: Any, recorder: Recorder) -> Any:
             return parameter
 
         def parameter(self, parameter: Any) -> Any:
-            """The same parameter without data, on the host: it is moved to the device next."""
+            """Return the same parameter without data, on the host: it is moved to the device next."""
             made = parameter.__dict__.get("_dynotune_fake")
             if made is None:
                 with fakes, torch.no_grad():

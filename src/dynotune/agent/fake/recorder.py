@@ -16,7 +16,7 @@ _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 def on_device(value: Any) -> bool:
-    """Whether it is a tensor of the pretended device."""
+    """Tell whether it is a tensor of the pretended device."""
     device = getattr(value, "fake_device", None)
     return device is not None and device.type == "cuda"
 
@@ -54,7 +54,7 @@ class Recorder:
         return reason
 
     def read(self) -> None:
-        """The program reads a value that nobody knows."""
+        """Note that the program reads a value that nobody knows."""
         place = source_location.place() or "?"
         if len(self.notes) < MOST_NOTES:
             self.notes["a value that only the GPU would know was answered with a constant: %s" % place] = None
@@ -62,14 +62,14 @@ class Recorder:
     # What happens
 
     def born(self, tensor: Any) -> None:
-        """An operator gave `tensor`; its storage may be new."""
+        """Note that an operator returned `tensor`; its storage may be new."""
         storage = tensor.untyped_storage()
         key, num_bytes = storage._cdata, storage.nbytes()
         if num_bytes and key not in self._storages:
             self._storages[key] = self._allocated(num_bytes), weakref.ref(storage, lambda _: self._died(key))
 
     def multiplies(self) -> None:
-        """cuBLAS is asked: each thread has a handle, and so a workspace, of its own; backward has its own thread."""
+        """Give each thread that asks cuBLAS a handle, and so a workspace, of its own; backward has its own thread."""
         handle = int(self._torch._C._current_graph_task_id() != -1)
         if handle not in self._workspaces:
             self._workspaces[handle] = self._allocated(self._workspace_bytes)
@@ -101,7 +101,7 @@ class Recorder:
             self._trace.append({"action": "free_completed", "addr": address, "size": num_bytes})
 
     def _stack(self) -> list[dict[str, Any]]:
-        """Python's frames; of backward those of functions that it calls, for on a GPU it has a thread of its own."""
+        """Return Python's frames; for backward the functions that it calls, which run in their own thread on a GPU."""
         found, frame = [], sys._getframe(2)
         # Between an operator's caller and here lies torch's machinery for dispatch.
         hidden = (_OWN, os.path.join(os.path.dirname(self._torch.__file__), "_"))
@@ -118,7 +118,7 @@ class Recorder:
     # What torch's allocator tells
 
     def address(self, tensor: Any) -> tuple[int, int]:
-        """Device and address of the tensor's storage; (-1, 0) where it is not on the device, or has none (sparse)."""
+        """Return device and address of the tensor's storage; (-1, 0) if it is not on the device, or sparse."""
         try:
             found = self._storages.get(tensor.untyped_storage()._cdata)
         except NotImplementedError:
@@ -140,7 +140,7 @@ class Recorder:
         }
 
     def segments(self) -> list[dict[str, Any]]:
-        """One for each live block."""
+        """Return one segment for each live block."""
         state = {"device": 0, "state": "active_allocated"}
         blocks = [{**state, "address": at, "size": size, "requested_size": size} for at, size in self._live.items()]
         return [{**block, "total_size": block["size"], "blocks": [block]} for block in blocks]

@@ -19,7 +19,7 @@ _KEEP_VALUES = {"aten::_amp_foreach_non_finite_check_and_unscale_"}
 
 
 class Values:
-    """Keeps values with the tensors that have them: a tensor of the host each, whose views are those of the fakes."""
+    """Values kept with the tensors that have them: a tensor of the host each, whose views are those of the fakes."""
 
     def __init__(self, torch: Any, fake_class: Any, recorder: Recorder) -> None:
         from torch.utils import _pytree
@@ -30,12 +30,12 @@ class Values:
         return [leaf for leaf in self._tree.tree_leaves(tree) if isinstance(leaf, self._torch.Tensor)]
 
     def known(self, tensor: Any) -> Any:
-        """The values of a tensor without data; None where nobody knows them."""
+        """Return the values of a tensor without data; None if nobody knows them."""
         found = tensor.__dict__.get("_dynotune_known")
         return found if found is not None and (found.untyped_storage().nbytes() or not found.numel()) else None
 
     def are_known(self, func: Any, args: Any, kwargs: Any) -> bool:
-        """Whether the operator's results follow from known values."""
+        """Tell whether the operator's results follow from known values."""
         given = self.tensors((args, kwargs))
         if self._torch.Tag.nondeterministic_seeded in func.tags or (not given and "empty" in func._schema.name):
             return False
@@ -45,7 +45,7 @@ class Values:
         )
 
     def computed(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """The results on the host; None where the host has no such operator."""
+        """Compute the results on the host; None if the host has no such operator."""
 
         def real(value: Any) -> Any:
             if isinstance(value, self._torch.device):
@@ -73,7 +73,7 @@ class Values:
             results[0]._dynotune_truth = self._truth(func, args)
 
     def read(self, tensor: Any) -> Any:
-        """The number that the program asks for."""
+        """Return the number that the program asks for."""
         values = self.known(tensor)
         if values is not None:
             return values.item()
@@ -81,7 +81,7 @@ class Values:
         return self._stand_in(tensor)
 
     def on_host(self, tensor: Any) -> Any:
-        """A tensor that left the device, with its values or others that stand for them."""
+        """Return a tensor that left the device, with its values or others that stand for them."""
         values = self.known(tensor)
         if values is not None:
             return values.clone()

@@ -43,7 +43,7 @@ class Cycle:
         self.sequence, self.anchor, self.per_step, self.loaders = sequence, anchor, per_step, loaders
 
     def describe(self, tokens: list[Token]) -> str:
-        """In words: `draw DataLoader, call Net, step SGD`; repeats are counted."""
+        """Describe it in words: `draw DataLoader, call Net, step SGD`; repeats are counted."""
         words: list[tuple[str, int]] = []
         for number in self.sequence:
             word = tokens[number].kind + " " + tokens[number].name
@@ -58,7 +58,7 @@ class Cycle:
 def find(
     events: list[int], times: list[float], tokens: list[Token], num_optimizers: int, phase: str | None = None
 ) -> Cycle | None:
-    """The cycle that explains the end of `events`, or None while there is none to believe.
+    """Find the cycle that explains the end of `events`, or None while there is none to believe.
 
     Args:
         events: tokens' numbers in order of time; `times`: when each came, seconds.
@@ -82,7 +82,7 @@ def find(
 def _relevant(
     events: list[int], times: list[float], tokens: list[Token], phase: str | None
 ) -> tuple[list[int], list[float]]:
-    """In training, what trains: optimizer steps, calls with gradients, draws that lead to them. In inference the rest.
+    """Return optimizer steps, calls with gradients and draws that lead to them; without training, the rest.
 
     Evaluation in between would otherwise be part of the cycle, or hide it.
     """
@@ -106,7 +106,7 @@ def _relevant(
 
 
 def _tail_period(events: list[int]) -> tuple[int, int] | None:
-    """(period, length) of the shortest period whose repeats end the list; None without enough of them."""
+    """Return (period, length) of the shortest period whose repeats end the list; None without enough of them."""
     size = len(events)
     last = events[-1] if events else None
     for period in range(1, size // _MIN_REPEATS + 1):
@@ -128,7 +128,7 @@ def _periodic_length(events: list[int], period: int) -> int:
 def _explains(
     events: list[int], times: list[float], tokens: list[Token], sequence: list[int], length: int, num_optimizers: int
 ) -> bool:
-    """Whether the cycle may stand although something is missing from it that was seen before or is to be expected."""
+    """Tell whether the cycle may stand although something seen before or to be expected is missing from it."""
     # What came before the first update and never again was to build the model, not to train it.
     begin = next((position for position, n in enumerate(events) if tokens[n].kind == STEP), 0)
     missing = set(events[begin:]) - set(sequence)
@@ -144,7 +144,7 @@ def _explains(
 
 
 def _longest_gap(events: list[int], number: int) -> int:
-    """Most events between two of `number`, or before its first."""
+    """Return the most events between two of `number`, or before its first."""
     longest, previous = 0, -1
     for position, event in enumerate(events):
         if event == number:
@@ -167,7 +167,7 @@ def _rotate(sequence: list[int], events: list[int]) -> list[int]:
 
 
 def _anchor(sequence: list[int], tokens: list[Token]) -> tuple[int, int]:
-    """The rarest token ends the step; of equally rare ones an optimizer's, and of those the last."""
+    """Return the rarest token, which ends the step; of equally rare ones an optimizer's, and of those the last."""
     rank = {STEP: 2, CALL: 1, REPLAY: 1, DRAW: 0}
     counts = {n: sequence.count(n) for n in set(sequence)}
     rarest = min(counts.values())
@@ -202,7 +202,7 @@ class History:
             yield (number, now, *rest)
 
     def begin_s(self, sequence: list[int] | None) -> float:
-        """When the first event of `sequence` (any, when None) began: with the wait for it."""
+        """Tell when the first event of `sequence` (any, when None) began: with the wait for it."""
         for number, now, (wait_s, _, _) in zip(self.numbers, self.times, self._rest):
             if sequence is None or number in sequence:
                 return now - wait_s

@@ -14,7 +14,7 @@ from .steps import MAX_INSIDE_OPTIMIZER, Steps
 
 
 class LoaderHooks:
-    """Calls `steps.drawn(key, batch size, wait begin, wait end, batch)` after each batch of a loader.
+    """Hooks that call `steps.drawn(key, batch size, wait begin, wait end, batch)` after each batch of a loader.
 
     Making an iterator, which starts workers, and finding it exhausted, which ends them, are told as
     `steps.waited_before(key, seconds)`.
@@ -33,7 +33,7 @@ class LoaderHooks:
         self._cover_iter(loaders)
 
     def draw_through(self, around: Callable[[Callable[[Any], Any]], Callable[[Any], Any]]) -> None:
-        """From here on batches are drawn by `around(the iterator's own __next__)`."""
+        """Draw batches from here on by `around(the iterator's own __next__)`."""
         self._draw[0] = around(self._original_next)
 
     def draw_plainly(self) -> None:
@@ -41,7 +41,7 @@ class LoaderHooks:
 
     @contextmanager
     def unseen(self) -> Iterator[None]:
-        """Iterators that are made meanwhile are not the program's."""
+        """Treat iterators that are made meanwhile as not the program's."""
         self._are_unseen = True
         try:
             yield
@@ -84,7 +84,7 @@ class LoaderHooks:
             guarded(hooks._log, "loader", hooks._begun_anew, self, loader, is_first)
 
     def _begun_anew(self, iterator: Any, loader: Any, is_first: Any) -> None:
-        """`is_first`: it has just been made."""
+        """Note an iterator that begins anew; `is_first`: it has just been made."""
         if not (self._are_unseen or is_first) and hasattr(iterator, "_dynotune"):
             self._met(iterator._dynotune[0], loader)
 

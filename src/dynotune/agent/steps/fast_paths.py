@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def stepped(steps: Steps, anchor: weakref.ref[Any], general: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Steps end with what one optimizer, `anchor`, has done."""
+    """End steps with what one optimizer, `anchor`, has done."""
     pending, due, work_off = steps.pending, steps.due, steps.work_off
 
     def stepped(optimizer: Any) -> None:
@@ -36,7 +36,7 @@ def stepped(steps: Steps, anchor: weakref.ref[Any], general: Callable[[Any], Non
 
 
 def called(steps: Steps, anchor: weakref.ref[Any], with_grad: bool, counts: bool) -> Special:
-    """Steps end with the call of one module, `anchor`, `with_grad` or without; its inputs are counted if asked.
+    """End steps with the call of one module, `anchor`, `with_grad` or without; its inputs are counted if asked.
 
     Gives what makes the cover of the module's class: of its original call, the general cover, whether a graph is being
     traced, the threads inside a root's call, and the log. All in one function: a further one is paid in every step.
@@ -79,7 +79,7 @@ def called(steps: Steps, anchor: weakref.ref[Any], with_grad: bool, counts: bool
 def drawn(
     steps: Steps, key: Key, batch: Any, begun: set[Key], general: Callable[[Any, Any, float, float, Any], None]
 ) -> Callable[[Any, Any, float, float, Any], None]:
-    """One loader gives batches like `batch`: lists or tuples of so many fields, the first a tensor of all samples."""
+    """Count batches like `batch` of one loader: lists or tuples of as many fields, the first holding all samples."""
     pending, cycle, kind, num_fields = steps.pending, steps.cycle, type(batch), len(batch)
 
     def drawn(of: Key, batch_size: int | None, begin_s: float, end_s: float, batch: Any) -> None:

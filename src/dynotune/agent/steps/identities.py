@@ -21,7 +21,7 @@ class Identities:
         self._numbers: dict[tuple[str, int, bool], tuple[weakref.ref[Any], int]] = {}
 
     def loader_made(self, key: Key, dataset: Any) -> Key:
-        """The one object that stands for all keys equal to this one."""
+        """Return the one object that stands for all keys equal to this one."""
         key = self._keys.setdefault(key, key)
         if key not in self._draws:
             self._take_over(key)
@@ -46,7 +46,7 @@ class Identities:
         return number
 
     def number_of_loader(self, key: Key) -> int | None:
-        """Of one that was drawn from."""
+        """Return the number of a loader that was drawn from."""
         return self._draws.get(key)
 
     def of(self, kind: str, thing: Any, with_grad: bool) -> int:
@@ -56,11 +56,11 @@ class Identities:
         return self._meet(kind, thing, with_grad)
 
     def references(self, number: int) -> list[weakref.ref[Any]]:
-        """To all things that bore the number, the latest last."""
+        """Return references to all things that bore the number, the latest last."""
         return [reference for reference, other in self._numbers.values() if other == number]
 
     def _meet(self, kind: str, thing: Any, with_grad: bool) -> int:
-        """A number for a thing not seen before; it takes over the number of one of its class that has died."""
+        """Number a thing not seen before; it takes over the number of one of its class that has died."""
         number = None
         for (other_kind, _, other_grad), (reference, other) in self._numbers.items():
             same = (other_kind, other_grad, self.classes[other]) == (kind, with_grad, type(thing))

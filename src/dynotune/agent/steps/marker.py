@@ -19,7 +19,7 @@ def _is_compiling() -> bool:
 
 
 def torch_is_here(torch: Any, marked: Callable[[], None]) -> None:
-    """A mark cannot be traced: a marked function is compiled inside its mark, and goes unmarked inside others."""
+    """Begin once torch is here; a marked function is compiled inside its mark, and goes unmarked inside others."""
     global _is_compiling
     _is_compiling = torch.compiler.is_compiling
     original = torch.compile
@@ -69,7 +69,7 @@ def _marking(function: Callable[..., Any], marked: Callable[[], None]) -> Callab
 
 
 def _wait_in_main(names: list[str], marked: Callable[[], None], log: Log) -> None:
-    """A script's own functions come to be while it runs, with no import to wait for.
+    """Wait for functions of the script itself: they come to be while it runs, with no import to wait for.
 
     A profile function watches calls until the first of the named one, wraps it for the calls after, and goes. The
     first call's own return is seen by it too.

@@ -20,7 +20,7 @@ MOST_TRIES = 256
 
 
 class Constructors:
-    """Tells calls by constructors of modules, of torch's `module_class`, from others.
+    """Filter that tells calls by constructors of modules, of torch's `module_class`, from others.
 
     Models run their layers once in a constructor, to learn a shape or a stride, on another device and with gradients.
     Nothing of that is the program's work, and to compile those layers takes minutes.
@@ -36,7 +36,7 @@ class Constructors:
         self._num_tries: dict[int, int] = {}
 
     def is_trying(self, module: Any) -> bool:
-        """Whether one that is running calls `module`, as it has not done often."""
+        """Tell whether a running module calls `module`, as it has not done often."""
         try:
             if not self._is_running():
                 return False
@@ -123,7 +123,7 @@ class OutermostModules:
             self._cover_of_all = self._module.__call__ = self._cover(self.original)
 
     def pause(self, function: Call) -> Call:
-        """`function` (torch.compile), called with the original `Module.__call__` in place."""
+        """Return `function` (torch.compile), called with the original `Module.__call__` in place."""
 
         @functools.wraps(function)
         def paused(*args: Any, **kwargs: Any) -> Any:
@@ -139,7 +139,7 @@ class OutermostModules:
         return paused
 
     def compilation_begins(self) -> None:
-        """From here on nothing that a graph could have seen may change."""
+        """Change nothing from here on that a graph could have seen."""
         if self._compiled:
             return
         self._compiled = True
@@ -170,24 +170,24 @@ class OutermostModules:
                 self._uncover_class(module_class)
 
     def call_plainly(self, classes: set[type]) -> None:
-        """From here on only `classes` are covered, and calls are not made through `around`, where covers may change."""
+        """Cover only `classes` from here on, and make no calls through `around`, where covers may change."""
         self.around = None
         self.watch_only(classes)
 
     def reset_after_fork(self) -> None:
-        """Of all threads only this one is here; another may come by the name of one that was inside a call."""
+        """Forget all threads but this one: another may come by the name of one that was inside a call."""
         self._busy.intersection_update({get_ident()})
 
     def _covers_all(self) -> bool:
-        """Whether every module's call is ours to uncover; somebody may have covered ours."""
+        """Tell whether every module's call is ours to uncover; somebody may have covered ours."""
         return self._cover_of_all is not None and self._module.__call__ is self._cover_of_all
 
     def inside(self) -> bool:
-        """Whether this thread is inside a root's call."""
+        """Tell whether this thread is inside a root's call."""
         return get_ident() in self._busy
 
     def alive(self) -> list[Any]:
-        """The outermost modules that the program still holds."""
+        """List the outermost modules that the program still holds."""
         return [module for module in (met() for met in list(self._known.values())) if module is not None]
 
     def known_classes(self) -> list[type]:
@@ -252,7 +252,7 @@ class OutermostModules:
         return special
 
     def _pass_over(self, call: Call, thread: int, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What is no root has none inside its call either."""
+        """Call a module that is no root; inside its call there is no root either."""
         try:
             self._busy.add(thread)
             return call(module, *args, **kwargs)
@@ -260,7 +260,7 @@ class OutermostModules:
             self._busy.discard(thread)
 
     def _meet(self, module: Any, thread: int) -> bool:
-        """Whether the module is a root; DataParallel's copies of one are none, nor is what a constructor tries out."""
+        """Tell whether the module is a root; DataParallel's copies are none, nor is what a constructor tries out."""
         # In __dict__, for a module's own __getattr__ is slow to say no.
         if "_is_replica" in module.__dict__ or self._constructors.is_trying(module):
             return False

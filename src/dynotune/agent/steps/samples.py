@@ -8,7 +8,7 @@ from ..core.annotations import Any, Sequence
 
 
 def in_batch(batch: Any, batch_size: int | None) -> int | None:
-    """Samples in what a loader gave; `batch_size` is the loader's own, None when it has none."""
+    """Count the samples in a loader's batch; `batch_size` is the loader's own, None when it has none."""
     try:
         return _in_batch(batch, batch_size)
     except Exception:  # the batch's own class raises when it is looked at
@@ -30,7 +30,7 @@ def _in_batch(batch: Any, batch_size: int | None) -> int | None:
 
 
 def are_fields(batch: Any, num_samples: int | None) -> bool:
-    """Whether `batch` is a list of fields, of which the first is a tensor of all its samples, and can be no other."""
+    """Tell whether `batch` is a list of fields, the first a tensor of all its samples, and can be no other."""
     try:
         usual = type(batch) in (list, tuple) and len(batch) != num_samples
         return usual and bool(batch[0].size(0) == num_samples)
@@ -39,7 +39,7 @@ def are_fields(batch: Any, num_samples: int | None) -> bool:
 
 
 def in_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    """Samples in a module's inputs: the leading size of the first array with one."""
+    """Count the samples in a module's inputs: the leading size of the first array with one."""
     try:
         size = args[0].size(0)  # the usual case, at once
         if isinstance(size, int):  # while it is traced, it is a tensor, and to ask that is traced, too
@@ -77,12 +77,12 @@ def _in_sequence(batch: Sequence[Any], batch_size: int | None) -> int | None:
 
 
 def _are_fields(batch: Sequence[Any]) -> bool:
-    """Inputs and labels side by side differ in rank; samples kept apart do not."""
+    """Tell whether these are fields: inputs and labels side by side differ in rank; samples kept apart do not."""
     return len({len(getattr(item, "shape", ())) for item in batch}) > 1
 
 
 def _are_pictures(batch: Sequence[Any]) -> bool:
-    """Channels first, of several sizes."""
+    """Tell whether these are pictures, channels first, of several sizes."""
     shapes = {tuple(getattr(item, "shape", ())) for item in batch}
     return len(shapes) > 1 and all(len(shape) == 3 and shape[0] in (1, 3, 4) for shape in shapes)
 

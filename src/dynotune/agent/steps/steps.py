@@ -30,7 +30,7 @@ MAX_INSIDE_OPTIMIZER = 4096
 
 
 class Steps:
-    """Events in, steps out.
+    """Step counter: events in, steps out.
 
     Args:
         record: called as `record(end_s, wait_s, num_samples, flags)` for each step in order; -1 samples are unknown.
@@ -105,7 +105,7 @@ class Steps:
         return len(self._history.numbers)
 
     def reset_after_fork(self) -> None:
-        """The thread that held the lock may not exist here."""
+        """Renew the lock: the thread that held it may not exist here."""
         self._lock, self._working_off = RLock(), False
         self.pending.clear()
         self._forget_short_ways()
@@ -117,7 +117,7 @@ class Steps:
     # What happens in the program
 
     def optimizer_built(self, optimizer: Any) -> None:
-        """Once a step was found: another training begins, with a step of its own.
+        """Note an optimizer; once a step was found, another training begins, with a step of its own.
 
         What a program repeated before its first training, and trained nothing, was no step: a look at the data, an
         evaluation.
@@ -134,14 +134,14 @@ class Steps:
             self.optimizers.add(optimizer)
 
     def iterator_made(self, key: Key, dataset: Any) -> Key:
-        """A loader is begun anew: with the first batch from it an epoch begins. Gives the key that it is known by."""
+        """Note a loader that is begun anew: its first batch begins an epoch. Returns the key that it is known by."""
         with self._lock:
             key = self._names.loader_made(key, dataset)
             self._begun.add(key)
             return key
 
     def waited_before(self, key: Key, wait_s: float) -> None:
-        """Part of the wait for the first batch of the loader's next epoch: its workers end and start."""
+        """Add a part of the wait for the first batch of the loader's next epoch: its workers end and start."""
         with self._lock:
             self._waited_before[key] = self._waited_before.get(key, 0.0) + wait_s
 
@@ -150,7 +150,7 @@ class Steps:
         return bool(self._loaders)
 
     def counts(self, key: Key) -> bool:
-        """Whether batches of this loader belong to the steps."""
+        """Tell whether batches of this loader belong to the steps."""
         return self._names.number_of_loader(key) in self._loaders
 
     def drawn(self, key: Key, batch_size: int | None, begin_s: float, end_s: float, batch: Any) -> None:
@@ -211,7 +211,7 @@ class Steps:
                 self._happened(number, self._ends(), 0.0, None)
 
     def marked(self) -> None:
-        """The program, or a function that the user named, says that a step has ended."""
+        """Note that the program, or a function that the user named, says that a step has ended."""
         with self._lock:
             now = self._ends()
             self.work_off()
@@ -227,7 +227,7 @@ class Steps:
         self.marked = lambda: None  # type: ignore[method-assign]
 
     def _ends(self) -> float:
-        """The time at which what has just been called is done."""
+        """Return the time at which the last call is done."""
         if self._wait is not None:
             self._wait()
         return perf_counter()
@@ -280,7 +280,7 @@ class Steps:
             self._count(*event, False)
 
     def _is_overtaken(self, number: int) -> bool:
-        """Whether graphs have taken over from the cycle, which was of the calls before their capture; then search anew.
+        """Tell whether graphs replace the calls of a cycle found before their capture; then search anew.
 
         An evaluation by graph, in between, is shorter than what it takes.
         """
@@ -370,7 +370,7 @@ class Steps:
                 self._working_off = False
 
     def work_off_at_exit(self) -> None:
-        """The same, but a process that ends is not held up by a thread that hangs with the device."""
+        """Do the same, but never hang with a thread that hangs with the device: the process ends."""
         if self._lock.acquire(timeout=_PATIENCE_AT_EXIT_S):
             try:
                 self.work_off()
@@ -378,7 +378,7 @@ class Steps:
                 self._lock.release()
 
     def _take_batches(self) -> tuple[float, int]:
-        """Loader wait and samples (-1 unknown) of the step that ends now."""
+        """Return loader wait and samples (-1 unknown) of the step that ends now."""
         sizes, per_step = self._sizes, self._draws_per_step or len(self._sizes)
         surplus = len(sizes) - per_step
         if surplus > _MAX_AHEAD:
@@ -392,7 +392,7 @@ class Steps:
         return wait_s, sum(counted) if len(counted) == len(used) else -1
 
     def _begin_marked(self, now: float) -> None:
-        """Steps are marked from now on: what the loaders drew so far belongs to the first."""
+        """Mark steps from now on: batches that the loaders drew so far belong to the first."""
         self._marked = True
         self.cycle = cycles.Cycle([], -1, 1, set())
         self._anchor = -1

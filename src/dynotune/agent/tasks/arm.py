@@ -41,7 +41,7 @@ class Arm:
 
     @property
     def acts_in_calls(self) -> bool:
-        """Whether calls of outermost modules must go through `around_root` while it is on."""
+        """Tell whether calls of outermost modules must go through `around_root` while it is on."""
         return any(switch.acts_in_calls for switch in self._switches)
 
     @property
@@ -54,7 +54,7 @@ class Arm:
 
     @property
     def unsuited_to_short_epochs(self) -> list[str]:
-        """Knobs whose switch costs more where an epoch begins."""
+        """List the knobs whose switch costs more where an epoch begins."""
         return [one["knob"] for switch in self._switches if not switch.suits_short_epochs for one in switch.planned]
 
     @property
@@ -120,12 +120,12 @@ class Arm:
         self._failure = "a call failed with it: %s: %s" % (type(error).__name__, line)
 
     def refuse_failed(self) -> None:
-        """Raises NotSwitched: a call failed while it was on."""
+        """Raise NotSwitched if a call failed while it was on."""
         if self._failure:
             raise NotSwitched(self._failure)
 
     def on(self) -> None:
-        """Raises NotSwitched: a setting did not take; HasAlready: the program has all of them."""
+        """Switch it on. Raises NotSwitched: a setting did not take; HasAlready: the program has all of them."""
         self.is_on = True
         for switch in list(self._switches):
             self._turned.append(switch)
@@ -140,7 +140,7 @@ class Arm:
         self.check()
 
     def off(self) -> None:
-        """Raises NotSwitched: something cannot be put back; the rest is."""
+        """Switch it off. Raises NotSwitched: something cannot be put back; the rest is."""
         reason: NotSwitched | None = None
         while self._turned:
             try:
@@ -153,7 +153,7 @@ class Arm:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Off for a while. Raises NotSwitched: as `on` and `off`."""
+        """Switch it off for a while. Raises NotSwitched: as `on` and `off`."""
         turned = list(self._turned)
         for switch in reversed(turned):
             switch.off()
@@ -164,13 +164,13 @@ class Arm:
                 switch.on()
 
     def check(self) -> None:
-        """Raises NotSwitched: something else holds than should."""
+        """Raise NotSwitched if something else holds than should."""
         self.refuse_failed()
         for switch in self._switches:
             switch.check(self.is_on)
 
     def check_acted(self) -> None:
-        """Raises NotSwitched: it was on for some steps, and did not act in them."""
+        """Raise NotSwitched if it was on for some steps, and did not act in them."""
         for switch in self._switches:
             for answer in switch.answers():
                 if answer["ok"] is False:

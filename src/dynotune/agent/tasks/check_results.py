@@ -29,7 +29,7 @@ MOST_SCALED = 8
 
 
 class CheckResults(Task):
-    """Notes `num_values` losses or outputs, from the program's first call on.
+    """Task that notes `num_values` losses or outputs, from the program's first call on.
 
     It changes no step, so it waits for none: its result is written when enough values are there, or at the end.
     """
@@ -71,13 +71,13 @@ class CheckResults(Task):
             references.without_autocast(self._torch)
 
     def at_exit(self) -> None:
-        """What there is has to do."""
+        """Answer with what there is."""
         self._read()
 
     # Losses
 
     def _cover_backward(self, torch: Any) -> None:
-        """`Tensor.backward` comes by here, too."""
+        """Cover `Tensor.backward`."""
         original, is_compiling = torch.autograd.backward, torch.compiler.is_compiling
 
         @covers(torch.autograd, "backward")
@@ -159,7 +159,7 @@ class CheckResults(Task):
         return around
 
     def _before(self, module: Any) -> dict[str, Any] | None:
-        """Where the random numbers stand."""
+        """Return the states of the random numbers."""
         self._num_calls += 1
         if self._num_calls == 1 and self._other_draws:
             self._draw_others()

@@ -15,7 +15,7 @@ MOST_TENSORS, MOST_DEPTH = 8, 6
 
 
 def digests_of(torch: Any, output: Any) -> list[Digest]:
-    """Of the first tensors in an output; of each its shape, and on the device, in float64: sum, sum of magnitudes,
+    """Digest the first tensors in an output; of each its shape, and on the device, in float64: sum, sum of magnitudes,
     root of the sum of squares, sampled elements; None for the latter where it is empty.
     """
     with torch.no_grad(), plainly(torch):
@@ -23,7 +23,7 @@ def digests_of(torch: Any, output: Any) -> list[Digest]:
 
 
 def _tensors(torch: Any, value: Any, depth: int) -> Iterator[Any]:
-    """The tensors of floating-point numbers in it, in order."""
+    """Yield the floating-point tensors in it, in order."""
     if isinstance(value, torch.Tensor):
         tensor = local(value)
         if is_plain(torch, tensor):
@@ -57,12 +57,12 @@ def _digest(torch: Any, tensor: Any) -> Digest:
 
 
 def local(tensor: Any) -> Any:
-    """Of a tensor that is spread over ranks, the part that is here: to look at the whole would be a collective."""
+    """Return the local part of a tensor that is spread over ranks: to look at the whole would be a collective."""
     return getattr(tensor, "_local_tensor", tensor).detach()
 
 
 def is_plain(torch: Any, tensor: Any) -> bool:
-    """Whether it has numbers that can be read, of 16 bits or more."""
+    """Tell whether it has numbers that can be read, of 16 bits or more."""
     kinds = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
     if tensor.dtype not in kinds or tensor.is_meta or tensor.is_nested or tensor.layout is not torch.strided:
         return False
@@ -71,12 +71,12 @@ def is_plain(torch: Any, tensor: Any) -> bool:
 
 
 def plainly(torch: Any) -> Any:
-    """What subclasses of tensors do of their own accord is not asked for."""
+    """Return it as a plain tensor, so that subclasses do nothing of their own accord."""
     return torch._C.DisableTorchFunctionSubclass()
 
 
 def random_states(torch: Any) -> dict[str, Any]:
-    """What changes when random numbers are drawn, by kind of device."""
+    """Return the states that change when random numbers are drawn, by kind of device."""
     generators = {"cpu": [torch.default_generator]}
     if torch.cuda.is_initialized():
         generators["cuda"] = list(torch.cuda.default_generators)
@@ -84,7 +84,7 @@ def random_states(torch: Any) -> dict[str, Any]:
 
 
 def precision_of(torch: Any, module: Any) -> str:
-    """The lowest that its calls are made in, as far as that can be seen from outside."""
+    """Return the lowest precision of its calls, as far as that can be seen from outside."""
     halves = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
     parameter = next((p for p in module.parameters() if p.is_floating_point()), None)
     device = "cpu" if parameter is None else parameter.device.type
@@ -109,5 +109,5 @@ def fields_of(call: list[Digest]) -> list[dict[str, Any]]:
 
 
 def number(value: float) -> float | None:
-    """None where it is none: JSON has no word for it."""
+    """Return the number; None if it is none: JSON has no word for it."""
     return value if -1e308 < value < 1e308 else None

@@ -42,7 +42,7 @@ def position(iterator: Any) -> tuple[bool, int | None, int, int]:
 
 
 def _is_iterable(iterator: Any) -> bool:
-    """Whether its length may be no more than a guess of the program's."""
+    """Tell whether its length may be no more than a guess of the program's."""
     return type(iterator._index_sampler).__name__ == "_InfiniteConstantSampler" or iterator._dataset_kind == 1
 
 
@@ -110,7 +110,7 @@ _NUM_VALUES = 256
 
 
 def alias(torch: Any, value: Any, depth: int = 0) -> Any:
-    """`value` such that taking it apart, or changing a tensor's shape in place, leaves the original as it is.
+    """Return `value` such that taking it apart, or changing a tensor's shape in place, leaves the original as it is.
 
     Tensors are shared: a program that changes that in place changes it for every step.
     """
@@ -138,7 +138,7 @@ def _shallow(value: Any) -> Any:
 
 
 def values(torch: Any, batch: Any) -> str:
-    """Some of the values in each tensor of the batch: what is changed in place differs.
+    """Return some of the values in each tensor of the batch: a change in place shows in them.
 
     A tensor's own count of changes would do, but that reshaping in place counts, too, and changes no value.
     """
@@ -172,7 +172,7 @@ class _Source:
 
 
 class IsolateLoader(Task):
-    """Times the loader alone, then `num_steps` steps or more on one batch.
+    """Task that times the loader alone, then `num_steps` steps or more on one batch.
 
     With `page_cache` "cold" the files' pages are dropped before the loader is drained.
     """
@@ -241,7 +241,7 @@ class IsolateLoader(Task):
     # The loader
 
     def _counted_key(self, iterator: Any) -> Key | None:
-        """Of the loader, where its batches belong to the steps and are drawn where these are made."""
+        """Return the loader's key, if its batches belong to the steps and are drawn where these are made."""
         try:
             key: Key = iterator._dynotune[0]
             if not self.program.steps.counts(key):
@@ -271,7 +271,7 @@ class IsolateLoader(Task):
         return batch
 
     def _ready(self) -> None:
-        """The device is idle, and the files' pages are dropped if asked."""
+        """Wait until the device is idle, and drop the files' pages if asked."""
         try:
             if not is_capturing(self.program.torch):
                 synchronise(self.program.torch)

@@ -48,7 +48,7 @@ class LoaderSwitch(Switch):
 
 
 def router_of(program: Program) -> Router:
-    """The one router of a program: arms share what they have ready at the end of an epoch."""
+    """Return the one router of a program: arms share what they have ready at the end of an epoch."""
     if program.loader_router is None:
         program.loader_router = Router(program)
         program.loaders.draw_through(program.loader_router.around)
@@ -57,7 +57,7 @@ def router_of(program: Program) -> Router:
 
 
 class Router:
-    """Draws each batch from the program's own iterator, or from one with `active` options in its place."""
+    """Router of each batch: from the program's own iterator, or from one with `active` options in its place."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -67,16 +67,16 @@ class Router:
         self._seen: dict[int, _Sources] = {}
 
     def num_queued(self, options: dict[str, Any]) -> int:
-        """Batches that an iterator with these options has ready at most."""
+        """Return how many batches an iterator with these options has ready at most."""
         return max([0, *(sources.num_queued(options) for sources in self._seen.values())])
 
     def waiting(self) -> tuple[bool, int]:
-        """Whether workers that are not drawn from have nothing left to do; and batches that lie ready to be drawn."""
+        """Tell whether workers that are not drawn from have nothing left to do; and count batches ready to be drawn."""
         found = [sources.waiting(self.active) for sources in list(self._seen.values())]
         return all(quiet for quiet, _ in found), max([0, *(num for _, num in found)])
 
     def refuse(self, options: dict[str, Any]) -> None:
-        """Raises NotSwitched: no loader of the steps can be drawn from with these options."""
+        """Raise NotSwitched if no loader of the steps can be drawn from with these options."""
         if self.failure:
             raise NotSwitched(self.failure)
         if not self._seen:
@@ -99,7 +99,7 @@ class Router:
         return __next__
 
     def _sources(self, iterator: Any) -> _Sources | None:
-        """The sources of an iterator whose batches belong to the steps; None for another."""
+        """Return the sources of an iterator whose batches belong to the steps; None for another."""
         try:
             found = self._seen.get(id(iterator))
             if found is not None and found.is_of_this_epoch(iterator):
@@ -130,7 +130,7 @@ class _Sources:
         self._others: dict[Options, Any] = {}
 
     def is_of_this_epoch(self, iterator: Any) -> bool:
-        """Persistent workers keep their iterator, and begin anew with another sampler's."""
+        """Tell whether it is of this epoch: persistent workers keep their iterator, and begin anew with a new one."""
         return self._own() is iterator and getattr(iterator, "_sampler_iter", None) is self._indices
 
     def num_queued(self, options: dict[str, Any]) -> int:
@@ -153,7 +153,7 @@ class _Sources:
                 raise NotSwitched("loader.%s needs loading processes, and the loader has none" % name)
 
     def waiting(self, options: Options | None) -> tuple[bool, int]:
-        """As `Router.waiting`."""
+        """See `Router.waiting`."""
         own = self._own()
         drawn = own if options is None else self._others.get(options)
         idle = [each for each in (own, *self._others.values()) if each is not None and each is not drawn]
@@ -164,7 +164,7 @@ class _Sources:
         return getattr(self._own(), "_" + name, None)
 
     def turn(self, own: Any, options: Options | None) -> Any:
-        """The iterator that is to be drawn from."""
+        """Return the iterator to draw from."""
         if options is None:
             return own
         if options not in self._others:
@@ -172,7 +172,7 @@ class _Sources:
         return self._others[options]
 
     def draw(self, original: Callable[[Any], Any], own: Any, source: Any) -> Any:
-        """A batch of `source`; once the sampler is at its end, what any of the others has left."""
+        """Draw a batch of `source`; once the sampler is at its end, one that any of the others has left."""
         try:
             return original(source)
         except StopIteration:
@@ -188,7 +188,7 @@ class _Sources:
         raise StopIteration
 
     def _made(self, own: Any, options: dict[str, Any]) -> Any:
-        """An iterator of a copy of the loader; the program's random numbers stay what they are."""
+        """Make an iterator of a copy of the loader; the program's random numbers stay what they are."""
         torch = self._program.torch
         loader_class, fields = own._dynotune_loader
         fields = {**fields, **options, "persistent_workers": False, "_iterator": None}
@@ -215,7 +215,7 @@ class _Sources:
 
 
 def _done(iterator: Any) -> tuple[int, int]:
-    """Batches that its workers have made and nobody has drawn, and those that they were asked for."""
+    """Count the batches that its workers have made and nobody has drawn, and those that they were asked for."""
     try:
         stored = sum(len(info) > 1 for info in iterator._task_info.values())
         # What came before its turn is stored, and outstanding no more.

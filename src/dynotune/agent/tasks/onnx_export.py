@@ -15,14 +15,14 @@ MOST_BATCHES, MOST_TEXT = 4, 300
 
 
 class OnnxExport:
-    """Keeps batches of different shapes that the largest module got. `folder`: where all is written to."""
+    """Task that keeps batches of different shapes that the largest module got. `folder`: where they are written."""
 
     def __init__(self, torch: Any, folder: str) -> None:
         self._torch, self._folder, self._size = torch, folder, -1
         self._module: Any = None
 
     def keep(self, size: int, module: Any, bound: Any) -> None:
-        """`bound`: arguments of a call of the module, which has so many parameters."""
+        """Keep `bound`, arguments of a call of the module, which has so many parameters."""
         kind = [(name, getattr(one, "ndim", None)) for name, one in bound.arguments.items()]
         if size > self._size:
             self._size, self._module = size, module  # a function that has returned no longer holds it
@@ -72,7 +72,7 @@ class OnnxExport:
         return len(batches)
 
     def _told(self, error: BaseException) -> str:
-        """The innermost reason in one line, and the line of the user's module that it is about."""
+        """Tell the innermost reason in one line, and the line of the user's module that it is about."""
         frames = list(walk_tb(error.__traceback__))
         while error.__cause__ is not None:
             error = error.__cause__

@@ -17,7 +17,7 @@ _LARGEST_PROBED_BYTES = 1 << 30  # a byte for each page of it is asked for
 
 
 def drop() -> dict[str, Any]:
-    """Of the files below the working directory, and of those that this process and its children have open.
+    """Drop pages of the files below the working directory, and of those that this process and its children have open.
 
     Gives `num_files`, `num_bytes`, of the largest of them `probed_bytes` and `resident_bytes`, which are cached all
     the same, files that could not be opened (`num_refused`), and whether all were reached in time (`complete`).
@@ -63,7 +63,7 @@ def _files() -> Iterator[str]:
 
 
 def _open_files() -> Iterator[str]:
-    """Regular files that this process and its children have open."""
+    """Yield the regular files that this process and its children have open."""
     for pid in _with_children():
         folder = "/proc/%d/fd" % pid
         try:
@@ -91,7 +91,7 @@ def _with_children() -> list[int]:
 
 
 def _drop_file(path: str) -> int | None:
-    """Its size; 0 for what is no file with content, None where it cannot be opened."""
+    """Drop a file's pages and return its size; 0 for no file with content, None if it cannot be opened."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return 0
@@ -109,7 +109,7 @@ def _drop_file(path: str) -> int | None:
 
 
 def _resident_bytes(path: str) -> int | None:
-    """Of a file; None where the kernel does not tell.
+    """Return a file's resident bytes; None if the kernel does not tell.
 
     Asked of a mapping: reading with RWF_NOWAIT makes new kernels read ahead. Of files that one may not write, the
     kernel says that all of it is there.

@@ -38,7 +38,7 @@ MOST_STEPS_BETWEEN_LOOKS = 100
 
 
 class TaskQueue:
-    """Carries out tasks one after another; what is wrong with an order is written down, and the program goes on.
+    """Queue of tasks, one after another; a wrong order is written down, and the program goes on.
 
     Args:
         planned: tasks of the plan, dicts as `schema.task` has them, in order.
@@ -63,7 +63,7 @@ class TaskQueue:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a task has taken up work: from then on the step must stay what it is."""
+        """Tell whether a task has taken up work: from then on the step must stay what it is."""
         begun = self._current is not None and self._current.has_begun
         return begun or self._last_result is not None
 
@@ -76,7 +76,7 @@ class TaskQueue:
         return self._current is not None and self._current.event == "trace" and self._current.has_begun
 
     def around(self, inner: Any) -> Any:
-        """What makes calls of outermost modules, `inner` (or None), as the planned tasks need it."""
+        """Return what makes calls of outermost modules, `inner` (or None), as the planned tasks need it."""
         for task in self._planned:
             inner = task.around_calls(inner)
         return inner
@@ -89,11 +89,11 @@ class TaskQueue:
                 task.failed(error)
 
     def ignore(self) -> None:
-        """This process makes no steps of its own."""
+        """Ignore this process: it makes no steps of its own."""
         self._ignored = True
 
     def reached(self, num_steps: int) -> int:
-        """`num_steps` have ended, the last one now. Gives the number at which to be called next."""
+        """Note that `num_steps` have ended, the last one now. Returns the number at which to be called next."""
         while not self._ignored:
             if self._current is None:
                 self._current = self._next()
@@ -107,7 +107,7 @@ class TaskQueue:
         return NEVER
 
     def at_exit(self) -> None:
-        """The program ends: each task that was taken up or planned says so, where the process made steps."""
+        """Have each task that was taken up or planned say that the program ends, if the process made steps."""
         if self._ignored or not self._program.steps.num_steps:
             return
         for task in [self._current, *self._planned, self._ordered()]:
@@ -127,7 +127,7 @@ class TaskQueue:
         return self._ordered()
 
     def _ordered(self) -> Task | None:
-        """The next task that the parent ordered; None without one."""
+        """Return the next task that the parent ordered; None without one."""
         if self._page is None:
             return None
         _, _, _, num_tasks, num_repeats = PAGE_HEAD.unpack_from(self._page)
@@ -151,7 +151,7 @@ class TaskQueue:
         return num_steps + max(1, min(MOST_STEPS_BETWEEN_LOOKS, int(LOOK_S / max(step_s, 1e-9))))
 
     def _read(self, number: int) -> dict[str, Any]:
-        """One task file, as an order; with `refused` where it cannot be one."""
+        """Read one task file, as an order; with `refused` where it cannot be one."""
         try:
             with open(os.path.join(self._program.folder, "task-%03d.json" % number), encoding="utf-8") as file:
                 found = json.load(file)
@@ -162,7 +162,7 @@ class TaskQueue:
             return {"id": number, "refused": "the task file is damaged: %s: %s" % (type(error).__name__, error)}
 
     def _made(self, order: dict[str, Any]) -> Task | None:
-        """The task; None where it was refused, which the record says."""
+        """Make the task; None if it was refused, which the record says."""
         reason = order.get("refused", "")
         if not reason:
             try:
@@ -177,7 +177,7 @@ class TaskQueue:
         return None
 
     def _opened_page(self) -> Any:
-        """The page that the parent counts its tasks in; None, and an error in the record, where it cannot be read."""
+        """Open the page that the parent counts its tasks in; None, and an error in the record, if it cannot be read."""
         try:
             path = os.path.join(self._program.folder, PAGE_FILE)
             page = map_file(os.open(path, os.O_RDWR | os.O_CLOEXEC), PAGE_BYTES)
@@ -191,7 +191,7 @@ class TaskQueue:
 
 
 def _class_of(kind: str) -> Any:
-    """The class that carries out tasks of this kind; each is imported only where it is asked for."""
+    """Return the class that carries out tasks of this kind; each is imported only where it is asked for."""
     if kind not in KINDS:
         raise ValueError("%r" % kind)
     module = importlib.import_module("." + kind.replace("-", "_"), __package__)

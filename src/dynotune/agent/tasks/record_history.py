@@ -21,7 +21,7 @@ MOST_EVENTS = 400_000
 
 
 class RecordHistory(Task):
-    """Until `at_step`. Its result names the file of the snapshot."""
+    """Task that records until `at_step`. Its result names the file of the snapshot."""
 
     event = "history"
     needs_torch = True

@@ -31,7 +31,7 @@ MOST_MODULES = 20_000
 
 
 class RecordMemory(Task):
-    """`num_steps` steps."""
+    """Task that records `num_steps` steps."""
 
     event = "allocations"
     needs_torch = True
@@ -202,7 +202,7 @@ class RecordMemory(Task):
             self._tried(self._multiply)
 
     def _multiply(self) -> None:
-        """A product here and one in the backward pass, whose thread has a handle of its own."""
+        """Multiply here and in the backward pass, whose thread has a handle of its own."""
         torch = self.program.torch
         weight = next(weight for root in self.program.roots.alive() for weight in root.parameters())
         with torch.enable_grad(), torch.inference_mode(False), torch.autocast("cuda", enabled=False):
@@ -272,7 +272,7 @@ def _run(call: Any, module: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _named(function: Any, name: str) -> Any:
-    """`function` under another name, as stacks show it."""
+    """Return `function` under another name, as stacks show it."""
     code = function.__code__.replace(co_filename=MODULE_FILE, co_name=name)
     if hasattr(code, "co_qualname"):
         code = code.replace(co_qualname=name)
@@ -280,12 +280,12 @@ def _named(function: Any, name: str) -> Any:
 
 
 def _position(stats: dict[str, Any]) -> int:
-    """How many blocks were allocated and given back so far: as the history counts them."""
+    """Return how many blocks were allocated and given back so far: as the history counts them."""
     return int(stats["active.all.allocated"]) + int(stats["active.all.freed"])
 
 
 def _address(tensor: Any) -> tuple[int, int]:
-    """Device and first byte of the storage; (-1, 0) where there is none on a CUDA device."""
+    """Return device and first byte of the storage; (-1, 0) if there is none on a CUDA device."""
     try:
         local = getattr(tensor, "_local_tensor", tensor)
         if local.device.type != "cuda":

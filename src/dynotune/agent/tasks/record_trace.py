@@ -31,7 +31,7 @@ GZIP_LEVEL = 3
 
 
 class RecordTrace(Task):
-    """Lets the profiler get ready in one step and records the `num_steps` after it."""
+    """Task that gets the profiler ready in one step and records the `num_steps` after it."""
 
     event = "trace"
     needs_torch = True
@@ -112,7 +112,7 @@ class RecordTrace(Task):
             self.failed(error)
 
     def _boundary(self, session: Session, num_steps: int) -> None:
-        """Between two steps."""
+        """Begin or end the recording of a step, between two steps."""
         now = perf_counter()
         if is_capturing(self.program.torch):
             return
@@ -172,7 +172,7 @@ class RecordTrace(Task):
     # Without a trace
 
     def _make_way(self) -> None:
-        """The program begins a session of its own. There can only be one, and it is theirs."""
+        """Make way for a session that the program begins: there can only be one, and it is theirs."""
         if not self.done and self._session is not None:
             self.give_up(_own_words(self.program.profiler.place), notes=self._notes)
 
@@ -217,7 +217,7 @@ def _write(session: Session, folder: str, name: str) -> int:
 
 
 def _refuse_cut_short(path: str) -> None:
-    """The profiler does not say when the disk is full. Raises OSError: the file does not end as JSON does."""
+    """Raise OSError if the file does not end as JSON does: the profiler does not say when the disk is full."""
     with open(path, "rb") as file:
         file.seek(max(0, os.path.getsize(path) - 64))
         if not file.read().rstrip().endswith(b"}"):

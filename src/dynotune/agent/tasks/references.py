@@ -36,7 +36,7 @@ def widen(torch: Any, module: Any, dtype: Any) -> None:
 
 
 def widened(torch: Any, value: Any, dtype: Any) -> Any:
-    """Inputs of a call, their tensors of floating point in `dtype`; what holds them otherwise stays as it is."""
+    """Return a call's inputs with floating-point tensors in `dtype`; their containers stay as they are."""
     if isinstance(value, torch.Tensor):
         return value.to(dtype) if value.is_floating_point() else value
     if type(value) in (list, tuple):
@@ -47,7 +47,7 @@ def widened(torch: Any, value: Any, dtype: Any) -> Any:
 
 
 def without_autocast(torch: Any) -> None:
-    """From here on no region of autocast does anything."""
+    """Keep every region of autocast from doing anything from here on."""
     region = torch.amp.autocast_mode.autocast
     original = region.__init__
 
@@ -100,7 +100,7 @@ def copied(torch: Any, module: Any, args: Args, kwargs: Kwargs, share: float) ->
 
 
 class Parts:
-    """Notes the outputs of each module inside of one in a call, in the order in which they end."""
+    """Outputs of each module inside of one in a call, in the order in which they end."""
 
     def __init__(self, torch: Any, module: Any) -> None:
         self.found: list[tuple[str, list[Digest]]] = []

@@ -38,7 +38,7 @@ class ResultsWithin:
         paused: Callable[[], AbstractContextManager[None]],
         with_it: Callable[[], Any],
     ) -> Any:
-        """The output of the call with the arm.
+        """Return the output of the call with the arm.
 
         Args:
             without, with_it: call the module with `args` and `kwargs`, as the program does and with the arm.
@@ -69,7 +69,7 @@ class ResultsWithin:
         return output
 
     def _refer(self, module: Any, args: Args, kwargs: Kwargs) -> None:
-        """Once it fails, for want of memory or of a kernel, no further call is referred to."""
+        """Refer a call; once that fails, for want of memory or of a kernel, no further call is referred to."""
         torch = self._program.torch
         try:
             exact, rounded = copied(torch, module, args, kwargs, self._rounding)

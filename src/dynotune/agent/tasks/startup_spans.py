@@ -44,7 +44,7 @@ def _renamed(code: types.CodeType) -> types.CodeType:
 
 
 class StartupSpans:
-    """From the first line of the agent on. `begun_s`: when the agent's first line ran."""
+    """Spans from the first line of the agent on. `begun_s`: when the agent's first line ran."""
 
     def __init__(self, begun_s: float, event: Event, log: Log) -> None:
         self._begun_s, self._event, self._log = begun_s, event, log
@@ -67,7 +67,7 @@ class StartupSpans:
         self._record("agent", self._begun_s, perf_counter())
 
     def _tell_process(self) -> None:
-        """When the kernel started this process: counted in ticks since the machine was booted."""
+        """Tell when the kernel started this process: counted in ticks since the machine was booted."""
         with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])
         since_boot_s = time.clock_gettime(time.CLOCK_BOOTTIME) - perf_counter()
@@ -80,17 +80,17 @@ class StartupSpans:
         self._event({"event": "starting", "unknown": self._unknown})
 
     def root_met(self) -> None:
-        """An outermost module is about to be called for the first time."""
+        """Note that an outermost module is about to be called for the first time."""
         self._event({"event": "root", "at_s": perf_counter()})
 
     def forked(self) -> None:
-        """A child's start is not the program's."""
+        """Stop in a forked child: its start is not the program's."""
         self._num_spans = MOST_SPANS
 
     # Spans
 
     def _begin(self, phase: str) -> bool:
-        """Whether a span of `phase` begins: in the main thread, and not inside of one that it would be a part of."""
+        """Tell whether a span of `phase` begins: in the main thread, and not inside of one that it would be part of."""
         if self._num_spans >= MOST_SPANS or get_ident() != self._thread:
             return False
         if phase in self._open or (self._open and phase in ("imports", "compiler_import")):
@@ -121,7 +121,7 @@ class StartupSpans:
             self._end(phase, begin_s)
 
     def _guard(self, phase: str, function: Callable[..., object], *args: Any) -> None:
-        """What cannot be covered is not known; the program does not notice."""
+        """Guard a cover: a part that cannot be covered is not known; the program does not notice."""
         try:
             function(*args)
         except Exception as error:
@@ -129,7 +129,7 @@ class StartupSpans:
             self._log("starting: " + phase, error)
 
     def _later(self, phase: str, function: Callable[..., object], module: Any) -> None:
-        """As `_guard`, of what may be imported after torch has been told."""
+        """Guard, as `_guard`, what may be imported after torch has been told."""
         before = dict(self._unknown)
         self._guard(phase, function, module)
         if self._unknown != before:
@@ -150,7 +150,7 @@ class StartupSpans:
     # Imports
 
     def _cover_imports(self) -> None:
-        """Python calls this function of importlib's, by its name, for each module that is not there yet."""
+        """Cover the function of importlib's that Python calls, by its name, for each module that is not there yet."""
         bootstrap: Any = importlib._bootstrap
         original = bootstrap._find_and_load
 
@@ -175,7 +175,7 @@ class StartupSpans:
 
     @_not_counted
     def _cover_cuda(self, torch: Any) -> None:
-        """Covers go once CUDA has started: its functions are looked up by name, by C++ too."""
+        """Cover CUDA's start until it is done: its functions are looked up by name, by C++ too."""
         owners = [(torch.cuda, "_lazy_init"), (torch._C, "_cuda_getDeviceCount")]
         covered: list[tuple[Any, str, Any]] = []
 
@@ -217,7 +217,7 @@ class StartupSpans:
         model.from_pretrained = classmethod(from_pretrained)
 
     def _cover_construction(self, module: Any) -> None:
-        """The outermost constructor begins with `Module.__init__`, and Python tells when it returns."""
+        """Cover construction: the outermost constructor begins with `Module.__init__`; Python tells when it returns."""
         monitoring: Any = getattr(sys, "monitoring", None)
         if monitoring is None:
             self._unknown["model_build"] = "Python before 3.12 does not tell when a constructor returns"
@@ -301,7 +301,7 @@ class _Building:
         self.begin_s = perf_counter()
 
     def holds(self, frame: Any) -> bool:
-        """Whether this frame is inside; once what was made is gone, the number may be another frame's."""
+        """Tell whether this frame is inside; once what was made is gone, the number may be another frame's."""
         while frame is not None and self._made() is not None:
             if id(frame) == self.frame_id:
                 return True
@@ -310,7 +310,7 @@ class _Building:
 
 
 def _phase_of(module: str) -> str:
-    """Of an import. Parts of torch come with it, but for the compiler, which comes when it is first asked for."""
+    """Return an import's phase. Parts of torch come with it, but for the compiler, which comes when first asked for."""
     if module == "torch":
         return "torch_import"
     if module.startswith(("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx", "triton")):
@@ -319,7 +319,7 @@ def _phase_of(module: str) -> str:
 
 
 def _compiler_counts() -> dict[str, Any]:
-    """What the compiler has counted so far: what its caches gave, and how many processes compile."""
+    """Return the compiler's counts so far: what its caches gave, and how many processes compile."""
     utils: Any = sys.modules.get("torch._dynamo.utils")
     config: Any = sys.modules.get("torch._inductor.config")
     counters = getattr(utils, "counters", {})

@@ -50,11 +50,11 @@ ORDERS = ("ABBA", "BAAB")
 
 
 class _Spoilt(Exception):
-    """The program compiled something of its own: the block counts for nothing."""
+    """Spoilt block, which counts for nothing: the program compiled something of its own."""
 
 
 class SwitchArms(Task):
-    """Compares each of `arms` with the program as it runs, in `num_blocks` blocks of stretches of `stretch_steps`.
+    """Task that compares each of `arms` with the program as it runs, in `num_blocks` blocks of `stretch_steps`.
 
     Events meanwhile: `arm_switched` (to an arm, or None), `arm_block`, `arm_results`, `arm_given_up`.
     """
@@ -141,7 +141,7 @@ class SwitchArms(Task):
         self.program.watch_calls()
 
     def _around(self, inner: Around | None) -> Around:
-        """`inner`, around it the arm that is on."""
+        """Return `inner`, around it the arm that is on."""
         self._inner.append(inner)
 
         plainly = inner or call_directly
@@ -219,7 +219,7 @@ class SwitchArms(Task):
         return epoch_steps is not None and epoch_steps <= self._stretch_steps
 
     def _block(self, at: int, number: int) -> Stops:
-        """One block of the arm; one that was spoilt is begun anew.
+        """Return one block of the arm; a spoilt one is begun anew.
 
         Raises NotSwitched: the arm is to be given up.
         """
@@ -243,7 +243,7 @@ class SwitchArms(Task):
             self.program.event({"event": "arm_results", "arm": at, **found})
 
     def _order(self, at: int, number: int) -> str:
-        """Each order comes once in two blocks of an arm: a drift then passes for no difference."""
+        """Return an order; each comes once in two blocks of an arm: a drift then passes for no difference."""
         if number % 2 == 0:
             self._drawn[at] = self._draw.getrandbits(1)
             return ORDERS[self._drawn[at]]
@@ -311,7 +311,7 @@ class SwitchArms(Task):
         self._is_restless |= arm is None or not arm.has_been_on
 
     def _stretch(self, arm: Arm) -> Stops:
-        """Wall time of some steps, their samples or None, and how many they are."""
+        """Return the wall time of some steps, their samples or None, and how many they are."""
         length, steps = self._stretch_steps, self.program.steps
         for repeats_left in range(MOST_REPEATS, -1, -1):
             num_epochs = steps.num_epochs
@@ -341,7 +341,7 @@ class SwitchArms(Task):
         }
 
     def _is_odd(self, arm: Arm, step_s: float) -> bool:
-        """Whether steps took far longer than is usual on their side: the program did something else in between.
+        """Tell whether steps took far longer than is usual on their side: the program did something else in between.
 
         An arm's first stretch is held against the baseline's.
         """
@@ -353,7 +353,7 @@ class SwitchArms(Task):
         return False
 
     def _refuse_hopeless(self, arm: Arm, step_s: float) -> None:
-        """Raises NotSwitched: with the arm, steps take so long that no more of its time is worth while."""
+        """Raise NotSwitched if steps take so long with the arm that no more of its time is worth while."""
         known = [each for each in self._usual[None] if each > 0]
         if not (self.order.get("give_up_slow") and arm.is_on and known):
             return

@@ -22,11 +22,11 @@ _SET_BESIDE = ("torch.backends.cuda.matmul.fp32_precision", "torch.backends.mkld
 
 
 class NotSwitched(Exception):
-    """Settings cannot be switched, or not any more; why, in words."""
+    """Error: settings cannot be switched, or not any more; why, in words."""
 
 
 class HasAlready(NotSwitched):
-    """The program has these settings already: there is nothing to switch."""
+    """Error: the program has these settings already; there is nothing to switch."""
 
     def __init__(self) -> None:
         super().__init__("the program has it already")
@@ -59,16 +59,16 @@ class Switch:
         return self.planned[0]["value"]
 
     def on(self) -> None:
-        """Raises NotSwitched: it did not take, or the program changed what it had."""
+        """Switch it on. Raises NotSwitched: it did not take, or the program changed what it had."""
 
     def off(self) -> None:
-        """The program has what it had before. Raises NotSwitched: it cannot be put back."""
+        """Put back what the program had before. Raises NotSwitched: it cannot be put back."""
 
     def check(self, is_on: bool) -> None:
-        """Raises NotSwitched: something else holds than was set here, or than the program had before."""
+        """Raise NotSwitched if something else holds than was set here, or than the program had before."""
 
     def answers(self) -> list[Answer]:
-        """Its read-back while it was on."""
+        """Return its read-back while it was on."""
         return self.site.readback() if self.site is not None else []
 
 
@@ -115,7 +115,7 @@ class GlobalSwitch(Switch):
         return [setting["value"] for setting in self.planned]
 
     def _read(self, setting: Planned) -> Any:
-        """By the getter alone: if the program used torch's newer attribute, what it had could not be put back."""
+        """Read by the getter alone: if the program used torch's newer attribute, what it had could not be put back."""
         site = setting["site"]
         try:
             return resolve(self.torch, site["path"]) if site["type"] == "attr" else resolve(self.torch, site["get"])()
@@ -343,7 +343,7 @@ class FusedSwitch(Switch):
         return found
 
     def _move_counts(self, optimizer: Any) -> None:
-        """A fused kernel counts its steps where the parameter is; the others on the host."""
+        """Move step counts: a fused kernel counts its steps where the parameter is; the others on the host."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 step = optimizer.state.get(parameter, {}).get("step")
@@ -381,7 +381,7 @@ class TransferSwitch(Switch):
 
 
 def _alive(of: type) -> Iterator[Any]:
-    """Objects of a class that the program holds. Looked for once, outside timed steps."""
+    """Yield objects of a class that the program holds. Looks for them once, outside timed steps."""
     for found in gc.get_objects():
         try:
             if isinstance(found, of):

@@ -32,10 +32,10 @@ class Task:
         self.result: dict[str, Any] | None = None
 
     def torch_is_here(self) -> None:
-        """torch has just been imported; only tasks of the plan hear of it."""
+        """Act when torch has just been imported; only tasks of the plan hear of it."""
 
     def around_calls(self, inner: Any) -> Any:
-        """What makes calls of outermost modules from the program's start on; `inner`, or None, makes them otherwise."""
+        """Return the caller of outermost modules from the program's start; `inner`, or None, makes the other calls."""
         return inner
 
     def begin(self, num_steps: int) -> int:
@@ -45,14 +45,14 @@ class Task:
         raise NotImplementedError
 
     def at_exit(self) -> None:
-        """The program ends. A process without steps, such as a launcher, has nothing to say."""
+        """Answer as the program ends. A process without steps, such as a launcher, has nothing to say."""
         self.give_up("the program ended before it was done", at_exit=True)
 
     def clean_up(self) -> None:
         """Leave the program as it was. Called once, before the result is written."""
 
     def reached(self, num_steps: int) -> int:
-        """`num_steps` have ended, the last one now. Gives the number at which to be called next."""
+        """Note that `num_steps` have ended, the last one now. Returns the number at which to be called next."""
         if self.done:
             return NEVER
         if num_steps < self.at_step:

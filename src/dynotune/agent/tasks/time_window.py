@@ -15,7 +15,7 @@ NUM_LEVELS = 8
 
 
 class TimeWindow(Task):
-    """`num_steps` steps, timed as a whole. In an observed run the state of the process is written with it."""
+    """Task that times `num_steps` steps as a whole; in an observed run it writes the state of the process too."""
 
     event = "window"
     _num_failed = 0
@@ -55,7 +55,7 @@ class TimeWindow(Task):
         return num_steps
 
     def failed(self, error: Exception) -> None:
-        """A device that could not be synchronised once may be so a step later."""
+        """Count a failure: a device that could not be synchronised once may be so a step later."""
         self._num_failed += 1
         if self._num_failed >= MOST_FAILURES or self.has_begun:
             super().failed(error)
@@ -65,7 +65,7 @@ class TimeWindow(Task):
             self.program.log(self.event, error)
 
     def _next(self, num_steps: int) -> int:
-        """The next step at whose end memory is looked at, or the window ends."""
+        """Return the next step at whose end memory is looked at, or the window ends."""
         end = self._first_step + self._length
         if self.program.state is None:
             return end

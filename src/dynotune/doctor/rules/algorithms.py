@@ -128,7 +128,7 @@ def fill_uninitialized(view: ObservationView) -> Judgements:
     fills, share = _filling(view)
     yield Judgement(
         share=share,
-        evidence=[f"{fills / (view.trace.num_steps or 1):,.0f} fills a step"],
+        evidence=[f"{fills / (view.trace.num_steps or 1):,.0f} fills per step"],
         remedy="Set torch.utils.deterministic.fill_uninitialized_memory = False.",
     )
 

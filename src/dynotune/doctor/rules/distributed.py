@@ -206,7 +206,7 @@ def _imbalance(view: ObservationView) -> tuple[float, list[str]]:
         return 0.0, []
     rank, longest_s = max(waits.items(), key=lambda item: item[1])
     each_s = longest_s / view.trace.num_steps
-    return min(1.0, each_s / step_s), [f"rank {rank} waits {each_s * 1e3:.3g} ms a step"]
+    return min(1.0, each_s / step_s), [f"rank {rank} waits {each_s * 1e3:.3g} ms per step"]
 
 
 def _slowed(view: ObservationView) -> float:

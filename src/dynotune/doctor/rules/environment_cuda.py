@@ -79,4 +79,4 @@ def _host_share_of_products(view: ObservationView) -> tuple[float | None, list[s
     products = [row for row in trace.operators if row.name in PRODUCTS]
     num, host_s = sum(row.num for row in products), sum(row.self_s for row in products)
     each_ms = host_s / trace.num_steps * 1e3
-    return share, [f"{num / trace.num_steps:,.0f} products a step, {each_ms:.3g} ms of host time while recorded"]
+    return share, [f"{num / trace.num_steps:,.0f} products per step, {each_ms:.3g} ms of host time while recorded"]

@@ -66,7 +66,7 @@ def _many_short_kernels(view: ObservationView) -> Judgements:
         return
     compiled = any(model.compiled for model in view.models)
     yield Judgement(
-        claim=f"{num / num_steps:,.0f} of {kernels.num / num_steps:,.0f} kernels a step take less than 10 µs each: "
+        claim=f"{num / num_steps:,.0f} of {kernels.num / num_steps:,.0f} kernels per step take less than 10 µs each: "
         f"with the pauses between them {share:.0%} of a step.",
         share=share,
         evidence=[f"they work for {working:.0%} of a step, {short_s / num * 1e6:.2g} µs each"],
@@ -144,7 +144,7 @@ def _python_bound(view: ObservationView) -> Judgements:
         claim=f"Python runs between operators for {share:.0%} of a step.",
         share=share,
         evidence=[
-            f"{view.timing.step_s * share * 1e3:.3g} ms a step in no operator and not in the loader",
+            f"{view.timing.step_s * share * 1e3:.3g} ms per step in no operator and not in the loader",
             *hot_lines.told(lines),
         ],
         where=hot_lines.place(lines, bounds.place_of([], bounds.main_model(view))),
@@ -293,7 +293,7 @@ def cpu_oversubscribed(view: ObservationView) -> Judgements:
             f"{workers} loader workers",
             view.mentions("host.num_cores"),
             view.mentions("window.tree_cpu_s_per_s"),
-            *([] if waited is None else [f"threads that are ready to run wait {waited:.2g} s a second for a core"]),
+            *([] if waited is None else [f"threads that are ready to run wait {waited:.2g} s per second for a core"]),
         ],
         candidates=[Setting("host.num_threads", each)] if of_torch else [],
         remedy=f"Call torch.set_num_threads({each}), or set OMP_NUM_THREADS."

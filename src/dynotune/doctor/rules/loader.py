@@ -68,7 +68,7 @@ def _crowded(view: ObservationView, loader: Loader, taken: float) -> Judgement:
         evidence=[
             _in_words(loader),
             *_making(loader),
-            f"threads that are ready to run wait {view.number('live.core_wait_s_per_s'):.2g} s a second for a core",
+            f"threads that are ready to run wait {view.number('live.core_wait_s_per_s'):.2g} s per second for a core",
         ],
         where=loader.place,
         remedy=f"Make batches cheaper to load, or make them beforehand: operators and workers share {cores} cores.",

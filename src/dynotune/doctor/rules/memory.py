@@ -35,7 +35,7 @@ def empty_cache_in_loop(view: ObservationView) -> Judgements:
         severity=policy.severity(share),
         share=share if share >= policy.LEAST_SHARE else Unknown("less than 1% of the recorded steps"),
         evidence=[
-            *([f"empty_cache(): {calls:.3g} calls a step"] if calls else []),
+            *([f"empty_cache(): {calls:.3g} calls per step"] if calls else []),
             *evidence_of(losses),
             *(slow.evidence() if slow else []),
         ],
@@ -149,7 +149,7 @@ def _leak(view: ObservationView, what: str, grown: int, free: float | None) -> J
     until = [] if left_s is None else [f"at that rate memory is full in {_duration(left_s)}"]
     if kept is not None:
         until.append(
-            f"autograd's graph grows by {kept:,.0f} nodes a step" if kept else "no part of autograd's graph is kept"
+            f"autograd's graph grows by {kept:,.0f} nodes per step" if kept else "no part of autograd's graph is kept"
         )
     remedy = (
         "Look for what the program keeps: results, a buffer that fills up, a cache." if kept == 0 else _KEEP_NO_GRAPH

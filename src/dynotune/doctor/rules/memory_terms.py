@@ -18,7 +18,7 @@ _WRONG = "the peak lies elsewhere once this is done: the next highest level then
 
 
 def _lists(peak: Moment) -> tuple[str, list[int]]:
-    """The list of modules (`layers.0`, `layers.1`) that holds most activations, and what each of them holds."""
+    """Return the list of modules (`layers.0`, `layers.1`) that holds most activations, and what each of them holds."""
     blocks = next((term.blocks for term in peak.terms if term.name == "activations"), {})
     lists: dict[str, list[int]] = defaultdict(list)
     for name, size in blocks.items():
@@ -27,7 +27,7 @@ def _lists(peak: Moment) -> tuple[str, list[int]]:
 
 
 def _fact(rank: RankMemory, name: str) -> float:
-    """Bytes that the agent or the accounting told of."""
+    """Return the bytes that the agent or the accounting told of."""
     value = rank.facts.get(name)
     return float(value) if isinstance(value, int | float) else 0.0
 
@@ -43,7 +43,7 @@ def _checkpointing(rank: RankMemory, peak: Moment) -> float:
 
 
 def _saving(id: str, remedy: str, saved: Saved, *, term: str = "") -> Rule:
-    """The rule that finds what saves memory, where that is worth it, in the rank that holds most.
+    """Return the rule that finds what saves memory, if that is worth it, in the rank that holds most.
 
     Args:
         saved: bytes at the peak; 0 without the evidence.

@@ -104,7 +104,7 @@ def pin_in_hot_loop(view: ObservationView) -> Judgements:
     place = view.process.live.get("live.pin_memory_place")
     yield Judgement(
         share=share,
-        evidence=[*evidence_of(losses), *([f"pin_memory(): {calls:.3g} calls a step"] if pinning else [])],
+        evidence=[*evidence_of(losses), *([f"pin_memory(): {calls:.3g} calls per step"] if pinning else [])],
         where=Place(place) if isinstance(place, str) and place and not place_of(losses).function else place_of(losses),
         candidates=[PIN] if loader is not None and not loader.pin_memory else [],
         remedy="Let the loader pin its batches, or fill a single buffer that is pinned once.",

@@ -59,7 +59,7 @@ def compile_cold_cache(view: ObservationView) -> Judgements:
 
 
 def _lost(view: ObservationView, cache: str, who: str, what: str, severity: Severity, remedy: str) -> Judgements:
-    """The finding for a cache whose folder cannot be written, or does not last."""
+    """Return the finding for a cache whose folder cannot be written, or does not last."""
     writable = view.truth(f"cache.{cache}.writable")
     if writable and view.truth(f"cache.{cache}.lasts"):
         return
@@ -158,7 +158,7 @@ def _compiled_at_start(view: ObservationView) -> Judgement:
 
 
 def _capability(arch: str) -> tuple[int, ...]:
-    """`compute_90` is (9, 0), `sm_120a` is (12, 0)."""
+    """Convert `compute_90` to (9, 0), `sm_120a` to (12, 0)."""
     digits = re.search(r"_(\d+)(\d)", arch)
     return (int(digits[1]), int(digits[2])) if digits else (99,)
 

@@ -34,7 +34,7 @@ def embedding_grads_dense(view: ObservationView) -> Judgements:
     yield Judgement(
         claim=f"Each step updates all {table.num_rows:,} rows of an embedding, and asks for at most {asked:,} of them.",
         share=share,
-        evidence=[f"weights of {table.num_bytes / 1e6:,.0f} MB, read or written {words} times a step"],
+        evidence=[f"weights of {table.num_bytes / 1e6:,.0f} MB, read or written {words} times per step"],
         model=model,
         remedy="Pass sparse=True to the embedding, and update it by torch.optim.SparseAdam or SGD.",
     )
@@ -113,4 +113,4 @@ def small_operators(view: ObservationView) -> Judgements:
 
 def _commonest(rows: list[Operator], num_steps: int) -> str:
     most = sorted(rows, key=lambda row: -row.num)[:3]
-    return "most often: " + ", ".join(f"{row.name} {row.num / num_steps:,.0f} times a step" for row in most)
+    return "most often: " + ", ".join(f"{row.name} {row.num / num_steps:,.0f} times per step" for row in most)

@@ -26,7 +26,7 @@ _IN_COMMAND = " in the command line that C++ kernels are keyed by"
 
 
 def here(env: Mapping[str, str], python: str | Unknown, cwd: Path) -> Conditions:
-    """Of this machine, and of the interpreter that is asked in a child."""
+    """Return the conditions of this machine, and of the interpreter, which a child asks."""
     facts = probe.torch_build.ask(python, cwd, env)
     gpu = probe.nvml.facts(env)
     cpuinfo = ""
@@ -51,7 +51,7 @@ def here(env: Mapping[str, str], python: str | Unknown, cwd: Path) -> Conditions
 
 
 def differences(manifest: Manifest, now: Conditions) -> list[Difference]:
-    """What of the manifest's conditions does not hold here, the gravest first."""
+    """List the manifest's conditions that do not hold here, the gravest first."""
     then, caches = manifest.conditions, set(manifest.caches)
     # Of a graph for the GPU they check what the processor can do, no more: Triton's own launchers are plain C.
     cpp = "headers" in caches or any(f.cache == "inductor" and f.path.endswith(".so") for f in manifest.files)
@@ -77,7 +77,7 @@ def differences(manifest: Manifest, now: Conditions) -> list[Difference]:
 
 
 def instruction_sets(cpuinfo: str) -> list[str] | None:
-    """Instruction sets of the processors in a text of /proc/cpuinfo that all of them have, sorted; None: not told."""
+    """Return instruction sets that all processors in a text of /proc/cpuinfo have, sorted; None: not told."""
     lines = re.findall(r"^(flags|Features)\s*:(.*)$", cpuinfo, re.MULTILINE)
     if not lines:
         return None
@@ -129,7 +129,7 @@ def _cpu_flags(then: Conditions, now: Conditions, depends: bool) -> Difference |
 
 
 def _vectors(flags: Collection[str]) -> str:
-    """The widest vectors that inductor writes kernels for, by the flags of a processor.
+    """Return the widest vectors that inductor writes kernels for, by the flags of a processor.
 
     Source: torch/_inductor/cpu_vec_isa.py.
     """
@@ -157,7 +157,7 @@ def _gpus(env: Mapping[str, str]) -> list[str] | None:
 
 
 def _compiler(env: Mapping[str, str], cwd: Path) -> str | None:
-    """First line of the C++ compiler's version, as inductor finds it; empty where there is none."""
+    """Return first line of the C++ compiler's version, as inductor finds it; empty where there is none."""
     try:
         ended = subprocess.run(
             [env.get("CXX") or "g++", "--version"],

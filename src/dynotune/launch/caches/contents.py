@@ -54,7 +54,7 @@ class Place(NamedTuple):
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Variables that put every cache below `folder`, which is made. Raises CannotRunHere: it cannot be made."""
+    """Return variables that put every cache below `folder`, which is made. Raises CannotRunHere: it cannot be made."""
     with may_fail(f"make the caches in {folder}"):
         for name in VARIABLES.values():
             (folder / name).mkdir(parents=True, exist_ok=True)
@@ -62,12 +62,12 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def variables(folder: Path) -> dict[str, str]:
-    """As `environment`; nothing is made."""
+    """Return the same as `environment`; nothing is made."""
     return {variable: str(folder / name) for variable, name in VARIABLES.items()}
 
 
 def own_environment(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """Variables that put every cache of a command below `folder`, for good: no file elsewhere.
+    """Return variables that put every cache of a command below `folder`, for good: no file elsewhere.
 
     What an earlier answer left in the folder holds. In a new one, inductor's precompiled headers are not made, unless
     `env` decides otherwise: they know no other place than the folder for temporary files.
@@ -81,7 +81,7 @@ def own_environment(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_variables(folder: Path) -> dict[str, str] | None:
-    """What `write_variables` wrote there, as far as it is about caches and may be set; None where it did not.
+    """Read the variables that `write_variables` wrote, if about caches and allowed; None without such a file.
 
     The folder may come from elsewhere.
     """
@@ -105,7 +105,7 @@ def write_variables(folder: Path, chosen: Mapping[str, str]) -> None:
 
 
 def named(settings: Sequence[Setting], cwd: Path) -> dict[str, Path]:
-    """Folders that settings give to caches, by their variables: these take the place of an arm's own."""
+    """Return folders that settings give to caches, by their variables: these take the place of an arm's own."""
     folders = {}
     for setting in settings:
         variable = setting.knob.removeprefix("env.")
@@ -126,7 +126,7 @@ Snapshot = dict[CacheName, dict[str, int]]
 
 
 def sizes(env: Mapping[str, str], cwd: Path | None = None) -> list[Cache]:
-    """Every cache of a command under `env` in `cwd` (this folder by default): where, how large, and whether it lasts.
+    """List every cache of a command under `env` in `cwd` (default: this folder): where, size, and whether it lasts.
 
     Other processes may write meanwhile: what is gone when it is looked at does not count.
     """
@@ -136,7 +136,7 @@ def sizes(env: Mapping[str, str], cwd: Path | None = None) -> list[Cache]:
 
 
 def snapshot(found: Sequence[Place]) -> Snapshot:
-    """What is in these caches now, but for their indexes."""
+    """Return the present content of these caches, but for their indexes."""
     held: Snapshot = {}
     for place in found:
         if isinstance(place.path, Path):
@@ -146,7 +146,7 @@ def snapshot(found: Sequence[Place]) -> Snapshot:
 
 
 def growth(before: Snapshot, after: Snapshot) -> list[Growth]:
-    """What was added between both, a cache each; those that nothing was added to and nothing dropped from are absent.
+    """Return the growth of each cache between both; a cache that nothing was added to or dropped from is absent.
 
     A file that changed without growing, as an index does that notes its use, is nothing added.
     """
@@ -164,20 +164,20 @@ def growth(before: Snapshot, after: Snapshot) -> list[Growth]:
 
 
 def _kinds(files: Mapping[str, int]) -> list[str]:
-    """Folders that say of what kind a file is; those of two letters are the first ones of a digest."""
+    """List folders that name a file's kind; those of two letters are the first ones of a digest."""
     heads = [path.partition("/")[0] for path in files if "/" in path]
     named = [head for head in heads if 2 < len(head) < 20]
     return sorted(set(named), key=lambda head: (-named.count(head), head))[:NUM_KINDS]
 
 
 def inner(place: Place, found: Sequence[Place]) -> list[Path]:
-    """Folders of other caches below that of `place`, which are no part of it."""
+    """List folders of other caches below that of `place`, which are no part of it."""
     paths = [other.path for other in found if isinstance(other.path, Path) and other.path != place.path]
     return [path for path in paths if isinstance(place.path, Path) and path.is_relative_to(place.path)]
 
 
 def entries(folder: Path, without: Collection[Path] = ()) -> Iterator[tuple[str, os.stat_result]]:
-    """The files of a cache, sorted: path below `folder`, with `/`, and status. No locks, temporary files or links."""
+    """Yield a cache's files, sorted: path below `folder`, with `/`, and status. No locks, temporary files or links."""
     for at, folders, names in os.walk(folder):
         lasting = (name for name in folders if _PASSING_FOLDERS.fullmatch(name) is None)
         folders[:] = sorted(name for name in lasting if Path(at, name) not in without)
@@ -191,7 +191,7 @@ def entries(folder: Path, without: Collection[Path] = ()) -> Iterator[tuple[str,
 
 
 def counts(name: str) -> bool:
-    """Whether a file of that name is part of a cache: no lock, nothing that passes."""
+    """Tell whether a file of that name is part of a cache: no lock, nothing that passes."""
     return _PASSING.fullmatch(name) is None
 
 
@@ -226,7 +226,7 @@ def _measured(place: Place, files: Mapping[str, int], env: Mapping[str, str]) ->
 
 
 def places(env: Mapping[str, str], cwd: Path) -> list[Place]:
-    """The caches of a command under `env`, started in `cwd` by this user.
+    """Return the caches of a command under `env`, started in `cwd` by this user.
 
     cuDNN's plans are not among them: torch keeps them in memory only.
 
@@ -237,12 +237,12 @@ def places(env: Mapping[str, str], cwd: Path) -> list[Place]:
 
 
 def cuda_limit_bytes(env: Mapping[str, str]) -> int | Unknown:
-    """The most that the driver keeps; a larger CUDA_CACHE_MAXSIZE counts as 4 GiB."""
+    """Return the most that the driver keeps; a larger CUDA_CACHE_MAXSIZE counts as 4 GiB."""
     text = env.get("CUDA_CACHE_MAXSIZE", "").strip()
     if not text:
         return Unknown("CUDA_CACHE_MAXSIZE is not set; the driver's own limit is 1 GiB, 256 MiB of older ones")
     if not text.isascii() or not text.isdecimal():
-        return Unknown(f"CUDA_CACHE_MAXSIZE={text} is no number of bytes")
+        return Unknown(f"CUDA_CACHE_MAXSIZE={text} is not a number of bytes")
     return min(int(text), CUDA_LARGEST_LIMIT_BYTES)
 
 
@@ -284,7 +284,7 @@ def _jiterator(env: Mapping[str, str], cwd: Path) -> Place:
     if name in env:
         path = _absolute(env[name], cwd)
         # torch makes the folder below a home, but not the one that it is given.
-        return Place("jiterator", path, name, True, off or ("" if path.is_dir() else f"{path} is not there"))
+        return Place("jiterator", path, name, True, off or ("" if path.is_dir() else f"{path} does not exist"))
     base = env.get("XDG_CACHE_HOME", f"{env['HOME']}/.cache" if "HOME" in env else None)
     if base is None:
         return Place("jiterator", Unknown("HOME is not set"), name, False, off or "there is no HOME to keep it in")
@@ -300,7 +300,7 @@ def _absolute(path: str, cwd: Path) -> Path:
 
 
 def _user(env: Mapping[str, str]) -> str:
-    """As getpass.getuser, and as torch where that fails."""
+    """Return the user, as getpass.getuser, and as torch if that fails."""
     named = next((env[name] for name in ("LOGNAME", "USER", "LNAME", "USERNAME") if env.get(name)), None)
     return named or _of_user("pw_name") or f"uid_{os.getuid()}"
 
@@ -314,7 +314,7 @@ def _of_user(field: str) -> str | None:
 
 
 def _temporary_folder(env: Mapping[str, str], cwd: Path) -> Path:
-    """As tempfile.gettempdir: the first that can be written."""
+    """Return the folder of tempfile.gettempdir: the first that can be written."""
     named = [_absolute(env[name], cwd) for name in ("TMPDIR", "TEMP", "TMP") if env.get(name)]
     folders = [*named, Path("/tmp"), Path("/var/tmp"), Path("/usr/tmp")]
     return next((folder for folder in folders if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)), cwd)

@@ -104,14 +104,14 @@ def pack(
 
 
 def member_name(number: int) -> str:
-    """Of the file `number` (from 0) in the archive."""
+    """Name the file `number` (from 0) in the archive."""
     return f"files/{number:07}"
 
 
 def _write_files(
     file: IO[bytes], kept: Sequence[Place], places: Sequence[Place], left_out: list[LeftOut], *, folder: Path
 ) -> list[PackedFile]:
-    """Every file of the caches, as tar members in one gzip member; what they were."""
+    """Write every file of the caches, as tar members in one gzip member; return what they were."""
     files: list[PackedFile] = []
     with _compressed(file) as stream, tarfile.open(fileobj=stream, mode="w|", format=tarfile.USTAR_FORMAT) as archive:
         for place in kept:
@@ -132,7 +132,7 @@ def _write_files(
 
 
 def _copy(path: Path, spool: IO[bytes]) -> tuple[int, str] | str:
-    """A file as it was at one moment, and its size and digest; else why not.
+    """Copy a file as it was at one moment; return its size and digest, else why not.
 
     Raises OSError: the copy cannot be written.
     """
@@ -173,7 +173,7 @@ def _copied(file: IO[bytes], spool: IO[bytes]) -> tuple[int, str] | str:
 
 
 def _join(manifest: Manifest, body: Path, whole: Path) -> str:
-    """The manifest, then the files; the digest of all of it."""
+    """Write the manifest, then the files; return the digest of all of it."""
     text = document.encode(manifest)
     with whole.open("wb") as file:
         with _compressed(file) as stream:

@@ -60,7 +60,7 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[BufferedReader]:
-    """The pack, as one open file: what is checked is what is read.
+    """Open the pack once: the file that is checked is the file that is read.
 
     Raises RecordError: there is none, or it is no ordinary file.
     """
@@ -68,7 +68,7 @@ def opened(path: Path) -> Iterator[BufferedReader]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise RecordError(f"{path} is no ordinary file.", hint="Give the file that dynotune startup pack wrote.")
+        raise RecordError(f"{path} is not an ordinary file.", hint="Give the file that dynotune startup pack wrote.")
     with os.fdopen(descriptor, "rb") as file:
         yield file
 
@@ -80,7 +80,7 @@ def refuse_digest(file: BufferedReader, expected: str, name: str) -> None:
     """
     wanted = expected.strip().lower()
     if re.fullmatch("[0-9a-f]{64}", wanted) is None:
-        raise UsageError(f"--sha256 {expected} is no SHA-256 digest.", hint="It has 64 digits of 0-9 and a-f.")
+        raise UsageError(f"--sha256 {expected} is not a SHA-256 digest.", hint="It has 64 digits of 0-9 and a-f.")
     file.seek(0)
     found = hashlib.file_digest(file, "sha256").hexdigest()
     file.seek(0)
@@ -92,7 +92,7 @@ def refuse_digest(file: BufferedReader, expected: str, name: str) -> None:
 
 
 def read_manifest(file: BufferedReader, name: str) -> Manifest:
-    """The manifest, which comes first; nothing else is read.
+    """Read the manifest, which comes first, and nothing else.
 
     Raises RecordError: it is no pack, is damaged, or says what no pack says.
     """
@@ -168,7 +168,7 @@ class _Plain(tarfile.TarInfo):
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         member = super().frombuf(buf, encoding, errors)
         if member.type != tarfile.REGTYPE or member.size < 0:
-            raise tarfile.ReadError(f"it has {member.name[:100]!r}, which is no ordinary file")
+            raise tarfile.ReadError(f"it has {member.name[:100]!r}, which is not an ordinary file")
         return member
 
 
@@ -185,7 +185,7 @@ def _archive(file: BufferedReader, name: str) -> Iterator[tuple[gzip.GzipFile, t
 
 @contextlib.contextmanager
 def _whole(name: str) -> Iterator[None]:
-    """Raises RecordError: what is read inside is no pack, or is damaged."""
+    """Raise RecordError if the pack that is read inside is none, or is damaged."""
     try:
         yield
     except tarfile.TarError as error:
@@ -216,7 +216,7 @@ def _next(archive: tarfile.TarFile, expected: str, name: str) -> tarfile.TarInfo
 
 
 def _folders(manifest: Manifest, places: Sequence[Place]) -> tuple[dict[CacheName, Path], list[LeftOut]]:
-    """Where each cache of the pack goes, and those that have no place here."""
+    """Return where each cache of the pack goes, and those that have no place here."""
     by_name = {place.name: place for place in places}
     folders: dict[CacheName, Path] = {}
     left_out = []
@@ -250,7 +250,7 @@ def _refuse_size(manifest: Manifest, folders: Mapping[CacheName, Path], name: st
 
 
 def _staging(cache: CacheName, folder: Path, stack: contextlib.ExitStack) -> Path:
-    """A fresh folder that nobody else can look into, on the file system of the cache; removed with `stack`.
+    """Make a fresh folder that nobody else can look into, on the file system of the cache; removed with `stack`.
 
     In the cache where there is one: it may be a mount, or a link to another file system.
     """
@@ -261,7 +261,7 @@ def _staging(cache: CacheName, folder: Path, stack: contextlib.ExitStack) -> Pat
 
 
 def _extract(archive: tarfile.TarFile, manifest: Manifest, staged: Mapping[CacheName, Path], name: str) -> None:
-    """The files that have a staging folder into it, their digests checked; exactly those that the manifest lists."""
+    """Extract the files that have a staging folder, their digests checked; exactly those that the manifest lists."""
     for number, listed in enumerate(manifest.files):
         member = _next(archive, member_name(number), name)
         if member.size != listed.size_bytes:
@@ -281,7 +281,7 @@ def _extract(archive: tarfile.TarFile, manifest: Manifest, staged: Mapping[Cache
 
 
 def _refuse_more(stream: gzip.GzipFile, name: str) -> None:
-    """Nothing but the zeros that end a tar may follow."""
+    """Refuse anything after the archive but the zeros that end a tar."""
     rest = stream.read(2 * tarfile.RECORDSIZE + tarfile.BLOCKSIZE)
     if len(rest) >= 2 * tarfile.RECORDSIZE + tarfile.BLOCKSIZE or rest.strip(b"\0"):
         raise hostile(name, "it holds more than its manifest lists")
@@ -289,7 +289,7 @@ def _refuse_more(stream: gzip.GzipFile, name: str) -> None:
 
 @dataclass(slots=True)
 class _Merged:
-    """Hold what came of all caches together."""
+    """Merged caches, with what came of all of them together."""
 
     num_new: int = 0
     num_kept: int = 0
@@ -356,7 +356,7 @@ def _put(source: Path, destination: Path) -> bool:
 
 
 def _make_folders(target: Path, folder: Path) -> None:
-    """The folders from `target` down to `folder`, each a real one: a link could lead anywhere."""
+    """Make the folders from `target` down to `folder`, each a real one: a link could lead anywhere."""
     target.mkdir(parents=True, exist_ok=True)
     at = target
     for part in folder.relative_to(target).parts:
@@ -366,7 +366,7 @@ def _make_folders(target: Path, folder: Path) -> None:
         except FileExistsError:
             if not stat.S_ISDIR(at.lstat().st_mode):
                 raise CannotRunHere(
-                    f"{at} in the cache is no folder.", hint="Look at what it is; empty the cache, or name another."
+                    f"{at} in the cache is not a folder.", hint="Look at what it is; empty the cache, or name another."
                 ) from None
 
 
@@ -377,7 +377,7 @@ def _refuse_foreign(cache: CacheName, target: Path) -> None:
             continue
         status = folder.stat()
         if not stat.S_ISDIR(status.st_mode):
-            raise CannotRunHere(f"{folder} is no folder.", hint="Name another with --caches.")
+            raise CannotRunHere(f"{folder} is not a folder.", hint="Name another with --caches.")
         if os.geteuid() not in (0, status.st_uid):
             raise CannotRunHere(
                 f"The cache {folder} belongs to another user, who could put other code into it.",
@@ -386,6 +386,6 @@ def _refuse_foreign(cache: CacheName, target: Path) -> None:
 
 
 def _keeps_its_index(staged: Path, target: Path) -> bool:
-    """The driver finds its entries by an index of its own, which cannot be merged: the cache that is there stays."""
+    """Tell whether the cache that is there stays: the driver's own index of its entries cannot be merged."""
     there, new = target / CUDA_INDEX, staged / CUDA_INDEX
     return there.exists() and new.exists() and there.read_bytes() != new.read_bytes()

@@ -24,7 +24,7 @@ class Changes(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What tells a file from the one that was there before. The contents are not read."""
+    """Properties that tell a file from the one that was there before. The contents are not read."""
 
     mtime_ns: int
     size_bytes: int
@@ -33,7 +33,7 @@ class Entry(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What lay below a directory.
+    """Entries below a directory.
 
     Args:
         entries: by path relative to it.
@@ -84,7 +84,7 @@ def scan(root: Path, *, skip: Iterable[Path] = (), most: int = MOST_ENTRIES) -> 
 
 
 def between(before: Snapshot, after: Snapshot) -> Changes:
-    """What happened between two walks of one directory.
+    """Return what happened between two walks of one directory.
 
     A name counts as created or deleted only where the other walk listed its folder whole, or the folder
     itself was created or deleted.
@@ -105,13 +105,13 @@ def between(before: Snapshot, after: Snapshot) -> Changes:
 
 
 def parent_of(name: str) -> str:
-    """The folder that `name` lies in, ending in `/`; `""` at the top."""
+    """Return the folder that `name` lies in, ending in `/`; `""` at the top."""
     head, slash, _ = name.rstrip("/").rpartition("/")
     return head + slash
 
 
 def without_parents(names: set[str]) -> list[str]:
-    """Sorted, less the folders that are there only because something in them is."""
+    """Sort names, less the folders that are there only because something in them is."""
     return sorted(names - {parent_of(name) for name in names})
 
 

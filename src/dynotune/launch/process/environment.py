@@ -30,7 +30,7 @@ _PlainSite = dict[str, str | list[str] | dict[str, list[str]]]
 def build(
     settings: Sequence[Setting], base_env: Mapping[str, str], *, run_dir: Path | None, facts: Facts
 ) -> tuple[dict[str, str], list[PlannedSetting]]:
-    """The command's environment under `settings`, and each setting that acts inside the process as the agent needs it.
+    """Build the command's environment under `settings`, and each setting that acts inside as the agent needs it.
 
     Args:
         base_env: what the command would inherit; not changed.
@@ -74,13 +74,13 @@ def build(
 
 
 def _told(setting: Setting) -> Scalar:
-    """The value as the plan has it, which stays on disk: the agent finds a secret in its environment."""
+    """Return the value for the plan, which stays on disk: the agent finds a secret in its environment."""
     is_secret = setting.value != UNSET and redaction.is_name(setting.knob)
     return redaction.MARK if is_secret else setting.value
 
 
 def applied_inside(settings: Iterable[Setting]) -> list[Setting]:
-    """The settings that the agent applies inside the process. The others need the command and its environment alone."""
+    """Return the settings that the agent applies inside the process. The others need command and environment alone."""
     outside = (Env, AllocConf, Preload)
     sites = [(setting, knobs.get(setting.knob).site) for setting in settings]
     return [setting for setting, site in sites if not is_of_launch(site) and not isinstance(site, outside)]
@@ -110,13 +110,13 @@ def _variables(site: Site) -> tuple[str, ...]:
 
 
 def _first_on_path(folder: Path, path: str) -> str:
-    """`path` with `folder` first and once: a dynotune that runs under dynotune passes it on."""
+    """Put `folder` on `path` first and once: a dynotune that runs under dynotune passes it on."""
     entries = [entry for entry in path.split(":") if entry != str(folder)] if path else []
     return ":".join([str(folder), *entries])
 
 
 def _merge_alloc_conf(env: Mapping[str, str], keys: dict[str, str], facts: Facts) -> tuple[str, str, str]:
-    """The variable to set, the one to take away, and the configuration: what was set, then `keys`."""
+    """Return the variable to set, the one to take away, and the configuration: what was set, then `keys`."""
     old, new = ALLOC_CONF_NAMES
     if env.get(old) and env.get(new) and split_alloc_conf(env[old]) != split_alloc_conf(env[new]):
         raise CannotRunHere(
@@ -139,7 +139,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def split_alloc_conf(conf: str) -> dict[str, str]:
-    """`a:1,b:[2:3,4:5]` as key to text; a key without a value is kept for torch to judge."""
+    """Split `a:1,b:[2:3,4:5]` into key to text; a key without a value is kept for torch to judge."""
     items, depth, item = [], 0, ""
     for char in "".join(conf.split()):
         depth += (char == "[") - (char == "]")
@@ -153,7 +153,7 @@ def split_alloc_conf(conf: str) -> dict[str, str]:
 
 
 def _preloaded(choice: str, site: Preload, before: str) -> str:
-    """LD_PRELOAD with the chosen library first and no other of its kind."""
+    """Return LD_PRELOAD with the chosen library first and no other of its kind."""
     families = [library.partition(".so")[0] + ".so" for names in site.libraries.values() for library in names]
     rest = [
         entry
@@ -173,7 +173,7 @@ def _preloaded(choice: str, site: Preload, before: str) -> str:
 
 
 def find_library(names: Sequence[str]) -> Path | None:
-    """The first of `names` that the dynamic linker of this architecture would find; None without one."""
+    """Return the first of `names` that the dynamic linker of this architecture would find; None without one."""
     cache = _linker_cache()
     folders = [Path(folder) for folder in _library_folders()]
     for name in names:

@@ -41,7 +41,7 @@ def check_run(run: RunSpec, candidate: Iterable[Setting] = ()) -> None:
 
 
 def find_executable(name: str, *, env: Mapping[str, str], cwd: Path) -> str:
-    """The file that `name` starts: itself when it holds a slash, else what is found on the PATH in `env`.
+    """Return the file that `name` starts: itself when it holds a slash, else what is found on the PATH in `env`.
 
     The kernel hands this path to the interpreter of a script, which shows it to the program (`sys.argv[0]`, `$0`). So a
     name with a slash is returned as it is typed, relative to `cwd`.
@@ -69,7 +69,7 @@ def _check(path: Path, name: str) -> str:
     try:
         is_there = path.exists()
     except PermissionError as error:
-        raise UsageError(f"{name} cannot be looked at: {error.strerror}.", hint="Check who may enter it.") from error
+        raise UsageError(f"Cannot look at {name}: {error.strerror}.", hint="Check who may enter it.") from error
     if not is_there:
         raise UsageError(f"Command not found: {name} (in {path.parent}).", hint="Check the path.")
     if path.is_dir():
@@ -83,7 +83,7 @@ def _how_to_start(name: str, path: Path) -> str:
     if path.suffix == ".py":
         return f"Start it with Python: python {name}"
     if path.suffix == ".ipynb":
-        return f"A notebook is no program: jupyter nbconvert --to script {name}, and start that with Python."
+        return f"A notebook is not a program: jupyter nbconvert --to script {name}, and start that with Python."
     return f"Write it as {name}, and make it executable: chmod +x {name}"
 
 
@@ -99,7 +99,7 @@ def _near(name: str, folders: list[Path]) -> str:
 
 
 def no_process(why: str) -> CannotRunHere:
-    """The machine starts no process."""
+    """Say that the machine starts no process."""
     return CannotRunHere(
         f"Cannot start a process: {why}.",
         hint="The machine allows no more of them, or has no memory left: see `ulimit -u`, `ulimit -v` and `free`.",
@@ -107,7 +107,7 @@ def no_process(why: str) -> CannotRunHere:
 
 
 def not_started(order: Mapping[str, Any], failure: Mapping[str, Any]) -> DynotuneError:
-    """Why the command in `order` did not start, from the step that failed in the supervisor."""
+    """Say why the command in `order` did not start, from the step that failed in the supervisor."""
     name, why = order["command"][0], os.strerror(failure["errno"]) if failure["errno"] else failure["why"]
     if failure["failed"] == "sandbox":
         return CannotRunHere(
@@ -124,7 +124,7 @@ def not_started(order: Mapping[str, Any], failure: Mapping[str, Any]) -> Dynotun
         return UsageError(f"Cannot work in {order['cwd']}: {why}.", hint="Check the path.")
     if failure["failed"] == "exec" and failure["errno"] == errno.ENOENT:
         return UsageError(
-            f"{name} cannot be started: the interpreter that its first line names is not there.",
+            f"{name} cannot be started: the interpreter that its first line names does not exist.",
             hint=f"Look at the first line of {order['executable']}.",
         )
     if failure["failed"] == "exec" and failure["errno"] in (errno.EACCES, errno.E2BIG):

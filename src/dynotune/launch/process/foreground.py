@@ -65,7 +65,7 @@ def die_by(number: int) -> None:
 
 
 class TransparentRun:
-    """A command that runs as if dynotune were not there; `folder` takes what is recorded of it, None for nothing.
+    """Command that runs as without dynotune; `folder` takes what is recorded of it, None for nothing.
 
     Running and recording are two calls: the command's exit is its own, whatever becomes of the record.
     """
@@ -93,7 +93,7 @@ class TransparentRun:
         return exit_
 
     def record(self, exit_: Exit) -> Run:
-        """What came of the run that ended with `exit_`; written as `run.json` where there is a folder.
+        """Record what came of the run that ended with `exit_`; written as `run.json` if there is a folder.
 
         Raises:
             RecordError: what its processes wrote cannot be read.

@@ -43,14 +43,14 @@ _LOOK_AGAIN_S = 0.02
 
 @dataclass(frozen=True)
 class Exit:
-    """How the command ended: with a code, or by a signal; the other is None."""
+    """End of the command: a code, or a signal; the other is None."""
 
     code: int | None = None
     signal: int | None = None
 
     @property
     def status(self) -> int:
-        """The exit code, or minus the signal's number."""
+        """Return the exit code, or minus the signal's number."""
         return -self.signal if self.signal is not None else self.code or 0
 
 
@@ -93,7 +93,7 @@ def start(
     elif capture:
         raise ValueError("what is captured is kept in the run folder")
     if not cwd.is_dir():
-        raise UsageError(f"The working directory {cwd} is not there.", hint="Check the path.")
+        raise UsageError(f"The working directory {cwd} does not exist.", hint="Check the path.")
     words = _fill_in(command, run_dir) if capture and run_dir else list(command)
     lease = Lease(run_dir)
     order: dict[str, Any] = {
@@ -114,7 +114,7 @@ def start(
     if seed is not None and isinstance(view, str):
         lease.give_back()
         raise CannotRunHere(
-            f"{seed.root} cannot be shown with other files: {view}.", hint="It takes a copy-on-write view."
+            f"{seed.root} cannot be shown with other files: {view}.", hint="This needs a copy-on-write view."
         )
     if isinstance(view, View):
         order["view"] = view._asdict()
@@ -161,12 +161,12 @@ class Launched:
 
     @property
     def sandbox(self) -> Literal["overlay", "none"]:
-        """Whether the command works on a copy of its working directory."""
+        """Tell whether the command works on a copy of its working directory."""
         return "overlay" if isinstance(self._view, View) else "none"
 
     @property
     def sandbox_reason(self) -> str:
-        """Why it does not."""
+        """Say why it does not."""
         return self._view if isinstance(self._view, str) else ""
 
     @property
@@ -174,11 +174,11 @@ class Launched:
         return self.changes.paths
 
     def fileno(self) -> int:
-        """Readable when `poll` has something to learn."""
+        """Return a descriptor that is readable when `poll` has something to learn."""
         return self._messages.fileno()
 
     def poll(self) -> Exit | None:
-        """How the command ended, once nothing of it is left; None until then.
+        """Tell how the command ended, once nothing of it is left; None until then.
 
         Raises:
             CannotRunHere: its supervisor was killed (everything is ended then), or part of it cannot be
@@ -192,7 +192,7 @@ class Launched:
         return self._exit
 
     def wait(self, timeout_s: float | None = None) -> Exit | None:
-        """`poll`, waiting up to `timeout_s`; for as long as it takes when None."""
+        """Wait as `poll` does, up to `timeout_s`; for as long as it takes when None."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         ready = select.poll()
         ready.register(self.fileno(), select.POLLIN)
@@ -223,18 +223,18 @@ class Launched:
         self._messages.send({"signal": number})
 
     def take_stop(self) -> bool:
-        """Whether the command has been stopped since this was last asked."""
+        """Tell whether the command has been stopped since the last call."""
         stopped, self._stopped = self._stopped, False
         return stopped
 
     def tree_pids(self) -> list[int]:
-        """The command's processes that are alive now, sorted; sessions of their own and daemons included."""
+        """Return the command's processes that are alive now, sorted; sessions of their own and daemons included."""
         if self._supervisor.returncode is not None:
             return []
         return sorted(process.pid for process in processes.descendants(self._supervisor.pid))
 
     def cpu_s(self) -> float | None:
-        """CPU time of all its processes so far, those that have ended included; None where unknown.
+        """Return CPU time of all its processes so far, those that have ended included; None where unknown.
 
         Processes whose parents ignore SIGCHLD are counted only while they live: the kernel keeps no account
         of them.
@@ -332,7 +332,7 @@ class Launched:
             )
         return CannotRunHere(
             f"{ended}.",
-            hint="Everything of the command was ended. If memory ran out, the kernel's log says so (dmesg).",
+            hint="All processes of the command were ended. If memory ran out, the kernel's log says so (dmesg).",
         )
 
     def _end_orphans(self) -> list[int]:
@@ -409,7 +409,7 @@ def _ignored_signals() -> list[int]:
 
 
 def _is_reaped(process: processes.Process, dying: Collection[int]) -> bool:
-    """Whether the process is gone, or a zombie that is its parent's to reap.
+    """Tell whether the process is gone, or a zombie that its parent has to reap.
 
     `dying`: ids of processes that were killed. Zombies whose parent is one of them become ours.
     """

@@ -32,7 +32,7 @@ _LOOK_AGAIN_S = 0.02
 
 
 class Lease:
-    """Held from `take` until `give_back`, or the death of all who hold its descriptor.
+    """Lease held from `take` until `give_back`, or the death of all who hold its descriptor.
 
     Args:
         run_dir: by which the run's processes are known; None if it has none that could be left.
@@ -46,7 +46,7 @@ class Lease:
         self.descriptor: int | None = None
 
     def scratch_below(self, base: Path) -> Path:
-        """Where the run's copies, or other temporary files, go. The name is also the source of its mount."""
+        """Return where the run's copies, or other temporary files, go. The name is also the source of its mount."""
         return base / f"{PREFIX}{self.token}"
 
     def take(self, scratch: str = "") -> None:
@@ -86,7 +86,7 @@ class Lease:
             self.descriptor = None
 
     def give_back(self) -> None:
-        """Nothing of the run is left."""
+        """Give back the folder: nothing of the run is left."""
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
         self.close()
@@ -108,7 +108,7 @@ def temporary_folder(base: Path) -> Iterator[Path]:
 
 
 class Leftovers(NamedTuple):
-    """What killed runs had left, and is gone now."""
+    """Remains of killed runs, gone now."""
 
     num_processes: int = 0
     num_bytes: int = 0
@@ -158,7 +158,7 @@ def _sweep_one(path: Path) -> Leftovers:
 
 
 def _end_marked(token: str, run_dir: str) -> int:
-    """SIGKILL the processes of a run, and what descends from them.
+    """Send SIGKILL to the processes of a run, and to their descendants.
 
     Returns:
         How many there were.
@@ -184,7 +184,7 @@ def _end_marked(token: str, run_dir: str) -> int:
 
 
 def _is_held(run_dir: str, *, but: str) -> bool:
-    """Whether a run that lives has this folder."""
+    """Tell whether a run that lives has this folder."""
     for path in _folder().glob("*.json"):
         with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
             if path.stem != but and json.loads(file.read()).get("run_dir") == run_dir:
@@ -206,7 +206,7 @@ def _is_marked(pid: int, token: str, run_dir: str) -> bool:
 
 
 def _is_ours(scratch: Path, token: str) -> bool:
-    """Whether that is what a run of ours made, and not what someone put in its place."""
+    """Tell whether a run of ours made it, and nobody put something in its place."""
     try:
         status = scratch.lstat()
         return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and scratch.name == f"{PREFIX}{token}"
@@ -234,6 +234,6 @@ def _folder() -> Path:
 
 
 def _where() -> str:
-    """This boot of this machine, and this view of its processes."""
+    """Identify this boot of this machine, and this view of its processes."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot} {Path('/proc/self/ns/pid').stat().st_ino}"

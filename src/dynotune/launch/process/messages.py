@@ -27,14 +27,14 @@ class Messages:
             self.broken = True
 
     def take(self) -> list[dict[str, Any]]:
-        """Complete messages that have come; sets `broken` when the other side is gone."""
+        """Take the complete messages that have come; sets `broken` when the other side is gone."""
         while self._receive(socket.MSG_DONTWAIT):
             pass
         come, self._come = self._come, []
         return come
 
     def wait_for_one(self, limit_s: float | None = None) -> dict[str, Any] | None:
-        """The next message; None when the other side goes away before it is whole, or `limit_s` have passed.
+        """Return the next message; None if the other side goes away before it is whole, or `limit_s` have passed.
 
         Without a limit for who lives only as long as the other side.
         """

@@ -29,7 +29,7 @@ _KEY_BYTES = 32
 
 
 class _Origin(msgspec.Struct, frozen=True):
-    """What was typed when it was begun, without secrets, and the mark of the user who typed it."""
+    """Words that were typed when it was begun, without secrets, and the mark of the user who typed them."""
 
     command: list[str]
     cwd: str
@@ -48,7 +48,7 @@ def mark(folder: Path, begun: msgspec.Struct) -> None:
 
 
 def to_type(folder: Path, begun: msgspec.Struct | bytes) -> tuple[list[str], list[Setting]]:
-    """What of a document in `folder` the user did not type here: its command (empty if he did), and settings.
+    """Return the command (empty if the user typed it) and settings of a document in `folder` that were not typed here.
 
     `begun`: the document, or its JSON. Secrets in it do not count.
     """
@@ -61,7 +61,7 @@ def to_type(folder: Path, begun: msgspec.Struct | bytes) -> tuple[list[str], lis
 
 
 def was_typed(base: Path, command: Sequence[str], cwd: Path) -> bool:
-    """Whether this user began something below `base` with this command, in this working directory."""
+    """Tell whether this user began something below `base` with this command, in this working directory."""
     try:
         found = [_read(folder) for folder in base.iterdir() if (folder / FILE).exists()]
     except OSError:
@@ -95,7 +95,7 @@ def _tree(begun: msgspec.Struct | bytes) -> dict[str, Any]:
 
 
 def _settings(tree: dict[str, Any]) -> list[Setting]:
-    """All settings in a document, and those that words in it name: of --try, KNOB=VALUE; of --values, KNOB=A,B."""
+    """Return all settings in a document, and those that its words name: of --try, KNOB=VALUE; of --values, KNOB=A,B."""
     texts = [*tree.get("extra", []), *tree.get("values", [])]
     found = list(_nested(tree))
     for knob, _, value in (text.partition("=") for text in texts if "=" in text):
@@ -112,7 +112,7 @@ def _nested(tree: Any) -> Iterator[Setting]:
 
 
 def _read(folder: Path) -> _Origin | None:
-    """What the mark in the folder covers; None without one, or with one of somebody else."""
+    """Read what the mark in the folder covers; None without one, or with one of somebody else."""
     try:
         origin = document.parse((folder / FILE).read_bytes(), _Origin)
         expected = _mark_of(origin, _key())
@@ -126,12 +126,12 @@ def _mark_of(origin: _Origin, key: bytes) -> str:
 
 
 def _raw(origin: _Origin) -> bytes:
-    """Not as documents are: what a secret is now does not change what the mark covers."""
+    """Encode not as documents are: what a secret is now does not change what the mark covers."""
     return json.dumps(msgspec.to_builtins(origin)).encode()
 
 
 def _key() -> bytes:
-    """The user's own key, made at its first use. Raises OSError: it cannot be read or made."""
+    """Return the user's own key, made at its first use. Raises OSError: it cannot be read or made."""
     path = private.state_folder() / "origin.key"
     private.folder(path.parent)
     with contextlib.suppress(FileExistsError):

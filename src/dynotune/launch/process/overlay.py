@@ -28,7 +28,7 @@ _READS_ANYTHING = 1 << 1 | 1 << 2
 
 
 class View(NamedTuple):
-    """What is to be shown copy-on-write, and where the copies go.
+    """Folder to be shown copy-on-write, and where the copies go.
 
     Args:
         cwd: the directory; absolute, links resolved.
@@ -54,7 +54,7 @@ class View(NamedTuple):
 
 
 class NoOverlay(OSError):
-    """The kernel refuses the view. `step`: what was being done, in words."""
+    """Error: the kernel refuses the view. `step`: what was being done, in words."""
 
     def __init__(self, error: OSError, step: str) -> None:
         super().__init__(error.errno, error.strerror)
@@ -66,7 +66,7 @@ class NoOverlay(OSError):
 
 @contextlib.contextmanager
 def doing(step: str) -> Iterator[None]:
-    """Raises NoOverlay: in place of an OSError, with the step."""
+    """Raise NoOverlay in place of an OSError, with the step."""
     try:
         yield
     except OSError as error:
@@ -169,7 +169,7 @@ class _Handle(ctypes.Structure):
 
 
 def file_handle(path: str) -> bytes:
-    """What the file system knows the file by, its kind first; b"-" where it does not say. Links are not followed."""
+    """Return the file system's name for the file, its kind first; b"-" if it does not say. Links are not followed."""
     handle, mount = _Handle(128), ctypes.c_int()
     libc = ctypes.CDLL(None)
     if libc.name_to_handle_at(_AT_FDCWD, os.fsencode(path), ctypes.byref(handle), ctypes.byref(mount), 0) != 0:
@@ -178,7 +178,7 @@ def file_handle(path: str) -> bytes:
 
 
 def mounts_below(path: str) -> list[str]:
-    """The topmost mount points strictly below `path`."""
+    """Return the topmost mount points strictly below `path`."""
     found: list[str] = []
     with open("/proc/self/mountinfo", "rb") as file:
         points = {os.fsdecode(_unescape(line.split()[4])) for line in file}
@@ -190,7 +190,7 @@ def mounts_below(path: str) -> list[str]:
 
 
 def _own_namespace() -> None:
-    """A mount namespace; together with a user namespace where that is the only way to get one."""
+    """Make a mount namespace; together with a user namespace if that is the only way to get one."""
     try:
         _unshare(_CLONE_NEWNS)
     except PermissionError:

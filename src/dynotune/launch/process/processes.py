@@ -35,7 +35,7 @@ class Process(NamedTuple):
 
 
 def read(pid: int) -> Process | None:
-    """The process, or None when there is none of that id, or none that we may see."""
+    """Read the process, or None when there is none of that id, or none that we may see."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             line = file.read()
@@ -55,7 +55,7 @@ def read(pid: int) -> Process | None:
 
 
 def tree(root: int) -> list[Process]:
-    """Every process below `root`, sessions of their own and zombies included.
+    """Return every process below `root`, sessions of their own and zombies included.
 
     One that forks while this looks can be missed: who must find all looks until nothing new turns up.
     """
@@ -72,7 +72,7 @@ def tree(root: int) -> list[Process]:
 
 
 def descendants(root: int) -> list[Process]:
-    """The living ones of `tree`."""
+    """List the living processes of `tree`."""
     return [process for process in tree(root) if process.state not in "ZX"]
 
 
@@ -83,7 +83,7 @@ def everyone() -> Iterator[Process]:
 
 
 def environment_holds(pid: int, entry: bytes) -> bool:
-    """Whether the process was started with `entry` (`NAME=value`) in its environment; False if unknown."""
+    """Tell whether the process was started with `entry` (`NAME=value`) in its environment; False if unknown."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return entry in file.read().split(b"\0")
@@ -139,7 +139,7 @@ def kill_all(root: int, limit_s: float = 1.0) -> list[int]:
 
 
 def become_subreaper() -> None:
-    """From now on, what is orphaned below this process becomes its child (Linux 3.4)."""
+    """Make what is orphaned below this process its child from now on (Linux 3.4)."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 

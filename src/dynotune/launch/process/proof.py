@@ -42,7 +42,7 @@ class _Sample(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Whether the user may set its mode and move it. Root may not only where nobody may write."""
+        """Tell whether the user may set its mode and move it. Root may not only where nobody may write."""
         return self.writable if os.geteuid() == 0 else os.geteuid() == self.status.st_uid
 
 
@@ -74,7 +74,7 @@ def try_out(view: View) -> None:
 
 
 def _samples(cwd: str, skip: set[str]) -> Iterator[_Sample]:
-    """One of each kind, the smallest of files, from a walk that lists nearest folders first."""
+    """Yield one file of each kind, the smallest, from a walk that lists nearest folders first."""
     kinds: dict[tuple[int, ...], _Sample] = {}
     names: dict[int, str] = {}
     to_list, num_seen = [""], 0
@@ -187,7 +187,7 @@ def _is_outside(path: Path, real: int) -> bool:
 
 
 def _is_unchanged(sample: _Sample, real: int) -> bool:
-    """Whether the real file is as it was found. Another program may be at work on it."""
+    """Tell whether the real file is as it was found. Another program may be at work on it."""
     try:
         now = os.stat(sample.name, dir_fd=real, follow_symlinks=False)
     except FileNotFoundError:

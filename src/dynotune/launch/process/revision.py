@@ -77,7 +77,7 @@ def refuse_unseen(revision: Revision, runs: Path, *, sandbox: bool) -> None:
 
 
 def pinned(settings: Sequence[Setting], facts: Facts) -> str | None:
-    """The revision that `settings` name, by the commit that it was when the measurement began; None without one."""
+    """Return the revision that `settings` name, by its commit when the measurement began; None without one."""
     ref = next((str(one.value) for one in settings if isinstance(knobs.get(one.knob).site, knob.Revision)), None)
     return None if ref is None else str(facts.get(f"git.{ref}", ref))
 

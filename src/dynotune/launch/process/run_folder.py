@@ -29,7 +29,7 @@ _TERMINAL_CODES = re.compile(
 
 
 def new_run_folder(base: Path) -> Path:
-    """A new folder below `base`, mode 0700, its name sorting by time (UTC); the state folder is closed to others.
+    """Make a folder below `base`, mode 0700, its name sorting by time (UTC); the state folder is closed to others.
 
     Raises CannotRunHere: it cannot be made or written: read-only, full, not ours.
     """
@@ -68,7 +68,7 @@ def _made(base: Path, tries: int = 5) -> Path:
 
 
 def fresh_folder(folder: Path) -> Path:
-    """`folder` made anew and empty, mode 0700: what an interrupted run left in it must not pass for the next one's.
+    """Make `folder` anew and empty, mode 0700: what an interrupted run left in it must not pass for the next one's.
 
     Raises CannotRunHere: it cannot be made or emptied.
     """
@@ -82,7 +82,7 @@ def fresh_folder(folder: Path) -> Path:
 
 
 def has_room(folder: Path) -> bool:
-    """Whether the next few pages can be written there."""
+    """Tell whether the next few pages can be written there."""
     try:
         _prove_room(folder)
     except OSError:
@@ -109,7 +109,7 @@ def _no_folder(base: Path, error: OSError) -> CannotRunHere:
 
 
 def last_lines(run_dir: Path, num: int) -> tuple[str, ...]:
-    """The last lines that a captured run printed to stderr, or to stdout when stderr is empty.
+    """Return the last lines that a captured run printed to stderr, or to stdout when stderr is empty.
 
     Without terminal codes and secrets; of a line drawn over again, as progress bars do, what it showed last.
     """
@@ -121,7 +121,7 @@ def last_lines(run_dir: Path, num: int) -> tuple[str, ...]:
 
 
 def error_line(run_dir: Path) -> str:
-    """The line of what a captured run printed that says why it failed; "" if it printed nothing.
+    """Return the line of a captured run's output that says why it failed; "" if it printed nothing.
 
     The message of its last traceback. Threads and destructors that fail because the program ends print theirs after the
     program's own; so these count only without another. Without a traceback, the last line.

@@ -39,7 +39,7 @@ except overlay.NoOverlay as error:
 
 
 def available(cwd: Path, run_dir: Path) -> str | None:
-    """Why there is no copy-on-write view of `cwd` here, in words; None when there is one.
+    """Say why there is no copy-on-write view of `cwd` here, in words; None when there is one.
 
     Found out by making one, once a process for the same two file trees.
     """
@@ -48,7 +48,7 @@ def available(cwd: Path, run_dir: Path) -> str | None:
 
 
 class Seed(NamedTuple):
-    """What a view shows otherwise than the folder that it covers.
+    """Differences between a view and the folder that it covers.
 
     `root`: the folder that is covered, which holds the command's working directory. The rest is as of `overlay.View`.
     """
@@ -61,7 +61,7 @@ class Seed(NamedTuple):
 def prepare(
     cwd: Path, run_dir: Path, keep: Sequence[Path] = (), seed: Seed | None = None, lease: Lease | None = None
 ) -> View | str:
-    """A view for one run, its layers made; or the reason why there is none.
+    """Make a view for one run, with its layers; or return the reason why there is none.
 
     Args:
         keep: folders that stay writable for real besides the run folder, where they lie below `cwd`.
@@ -85,7 +85,7 @@ def prepare(
 
 
 def changes_in(view: View) -> Changes:
-    """What the copies say was created, changed or deleted. Call when no process of the run is left."""
+    """List what the copies say was created, changed or deleted. Call when no process of the run is left."""
     created: set[str] = set()
     changed: set[str] = set()
     deleted: set[str] = set()
@@ -119,7 +119,7 @@ def changes_in(view: View) -> Changes:
 
 
 def _other_names(view: View, linked: Mapping[bytes, os.stat_result]) -> set[str]:
-    """Names in the directory of files that were copied under another of their names, and now differ.
+    """List names in the directory of files that were copied under another of their names, and now differ.
 
     `linked`: the copies, by the handles of what they are copies of.
     """
@@ -134,7 +134,7 @@ def _other_names(view: View, linked: Mapping[bytes, os.stat_result]) -> set[str]
 
 
 def _handle_of_original(copy: Path) -> bytes:
-    """Which file an overlay made the copy of, as `overlay.file_handle`; empty where it is no copy."""
+    """Return the file that an overlay made the copy of, as `overlay.file_handle`; empty if it is no copy."""
     try:
         # Version, magic, length, flags and kind are a byte each; 16 name the file system.
         origin = os.getxattr(copy, "trusted.overlay.origin", follow_symlinks=False)
@@ -144,7 +144,7 @@ def _handle_of_original(copy: Path) -> bytes:
 
 
 def _is_as_seeded(view: View, name: str, status: os.stat_result) -> bool:
-    """Whether the program found this copy there, and left it."""
+    """Tell whether the program found this copy there, and left it."""
     seeded = _status(Path(view.seed, name)) if view.seed else None
     if seeded is None:
         return False
@@ -153,13 +153,13 @@ def _is_as_seeded(view: View, name: str, status: os.stat_result) -> bool:
 
 
 def _was_gone(view: View, name: str) -> bool:
-    """Whether it was taken out of the view before the program began: a file, or a folder that held one."""
+    """Tell whether it was taken out of the view before the program began: a file, or a folder that held one."""
     return name in view.gone or (name.endswith("/") and any(gone.startswith(name) for gone in view.gone))
 
 
 @cache
 def _find_place(cwd: Path, runs: Path) -> Path | str | None:
-    """Where copies can go: a folder for temporary files, or None for the run folder. Else the reason, in words."""
+    """Find where copies can go: a folder for temporary files, or None for the run folder. Else the reason, in words."""
     if cwd == Path("/"):
         return "the working directory is the root of all files"
     reasons = []
@@ -222,7 +222,7 @@ def _inside(top: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _all_of(cwd: Path, name: str, below: os.stat_result | None) -> Iterator[str]:
-    """`name` and, for a folder, everything in it, as it lies in the real directory."""
+    """Yield `name` and, for a folder, everything in it, as it lies in the real directory."""
     if below is None:
         return
     if not stat.S_ISDIR(below.st_mode):
@@ -251,7 +251,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _differs(copy: os.stat_result, original: os.stat_result) -> bool:
-    """A file opened for writing is copied, times and all, before anything is written."""
+    """Tell whether the copy differs: a file opened for writing is copied, times and all, before anything is written."""
 
     def seen(status: os.stat_result) -> tuple[int, int, int]:
         return status.st_mtime_ns, status.st_size, status.st_mode

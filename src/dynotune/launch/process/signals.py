@@ -17,7 +17,7 @@ FROM_OUTSIDE = frozenset(
 
 
 class SignalInbox:
-    """While entered, the given signals do nothing but arrive here. Those found ignored stay ignored.
+    """Inbox of the given signals, which do nothing else while it is entered. Those found ignored stay ignored.
 
     Main thread only, as Python's own handlers are.
     """
@@ -37,7 +37,7 @@ class SignalInbox:
         return self._read_end
 
     def take(self) -> list[int]:
-        """The numbers that arrived since the last time, in order."""
+        """Return the numbers that arrived since the last time, in order."""
         try:
             return list(os.read(self._read_end, 4096))
         except BlockingIOError:
@@ -53,4 +53,4 @@ class SignalInbox:
 
 
 def _arrive(number: int, frame: FrameType | None) -> None:
-    """Python writes the number to the wake-up descriptor; there is nothing left to do."""
+    """Do nothing: Python writes the number to the wake-up descriptor."""

@@ -17,7 +17,7 @@ from dynotune.schema.errors import may_fail
 
 
 def opened() -> BinaryIO:
-    """The file that is our standard input, opened anew; else the null device."""
+    """Return the file that is our standard input, opened anew; else the null device."""
     try:
         return Path("/proc/self/fd/0" if _is(stat.S_ISREG) else os.devnull).open("rb")
     except OSError:  # it may not be opened again
@@ -26,7 +26,7 @@ def opened() -> BinaryIO:
 
 @contextlib.contextmanager
 def captured(run_dir: Path | None) -> Iterator[dict[str, Any]]:
-    """Streams for subprocess: this input, output into files of the run folder; our own ones without a folder.
+    """Yield streams for subprocess: this input, output into files of the run folder; our own ones without a folder.
 
     Raises CannotRunHere: the folder cannot be written to.
     """
@@ -40,7 +40,7 @@ def captured(run_dir: Path | None) -> Iterator[dict[str, Any]]:
 
 
 def is_pipe() -> bool:
-    """Whether somebody pipes something to us, which no captured run gets."""
+    """Tell whether somebody pipes something to us, which no captured run gets."""
     return _is(stat.S_ISFIFO)
 
 

@@ -115,7 +115,7 @@ class Supervisor:
         return True
 
     def serve(self) -> None:
-        """Until the command is over and nothing of it is left (or may be left, in the foreground)."""
+        """Serve until the command is over and nothing of it is left (or may be left, in the foreground)."""
         poll = select.poll()
         poll.register(self._inbox.fileno(), select.POLLIN)
         poll.register(self._messages.fileno(), select.POLLIN)
@@ -236,7 +236,7 @@ class Supervisor:
 
 
 def _become_command(order: dict[str, Any], *, supervisor: int, failure: int) -> NoReturn:
-    """In the child: everything as dynotune found it, then the command."""
+    """Become the command, in the child: everything as dynotune found it."""
     step = "preparing"
     try:
         if order["own_session"]:

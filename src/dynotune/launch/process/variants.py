@@ -22,7 +22,7 @@ class Variant(NamedTuple):
 
 
 def variant(command: Sequence[str], env: Mapping[str, str], settings: Sequence[Setting], cwd: Path) -> Variant:
-    """The command and its environment under `settings`; what changes neither is left to others.
+    """Return the command and its environment under `settings`; what changes neither is left to others.
 
     Raises UsageError: a placeholder that the command lacks, or an interpreter that is not there or cannot run it.
     """
@@ -57,10 +57,10 @@ def _filled(command: list[str], name: str, value: str) -> list[str]:
 
 
 def _run_by(found: Variant, python: Path) -> Variant:
-    """The same, started by `python`, or by the script beside it that is called as the command is."""
+    """Return the same, started by `python`, or by the script beside it that is called as the command is."""
     python = Path(os.path.normpath(python))  # a link is an environment of its own
     if not python.is_file() or not os.access(python, os.X_OK):
-        raise UsageError(f"{python} is no program that can be started.", hint="Write python=/path/to/bin/python.")
+        raise UsageError(f"{python} is not a program that can be started.", hint="Write python=/path/to/bin/python.")
     name = Path(found.command[0]).name if found.command else ""
     first = python if _PYTHON.fullmatch(name) else python.parent / name
     if not first.is_file():

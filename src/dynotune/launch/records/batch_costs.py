@@ -21,7 +21,7 @@ _UNSETTLED_S = 1.0
 def with_loading(
     loaders: Sequence[Loader], pid: int, records: Sequence[Record], begin_s: float, end_s: float
 ) -> list[Loader]:
-    """The loaders of process `pid` with what making their batches took from `begin_s` to `end_s`, CLOCK_MONOTONIC.
+    """Return the loaders of process `pid` with their batches' costs from `begin_s` to `end_s`, CLOCK_MONOTONIC.
 
     `records`: of all processes of the run: a worker has its own. Raises RecordError: an event lacks what belongs to it.
     """
@@ -41,7 +41,7 @@ _Key = tuple[str, str, int | None, int]
 
 
 def _by_maker(record: Record, pid: int) -> list[_Events]:
-    """One maker's events a list: a process that makes batches itself may make them for several loaders.
+    """List each maker's events: a process that makes batches itself may make them for several loaders.
 
     A process that replaced itself goes on in the same record, and counts from its new begin.
     """
@@ -131,7 +131,7 @@ def _loading(makers: Sequence[_Events], begin_s: float, end_s: float) -> Loading
 
 
 def _grown(events: _Events, begin_s: float, end_s: float) -> dict[str, float]:
-    """What the counts of one maker grew by within the window, or since its begin where that was not told apart."""
+    """Return the growth of one maker's counts in the window, or since its begin if that was not told apart."""
     within = [event for event in events if event["begin_s"] <= end_s and event["at_s"] >= begin_s]
     if not within:
         return {"num": 0}
@@ -150,7 +150,7 @@ _COUNTS = ("num", "fetch_s", "collate_s", "decode_s", "cpu_s")
 
 
 def _parts(makers: Sequence[_Events], end_s: float) -> list[SamplePart]:
-    """The parts of all makers together, up to `end_s`; since the first word of each, of its warm-up."""
+    """Add up the parts of all makers up to `end_s`; since the first word of each, of its warm-up."""
     summed: dict[SamplePart, list[float]] = {}
     for first, *others in makers:
         last = next((event for event in reversed(others) if event["at_s"] <= end_s), first)
@@ -165,7 +165,7 @@ def _parts(makers: Sequence[_Events], end_s: float) -> list[SamplePart]:
 
 
 def _private(events: _Events) -> tuple[int, float] | None:
-    """Growth of a worker's own memory once it had settled, and over how long."""
+    """Return the growth of a worker's own memory once it had settled, and over how long."""
     told = [event for event in events if event["private_bytes"] is not None]
     told = [event for event in told if event["at_s"] - event["begin_s"] >= _UNSETTLED_S]
     if len(told) < 2:
@@ -174,7 +174,7 @@ def _private(events: _Events) -> tuple[int, float] | None:
 
 
 def _pin_s(record: Record | None, begin_s: float, end_s: float) -> float | None:
-    """Mean time in which a batch was pinned."""
+    """Return the mean time in which a batch was pinned."""
     events = record.events.get("pinning", []) if record is not None else []
     if not events:
         return None

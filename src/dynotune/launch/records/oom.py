@@ -24,7 +24,7 @@ _FIELDS = {
 
 
 def why_memory_ran_out(lines: Iterable[str], *, batch: int | None = None, held: Mapping[str, int] | None = None) -> str:
-    """The last failure that a program's output tells of, in sentences; "" where it tells of none.
+    """Describe the last failure that a program's output tells of, in sentences; "" if it tells of none.
 
     Args:
         batch: samples of the step that failed; None where it is not known.
@@ -65,7 +65,7 @@ def why_memory_ran_out(lines: Iterable[str], *, batch: int | None = None, held: 
 
 
 def _batch_at_most(asked: int, found: Mapping[str, int], batch: int | None) -> int | None:
-    """An upper bound: the process needed at least what it held and asked for, and part of that is no batch's."""
+    """Return an upper bound: the process needed at least what it held and asked for, and part of that is no batch's."""
     if batch is None or not {"process", "total"} <= found.keys():
         return None
     limit = min(found["total"] - found.get("others", 0), found.get("allowed", 1 << 62))
@@ -77,5 +77,5 @@ def _batch_at_most(asked: int, found: Mapping[str, int], batch: int | None) -> i
 
 
 def _bytes_in(line: str, pattern: re.Pattern[str]) -> int:
-    """All that is told in this way: there may be several other processes."""
+    """Sum all bytes that are told in this way: there may be several other processes."""
     return sum(int(float(number) * _UNITS[unit]) for number, unit in pattern.findall(line))

@@ -57,7 +57,7 @@ _PARTS: dict[str, Any] = {
 
 
 def state_of_process(record: Record, launched_s: float, *, steady: bool = True) -> ProcessState:
-    """A process that makes steps; `launched_s` is the launch on CLOCK_MONOTONIC.
+    """Return the state of a process that makes steps; `launched_s` is the launch on CLOCK_MONOTONIC.
 
     `steady`: its steps had become steady before its window began.
 
@@ -85,7 +85,7 @@ def state_of_process(record: Record, launched_s: float, *, steady: bool = True) 
 
 
 def _seen(model: Model, moments: dict[str, Any]) -> Model:
-    """The model, with how often the thread that makes the steps was seen inside its call."""
+    """Return the model, with how often the thread that makes the steps was seen inside its call."""
     if model.call is None:
         return model
     share = seen_inside(moments, model.call.place.function)
@@ -93,7 +93,7 @@ def _seen(model: Model, moments: dict[str, Any]) -> Model:
 
 
 def _parts(said: dict[str, Any]) -> dict[str, Any]:
-    """Fields of ProcessState; what failed in the process is unknown where there is a place for that."""
+    """Return fields of ProcessState; a part that failed in the process is unknown if there is a place for that."""
     parts = {name: document.convert(said[name], type_) for name, type_ in _PARTS.items() if name in said}
     for name in ("collections", "compilation"):
         if name not in parts and name in said.get("failed", {}):
@@ -102,7 +102,7 @@ def _parts(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def failed_parts(record: Record) -> list[str]:
-    """Parts of the process that could not be looked at, with the reason."""
+    """List parts of the process that could not be looked at, with the reason."""
     said = record.last("state")
     return [f"{part}: {reason}" for part, reason in (said or {}).get("failed", {}).items()]
 
@@ -110,7 +110,7 @@ def failed_parts(record: Record) -> list[str]:
 def _timed(
     process: Process, record: Record, loaders: Sequence[Loader], steady: bool
 ) -> tuple[Timing | Unknown, list[PeriodicWork]]:
-    """The window's timing, and what only some of its steps do."""
+    """Return the window's timing, and what only some of its steps do."""
     window = process.window
     if window is None:
         return Unknown("the window did not come to its end"), []
@@ -144,7 +144,7 @@ def timing(
     steady: bool = True,
     time_to_first_step_s: float | None = None,
 ) -> Timing:
-    """The window's timing from its steps and how long each took.
+    """Return the window's timing from its steps and how long each took.
 
     The device is synchronised after the window's last step has ended: their sum may differ from its length by that.
     """
@@ -172,7 +172,7 @@ def timing(
 
 
 def _slow(steps: Sequence[Step], step_s: Sequence[float]) -> list[SlowStep]:
-    """The slowest hundredth, the slowest first; indices within the window."""
+    """Return the slowest hundredth, the slowest first; indices within the window."""
     num = min(MOST_SLOW_STEPS, max(1, math.floor(SLOWEST * len(steps))))
     usual = statistics.median(step_s), statistics.median(step.wait_s for step in steps)
     order = sorted(range(len(steps)), key=lambda index: -step_s[index])[:num]
@@ -191,7 +191,7 @@ def _had(step: Step, took_s: float, median_s: float, median_wait_s: float) -> li
 
 
 def _usual_s(steps: Sequence[Step], step_s: Sequence[float], slow: Sequence[SlowStep]) -> float | None:
-    """Median of the other steps, without those that had what the slow ones had; None where none is left."""
+    """Return the median of the other steps, without those that had what the slow ones had; None if none is left."""
     events = {why for row in slow for why in row.causes}
     flags = sum(flag for flag, why in _WHYS if why in events)
     among = {row.index for row in slow}
@@ -200,6 +200,6 @@ def _usual_s(steps: Sequence[Step], step_s: Sequence[float], slow: Sequence[Slow
 
 
 def _percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that this share of them does not exceed."""
+    """Return the smallest value that this share of them does not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]

@@ -82,7 +82,7 @@ _Event = msgspec.defstruct(
 
 
 class Record(msgspec.Struct):
-    """What one process has written so far.
+    """Record that one process has written so far.
 
     Args:
         events: by their name, in order.
@@ -103,7 +103,7 @@ class Record(msgspec.Struct):
         return found[-1] if found else None
 
     def among_ranks(self, field: str) -> int | None:
-        """`rank` or `world_size`: as the process group said it when the step was found, else as the environment did."""
+        """Return `rank` or `world_size`: the process group's when the step was found, else the environment's."""
         for event in ("cycle", "process"):
             value = (self.last(event) or {}).get(field)
             if isinstance(value, int):
@@ -112,7 +112,7 @@ class Record(msgspec.Struct):
 
     @property
     def begin_s(self) -> float | None:
-        """When the first step began, CLOCK_MONOTONIC."""
+        """Tell when the first step began, CLOCK_MONOTONIC."""
         return (self.last("cycle") or {}).get("begin_s")
 
     @property
@@ -125,7 +125,7 @@ class Record(msgspec.Struct):
 
 
 class Reader:
-    """Follows one record while it grows."""
+    """Reader that follows one record while it grows."""
 
     def __init__(self, path: Path) -> None:
         self._position = 0
@@ -216,7 +216,7 @@ def _is_sound(event: dict[str, Any]) -> bool:
 
 
 class Records:
-    """Follows all records of a run folder, or what watched processes wrote once their records were full."""
+    """All records of a run folder, or what watched processes wrote once their records were full."""
 
     def __init__(self, folder: Path, pattern: str = "process-*.rec") -> None:
         self._folder, self._pattern = folder, pattern
@@ -231,7 +231,7 @@ class Records:
 
 
 def summarise(record: Record, launched_s: float) -> Process:
-    """A process for `run.json`; `launched_s` is the launch on CLOCK_MONOTONIC.
+    """Summarise a process for `run.json`; `launched_s` is the launch on CLOCK_MONOTONIC.
 
     Raises RecordError: an event of it lacks what belongs to it.
     """
@@ -288,7 +288,7 @@ def _summary(record: Record, launched_s: float) -> Process:
 
 
 def read_back(processes: Sequence[Process], settings: Sequence[Setting] = ()) -> list[Readback]:
-    """For each setting the word of the processes that made steps, of one that says no before one that says yes.
+    """Return for each setting the word of the processes that made steps; one that says no wins over one that says yes.
 
     `settings`: of the run; those of the launch are what it was started with, or it was not started.
     """

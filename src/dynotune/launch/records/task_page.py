@@ -46,7 +46,7 @@ class TaskPage:
         self._write()
 
     def order(self, task: Task) -> int:
-        """Order `task`; gives its number, by which its result is known.
+        """Order `task`, and return its number, by which its result is known.
 
         Raises CannotRunHere: the task file cannot be written; nothing is ordered then.
         """

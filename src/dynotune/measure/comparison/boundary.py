@@ -20,7 +20,7 @@ _FARTHEST_Z = 8.0
 
 @functools.cache
 def nominal_levels(looks: tuple[int, ...], error: float) -> tuple[float, ...]:
-    """Two-sided nominal level at each look, for at most `error` over all of them.
+    """Return the two-sided nominal level at each look, for at most `error` over all of them.
 
     Args:
         looks: rising numbers of pairs.
@@ -35,7 +35,7 @@ def nominal_levels(looks: tuple[int, ...], error: float) -> tuple[float, ...]:
 
 
 def critical_constant(looks: tuple[int, ...], error: float, shape: float = SHAPE) -> float:
-    """C such that |Z| passes C·(n/N)^(shape − ½) at one look or more with probability `error`."""
+    """Return C such that |Z| passes C·(n/N)^(shape − ½) at one look or more with probability `error`."""
     from numpy.polynomial.legendre import leggauss
 
     low, high, nodes = 0.0, _FARTHEST_Z, leggauss(_NUM_NODES)
@@ -48,7 +48,7 @@ def critical_constant(looks: tuple[int, ...], error: float, shape: float = SHAPE
 
 
 def _crossing(looks: tuple[int, ...], bounds: list[float], quadrature: tuple[Any, Any]) -> float:
-    """Probability that a driftless random walk leaves ±bound·√n at one look or more.
+    """Return the probability that a driftless random walk leaves ±bound·√n at one look or more.
 
     Source: Armitage, McPherson and Rowe 1969, by Gauss-Legendre quadrature.
     """

@@ -20,7 +20,7 @@ PERCENTILE = 0.99
 
 
 def value(outcome: Outcome, objective: Objective, unit: summary.Unit) -> float:
-    """Of one run: seconds a sample (or step), seconds, bytes, or joules a sample (or step); above 0.
+    """Return one run's value: seconds per sample (or step), seconds, bytes, or joules per sample (or step); above 0.
 
     - `throughput`: wall time of the window a sample, or a step.
     - `latency-p99`: 99th percentile of the window's single steps, each synchronised, of the slowest rank; seconds.
@@ -52,7 +52,7 @@ def value(outcome: Outcome, objective: Objective, unit: summary.Unit) -> float:
 
 
 def unit_of(objective: Objective, unit: summary.Unit) -> str:
-    """What a value is of, in words: `s/sample`."""
+    """Name the unit of a value in words: `s/sample`."""
     of_each = {"throughput": f"s/{unit}", "energy": f"J/{unit}", "memory": "bytes"}
     return of_each.get(objective, "s")
 
@@ -68,13 +68,13 @@ def refuse_impossible(run: RunSpec) -> None:
     if isinstance(gpus, Unknown) or not gpus:
         why = gpus.reason if isinstance(gpus, Unknown) else "the command sees no GPU"
         raise CannotRunHere(
-            f"The objective energy needs a GPU that NVML can be asked about: {why}.",
-            hint="Of processors energy is not measured. Choose another --objective, such as throughput.",
+            f"The objective energy needs a GPU that answers NVML: {why}.",
+            hint="The energy of CPUs is not measured. Choose another --objective, such as throughput.",
         )
 
 
 def cautions(objective: Objective, window_steps: int) -> list[str]:
-    """What the objective itself gives reason to be wary of, before anything is compared."""
+    """List what the objective itself gives reason to be wary of, before anything is compared."""
     if objective != "latency-p99":
         return []
     beyond = window_steps - _rank(window_steps)
@@ -88,12 +88,12 @@ def cautions(objective: Objective, window_steps: int) -> list[str]:
 
 
 def void_reasons(objective: Objective, runs: Mapping[ArmName, Outcome]) -> list[str]:
-    """As `summary.void_reasons`; whoever takes time from a program does not change how much memory it needs."""
+    """See `summary.void_reasons`; whoever takes time from a program does not change how much memory it needs."""
     return [] if objective == "memory" else summary.void_reasons(runs)
 
 
 def notes(objective: Objective, outcomes: Sequence[Outcome]) -> list[str]:
-    """What the runs give reason to be wary of, of this objective."""
+    """List what the runs of this objective give reason to be wary of."""
     by_power = sum(outcome.run.energy_from == "power" for outcome in outcomes)
     if objective == "energy" and by_power:
         source = "summed up from its power, sampled twice a second"
@@ -111,7 +111,7 @@ def _is_sampled(outcome: Outcome) -> bool:
 
 
 def _timed(outcome: Outcome) -> list[tuple[Record, TimedWindow]]:
-    """The record and the window of each rank."""
+    """Return the record and the window of each rank."""
     windows = {process.pid: process.window for process in outcome.run.processes if process.window is not None}
     found = [
         (record, windows[record.pid]) for record in outcome.all_records or outcome.records if record.pid in windows
@@ -132,7 +132,7 @@ def _p99_s(record: Record, window: TimedWindow) -> float:
 
 
 def _rank(num: int) -> int:
-    """Of the 99th percentile among `num` values in order, from 1: one that was seen, nothing in between."""
+    """Return the rank of the 99th percentile among `num` ordered values, from 1: a value that was seen."""
     return math.ceil(round(PERCENTILE * num, 9))
 
 
@@ -161,7 +161,7 @@ def _largest_process_bytes(run: Run) -> int:
 
 
 def _device_bytes(outcome: Outcome) -> float | None:
-    """Summed over the ranks; None where no allocator of a device was used."""
+    """Sum the bytes over the ranks; None if no allocator of a device was used."""
     ranks = [process for process in outcome.run.processes if process.window is not None]
     known = [rank.peak_device_bytes for rank in ranks if rank.peak_device_bytes]
     return float(sum(known)) if known else None

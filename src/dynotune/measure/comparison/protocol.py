@@ -29,7 +29,7 @@ ARMS: tuple[ArmName, ArmName] = ("baseline", "candidate")
 
 
 class Interrupted(KeyboardInterrupt):
-    """The user stopped a comparison: children are gone, and what is finished lies in `folder`."""
+    """End of a comparison by the user: children are gone, and what is finished lies in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ def resume(folder: Path, now: RunSpec, watcher: Watcher, *, budget_s: float | No
 
 
 def so_far(folder: Path) -> SequentialResult:
-    """What the pairs, or blocks, of an interrupted comparison say until now.
+    """Say what the pairs, or blocks, of an interrupted comparison tell until now.
 
     Raises RecordError: there is no comparison in `folder`.
     """
@@ -178,7 +178,7 @@ class _Session:
         if self._request.in_process == "only" or (left_s is not None and left_s <= 0):
             self._update(verdict="undecided", reason=f"Within one run they could not be compared: {reason}.")
             return True
-        self._watcher.say(f"Within one run they could not be compared: {reason}. Fresh processes compare them.")
+        self._watcher.say(f"The arms could not be compared within one run: {reason}. Fresh processes compare them.")
         self._update(pairs=[], within=False)
         return False
 
@@ -198,7 +198,7 @@ class _Session:
             return pilot.plan_window(self._request.run, outcomes)
         window, max_pairs = self._plan(outcomes)
         if max_pairs < self._request.max_pairs:
-            self._watcher.say(f"The budget affords {max_pairs} of {self._request.max_pairs} pairs.")
+            self._watcher.say(f"The budget is enough for {max_pairs} of {self._request.max_pairs} pairs.")
         wary = cautions.window_cautions(self._request.run, window)
         wary += cautions.unit_cautions(self._request, summary.unit(outcomes))
         wary += objective.cautions(self._request.run.objective, window.num_steps)
@@ -226,7 +226,7 @@ class _Session:
         return outcome
 
     def _plan(self, outcomes: list[Outcome]) -> tuple[pilot.WindowPlan, int]:
-        """The window and the most pairs. Where only cold caches of the pilots are in the way, they run once more, warm.
+        """Plan the window and the most pairs. If only cold caches of the pilots are in the way, they run again, warm.
 
         Raises CannotRunHere, UsageError: as `plan`.
         """
@@ -240,7 +240,7 @@ class _Session:
             ]
             if not self._would_do_warm(outcomes, at_best):
                 raise
-        self._watcher.say("Whether the budget will do depends on what a run takes with warm caches: once more.")
+        self._watcher.say("The budget may be enough for runs with warm caches: the pilots run once more.")
         warm = [
             outcome if found is None else self._pilot(arm, f"pilot-{arm}-warm")
             for arm, outcome, found in zip(ARMS, outcomes, at_best, strict=True)
@@ -248,7 +248,7 @@ class _Session:
         return pilot.plan(self._request, warm, self._left_s(), cold_kept=1.0, num_lanes=len(self._lanes))
 
     def _would_do_warm(self, outcomes: list[Outcome], at_best: list[Outcome | None]) -> bool:
-        """Whether the budget may do if what pilots compiled and read lies in caches, their runs once more included."""
+        """Tell whether the budget may do if what pilots compiled and read is cached, their second runs included."""
         left_s = self._left_s()
         if left_s is None or self._request.run.caches == "cold" or at_best == [None, None]:
             return False
@@ -388,7 +388,7 @@ class _Session:
 
 
 class _ArmFailed(DynotuneError):
-    """The command of one arm failed: that is the comparison's answer."""
+    """Failure of one arm's command: that is the comparison's answer."""
 
     def __init__(self, arm: FailedArm) -> None:
         super().__init__(f"the {arm.arm} failed with exit code {arm.exit_code}, see {arm.run}.")

@@ -9,7 +9,7 @@ from dynotune.schema.errors import UsageError
 
 
 def looks(max_pairs: int) -> tuple[int, ...]:
-    """The numbers of valid pairs after which a verdict may fall; the last one is `max_pairs`.
+    """Return the numbers of valid pairs after which a verdict may fall; the last one is `max_pairs`.
 
     Raises UsageError: `max_pairs` is not between 2 and 48.
     """
@@ -22,7 +22,7 @@ def looks(max_pairs: int) -> tuple[int, ...]:
 
 
 def orders(num_pairs: int, seed: int) -> list[ArmName]:
-    """Which arm runs first in each pair, in ABBA or BAAB blocks of two pairs drawn by `seed`.
+    """Draw which arm runs first in each pair, in ABBA or BAAB blocks of two pairs, by `seed`.
 
     A longer list begins with every shorter one of the same seed, so a resumed comparison goes on where it
     stood. The next pair to run is number `len(valid pairs)` of this list: a void pair is repeated in its own

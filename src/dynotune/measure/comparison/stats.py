@@ -39,7 +39,7 @@ _LARGEST_LOG = 700.0  # exp(710) leaves the range of floats
 
 
 class SequentialResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What the pairs say.
+    """Result of the pairs so far.
 
     Args:
         verdict: None while `finished` is not.
@@ -64,7 +64,7 @@ class SequentialResult(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
     def conclude(self, comparison: Comparison, **more: object) -> Comparison:
-        """The comparison with this as its answer, and with `more` of its fields."""
+        """Return the comparison with this as its answer, and with `more` of its fields."""
         said = {name: getattr(self, name) for name in _ANSWER}
         return msgspec.structs.replace(comparison, **said, **more)
 
@@ -166,7 +166,7 @@ def judge_comparison(
 
 
 def _is_precise(settled: SequentialResult, precision: float) -> bool:
-    """Whether more pairs would add nothing that is asked for."""
+    """Tell whether more pairs would add nothing that is asked for."""
     if settled.verdict == "same" or math.isinf(precision):
         return True
     if settled.ci is None or settled.speedup is None:
@@ -175,7 +175,7 @@ def _is_precise(settled: SequentialResult, precision: float) -> bool:
 
 
 def _narrower(settled: SequentialResult, later: SequentialResult) -> SequentialResult:
-    """The later one, unless its interval is wider: both hold."""
+    """Return the later one, unless its interval is wider: both hold."""
     if later.ci is None or settled.ci is None:
         return settled if later.ci is None else later
     is_narrower = later.ci[1] / later.ci[0] <= settled.ci[1] / settled.ci[0]
@@ -213,7 +213,7 @@ class _Fit(NamedTuple):
     seen_df: int = 0
 
     def half_width(self, level: float) -> float:
-        """Of the two-sided interval at `level`; infinite where nothing is left to estimate the noise from."""
+        """Return half the two-sided interval's width at `level`; infinite if nothing is left to estimate noise from."""
         n, df = self.num_pairs, self.num_pairs - 2 + self.seen_df
         if n < 2 or df < 1:
             return math.inf
@@ -245,7 +245,7 @@ def _fit(pairs: Sequence[Pair], seen: Spread = NOTHING_SEEN) -> _Fit:
 
 
 def _variance(residuals: Sequence[float], df: int, seen: Spread) -> float:
-    """Of a log ratio: of those seen and of these, by their degrees of freedom; of these alone, if that is more."""
+    """Return the variance of a log ratio: from those seen and these, by degrees of freedom; from these if larger."""
     own = math.fsum(value**2 for value in residuals)
     return max((own + seen.df * seen.variance) / (df + seen.df), own / df if df else 0.0)
 
@@ -275,7 +275,7 @@ def _verdict(
 
 
 def sign_flip_p(values: Sequence[float]) -> float:
-    """Share of all 2^n choices of signs under which |sum| is at least what it is: an exact two-sided p.
+    """Return the share of all 2^n sign choices for which |sum| is at least the observed one: an exact two-sided p.
 
     `values`: log ratios, drift removed; of more than 16 not all flips are gone through, but 2^16 that are drawn.
     """
@@ -293,7 +293,7 @@ def sign_flip_p(values: Sequence[float]) -> float:
 
 
 def _drawn_sign_flip_p(values: Sequence[float]) -> float:
-    """The same of flips drawn at random, always the same ones; the data's own signs are one of them."""
+    """Return the same for flips drawn at random, always the same ones; the data's own signs are one of them."""
     import numpy as np
 
     signs = np.random.default_rng(0).integers(0, 2, (2**MOST_FLIPPED - 1, len(values))) * 2 - 1
@@ -303,7 +303,7 @@ def _drawn_sign_flip_p(values: Sequence[float]) -> float:
 
 
 def _pairs_to_settle(fit: _Fit, level: float, equivalence_level: float, margin: float) -> int | None:
-    """Pairs at which the nearer of the two answers is found with 80% power, were the estimates true."""
+    """Return the pairs at which the nearer of the two answers is found with 80% power, were the estimates true."""
     from scipy.special import ndtri
 
     if math.isinf(fit.half_width(level)):
@@ -367,7 +367,7 @@ def _refuse_unusable(pairs: Sequence[Pair], max_pairs: int) -> None:
 
 @functools.cache
 def _t_quantile(level: float, df: int) -> float:
-    """|t| that is passed with probability `level`, two-sided."""
+    """Return the |t| that is passed with probability `level`, two-sided."""
     from scipy.special import stdtrit
 
     return float(stdtrit(df, 1 - level / 2))

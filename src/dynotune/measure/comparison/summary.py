@@ -36,7 +36,7 @@ class MeasuredRun(msgspec.Struct, frozen=True):
 
     @property
     def wall_s(self) -> float:
-        """Of the slowest rank's window."""
+        """Return the wall time of the slowest rank's window."""
         return max(window.end_s - window.begin_s for window in self.windows)
 
     @property
@@ -45,13 +45,13 @@ class MeasuredRun(msgspec.Struct, frozen=True):
 
     @property
     def num_samples(self) -> int | None:
-        """Of all ranks together; None where one could not count them."""
+        """Sum the samples of all ranks; None if one could not count them."""
         counts = [window.num_samples for window in self.windows]
         known = [count for count in counts if count is not None]
         return sum(known) if len(known) == len(counts) and sum(known) > 0 else None
 
     def each(self, total: float, unit: Unit) -> float:
-        """Of `total`, what a sample takes, or a step.
+        """Divide `total` by samples, or by steps.
 
         Raises StatisticsError: the samples were counted in the pilots and could not be in this run.
         """
@@ -71,18 +71,18 @@ def measured(run: Run) -> MeasuredRun:
 
 
 def read_run(folder: Path) -> MeasuredRun:
-    """Raises RecordError when it cannot be read."""
+    """Read a run. Raises RecordError when it cannot be read."""
     return measured(document.read(folder / "run.json", Run))
 
 
 def value_s(outcome: Outcome, unit: Unit) -> float:
-    """Wall time of the window a sample, or a step, seconds. Raises StatisticsError as `each`."""
+    """Return the window's wall time per sample, or per step, seconds. Raises StatisticsError as `each`."""
     found = measured(outcome.run)
     return found.each(found.wall_s, unit)
 
 
 def unit(pilots: Sequence[Outcome]) -> Unit:
-    """`sample` where both pilots could count them in every steady step."""
+    """Return `sample` if both pilots could count them in every steady step."""
     known = [
         all(step.num_samples is not None for step in record.steps[len(record.steps) // 2 :])
         for pilot in pilots
@@ -104,7 +104,7 @@ class Pace(NamedTuple):
 
 
 def pace(run: MeasuredRun) -> Pace | None:
-    """Of the rank whose window began last; None of a run without a window or a launch."""
+    """Return the pace of the rank whose window began last; None for a run without a window or a launch."""
     launched_s = run.run.launched_s
     if not run.windows or launched_s is None:
         return None
@@ -114,7 +114,7 @@ def pace(run: MeasuredRun) -> Pace | None:
 
 
 def arm_summary(runs: Sequence[MeasuredRun], unit: Unit, values: Sequence[float] = ()) -> ArmSummary:
-    """Medians over the runs, and over the objective's `values`; None where nothing was measured."""
+    """Return medians over the runs, and over the objective's `values`; None if nothing was measured."""
     if not runs:
         return ArmSummary(value=_median(values))
     timed = [run for run in runs if run.windows]
@@ -142,20 +142,20 @@ def arm_summary(runs: Sequence[MeasuredRun], unit: Unit, values: Sequence[float]
 
 
 def void_reasons(runs: Mapping[ArmName, Outcome]) -> list[str]:
-    """Causes under which either run did not measure its arm. The arm is not told: a cause counts the same in both."""
+    """List causes for which either run did not measure its arm, without the arm: a cause counts the same in both."""
     reasons = [reason for outcome in runs.values() if outcome.outside is not None for reason in outcome.outside.void]
     return list(dict.fromkeys(reasons))
 
 
 def merged_readback(before: Mapping[str, Readback], outcome: Outcome, but: Collection[str] = ()) -> dict[str, Readback]:
-    """The read-back so far with this run's, `but` for these knobs: what one could not verify stays unverified."""
+    """Merge the read-back so far with this run's, `but` for these knobs: what one could not verify stays unverified."""
     unverified = {knob for knob, readback in before.items() if readback.ok is None}
     told = {one.knob: one for one in outcome.run.readback if one.knob not in unverified.union(but)}
     return {**before, **told}
 
 
 def changes_by_program(comparison: Comparison, outcome: Outcome) -> list[EnvironmentChange]:
-    """Changes of the variables among the settings, each place once."""
+    """List changes of the variables among the settings, each place once."""
     names = {
         setting.knob.removeprefix("env.")
         for setting in [*comparison.candidate_settings, *comparison.run.settings]
@@ -194,7 +194,7 @@ def _most(values: Iterable[int | None]) -> int | None:
 
 
 def pays_off(recipe_runs: Sequence[MeasuredRun], baseline_runs: Sequence[MeasuredRun]) -> BreakEven:
-    """After how many steps a setting that starts later, as compilation does, is ahead.
+    """Return after how many steps a setting that starts later, as compilation does, is ahead.
 
     Medians over the runs of each arm, whose windows say the pace and when it began.
 

@@ -105,6 +105,6 @@ def refuse_impossible(run: RunSpec, settings: Sequence[Setting], facts: Facts) -
 
 
 def _has_window(records: Sequence[Record]) -> bool:
-    """Whether all ranks have timed their window."""
+    """Tell whether all ranks have timed their window."""
     windows = [window for record in records if (window := record.last("window"))]
     return bool(windows) and len(windows) >= max(num_ranks(records), *(int(one["world_size"]) for one in windows))

@@ -56,7 +56,7 @@ def window_cautions(run: RunSpec, window: WindowPlan) -> list[str]:
 
 
 def cache_cautions(request: CompareRequest) -> list[str]:
-    """What holds of caches that settings put elsewhere: there no arm has its own, and nothing is emptied."""
+    """Return what holds for caches that settings put elsewhere: there no arm has its own, and nothing is emptied."""
     of_arm = {arm: contents.named(request.arm(arm), request.run.cwd) for arm in ("baseline", "candidate")}
     shared = set(of_arm["baseline"].values()) & set(of_arm["candidate"].values())
     both = "Both arms keep their caches in {}: what the first compiles, the other finds."
@@ -72,7 +72,7 @@ def cache_cautions(request: CompareRequest) -> list[str]:
 
 
 def launch_cautions(request: CompareRequest, facts: Facts) -> list[str]:
-    """What the arms are, where they differ in more than settings of the program."""
+    """Say what the arms are, if they differ in more than settings of the program."""
     run, found = request.run, []
     for arm in ("baseline", "candidate"):
         settings = request.arm(arm)
@@ -90,7 +90,7 @@ def launch_cautions(request: CompareRequest, facts: Facts) -> list[str]:
 
 
 def unit_cautions(request: CompareRequest, unit: str) -> list[str]:
-    """What a step does may differ between arms that differ in arguments; by samples they compare fairly."""
+    """Warn that steps may differ between arms that differ in arguments; by samples they compare fairly."""
     named = {one.knob for one in (*request.candidate, *request.run.settings) if one.knob.startswith("arg.")}
     if unit == "sample" or request.run.objective != "throughput" or not named:
         return []
@@ -108,7 +108,7 @@ def say_where(run: RunSpec, folder: Path, watcher: Watcher) -> list[str]:
 
 
 def sandbox_warnings(outcome: Outcome) -> list[str]:
-    """That runs worked in the user's folder itself, why, and which files they created or changed there."""
+    """Say that runs worked in the user's folder itself, why, and which files they created or changed there."""
     run = outcome.run
     if run.sandbox == "overlay" or not (run.changed_files or run.sandbox_reason):
         return []

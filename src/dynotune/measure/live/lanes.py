@@ -130,7 +130,7 @@ def idle(facts: Facts, num: int, visible: str, watcher: Watcher) -> list[Lane]:
 
 
 def divide(among: Sequence[Lane], cores: Sequence[list[int]]) -> list[Lane]:
-    """Share the cores out, as many a lane: in turns, the cores near its GPU before others.
+    """Share the cores out, the same number per lane: in turns, the cores near its GPU before others.
 
     `cores`: the logical processors of each, which stay together unless there are fewer cores than lanes.
     """
@@ -147,11 +147,11 @@ def divide(among: Sequence[Lane], cores: Sequence[list[int]]) -> list[Lane]:
 
 
 class Stopped(Exception):
-    """Nobody waits for this run any more."""
+    """Stop of a run that nobody waits for any more."""
 
 
 class SideBySide(AbstractContextManager["SideBySide"]):
-    """A thread a lane. Leaving the `with` block ends what runs; after that it can be used again.
+    """Threads, one per lane. Leaving the `with` block ends what runs; after that it can be used again.
 
     The kernel keeps the affinity of each thread, and whatever a thread starts inherits it: the command, and the sampler
     that looks at its cores. So the work of other lanes does not pass for interference.
@@ -174,7 +174,7 @@ class SideBySide(AbstractContextManager["SideBySide"]):
         return self._threads[lane].submit(job)
 
     def go_on(self) -> None:
-        """Called again and again while a run goes on. Raises Stopped: nobody waits for it any more."""
+        """Tell whether to go on, again and again while a run does. Raises Stopped: nobody waits for it any more."""
         if self._is_over.is_set():
             raise Stopped
 
@@ -268,7 +268,7 @@ def alike(
 
 
 def slower(alone: Outcome, together: Mapping[Lane, Outcome]) -> dict[Lane, float]:
-    """By how much a lane is slower than the fastest of all, as a share, of lanes where that is no noise.
+    """Return by which share lanes are slower than the fastest of all; only those for which that is no noise.
 
     `alone` may be slower than all lanes, as the first run of all reads a cold disk.
     """
@@ -284,7 +284,7 @@ def slower(alone: Outcome, together: Mapping[Lane, Outcome]) -> dict[Lane, float
 
 
 def _pace(outcome: Outcome) -> tuple[float, float]:
-    """Logarithm of the time of a steady step, and its standard error; infinite where the steps are too few for one."""
+    """Return the logarithm of a steady step's time, and its standard error; infinite if there are too few steps."""
     record = outcome.records[0]
     times = steps_from(steady_steps(record) or len(record.steps) // 2, record)
     if not times:

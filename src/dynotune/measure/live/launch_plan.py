@@ -76,7 +76,7 @@ def launch_plan(
     samples: bool = False,
     run_to_end: bool | None = None,
 ) -> LaunchPlan:
-    """How to launch `run` under `settings` in the run folder `folder`.
+    """Plan how to launch `run` under `settings` in the run folder `folder`.
 
     Args:
         facts: of the target; `torch.version` decides under which name the allocator's variable is set.
@@ -126,7 +126,7 @@ def launch_plan(
 
 
 def _bytecode_folder() -> Path:
-    """Where measured runs keep bytecode of modules that have none: compiled once, for all runs.
+    """Return where measured runs keep bytecode of modules that have none: compiled once, for all runs.
 
     A start of a GPT trainer without any took 14.8 s on an H100, with it 6.3 s.
     """

@@ -42,7 +42,7 @@ Enough = Callable[[list[Record]], bool]
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the processes said of one task.
+    """Reports of the processes on one task.
 
     Args:
         events: the result's event of each rank that has one, in order of ranks.
@@ -112,7 +112,7 @@ class LiveRun(AbstractContextManager["LiveRun"]):
 
     @property
     def is_over(self) -> bool:
-        """Whether the command has ended, by itself or as its time was up."""
+        """Tell whether the command has ended, by itself or as its time was up."""
         return self._ended_by is not None
 
     @property
@@ -123,7 +123,7 @@ class LiveRun(AbstractContextManager["LiveRun"]):
         return stepping(self._all_records.update())
 
     def compiles(self) -> bool:
-        """Whether the program has begun to compile; before its first step it does nothing else then."""
+        """Tell whether the program has begun to compile; before its first step it does nothing else then."""
         return any(record.last("compiles") for record in self._all_records.update())
 
     def sample(self) -> None:
@@ -274,7 +274,7 @@ class LiveRun(AbstractContextManager["LiveRun"]):
 
 
 class _Waiting:
-    """`enough` of a task: all ranks have said what came of it, or why they will not. `reason`: why.
+    """End of a wait for a task, `enough`: all ranks have said what came of it, or why they will not. `reason`: why.
 
     `is_enough`: whoever ordered the task has what it wanted, and waits no more.
     """
@@ -325,7 +325,7 @@ class _Waiting:
 
 
 def _seed(launch: LaunchPlan, folder: Path) -> Seed | None:
-    """What the command's view of its repository holds otherwise, written into the run folder."""
+    """Write into the run folder what the command's view of its repository holds otherwise."""
     if launch.revision is None:
         return None
     found = revision.find(launch.cwd, launch.revision)
@@ -343,7 +343,7 @@ def num_ranks(records: Sequence[Record]) -> int:
 
 
 def has_answered(records: Sequence[Record], number: int) -> bool:
-    """Whether all ranks have said what came of task `number`."""
+    """Tell whether all ranks have said what came of task `number`."""
     answered = [record for record in records if number in record.results]
     return bool(records) and len(answered) == len(records) >= num_ranks(records)
 
@@ -362,7 +362,7 @@ def run_once(launch: LaunchPlan, *, folder: Path, limit_s: float, enough: Enough
 
 
 def _energy(samples: Sequence[probe.Sample], processes: Sequence[Process]) -> probe.Energy | Unknown:
-    """In the windows of all ranks together."""
+    """Return the energy in the windows of all ranks together."""
     windows = [process.window for process in processes if process.window is not None]
     if not windows:
         return Unknown("no window was timed")
@@ -371,7 +371,7 @@ def _energy(samples: Sequence[probe.Sample], processes: Sequence[Process]) -> pr
 
 
 def _peak_tree_bytes(samples: Sequence[probe.Sample]) -> int | Unknown:
-    """The most that a sample saw; between samples it may have been more."""
+    """Return the most that a sample saw; between samples it may have been more."""
     found = [sample.tree_bytes for sample in samples if sample.tree_bytes is not None]
     known = [num_bytes for num_bytes in found if not isinstance(num_bytes, Unknown)]
     if known:
@@ -380,7 +380,7 @@ def _peak_tree_bytes(samples: Sequence[probe.Sample]) -> int | Unknown:
 
 
 def _outside(sampler: probe.Sampler, run: Run) -> probe.Interference | None:
-    """What came from outside while it was measured; None where nothing was."""
+    """Return what came from outside during the measurement; None if nothing did."""
     spans = [(process.window.begin_s, process.window.end_s) for process in run.processes if process.window is not None]
     # The steps of a trace take less than the samples are apart: what came just before counts too.
     spans += [

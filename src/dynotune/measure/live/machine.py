@@ -28,7 +28,7 @@ SAME = ("host.cpu", "host.num_cores", "gpu.name", "gpu.count", "torch.version", 
 
 
 def facts_of(run: RunSpec, candidate: Sequence[Setting] = ()) -> Facts:
-    """What is known of machine and target before anything runs.
+    """Return what is known of machine and target before anything runs.
 
     `candidate`: settings of another arm, whose revision is pinned to the commit that it is now.
 
@@ -51,7 +51,7 @@ def check(settings: Sequence[Setting], facts: Facts, watcher: Watcher) -> None:
 
 
 def checked_facts(run: RunSpec, num_steps: int | None, watcher: Watcher) -> Facts:
-    """Facts of the target, where settings ask for them: it takes seconds to import its torch.
+    """Return facts of the target, if settings ask for them: it takes seconds to import its torch.
 
     Raises UsageError: the settings or numbers asked for do not exist or fit together.
     """
@@ -64,7 +64,7 @@ def checked_facts(run: RunSpec, num_steps: int | None, watcher: Watcher) -> Fact
 
 
 def facts_of_arm(run: RunSpec, settings: Sequence[Setting], facts: Facts) -> Facts:
-    """`facts`, with those of the Python that runs the command under `settings` where they name another.
+    """Return `facts`, with those of the Python that runs the command under `settings` if they name another.
 
     Raises UsageError, CannotRunHere: it is not there, or has no torch.
     """
@@ -91,7 +91,7 @@ def _facts_of_target(run: RunSpec, settings: Sequence[Setting]) -> Facts:
 
 @functools.cache
 def _ask(python: str, cwd: Path, env: tuple[tuple[str, str], ...]) -> Facts:
-    """Once for all runs of an arm: it takes a start of Python."""
+    """Ask once for all runs of an arm: it takes a start of Python."""
     return probe.torch_build.ask(python, cwd, dict(env))
 
 
@@ -103,7 +103,7 @@ def refuse_another_machine(what: str, before: Facts, now: Facts) -> None:
     moved = [name for name in SAME if now.get(name) != before.get(name)]
     if moved:
         raise CannotRunHere(
-            f"This {what} was begun elsewhere: {', '.join(moved)} differ. Runs of two machines say nothing together.",
+            f"This {what} was begun elsewhere: {', '.join(moved)} differ. Runs on two machines cannot be compared.",
             hint="Start it anew here.",
         )
 

@@ -26,7 +26,7 @@ _OF_THE_VIEW = re.compile("|".join(map(os.strerror, (errno.EXDEV, errno.EOVERFLO
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a run.
+    """Outcome of a run.
 
     Args:
         records: of the processes that made steps, each rank once; `all_records`: of the others too.
@@ -54,18 +54,18 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first_step_s(self) -> float | None:
-        """Time to the first step, of the slowest rank."""
+        """Return the time to the first step of the slowest rank."""
         found = [process.time_to_first_step_s for process in self.run.processes if process.num_steps]
         return max((time_s for time_s in found if time_s is not None), default=None)
 
     @property
     def without_steps(self) -> Outcome:
-        """To be kept: the steps of a fast program would fill the memory beside what is measured."""
+        """Return it without steps, to be kept: a fast program's would fill the memory beside what is measured."""
         return msgspec.structs.replace(self, records=[], all_records=[])
 
     @property
     def rejected(self) -> list[Readback]:
-        """Settings that the live process does not have as asked."""
+        """List settings that the live process does not have as asked."""
         return [readback for readback in self.run.readback if readback.ok is False]
 
 
@@ -86,7 +86,7 @@ def refuse_rejected(outcome: Outcome, where: str) -> None:
 
 
 def readback_of(settings: Sequence[Setting], processes: Sequence[Process]) -> list[Readback]:
-    """What the processes say of every setting; one that none speaks of is unverified."""
+    """Return what the processes say of every setting; one that none speaks of is unverified."""
     found = read_back(processes, settings)
     silent = [setting for setting in settings if setting.knob not in {readback.knob for readback in found}]
     nothing = Unknown("no process of the command said anything of it")
@@ -94,7 +94,7 @@ def readback_of(settings: Sequence[Setting], processes: Sequence[Process]) -> li
 
 
 def stepping(records: Sequence[Record]) -> list[Record]:
-    """The records of the processes whose steps count: those of all ranks, or the one that made the most."""
+    """Return records of the processes whose steps count: those of all ranks, or the one that made the most."""
     with_steps = [record for record in records if record.steps]
     ranks = [record for record in with_steps if record.among_ranks("rank") is not None]
     if len(ranks) > 1:
@@ -145,7 +145,7 @@ def _of_memory(outcome: Outcome, lines: Sequence[str]) -> str:
 
 
 def _no_step(run: Run, records: Sequence[Record], limit_s: float, lines: tuple[str, ...]) -> CannotRunHere:
-    """Why there was no step, as far as the records tell."""
+    """Say why there was no step, as far as the records tell."""
     after = f"in {limit_s:.0f} s" if run.ended_by == "timeout" else f"before it ended, after {run.wall_s:.1f} s"
     seen = f" It printed last: {lines[-1]}" if lines else ""
     background = "If it starts the work in the background and ends, give the command that does the work."

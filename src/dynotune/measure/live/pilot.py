@@ -78,7 +78,7 @@ PILOT_LIMIT_S = 900.0
 
 
 def limit_s(run: RunSpec, run_s: float | None) -> float:
-    """For one run; `run_s`: what it is known to take, None for a pilot."""
+    """Return the time limit of one run; `run_s`: what it is known to take, None for a pilot."""
     if run.timeout_s is not None:
         return run.timeout_s
     if run_s is None:
@@ -88,7 +88,7 @@ def limit_s(run: RunSpec, run_s: float | None) -> float:
 
 
 class Steadiness:
-    """Tells when a pilot has run for long enough."""
+    """Test whether a pilot has run for long enough."""
 
     def __init__(self, run: RunSpec) -> None:
         self._asked: int | None = None
@@ -114,7 +114,7 @@ class Steadiness:
 
 
 class UntilStep:
-    """`enough`, that says once how a step is named where a run has made none for a while: its limit is far off.
+    """Wait for `enough` steps, which says once how to name a step if none came for a while: the limit is far off.
 
     `compiles`: whether the program has begun to compile, which may take minutes before the first step.
     """
@@ -144,7 +144,7 @@ class UntilStep:
 
 
 class FirstStep:
-    """Tells when a run has made its first step, as the pilot of the same arm made its own.
+    """Test whether a run has made its first step, as the pilot of the same arm made its own.
 
     What repeats before the training (a look at the data, an evaluation) passes for steps at first: the run goes on
     until it has found the step that the pilot had found, or has made as many steps.
@@ -163,7 +163,7 @@ class FirstStep:
 
 
 def steady_steps(record: Record) -> int | None:
-    """Steps before it was steady; None while that cannot be told."""
+    """Return the number of steps before it was steady; None while that cannot be told."""
     flags = [step.flags for step in record.steps]
     events = [index for index, flag in enumerate(flags) if flag & COMPILED]
     allocating = [index for index, flag in enumerate(flags) if flag & ALLOCATED]
@@ -191,7 +191,7 @@ def plan(
     cold_kept: float | None = None,
     num_lanes: int = 1,
 ) -> tuple[WindowPlan, int]:
-    """The window, and the most pairs: as asked, or the even number below it that the time left affords.
+    """Plan the window, and the most pairs: as asked, or the even number below it that the time left affords.
 
     Fewer pairs of a whole window are taken before many of a short one.
 
@@ -223,7 +223,7 @@ def plan(
             if window.num_steps >= least and num_runs * window.run_s <= left_s:
                 return window, num_pairs
     raise UsageError(
-        f"The budget does not afford {fewest} pairs, the fewest that can tell anything; {left_s:.0f} s of it are left.",
+        f"An answer needs {fewest} pairs, and they do not fit into the {left_s:.0f} s left of the budget.",
         hint=f"A pair takes about {2 * whole.run_s:.0f} s here: give at least "
         f"--budget {math.ceil(2 * most_in_a_lane(fewest, num_lanes) * whole.run_s + request.budget_s - left_s)}s."
         if request.budget_s is not None
@@ -241,7 +241,7 @@ def plan_window(
     of_start: float = 0.0,
     cold_kept: float = 1.0,
 ) -> WindowPlan:
-    """The window for all runs, from the pilot of each arm.
+    """Plan the window for all runs, from the pilot of each arm.
 
     Args:
         num_telling: the first so many pilots tell how much runs differ and how long they take to start, and so how
@@ -294,7 +294,7 @@ def plan_window(
 
 
 def steps_from(warmup: int, record: Record) -> list[float]:
-    """Times of the steps from there on, or of the last ones where there are few; none from the end of a window on.
+    """Return times of the steps from there on, or of the last ones if there are few; none once a window has ended.
 
     There the device was waited for, and then the host runs ahead of it: its steps say nothing for a while.
     """
@@ -305,13 +305,13 @@ def steps_from(warmup: int, record: Record) -> list[float]:
 
 
 def _timed_step_s(record: Record) -> float:
-    """Of a run that had a window, as a diagnosis's has: the device was waited for at either end. Else 0."""
+    """Return the step time of a run with a window, as a diagnosis's: the device was waited for at both ends. Else 0."""
     window = record.last("window")
     return (window["end_s"] - window["begin_s"]) / window["num_steps"] if window and window["num_steps"] else 0.0
 
 
 def _warmup(run: RunSpec, records: Sequence[Record], found: Sequence[int | None], most: int | None) -> int:
-    """Steps before the window; never so few that the step is not yet found in one arm when it begins."""
+    """Return the steps before the window; never so few that the step is not yet found in one arm when it begins."""
     fixed = max(num_steps_to_find(record) for record in records)
     if run.warmup_steps is not None:
         return max(run.warmup_steps, fixed + 1)
@@ -323,26 +323,26 @@ def _warmup(run: RunSpec, records: Sequence[Record], found: Sequence[int | None]
 
 
 def _refuse_too_few(run: RunSpec, most: int, warmup: int, *, is_cut_off: bool) -> None:
-    """`is_cut_off`: a process that makes steps did not say that it ended."""
+    """Refuse a pilot with too few steps; `is_cut_off`: a process that makes steps did not say that it ended."""
     wanted = run.window_steps or MIN_STEPS
     if most - warmup >= wanted:
         return
     raise CannotRunHere(
-        f"The command makes {most} steps and ends: too few to time {wanted} after {warmup} of warm-up.",
+        f"The command ends after {most} steps: too few to time {wanted} after {warmup} of warm-up.",
         hint="Let it run longer (more epochs, more data), or ask for fewer steps with --warmup and --steps."
         + is_cut_off * " If it leaves its work in the background and ends, give the command that does the work.",
     )
 
 
 def fewest_steps(run: RunSpec, step_s: float) -> int:
-    """That the objective needs, where the program makes so many."""
+    """Return the fewest steps that the objective needs, if the program makes so many."""
     if run.objective == "latency-p99":
         return FEW_P99_STEPS
     return math.ceil(ENERGY_WINDOW_S / step_s) if run.objective == "energy" else 0
 
 
 def _first_step_only(pilots: Sequence[Outcome]) -> WindowPlan:
-    """Runs that end with their first step: it is known as one when the cycle is found, a few steps later."""
+    """Plan runs that end with their first step: it is known as one when the cycle is found, a few steps later."""
     ends_s = []
     for pilot in pilots:
         record = pilot.records[0]
@@ -353,7 +353,7 @@ def _first_step_only(pilots: Sequence[Outcome]) -> WindowPlan:
 
 
 def refuse_too_short(run: RunSpec, window: WindowPlan) -> None:
-    """Raises CannotRunHere: nothing could be told from so short a window."""
+    """Raise CannotRunHere if nothing could be told from so short a window."""
     would_be, instead = f"The window would be {window.num_steps} steps", "ask for more with --steps"
     if run.objective == "latency-p99" and window.num_steps < LEAST_P99_STEPS:
         few = f": of less than {LEAST_P99_STEPS} the 99th percentile is the slowest one, and says little."
@@ -371,7 +371,7 @@ def refuse_too_short(run: RunSpec, window: WindowPlan) -> None:
 
 
 def _whole_epochs(epoch: int | None, num_steps: int, longest: float, most: int | None) -> int:
-    """Epochs that a window of about `num_steps` steps holds; 0 where it cannot hold a whole one.
+    """Return the epochs that a window of about `num_steps` steps holds; 0 if it cannot hold a whole one.
 
     What happens once an epoch (workers started anew, a short last batch) then counts as often in every window.
     """
@@ -382,13 +382,13 @@ def _whole_epochs(epoch: int | None, num_steps: int, longest: float, most: int |
 
 
 def _start_s(pilot: Outcome, warmup: int, cold_kept: float) -> float:
-    """From launch to the begin of the window."""
+    """Return the time from launch to the begin of the window."""
     steps = pilot.records[0].steps[: max(1, warmup)]
     return steps[-1].end_s - pilot.launched_s - (1 - cold_kept) * compiled_s(pilot, len(steps))
 
 
 def epoch_steps(records: Sequence[Record]) -> int | None:
-    """Steps of an epoch, where the pilots saw whole ones, all of one length."""
+    """Return the steps of an epoch, if the pilots saw whole ones, all of one length."""
     lengths = set()
     for record in records:
         begins = [index for index, step in enumerate(record.steps) if step.flags & EPOCH]
@@ -398,13 +398,13 @@ def epoch_steps(records: Sequence[Record]) -> int | None:
 
 
 def num_steps_to_find(record: Record) -> int:
-    """Steps that had passed when the cycle was fixed."""
+    """Return the number of steps that had passed when the cycle was fixed."""
     cycle = record.last("cycle") or {}
     return int(cycle.get("num_steps", 0))
 
 
 def found_warm(pilot: Outcome, other: Outcome, *, is_first: bool) -> Outcome | None:
-    """At best what a later run is, that finds in caches what the pilot compiled and read; None where that is the same.
+    """Return at best what a later run is, with what the pilot cached; None if that is the same.
 
     What it compiled before its first step is not seen, nor what the first run of all read from a cold disk. It is no
     more than it came to that step later than the `other` arm.
@@ -421,7 +421,7 @@ def _before_steps_s(pilot: Outcome) -> float:
 
 
 def compiled_s(pilot: Outcome, num_steps: int | None = None) -> float:
-    """What its first steps took longer than usual as they compiled; of all of its steps for None."""
+    """Return how much longer its first steps took than usual as they compiled; all of its steps for None."""
     record = pilot.records[0]
     compiling = [record.step_s[index] for index in _compiling(record) if num_steps is None or index < num_steps]
     usual_s = statistics.median(record.step_s) if compiling else 0.0
@@ -429,12 +429,12 @@ def compiled_s(pilot: Outcome, num_steps: int | None = None) -> float:
 
 
 def compiles(pilot: Outcome) -> bool:
-    """Whether anything was compiled in it, as far as torch tells."""
+    """Tell whether anything was compiled in it, as far as torch tells."""
     return bool(_compiling(pilot.records[0]))
 
 
 def _compiling(record: Record) -> list[int]:
-    """Steps in which something was compiled. Until the step is found nobody asks: then it may be any of the first."""
+    """List steps that compiled something. Until the step is found nobody asks: then it may be any of the first."""
     flagged = [index for index, step in enumerate(record.steps) if step.flags & COMPILED]
     asked_from = min((int(cycle.get("num_steps", 0)) for cycle in record.events.get("cycle", ())), default=0)
     return [*(range(flagged[0]) if flagged and flagged[0] <= asked_from else ()), *flagged]

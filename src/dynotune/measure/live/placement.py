@@ -32,7 +32,7 @@ TELL_S, TELL_RANKS_S = 0.15, 0.5
 
 
 def is_steady(record: Record, warmup_steps: int | None) -> bool | None:
-    """Whether its steps are steady; None while there is hope that they will be."""
+    """Tell whether its steps are steady; None while there is hope that they will be."""
     step_s = record.step_s
     if warmup_steps is not None:
         return True if len(step_s) >= warmup_steps else None
@@ -84,7 +84,7 @@ def recording_within(record: Record, request: RecordRequest) -> RecordTrace:
         num_steps = min(num_steps, max(room, FEWEST_STEPS))
     if room < num_steps:
         raise CannotRunHere(
-            f"The command makes {num} steps and ends: too few to record {num_steps} after {first + 1} of warm-up.",
+            f"The command ends after {num} steps: too few to record {num_steps} after {first + 1} of warm-up.",
             hint="Let it run longer (more epochs, more data), or ask for fewer steps with --steps.",
         )
     wanted = request.run.warmup_steps or steady_steps(record) or num // 2
@@ -104,5 +104,5 @@ def _num_steps(request: RecordRequest, step_s: float, wanted: int = FEWEST_STEPS
 
 
 def recent_step_s(record: Record) -> float:
-    """Median of the last few, never zero."""
+    """Return the median of the last few, never zero."""
     return max(statistics.median(record.step_s[-STEADY_STEPS:]), 1e-6)

@@ -19,7 +19,7 @@ CHUNK_BYTES = 1 << 20
 
 
 def pattern(text: str) -> re.Pattern[str]:
-    """`--ready-pattern TEXT`.
+    """Return the pattern of `--ready-pattern TEXT`.
 
     Raises UsageError: it is no regular expression, or any line would do.
     """
@@ -36,7 +36,7 @@ def pattern(text: str) -> re.Pattern[str]:
 
 
 class ReadyOn:
-    """Looks at what a run has printed, each time it is asked, for the first line that matches.
+    """Search for the first line that matches in what a run has printed, each time it is asked.
 
     `ready_s`: when it was seen, as of time.perf_counter; late by as long as nobody asked.
     """
@@ -48,7 +48,7 @@ class ReadyOn:
         self.ready_s: float | None = None
 
     def __call__(self, *, ended: bool = False) -> bool:
-        """Whether it is ready. `ended`: no more will come, so that a last line without an end is one too."""
+        """Tell whether it is ready. `ended`: no more will come, so that a last line without an end is one too."""
         for path in self._files:
             if self.ready_s is None and self._has_match(path, ended):
                 self.ready_s = time.perf_counter()

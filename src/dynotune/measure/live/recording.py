@@ -27,7 +27,7 @@ OVERSTATED = "recording slows the host, so its share is overstated"
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
-    """What was recorded.
+    """Recorded traces.
 
     Args:
         folder: the run's.
@@ -69,14 +69,14 @@ def record(request: RecordRequest, watcher: Watcher) -> Recording:
 
 
 class Recorder:
-    """Has traces recorded in a live run, one after another, and says what to be wary of in the last."""
+    """Recorder of traces in a live run, one after another; says what to be wary of in the last."""
 
     def __init__(self, runner: TaskRunner) -> None:
         self._runner = runner
         self._answer = Answer()
 
     def record(self, request: RecordRequest) -> list[Path] | None:
-        """The trace of each rank, in order of ranks; None without any.
+        """Record the trace of each rank, in order of ranks; None without any.
 
         Raises CannotRunHere: the command makes too few steps.
         """
@@ -103,7 +103,7 @@ class Recorder:
         )
 
     def _traces(self, outcome: Outcome) -> list[tuple[Process, RecordedTrace]]:
-        """The trace of each rank that the last answer is of."""
+        """Return the trace of each rank that the last answer is of."""
         names = {str(event["file"]) for event in self._answer.events}
         pids = {record.pid for record in outcome.records}
         stepping = [process for process in outcome.run.processes if process.pid in pids and process.num_steps]
@@ -111,7 +111,7 @@ class Recorder:
         return [(process, trace) for process in ranks for trace in process.traces if trace.file in names]
 
     def no_trace(self) -> Exception:
-        """Why there is none; raises where it is the run itself that failed."""
+        """Say why there is none; raises if the run itself failed."""
         runner, reason = self._runner, self._answer.reason
         outcome = runner.outcome()
         assert runner.launch is not None
@@ -128,7 +128,7 @@ class Recorder:
         return CannotRunHere(f"No trace was recorded: {reason}.", hint=hint)
 
     def _notes(self, outcome: Outcome, traces: Sequence[tuple[Process, RecordedTrace]]) -> list[str]:
-        """What to be wary of when the traces are read."""
+        """Say what to be wary of when the traces are read."""
         found = []
         if not self._runner.steady:
             found.append("The steps had not become steady when they were recorded.")
@@ -168,14 +168,14 @@ def _notes_on(process: Process, trace: RecordedTrace) -> list[str]:
 
 
 def _slowed(trace: RecordedTrace) -> float | None:
-    """A recorded step over one before it."""
+    """Return a recorded step over one before it."""
     if not trace.median_step_s or not trace.median_before_s:
         return None
     return trace.median_step_s / trace.median_before_s
 
 
 def _epoch_note(record: Record, trace: RecordedTrace) -> list[str]:
-    """Steps that begin an epoch, where they are far longer and not in the trace."""
+    """Name steps that begin an epoch, if they are far longer and not in the trace."""
     first = trace.first_step or 0
     step_s = record.step_s[: max(0, first - 1)]
     begins = [index for index in range(1, len(step_s)) if record.steps[index].flags & EPOCH]

@@ -54,7 +54,7 @@ LEFT_BEHIND, LEFT_BEHIND_ERROR = 0.03, 0.001
 
 
 class Arm(Protocol):
-    """`search.bench.Arm`, as much as is needed here."""
+    """Protocol of `search.bench.Arm`, as much as is needed here."""
 
     @property
     def settings(self) -> tuple[Setting, ...]: ...
@@ -91,7 +91,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SwitchedArms(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of arms that were switched.
+    """Results of arms that were switched.
 
     Args:
         blocks: of each arm, by its key.
@@ -256,7 +256,7 @@ def mean_of(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def counts_samples(blocks: Sequence[Block]) -> bool:
-    """Whether every stretch of the blocks knows its samples."""
+    """Tell whether every stretch of the blocks knows its samples."""
     return all(stretch.num_samples for block in blocks for stretch in [*block.baseline, *block.candidate])
 
 
@@ -305,7 +305,7 @@ def _in_turns(
     fewest_blocks: int,
     enough: Callable[[Mapping[str, list[Block]]], bool] | None,
 ) -> SwitchedArms:
-    """What comes of one task, which `plan` makes, and of the program meanwhile.
+    """Return what comes of one task, which `plan` makes, and of the program meanwhile.
 
     Args:
         runner: of a live run of the command with the baseline's settings.
@@ -364,7 +364,7 @@ def _in_turns(
 
 
 def _said(record: Record, keys: Sequence[str], before: Mapping[str, int]) -> SwitchedArms:
-    """What the agent has said of a task's arms so far; what is damaged in a record says nothing.
+    """Return the agent's reports on a task's arms so far; a damaged part of a record says nothing.
 
     `before`: of each kind of event, the number that are of earlier tasks.
     """
@@ -386,13 +386,13 @@ def _said(record: Record, keys: Sequence[str], before: Mapping[str, int]) -> Swi
 
 
 def _key(event: Mapping[str, Any], keys: Sequence[str]) -> str | None:
-    """Of the arm that an event is of."""
+    """Return the key of the arm that an event is of."""
     at = event.get("arm")
     return keys[at] if isinstance(at, int) and 0 <= at < len(keys) else None
 
 
 def _stretch_steps(records: Sequence[Record], stretch_s: float, arms: Sequence[Arm]) -> int:
-    """Steps of a stretch that is long enough to time, and of whole epochs where they are short.
+    """Return the steps of a stretch that is long enough to time, and of whole epochs if they are short.
 
     Workers make batches side by side, so that they come several at a time: a stretch holds one of each worker's.
     """
@@ -405,7 +405,7 @@ def _stretch_steps(records: Sequence[Record], stretch_s: float, arms: Sequence[A
 
 
 def _block(event: dict[str, Any]) -> Block | None:
-    """None if it is not whole."""
+    """Return the block; None if it is not whole."""
     try:
         block = document.convert(event, Block)
     except ValueError:

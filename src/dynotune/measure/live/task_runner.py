@@ -67,11 +67,11 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
 
     @property
     def goes_on(self) -> bool:
-        """Whether a live run is there that may take a further task."""
+        """Tell whether a live run is there that may take a further task."""
         return self.live is not None and not self.live.is_over
 
     def makes_steps(self) -> bool:
-        """Whether a step ends within the time of several; one that compiles may make none for minutes."""
+        """Tell whether a step ends within the time of several; one that compiles may make none for minutes."""
         assert self.live is not None
         records = self.live.records()
         if not records or not records[0].steps:
@@ -155,7 +155,7 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
 
 
 class _Steady:
-    """`enough`: the steps are steady, or there is no hope that they will be."""
+    """End of a wait, `enough`: the steps are steady, or there is no hope that they will be."""
 
     def __init__(self, runner: TaskRunner) -> None:
         self._runner, self._next_look = runner, 1

@@ -29,7 +29,7 @@ MAX_WINDOW_S = 30.0
 
 
 def steady_from(step_s: Sequence[float], *, events: Sequence[int] = ()) -> int | None:
-    """Index of the first steady step by MSER-5, or None while that cannot be told yet.
+    """Return the index of the first steady step by MSER-5, or None while that cannot be told yet.
 
     It cannot be told from less than 30 steps after the last event, nor when the best place to cut lies in
     the second half of them: then the run is still settling. Where the steps are alike from early on, the
@@ -57,7 +57,7 @@ def steady_from(step_s: Sequence[float], *, events: Sequence[int] = ()) -> int |
 
 
 def _first_alike(means: Sequence[float], cut: int) -> int:
-    """The first of the batches up to the cut that lie where those after it do, each and all together.
+    """Return the first of the batches up to the cut that lie where those after it do, each and all together.
 
     By how much batches differ is told by neighbours in the second half, where a start has faded; by those two apart
     where these are far more alike: what comes every other batch is no noise.
@@ -88,7 +88,7 @@ def window_length(
     budget_s: float | None = None,
     num_runs: int = 2 * MAX_PAIRS,
 ) -> int:
-    """Steps of the window that buy the most precision for the time of a comparison; the same for both arms.
+    """Return the steps of the window that buy the most precision for the time of a comparison; the same for both arms.
 
     sqrt(cost of a start / cost of a step × variance within / variance between runs), at least 10 steps and
     1 s, at most 30 s, and no more than `budget_s` affords.
@@ -118,7 +118,7 @@ def window_length(
     if affordable < MIN_WINDOW_STEPS:
         needed_s = num_runs * (start_s + MIN_WINDOW_STEPS * step_s)
         raise UsageError(
-            f"A budget of {budget_s:.0f} s affords no window: each of {num_runs} runs takes {start_s:.1f} s"
+            f"A budget of {budget_s:.0f} s leaves no time for a window: each of {num_runs} runs takes {start_s:.1f} s"
             f" to become steady and {MIN_WINDOW_STEPS * step_s:.1f} s for {MIN_WINDOW_STEPS} steps.",
             hint=f"Give at least --budget {math.ceil(needed_s)}s, or ask for fewer --pairs.",
         )
@@ -152,7 +152,7 @@ def _mean_step_s(runs: Sequence[Sequence[float]]) -> float:
 
 
 def batch_means(step_s: Sequence[float]) -> list[float]:
-    """Means of whole batches of 5; steps left over at the end are left out."""
+    """Return means of whole batches of 5; steps left over at the end are left out."""
     whole = len(step_s) - len(step_s) % BATCH_STEPS
     return [math.fsum(step_s[at : at + BATCH_STEPS]) / BATCH_STEPS for at in range(0, whole, BATCH_STEPS)]
 
@@ -163,7 +163,7 @@ def _variance(values: Sequence[float]) -> float:
 
 
 def _squared_errors_of_mean(values: Sequence[float]) -> list[float]:
-    """MSER's criterion for the values from each index on: sum of squares over the squared number of values."""
+    """Return MSER's criterion from each index on: the values' sum of squares over the squared number of values."""
     # Summed from the end, about the last value: what comes early, and may be huge, does not blur what comes late.
     errors, total, squares = [], 0.0, 0.0
     for num, value in enumerate(reversed(values), 1):

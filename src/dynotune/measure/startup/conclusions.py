@@ -119,7 +119,7 @@ def _kernels_bytes(startup: Startup) -> int:
 
 
 def _is_too_small(cache: Cache, needed: int, startup: Startup) -> bool:
-    """Whether the limit of the driver's cache lacks room, with as much again for others; or kept nothing at all."""
+    """Tell whether the driver's cache limit lacks room, with as much again for others; or kept nothing at all."""
     limit = cache.limit_bytes if isinstance(cache.limit_bytes, int) else policy.SURELY_KEPT_BYTES
     # Certainly without a GPU, no driver compiles or keeps anything.
     return needed > limit / 2 if needed else limit < policy.SURELY_KEPT_BYTES and startup.facts.get("gpu.count") != 0
@@ -144,7 +144,7 @@ def _limits(startup: Startup) -> list[str]:
 
 
 def _own(startup: Startup) -> list[str]:
-    """Of the caches that the command has without this command, and that something was left in."""
+    """Describe the command's own caches that something was left in."""
     said = []
     for cache in startup.own:
         uses = any(start.added_bytes(cache.name) for start in startup.starts("cold"))
@@ -162,7 +162,7 @@ def _own(startup: Startup) -> list[str]:
 
 
 def _left(startup: Startup) -> list[str]:
-    """What no cache saves."""
+    """Return what no cache saves."""
     warm = startup.starts("warm")
     values = sorted(start.value_s for start in warm)
     if not values:
@@ -177,7 +177,7 @@ def _left(startup: Startup) -> list[str]:
 
 
 def _why_lost(cache: Cache | None) -> str:
-    """Why nothing stays where it is now; empty where it does."""
+    """Say why nothing stays where it is now; empty if it does."""
     if cache is None or (cache.writable is True and cache.lasts is True):
         return ""
     if cache.writable is False:
@@ -186,7 +186,7 @@ def _why_lost(cache: Cache | None) -> str:
 
 
 def to_set(startup: Startup) -> dict[str, str]:
-    """Variables worth setting, and why; a value that stands for a folder of the user's begins with `/path`."""
+    """Return variables worth setting, and why; a value that stands for a folder of the user's begins with `/path`."""
     found: dict[str, str] = {}
     left = {growth.name for start in startup.starts("cold") for growth in start.added if growth.size_bytes}
     cuda, inductor = _own_of(startup, "cuda"), _own_of(startup, "inductor")
@@ -250,7 +250,7 @@ def _num_graphs(cold: Iterable[Start]) -> int | Unknown:
 
 
 def code_facts(run: RunSpec) -> Facts:
-    """Facts `code.*`: what this machine's GPU, the first of its kinds, has to compile when libraries are loaded.
+    """Return facts `code.*`: what this machine's GPU, the first of its kinds, compiles when libraries are loaded.
 
     It is what `dynotune startup scan -- COMMAND` would find. Reads headers of files alone. A library that
     holds both machine code and PTX alone for the GPU is compiled in part.

@@ -50,7 +50,7 @@ def split(spans: Iterable[Span], begin_s: float, end_s: float) -> dict[Phase, fl
 
 
 def phases(record: Record, launched_s: float, end_s: float) -> dict[Phase, float | Unknown]:
-    """Of the process that made the first step, or that was waited for, from the launch to `end_s`.
+    """Return the phases of the process that made the first step, or was waited for, from the launch to `end_s`.
 
     Returns:
         All phases, in their order: seconds, 0 where it was looked for and nothing of it happened. The known ones sum
@@ -71,12 +71,12 @@ def phases(record: Record, launched_s: float, end_s: float) -> dict[Phase, float
 
 
 def unknown(reason: str) -> dict[Phase, float | Unknown]:
-    """All phases, of a start that nothing recorded."""
+    """Return all phases of a start that nothing recorded."""
     return dict.fromkeys(PHASES, Unknown(reason))
 
 
 def imports(record: Record) -> list[tuple[str, float]]:
-    """The longest ones, with what they import in their turn."""
+    """Return the longest imports, with what they import in their turn."""
     took: dict[str, float] = {}
     for span in _recorded(record):
         if span.name:
@@ -85,7 +85,7 @@ def imports(record: Record) -> list[tuple[str, float]]:
 
 
 def compiled(record: Record) -> Compiled | None:
-    """What torch.compile counted; None where it compiled nothing, or does not count."""
+    """Return what torch.compile counted; None if it compiled nothing, or does not count."""
     last = record.last("compiled") or {}
     counts, threads = last.get("counts"), last.get("compile_threads")
     if not isinstance(counts, dict):
@@ -105,7 +105,7 @@ def _recorded(record: Record) -> list[Span]:
 
 
 def _spans(record: Record) -> list[Span]:
-    """With imports before torch told from those after it."""
+    """Return spans, with imports before torch told from those after it."""
     recorded = _recorded(record)
     torch_s = min((span.begin_s for span in recorded if span.phase == "torch_import"), default=None)
     found: list[Span] = []
@@ -120,7 +120,7 @@ def _spans(record: Record) -> list[Span]:
 
 
 def _before(record: Record, launched_s: float, begun_s: float) -> list[Span]:
-    """Before the agent's first line: what came before the process, and the interpreter."""
+    """Return the time before the agent's first line: before the process began, and in the interpreter."""
     started_s = (record.last("starting_process") or {}).get("started_s")
     if isinstance(started_s, int | float) and launched_s + LEAST_LAUNCHER_S < started_s < begun_s:
         return [Span("launcher", launched_s, started_s), Span("interpreter", started_s, begun_s)]

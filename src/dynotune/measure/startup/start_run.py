@@ -40,7 +40,7 @@ NOT_RECORDED = "no Python of this command recorded them"
 
 
 class Places(NamedTuple):
-    """Where an arm keeps what it keeps.
+    """Folders of what an arm keeps.
 
     `temporary`: TMPDIR of the arm: inductor's precompiled headers lie below it, whatever TORCHINDUCTOR_CACHE_DIR says.
     Its path is short: names of sockets in it are at most 108 characters long.
@@ -178,7 +178,7 @@ def _start(arm: Arm, outcome: Outcome, added: list[Growth], held: dict[CacheName
 
 
 def _main(outcome: Outcome) -> Record | None:
-    """The process whose start it was: whose first step ended last; without steps, the first that imported torch."""
+    """Return the process whose first step ended last; without steps, the first that imported torch."""
     if outcome.run.ready_s is None:
         return max(outcome.records, key=lambda record: record.steps[0].end_s if record.steps else 0.0)
     with_torch = [record for record in outcome.all_records if record.last("torch")]
@@ -186,7 +186,7 @@ def _main(outcome: Outcome) -> Record | None:
 
 
 def _until_steady(record: Record) -> tuple[float | Unknown, float | None]:
-    """From the first step's end until steps are steady, and what those between took beyond a steady one.
+    """Return the time from the first step's end to steady steps, and what those between took beyond a steady one.
 
     Of the latter those are left out in which something was compiled.
     """

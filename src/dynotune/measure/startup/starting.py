@@ -45,7 +45,7 @@ class StartWatcher(Watcher, Protocol):
 
 
 def orders(num_blocks: int, seed: int) -> list[tuple[Arm, ...]]:
-    """In which order the arms of each block start: drawn for two blocks, the second one backwards.
+    """Return in which order the arms of each block start: drawn for two blocks, the second one backwards.
 
     Of any two arms each is first equally often after every even number of blocks. A longer list begins with every
     shorter one of the same seed; a void block is repeated in its own order.
@@ -59,7 +59,7 @@ def orders(num_blocks: int, seed: int) -> list[tuple[Arm, ...]]:
 
 
 def pairs_of(blocks: Sequence[Block], arm: Arm) -> list[Pair]:
-    """Pairs of this arm, as baseline, and the warm one, as candidate."""
+    """Return pairs of this arm, as baseline, and the warm one, as candidate."""
     found = []
     for block in blocks:
         base, warm = block.of(arm), block.of("warm")
@@ -69,7 +69,7 @@ def pairs_of(blocks: Sequence[Block], arm: Arm) -> list[Pair]:
 
 
 def ratio(blocks: Sequence[Block], arm: Arm, judgement: SequentialResult) -> Ratio:
-    """The judgement in words of starts. Seconds follow from the ratio's interval and the arm's median start."""
+    """Say the judgement in words of starts. Seconds follow from the ratio's interval and the arm's median start."""
     median_s = statistics.median(block.of(arm).value_s for block in blocks) if blocks else None
     warm_s = statistics.median(block.of("warm").value_s for block in blocks) if blocks else None
 
@@ -165,7 +165,7 @@ class _Attempt:
     # Pilots
 
     def _pilots(self) -> None:
-        """A cold start fills the warm caches; then warm ones, until one adds nothing; then one without caches."""
+        """Run the pilots: a cold start fills the warm caches; warm ones until one adds nothing; then one without."""
         limit = limit_s(self._request.run, None)
         cautions.say_where(self._request.run, self._folder / "pilot", self._watcher)
         cold, outcome = self._pilot("cold", "pilot-cold", limit, Steadiness(self._request.run))
@@ -212,7 +212,7 @@ class _Attempt:
         )
 
     def _affordable(self, block_s: float) -> int:
-        """Raises UsageError: the budget affords no answer."""
+        """Return how many the budget affords. Raises UsageError: it affords no answer."""
         most, left_s = self._request.max_blocks, self._left_s()
         if left_s is None:
             return most
@@ -221,13 +221,13 @@ class _Attempt:
         if affordable < fewest:
             needed_s = fewest * block_s + time.monotonic() - self._began_s
             raise UsageError(
-                f"The budget does not afford {fewest} blocks, the fewest that can tell anything; {left_s:.0f} s of it "
-                "are left.",
+                f"An answer needs {fewest} blocks, and they do not fit into the {left_s:.0f} s that are left of "
+                "the budget.",
                 hint=f"A block takes about {block_s:.0f} s here: give at least --budget {math.ceil(needed_s)}s.",
             )
         if affordable < most:
             affordable -= affordable % 2
-            self._watcher.say(f"The budget affords {affordable} of {most} blocks.")
+            self._watcher.say(f"The budget is enough for {affordable} of {most} blocks.")
         return affordable
 
     # Blocks

@@ -97,7 +97,7 @@ def warm(request: WarmRequest, watcher: Watcher) -> Warmed:
 
 
 def _run(request: WarmRequest, found: Sequence[Place], folder: Path, number: int) -> tuple[Outcome, float | None]:
-    """One run, and how long it took to be ready: to its first step, or where a line of output says so."""
+    """Run once, and return how long it took to be ready: to its first step, or to the line of output that says so."""
     run = request.run
     plan = launch_plan(
         run,
@@ -162,7 +162,7 @@ def _refuse(outcome: Outcome, launch: LaunchPlan, limit_s: float, spec: RunSpec,
 
 
 def _make_kept(found: Sequence[Place], cwd: Path) -> None:
-    """A cache in the working folder has to exist, or the copy-on-write view of it would swallow what is written."""
+    """Make a cache in the working folder, or the copy-on-write view of it would swallow what is written."""
     for place in found:
         if isinstance(place.path, Path) and place.path.resolve().is_relative_to(cwd.resolve()) and not place.off:
             with contextlib.suppress(OSError):

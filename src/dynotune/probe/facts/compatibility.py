@@ -15,7 +15,7 @@ FIRST_MINOR_COMPATIBLE = 11
 
 
 def facts(known: Facts) -> Facts:
-    """Facts `torch.driver_ok` and `torch.runs_natively`; None for a build without CUDA.
+    """Return facts `torch.driver_ok` and `torch.runs_natively`; None for a build without CUDA.
 
     `known`: with `torch.cuda`, `torch.arch_list`, `gpu.cuda_driver` and `gpu.compute_capability`.
     """
@@ -30,7 +30,7 @@ def _driver_ok(known: Facts) -> bool:
 
 
 def driver_supports(driver: str, build: str) -> bool:
-    """A driver for CUDA `driver` runs a program built with CUDA `build`, both as `13.0`.
+    """Tell whether a driver for CUDA `driver` runs a program built with CUDA `build`, both as `13.0`.
 
     Source: https://docs.nvidia.com/deploy/cuda-compatibility/
     """
@@ -47,7 +47,7 @@ def _runs_natively(known: Facts) -> bool:
 
 
 def covers(archs: Sequence[str], capability: str) -> bool:
-    """One of `archs` is machine code for a GPU of `capability` (`9.0`): same major, minor not above it.
+    """Tell whether `archs` has machine code for a GPU of `capability` (`9.0`): same major, minor not above it.
 
     `sm_90a` runs on exactly 9.0; `sm_100f` on its family, as plain machine code does. `compute_90` is no machine code.
     """

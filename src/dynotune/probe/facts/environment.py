@@ -24,7 +24,7 @@ UNSEEN = "set by this shell or after"
 
 
 def facts(env: Mapping[str, str]) -> Facts:
-    """Facts `env.NAME` of the variables above; None where a named one is not set.
+    """Return facts `env.NAME` of the variables above; None for a named one that is not set.
 
     `env`: the environment the command will have.
     """
@@ -33,20 +33,20 @@ def facts(env: Mapping[str, str]) -> Facts:
 
 
 def _shown(value: str) -> str:
-    """Without a login in an address, and fit for a file: a variable may hold bytes that are no text."""
+    """Return the value without a login in an address, and fit for a file: it may hold bytes that are no text."""
     text = value.encode(errors="surrogateescape").decode(errors="replace")
     return HIDDEN_LOGIN.sub("…@", text)
 
 
 def reported(env: Iterable[str]) -> list[str]:
-    """The variables of `env` that `facts` tells, secrets left out, by name."""
+    """Return the variables of `env` that `facts` tells, secrets left out, by name."""
     others = (name for name in env if name.startswith(tuple(PREFIXES)))
     told = {name for name in others if not any(word in name.upper() for word in SECRET_WORDS)}
     return sorted(told.union(name for name in env if name in NAMES))
 
 
 def origins(env: Mapping[str, str], pid: int, root: Path = Path("/")) -> Facts:
-    """Facts `env_from.NAME`: the oldest process above `pid` that was started with a variable as it is now.
+    """Return facts `env_from.NAME`: the oldest process above `pid` that was started with a variable as it is now.
 
     A process's `/proc/PID/environ` is what it was given, not what it set afterwards: a variable that none of them was
     given was set by the shell that started `pid`, by its start files, or later. With `or before`, a process above may
@@ -59,7 +59,7 @@ def origins(env: Mapping[str, str], pid: int, root: Path = Path("/")) -> Facts:
 
 
 def _ancestry(pid: int, root: Path) -> list[tuple[str, dict[str, str] | Unknown]]:
-    """Name and first environment of `pid`, its parent, and so on; the last one may be unreadable."""
+    """Return name and first environment of `pid`, its parent, and so on; the last one may be unreadable."""
     found: list[tuple[str, dict[str, str] | Unknown]] = []
     while pid:
         try:

@@ -60,7 +60,7 @@ NAMES = ("gpu.count", "gpu.driver", "gpu.cuda_driver", "gpu.pids_comparable", *(
 
 
 def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"), root: Path = Path("/")) -> Facts:
-    """Facts `gpu.*` of all that `nvml.facts` names and of the state now; further visible GPUs as `gpu1.*`, ….
+    """Return facts `gpu.*` of all that `nvml.facts` names and of the state now; further visible GPUs as `gpu1.*`, ….
 
     An idle GPU slows its link and its clocks down: those say how it is now, not what it can.
 
@@ -112,7 +112,7 @@ def _one(nvml: Any, index: int, prefix: str, *, comparable: bool, root: Path) ->
 
 @or_unknown()
 def _processes(nvml: Any, handle: Any, *, comparable: bool, root: Path) -> list[int | str] | Unknown:
-    """Processes with a compute context, `PID NAME`; we have none ourselves."""
+    """List processes with a compute context, `PID NAME`; we have none ourselves."""
     running = needed(answer(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)))
     if not running and not comparable:
         # Drivers differ: some name the machine's process ids here, some leave out what is not ours.
@@ -123,7 +123,7 @@ def _processes(nvml: Any, handle: Any, *, comparable: bool, root: Path) -> list[
 
 
 def _sysfs_name(bus_id: str) -> str:
-    """NVML writes the PCI domain with eight digits, the kernel with four."""
+    """Return the name in `/sys`: NVML writes the PCI domain with eight digits, the kernel with four."""
     domain, _, rest = bus_id.lower().partition(":")
     return f"{int(domain, 16):04x}:{rest}"
 
@@ -142,7 +142,7 @@ def _numa_node(folder: Path | Unknown, root: Path) -> int | Unknown:
 
 @or_unknown()
 def _cpu_affinity(nvml: Any, handle: Any, folder: Path | Unknown) -> list[int | str]:
-    """Processors near the GPU, as `/sys` lists them, else as NVML does."""
+    """Return processors near the GPU, as `/sys` lists them, else as NVML does."""
     if not isinstance(folder, Unknown):
         try:
             listed = parse_cpu_list((folder / "local_cpulist").read_text())
@@ -159,7 +159,7 @@ SWITCH = 2
 
 
 def topology(nvml: Any, indices: Sequence[int]) -> list[int | str]:
-    """A line a pair, as `nvidia-smi topo -m`: `0-1 NV18`; numbers are places in `indices`, as CUDA counts.
+    """Return one line per pair, as `nvidia-smi topo -m`: `0-1 NV18`; numbers are places in `indices`, as CUDA counts.
 
     `NV18` is 18 NVLinks; `PIX` one PCIe switch, `PXB` several, `PHB` the processor's bridge, `NODE` one memory node,
     `SYS` the link between processors.
@@ -179,7 +179,7 @@ def topology(nvml: Any, indices: Sequence[int]) -> list[int | str]:
 
 
 def _links(nvml: Any, handle: Any) -> list[str]:
-    """Where each active NVLink ends: a PCI address in lower case, or `switch`."""
+    """Tell where each active NVLink ends: a PCI address in lower case, or `switch`."""
     ends = []
     for link in range(nvml.NVML_NVLINK_MAX_LINKS):
         try:

@@ -15,7 +15,7 @@ DOCKER_SHM_BYTES = 64 << 20
 
 
 def facts(root: Path = Path("/"), statvfs: Callable[[Path], os.statvfs_result] = os.statvfs) -> Facts:
-    """Facts `host.*` of `NAMES`; `host.container_shm_default` too where we are in a container.
+    """Return facts `host.*` of `NAMES`; `host.container_shm_default` too if we are in a container.
 
     `statvfs`: asks for the size of a file system.
     """
@@ -29,7 +29,7 @@ def facts(root: Path = Path("/"), statvfs: Callable[[Path], os.statvfs_result] =
 
 
 def limits(kind: int) -> tuple[int | None, ...]:
-    """What this process, and so the command, may use before it asks for more, and then; None without a limit."""
+    """Return the soft and the hard limits of this process, and so of the command; None without a limit."""
     return tuple(None if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(kind))
 
 
@@ -54,13 +54,13 @@ def _shared(root: Path, statvfs: Callable[[Path], os.statvfs_result]) -> tuple[i
 
 @or_unknown("the use of the memory limit")
 def available_bytes(root: Path = Path("/")) -> int:
-    """What the machine has to give, or the control groups still allow where that is less."""
+    """Return the available bytes: the machine's, or the control groups' limit if smaller."""
     free, levels = needed(_size(root, "MemAvailable")), needed(container.cgroup_levels("memory", root))
     return max(0, min([free, *(room for level in levels if (room := _room_bytes(level)) is not None)]))
 
 
 def _room_bytes(level: Path) -> int | None:
-    """What a control group may still take: its page cache is given back when needed."""
+    """Return what a control group may still take: its page cache is given back when needed."""
     version_2 = (level / "memory.max").exists()
     limit_file, used_file, cache = (
         ("memory.max", "memory.current", "inactive_file")
@@ -78,7 +78,7 @@ def _room_bytes(level: Path) -> int | None:
 
 @or_unknown()
 def memory_events_file(root: Path = Path("/")) -> Path | Unknown:
-    """`memory.events` of the innermost control group that has it (version 2)."""
+    """Return `memory.events` of the innermost control group that has it (version 2)."""
     files = [level / "memory.events" for level in needed(container.cgroup_levels("memory", root))]
     found = next((file for file in files if file.exists()), None)
     return found or Unknown("no control group here counts memory events, as version 2 does")
@@ -92,7 +92,7 @@ def _event(root: Path, name: str) -> float | Unknown:
 
 @or_unknown("/proc/vmstat")
 def num_oom_kills(root: Path = Path("/")) -> int | Unknown:
-    """Processes that the kernel has killed since it booted because memory ran out, of all control groups."""
+    """Count processes, of all control groups, that the kernel has killed since it booted because memory ran out."""
     return kernel_files.counts(root / "proc/vmstat").get("oom_kill", Unknown("/proc/vmstat has no oom_kill"))
 
 

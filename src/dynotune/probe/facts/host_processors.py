@@ -17,12 +17,12 @@ CPUS, VERSION = "sys/devices/system/cpu", "proc/sys/kernel/version"
 
 
 def facts(root: Path = Path("/"), affinity: Collection[int] = ()) -> Facts:
-    """Facts `host.*` of `QUESTIONS`. `affinity`: cores this process may run on."""
+    """Return facts `host.*` of `QUESTIONS`. `affinity`: cores this process may run on."""
     return {name: question(root, affinity) for name, question in QUESTIONS.items()}
 
 
 def num_physical_cores(root: Path = Path("/")) -> int | Unknown:
-    """Cores that are online, each once however many threads it runs."""
+    """Count cores that are online, each once however many threads it runs."""
     cores: set[str] = set()
     for folder in (root / CPUS).glob("cpu[0-9]*"):
         # The kernel names siblings the same from each of them; a processor that is offline has no topology.
@@ -40,7 +40,7 @@ def _num_listed(root: Path, name: str) -> int | Unknown:
 
 
 def _of_cores(root: Path, affinity: Collection[int], name: str) -> str | Unknown:
-    """What cpufreq says of our cores; every answer where they differ."""
+    """Return what cpufreq says of our cores; every answer if they differ."""
     found = {kernel_files.read(root / f"{CPUS}/cpu{cpu}/cpufreq/{name}").strip() for cpu in affinity}
     none = Unknown("the kernel sets no frequencies here, as in most virtual machines and containers")
     return ", ".join(sorted(found - {""})) or none
@@ -63,7 +63,7 @@ def _load(root: Path) -> float | Unknown:
 
 @or_unknown()
 def _throttling(root: Path, counter: str) -> float:
-    """Since the control group was made; zero where no limit could throttle."""
+    """Return throttling since the control group was made; zero if no limit could throttle."""
     return getattr(needed(counters.quota(container.cpu_limits(root))), counter, 0)
 
 
@@ -86,7 +86,7 @@ BY_FIRMWARE = {
 
 
 def hypervisor(root: Path = Path("/")) -> str | Unknown:
-    """`kvm`, `vmware`, `xen`, …; `other` where only its presence shows; empty on a machine of its own."""
+    """Name the hypervisor: `kvm`, `xen`, …; `other` if only its presence shows; empty on a machine of its own."""
     if "microsoft" in kernel_files.read(root / "proc/sys/kernel/osrelease").lower():
         return "wsl"
     if kind := kernel_files.read(root / "sys/hypervisor/type").strip():

@@ -34,7 +34,7 @@ def machine(
     nvml: Any = None,
     affinity: Collection[int] | None = None,
 ) -> Facts:
-    """Facts `host.*`, `gpu.*`, `python.*`, `torch.*`, `package.*`, `env.*` and `env_from.*`; never raises.
+    """Return facts `host.*`, `gpu.*`, `python.*`, `torch.*`, `package.*`, `env.*` and `env_from.*`; never raises.
 
     What did not answer by the deadline is Unknown and says so. No CUDA context is made.
 
@@ -68,7 +68,7 @@ def machine(
 
 
 def _target(python: str | Unknown, cwd: str | os.PathLike[str] | None, env: Mapping[str, str], until_s: float) -> Facts:
-    """What the interpreter tells; torch is imported only where it takes that to know its architectures."""
+    """Return what the interpreter tells; torch is imported only if it takes that to know its architectures."""
     found = torch_build.ask(python, cwd, env, timeout_s=max(0.1, until_s - time.monotonic()))
     left_s = until_s - time.monotonic()
     if left_s > 0 and isinstance(found["torch.arch_list"], Unknown) and isinstance(found["torch.version"], str):

@@ -19,7 +19,7 @@ NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "ceph", "b
 
 
 class Storage(NamedTuple):
-    """On what a path lies.
+    """Storage that a path lies on.
 
     Args:
         lasts: what is written is there after this container, or this start of the machine.
@@ -33,7 +33,7 @@ class Storage(NamedTuple):
 
 
 def storage(path: Path, root: Path = Path("/")) -> Storage:
-    """Of `path`, which need not exist."""
+    """Describe the storage of `path`, which need not exist."""
     mount = mount_of(path, root)
     if isinstance(mount, Unknown):
         return Storage(mount, mount.reason)
@@ -42,7 +42,7 @@ def storage(path: Path, root: Path = Path("/")) -> Storage:
 
 
 def mount_of(path: Path, root: Path = Path("/")) -> Mount | Unknown:
-    """The mount that holds `path`: the longest mount point above it, of several on one point the last."""
+    """Return the mount that holds `path`: the longest mount point above it, of several on one point the last."""
     try:
         mounts = container.mounts_of_self(root)
     except OSError as error:
@@ -81,5 +81,5 @@ def _temporary(path: Path) -> str:
 
 
 def nearest(path: Path) -> Path:
-    """`path`, or the folder above it that exists."""
+    """Return `path`, or the folder above it that exists."""
     return next((each for each in (path, *path.parents) if each.exists()), Path("/"))

@@ -222,7 +222,7 @@ def ask(
     *,
     timeout_s: float = TIMEOUT_S,
 ) -> Facts:
-    """Facts `python.*`, `torch.*` and `package.*` of one interpreter; an absent package is no fact.
+    """Return facts `python.*`, `torch.*` and `package.*` of one interpreter; an absent package is no fact.
 
     `torch.cuda`, `torch.cudnn`, `torch.nccl` and `torch.arch_list` (`sm_90`, `compute_90`) are None for a build
     without CUDA. A failure makes every one of `NAMES` Unknown.
@@ -241,7 +241,7 @@ def ask_build(
     *,
     timeout_s: float = TIMEOUT_S,
 ) -> Facts:
-    """Fact `torch.arch_list` by importing torch, for builds of which `ask` cannot tell it.
+    """Return fact `torch.arch_list` by importing torch, for builds of which `ask` cannot tell it.
 
     None for a build without CUDA. Where torch tells them, `torch.nccl` and `torch.cudnn` too, for those that are no
     packages of their own. Makes no CUDA context. Arguments as of `ask`.

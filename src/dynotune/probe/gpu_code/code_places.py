@@ -43,7 +43,7 @@ class Places:
         self._folders: list[Path] = []
 
     def add(self, path: Path) -> None:
-        """A file, or a folder with all below it."""
+        """Add a file, or a folder with all below it."""
         self.roots.append(str(path))
         if path.is_dir():
             self._folders.append(path)
@@ -51,7 +51,7 @@ class Places:
             self.asked.add(path)
 
     def files(self, problems: list[Problem], late: threading.Event) -> Iterator[Path]:
-        """Each file once, however many links lead to it.
+        """Yield each file once, however many links lead to it.
 
         `problems`: gets folders that cannot be read. `late`: ends it.
         """
@@ -101,7 +101,7 @@ def _is_program(path: Path) -> bool:
 
 
 def of_interpreter(python: str, places: Places, env: Mapping[str, str], cwd: Path) -> None:
-    """Adds the folders that an interpreter imports from, and where conda keeps CUDA's libraries.
+    """Add the folders that an interpreter imports from, and where conda keeps CUDA's libraries.
 
     Runs it, without the user's own code at its start. A failure goes to the problems.
     """
@@ -118,7 +118,7 @@ def of_interpreter(python: str, places: Places, env: Mapping[str, str], cwd: Pat
 
 
 def of_command(command: Sequence[str], places: Places, env: Mapping[str, str], cwd: Path) -> str | Unknown:
-    """Adds what a command would load: its interpreter's packages, or the program with the libraries it is linked to.
+    """Add what a command would load: its interpreter's packages, or the program with the libraries it is linked to.
 
     The command is not run. Returns the interpreter or the program; Unknown where only a run would tell.
     """
@@ -143,7 +143,7 @@ def _is_elf(path: Path) -> bool:
 
 
 def _add_libraries(path: Path, places: Places, env: Mapping[str, str]) -> None:
-    """The libraries that the dynamic linker would load with a program, found as it finds them."""
+    """Add the libraries that the dynamic linker would load with a program, found as it finds them."""
     configured = [*_configured(LINKER_CONFIGURATION), *map(Path, LIBRARY_FOLDERS)]
     asked_for = [Path(folder) for folder in env.get("LD_LIBRARY_PATH", "").split(":") if folder]
     waiting, known = [path], {path.name}
@@ -183,7 +183,7 @@ def _found(name: str, folders: Sequence[Path]) -> Path | None:
 
 
 def _configured(file: Path, depth: int = 4) -> Iterator[Path]:
-    """Folders that the system's linker looks in, with those of included files."""
+    """Yield folders that the system's linker looks in, with those of included files."""
     try:
         lines = file.read_text(errors="replace").splitlines()
     except OSError:

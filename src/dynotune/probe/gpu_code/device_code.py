@@ -50,7 +50,7 @@ FORMS: tuple[Form, ...] = ("machine", "ptx", "lto", "other")
 
 
 class FileCode(msgspec.Struct, frozen=True):
-    """What one file holds. `containers`: that can be loaded. `link_input`: that only the linker takes."""
+    """Code in one file. `containers`: that can be loaded. `link_input`: that only the linker takes."""
 
     containers: list[Container]
     link_input: list[Container]
@@ -63,7 +63,7 @@ class FileCode(msgspec.Struct, frozen=True):
 
 
 def in_file(path: Path, *, asked: bool = True) -> FileCode:
-    """The GPU code of one file: ELF (a library, a program, a cubin), `.fatbin` or `.ptx`. Never raises.
+    """Read the GPU code of one file: ELF (a library, a program, a cubin), `.fatbin` or `.ptx`. Never raises.
 
     `asked`: the user named this file: one that is none of these is a problem then.
     """
@@ -120,7 +120,7 @@ def scan(
     deadline_s: float = DEADLINE_S,
     tell: Callable[[int], object] | None = None,
 ) -> DeviceCode:
-    """What all files of `places` hold, and what each GPU does with it. Never raises.
+    """Return what all files of `places` hold, and what each GPU does with it. Never raises.
 
     Args:
         gpus: none where nothing is to be judged.
@@ -165,7 +165,7 @@ def scan(
 
 @or_unknown()
 def gpus_here(env: Mapping[str, str], *, nvml: Any = None) -> list[Gpu] | Unknown:
-    """The GPUs that a command under `env` sees, each kind once; Unknown where there is none or it does not say."""
+    """Return the GPUs that a command under `env` sees, each kind once; Unknown if there is none or it does not say."""
     with session(nvml) as library:
         visible = visible_in(library, env)
         # Which of them it is does not matter where their kind is the same: a slice of one is of its kind.
@@ -185,7 +185,7 @@ def gpus_here(env: Mapping[str, str], *, nvml: Any = None) -> list[Gpu] | Unknow
 def _in_step(
     pool: ThreadPoolExecutor, read: Callable[[Path], FileCode | None], files: Iterator[Path]
 ) -> Iterator[tuple[Path, FileCode | None]]:
-    """Each file with what was read of it, in order; the walk through the folders stays only a little ahead."""
+    """Yield each file with what was read of it, in order; the walk through the folders stays only a little ahead."""
     under_way: deque[tuple[Path, Future[FileCode | None]]] = deque()
     for file in files:
         under_way.append((file, pool.submit(read, file)))
@@ -207,7 +207,7 @@ def _library(file: Path, found: FileCode, gpus: Sequence[Gpu]) -> Library:
 
 
 def architectures(codes: Iterable[Code]) -> list[Architecture]:
-    """Codes of one name together, machine code first."""
+    """Return codes of one name together, machine code first."""
     together: dict[tuple[int, int, str, str], list[Code]] = {}
     for code in codes:
         together.setdefault((FORMS.index(code.form), code.sm, code.suffix, code.name), []).append(code)

@@ -34,11 +34,11 @@ BYTE, SHORT, SIZED = 2, 3, 4
 
 
 class Unreadable(Exception):
-    """The file is no whole ELF file; the message says how."""
+    """Error: the file is no whole ELF file; the message says how."""
 
 
 class Needed(msgspec.Struct, frozen=True):
-    """What the dynamic linker is told.
+    """Instructions for the dynamic linker.
 
     `names`: of libraries. `rpath`, `runpath`: folders, as written: before and after `LD_LIBRARY_PATH`.
     """
@@ -49,7 +49,7 @@ class Needed(msgspec.Struct, frozen=True):
 
 
 def _safely(question: Callable[P, T]) -> Callable[P, T]:
-    """Asks a library that trusts files to be well-formed, which these need not be."""
+    """Ask a library that trusts files to be well-formed, which these need not be."""
 
     @functools.wraps(question)
     def asked(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -85,7 +85,7 @@ class Elf:
 
     @_safely
     def sections(self) -> list[tuple[str, int, int]]:
-        """The sections of fat binaries: `LOADED` or `LINK_INPUT`, and the offsets where each begins and ends."""
+        """Return the sections of fat binaries: `LOADED` or `LINK_INPUT`, and the offsets where each begins and ends."""
         names, found = self._names(), []
         if LOADED.encode() not in names and LINK_INPUT.encode() not in names:
             return []
@@ -99,7 +99,7 @@ class Elf:
         return found
 
     def _names(self) -> bytes:
-        """The names of all sections, read at once: most files have none of ours."""
+        """Read the names of all sections at once: most files have none of ours."""
         if not self._elf.num_sections():
             raise Unreadable("it has no table of sections: GPU code in it cannot be found")
         header = self._elf.get_section(self._elf.get_shstrndx()).header
@@ -135,7 +135,7 @@ class Elf:
 
     @_safely
     def needed(self) -> Needed:
-        """The libraries it is linked to."""
+        """List the libraries it is linked to."""
         names: list[str] = []
         folders: dict[str, list[str]] = {"DT_RPATH": [], "DT_RUNPATH": []}
         for segment in self._elf.iter_segments("PT_DYNAMIC"):
@@ -150,7 +150,7 @@ class Elf:
 
 
 def _attribute(content: bytes, wanted: int) -> int | None:
-    """The value of an attribute of one byte, among attributes of one byte, of two, and of a size that is told."""
+    """Return the value of a one-byte attribute, among attributes of one byte, of two, and of a size that is told."""
     at = 0
     while at + 4 <= len(content):
         form, attribute = content[at], content[at + 1]

@@ -42,7 +42,7 @@ Tell = Callable[[str], None]
 
 
 def containers(read: Read, begin: int, end: int, problem: Tell) -> Iterator[Container]:
-    """The containers between two offsets of a file; those without entries are left out.
+    """Yield the containers between two offsets of a file; those without entries are left out.
 
     `problem`: told of what is damaged or not known; what stands behind it is still looked for.
     """
@@ -84,7 +84,7 @@ def containers(read: Read, begin: int, end: int, problem: Tell) -> Iterator[Cont
 
 
 def _entries(read: Read, begin: int, end: int, problem: Tell, *, is_cut: bool) -> tuple[list[Code], int]:
-    """The entries of one container, and where to look for the next one.
+    """Return the entries of one container, and where to look for the next one.
 
     `is_cut`: `end` is not where the container says it ends; the next one may begin before.
     """
@@ -129,7 +129,7 @@ def _code(kind: int, stored_bytes: int, fields: tuple[int, ...]) -> Code:
 
 
 def _next(read: Read, begin: int, end: int) -> int | None:
-    """Where the next container begins; None where none is found."""
+    """Tell where the next container begins; None where none is found."""
     at = begin
     while at < min(end, begin + MOST_SEARCHED_BYTES):
         wanted = min(BLOCK_BYTES, end - at)

@@ -34,7 +34,7 @@ _PTX_MINOR_OF_CUDA_12 = (0, 1, 2, 3, 4, 5, 5, 6, 7, 8)
 
 
 def sm_of(compute_capability: str) -> int:
-    """`9.0` as 90, `12.1` as 121. Raises UsageError: it is not a compute capability."""
+    """Return `9.0` as 90, `12.1` as 121. Raises UsageError: it is not a compute capability."""
     found = re.fullmatch(r"(?:sm_|compute_)?(\d{1,2})\.?(\d)", compute_capability.strip())
     if found is None or int(found[1]) == 0:
         raise UsageError(
@@ -45,7 +45,7 @@ def sm_of(compute_capability: str) -> int:
 
 
 def named(arch: str) -> Code | None:
-    """Code called `sm_90a` or `compute_120`, of no size; None for another name."""
+    """Return code called `sm_90a` or `compute_120`, of no size; None for another name."""
     found = re.fullmatch(r"(sm|compute)_(\d{2,3})([af]?)", arch)
     if found is None:
         return None
@@ -54,7 +54,7 @@ def named(arch: str) -> Code | None:
 
 
 def runs(code: Code, sm: int) -> bool:
-    """A GPU of architecture `sm` runs this code, after compiling it where it is PTX."""
+    """Tell whether a GPU of architecture `sm` runs this code, after compiling it if it is PTX."""
     if code.form == "machine":
         return _machine_code_runs(code, sm)
     if code.form != "ptx":
@@ -75,7 +75,7 @@ def _same(one: int, other: int) -> bool:
 
 
 def newest_ptx(cuda: str) -> tuple[int, int] | None:
-    """The newest PTX that a driver for CUDA `cuda` (`13.0`) compiles; None for CUDA that is not known here."""
+    """Return the newest PTX that a driver for CUDA `cuda` (`13.0`) compiles; None for CUDA that is not known here."""
     major, minor = (int(part) for part in (*cuda.split("."), "0")[:2])
     if major == 12:
         minor = _PTX_MINOR_OF_CUDA_12[min(minor, len(_PTX_MINOR_OF_CUDA_12) - 1)]
@@ -83,7 +83,7 @@ def newest_ptx(cuda: str) -> tuple[int, int] | None:
 
 
 def container_verdict(container: Container, sm: int) -> tuple[ContainerVerdict, Code | None]:
-    """What a GPU does with one container, and the code it takes; None where it takes none.
+    """Return what a GPU does with one container, and the code it takes; None if it takes none.
 
     The driver takes machine code where some runs, else the newest PTX that it may compile.
     """
@@ -104,7 +104,7 @@ def _precedence(code: Code) -> tuple[int, str]:
 
 
 def verdict(containers: Iterable[Container], gpu: Gpu) -> Verdict:
-    """What a GPU does with the containers of one library."""
+    """Return what a GPU does with the containers of one library."""
     sm = sm_of(gpu.compute_capability)
     newest = None if gpu.cuda_driver is None else newest_ptx(gpu.cuda_driver)
     num = Counter[str]()
@@ -127,7 +127,7 @@ def verdict(containers: Iterable[Container], gpu: Gpu) -> Verdict:
 
 
 def _of_library(num: Counter[str]) -> LibraryVerdict:
-    """NVIDIA's libraries keep kernels for one GPU in containers of their own, beside those for others: what cannot
+    """Judge a library; NVIDIA's keep kernels for one GPU in containers of their own, beside others': what cannot
     run there is never called there, and does not make a library useless. So it is said apart."""
     if num["jit"]:
         return "jit"

@@ -16,7 +16,7 @@ FELL = Unknown("the counter fell")
 
 @or_unknown()
 def growth(samples: Sequence[Sample], counter: Counter, begin_s: float, end_s: float) -> float | Unknown:
-    """How much a counter grew from `begin_s` to `end_s`, both within the samples; linear between two of them.
+    """Return how much a counter grew from `begin_s` to `end_s`, both within the samples; linear between two of them.
 
     Unknown where one of the samples it rests on does not have it, or where it fell.
     """
@@ -36,7 +36,7 @@ def _at(samples: Sequence[Sample], counter: Counter, time_s: float) -> float:
 
 
 def counted(part: str, field: str, place: int = 0) -> Counter:
-    """One counter of a part of the samples, to be given to `growth`; of one GPU, by its place in the samples."""
+    """Return one counter of a part of the samples, to be given to `growth`; of one GPU, by its place in the samples."""
 
     def counter(sample: Sample) -> float:
         counters = needed(getattr(sample, part))
@@ -57,14 +57,14 @@ def total(values: Iterable[float | Unknown]) -> float:
 
 
 def covers(samples: Sequence[Sample], begin_s: float, end_s: float) -> bool:
-    """The samples reach from before the window to after it. Raises ValueError: it ends before it begins."""
+    """Tell whether samples reach from before the window to after it. Raises ValueError: it ends before it begins."""
     if not begin_s < end_s:
         raise ValueError(f"a window from {begin_s} to {end_s} s")
     return bool(samples) and samples[0].time_s <= begin_s and end_s <= samples[-1].time_s
 
 
 def inside(samples: Sequence[Sample], begin_s: float, end_s: float) -> list[Sample]:
-    """Samples within a window they cover; for one shorter than their interval, those beside it."""
+    """Return samples within a window they cover; for one shorter than their interval, those beside it."""
     found = [sample for sample in samples if begin_s <= sample.time_s <= end_s]
     after = next(at for at, sample in enumerate(samples) if sample.time_s >= end_s)
     return found or list(samples[max(0, after - 1) : after + 1])
@@ -79,7 +79,7 @@ class Window:
         self.inside = inside(samples, begin_s, end_s)
 
     def growth(self, part: str, field: str, place: int = 0) -> float:
-        """Growth of one counter over a part of the samples. Raises Missing: it was not counted all along."""
+        """Return growth of one counter over a part of the samples. Raises Missing: it was not counted all along."""
         return self._growth(counted(part, field, place))
 
     def own_cpu_s(self) -> float:
@@ -89,7 +89,7 @@ class Window:
         return needed(growth(self.samples, counter, self.begin_s, self.end_s))
 
     def other_cpu_s(self) -> float:
-        """CPU time of our cores that neither the tree nor dynotune used; negative by what the counters disagree.
+        """Return CPU time of our cores that neither the tree nor dynotune used; negative by what the counters disagree.
 
         Threads of the kernel count as others: nothing says for whom they work.
         """

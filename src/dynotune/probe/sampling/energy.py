@@ -14,7 +14,7 @@ from dynotune.schema.facts import Missing, Unknown, needed, or_unknown
 
 
 class Energy(msgspec.Struct, frozen=True, tag="energy"):
-    """Of all GPUs that the program used, together.
+    """Energy of all GPUs that the program used, together.
 
     `source`: `counter`: NVML counts it itself; `power`: sampled power, straight lines between samples.
     """
@@ -25,7 +25,7 @@ class Energy(msgspec.Struct, frozen=True, tag="energy"):
 
 @or_unknown()
 def energy(samples: Sequence[Sample], begin_s: float, end_s: float) -> Energy | Unknown:
-    """Energy of the window from `begin_s` to `end_s` (CLOCK_MONOTONIC), counters interpolated at both ends.
+    """Return energy of the window from `begin_s` to `end_s` (CLOCK_MONOTONIC), counters interpolated at both ends.
 
     Counted are the GPUs on which the tree has a process; where process ids cannot be compared, all it may use. Idle
     power is part of it.
@@ -62,7 +62,7 @@ def _places(samples: Sequence[Sample]) -> list[int]:
 
 @or_unknown()
 def _integral(samples: Sequence[Sample], value: Counter, begin_s: float, end_s: float) -> float:
-    """Of the straight lines between samples, over the window."""
+    """Integrate the straight lines between samples, over the window."""
     found = 0.0
     for left, right in pairwise(samples):
         since, until = max(begin_s, left.time_s), min(end_s, right.time_s)

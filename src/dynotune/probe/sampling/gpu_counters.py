@@ -23,7 +23,7 @@ _ASKED_OTHERWISE = {"clock_reasons", "processes", *(f"pcie_{field}" for field in
 
 
 class GpuCounters:
-    """Reads GPUs again and again.
+    """Reader of GPUs, again and again.
 
     `indices`: NVML's, as `nvml.visible_gpus` gives them, Unknown too; without any, NVML is never loaded.
     `gpm`: ask how full they are, too.
@@ -47,7 +47,7 @@ class GpuCounters:
             self._unavailable = unavailable.unknown
 
     def read(self, ours: Collection[int], pcie: Mapping[int, PcieRates] = NO_RATES) -> list[Gpu] | Unknown:
-        """Every GPU once; what NVML refuses to say is Unknown.
+        """Read every GPU once; what NVML refuses to say is Unknown.
 
         `ours`: process ids that are or were in the arm's tree. `pcie`: as `PcieMeter.take` gives it.
         """
@@ -109,7 +109,7 @@ class GpuCounters:
 
     @or_unknown()
     def _sm_percent(self, index: int, handle: Any) -> dict[int, int]:
-        """Highest share of each process since the last question; one that is not listed ran nothing."""
+        """Return each process's highest share since the last question; one that is not listed ran nothing."""
         library, since_us = self._library, self._since_us[index]
         shares: dict[int, int] = {}
         for sample in needed(answer(library, lambda: library.nvmlDeviceGetProcessUtilization(handle, since_us))):

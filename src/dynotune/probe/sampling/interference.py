@@ -59,7 +59,7 @@ MPS_SERVER = "nvidia-cuda-mps-server"
 
 
 class Interference(msgspec.Struct, frozen=True):
-    """What can be said about one window.
+    """Statements about one window.
 
     Args:
         foreign: causes outside the arm's process tree, in words. They are noise, and widen an interval.
@@ -118,7 +118,7 @@ def _missing(reason: str) -> Missing:
 
 
 def _one_gpu(samples: Sequence[Sample], at: int) -> list[Gpu]:
-    """One GPU, by its place in the samples, at every moment."""
+    """Return one GPU, by its place in the samples, at every moment."""
     return [sample.gpus[at] for sample in samples if not isinstance(sample.gpus, Unknown)]
 
 

@@ -44,7 +44,7 @@ def neighbours(cpus: Collection[int], *, root: Path = Path("/"), look_s: float =
 
 
 def _processes(root: Path) -> dict[int, tuple[str, float]]:
-    """Name and processor time of each process that we may see."""
+    """Return name and processor time of each process that we may see."""
     found = {}
     for folder in (root / "proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

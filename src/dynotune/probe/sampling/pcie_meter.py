@@ -22,7 +22,7 @@ KIB = 1024
 
 
 class PcieRates(NamedTuple):
-    """Of one GPU: rates over 20 ms, and the link just after."""
+    """PCIe rates of one GPU over 20 ms, and its link right afterwards."""
 
     rx_bytes_per_s: int | Unknown
     tx_bytes_per_s: int | Unknown
@@ -31,7 +31,7 @@ class PcieRates(NamedTuple):
 
 
 class PcieMeter:
-    """Asks each GPU in turn, again and again. `indices`: NVML's; without any, no thread is started."""
+    """Meter that asks each GPU in turn, again and again. `indices`: NVML's; without any, no thread is started."""
 
     def __init__(self, indices: Sequence[int], *, interval_s: float = INTERVAL_S, nvml: Any = None) -> None:
         self._indices = list(indices)
@@ -57,7 +57,7 @@ class PcieMeter:
             self._thread.join(STOP_S)
 
     def take(self) -> dict[int, PcieRates]:
-        """What was read since the last call, the newest of each GPU."""
+        """Take what was read since the last call, the newest of each GPU."""
         with self._lock:
             taken, self._rates = self._rates, {}
         return taken

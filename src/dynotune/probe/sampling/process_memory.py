@@ -14,7 +14,7 @@ MOST_OUTSIDE_BYTES = 3 << 30
 
 
 class DeviceMemory(NamedTuple):
-    """Hold what is used on a GPU in all, and by each process that NVML lists."""
+    """Memory in use on a GPU in all, and by each process that NVML lists."""
 
     used_bytes: int
     by_pid: Mapping[int, int]
@@ -22,7 +22,7 @@ class DeviceMemory(NamedTuple):
 
 @or_unknown()
 def device_memory(env: Mapping[str, str], cuda_index: int, *, nvml: Any = None) -> DeviceMemory | Unknown:
-    """The memory in use on the GPU that a command under `env` numbers `cuda_index`."""
+    """Return the memory in use on the GPU that a command under `env` numbers `cuda_index`."""
     with session(nvml) as library:
         visible = needed(visible_in(library, env))
         if cuda_index >= len(visible):
@@ -40,7 +40,7 @@ def _memory(nvml: Any, index: int) -> DeviceMemory:
 def own_bytes(
     now: DeviceMemory | Unknown, before: DeviceMemory | Unknown, pid: int, reserved_bytes: int
 ) -> tuple[int | Unknown, str]:
-    """The memory of process `pid`, and by what it is told; "" where NVML counts it under this number.
+    """Return the memory of process `pid`, and who tells it; "" if NVML counts it under this number.
 
     In a container of its own numbers the process is the one that came since the start and holds what its allocator
     reserved. If NVML lists none there, it holds what the device has more in use.

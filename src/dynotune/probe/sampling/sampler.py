@@ -31,7 +31,7 @@ LIMIT_S = 10.0
 
 
 class Sampler:
-    """Takes a sample when it starts, about every `interval_s`, and when it stops; knows nothing of arms.
+    """Sampler at its start, about every `interval_s`, and at its stop; knows nothing of arms.
 
     Nothing is waited for longer than `LIMIT_S`. After that no more samples are taken, `errors` says so, and the reading
     that hangs is left to its thread: what was sampled so far stays, and the rest of the window is not covered.
@@ -81,7 +81,7 @@ class Sampler:
 
     @property
     def samples(self) -> list[Sample]:
-        """What was kept so far, in order of time."""
+        """Return the samples kept so far, in order of time."""
         return list(self._samples)
 
     def start(self) -> None:

@@ -32,7 +32,7 @@ GPU_NAMES = (*GPU_SUMMARIES, "clock_reasons", "pcie_replays")
 
 
 def over(samples: Sequence[Sample], begin_s: float, end_s: float) -> Facts:
-    """Facts `window.*` from `begin_s` to `end_s` (CLOCK_MONOTONIC); Unknown where the samples do not cover it.
+    """Return facts `window.*` from `begin_s` to `end_s` (CLOCK_MONOTONIC); Unknown if the samples do not cover it.
 
     GPU values are those of the samples inside; counters are interpolated at both ends.
 
@@ -69,7 +69,7 @@ def _summary(gpus: Sequence[Gpu], field: str, summarise: Callable[[Numbers], flo
 
 
 def _reasons(gpus: Sequence[Gpu]) -> Value | Unknown:
-    """Names that were seen, each with the share of samples that had it, the most frequent first."""
+    """Return names that were seen, each with the share of samples that had it, the most frequent first."""
     masks = [gpu.clock_reasons for gpu in gpus if not isinstance(gpu.clock_reasons, Unknown)]
     if not masks:
         return next(gpu.clock_reasons for gpu in gpus if isinstance(gpu.clock_reasons, Unknown))
@@ -80,7 +80,7 @@ def _reasons(gpus: Sequence[Gpu]) -> Value | Unknown:
 
 
 def _throttled(window: Window) -> float:
-    """Zero where no limit could throttle."""
+    """Return the throttled share of the window; zero if no limit could throttle."""
     if all(sample.quota is None for sample in window.samples):
         return 0.0
     return window.growth("quota", "throttled_s") / window.length_s

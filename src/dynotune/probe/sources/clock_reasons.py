@@ -23,14 +23,14 @@ NAMES = {
 
 
 def names(mask: int) -> list[str]:
-    """Names of the bits that are set; one that NVML added since is named by its value."""
+    """Return names of the bits that are set; one that NVML added since is named by its value."""
     known = [name for bit, name in NAMES.items() if mask & bit]
     unnamed = mask & ~sum(NAMES)
     return [*known, *([f"reason-{unnamed:#x}"] if unnamed else [])]
 
 
 def ask(nvml: Any, handle: Any) -> int:
-    """The mask of one GPU now. Raises NVMLError: NVML does not say."""
+    """Ask for the mask of one GPU now. Raises NVMLError: NVML does not say."""
     try:
         return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
     except nvml.NVMLError as error:

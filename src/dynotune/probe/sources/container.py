@@ -20,7 +20,7 @@ GVISOR_VERSION = "Sun Jan 10 15:06:54 PST 2016"
 
 
 def cgroup_levels(controller: str, root: Path = Path("/")) -> list[Path] | Unknown:
-    """Directories of this process's cgroup that hold `controller` (`cpu`, `memory`), innermost first.
+    """Return directories of this process's cgroup that hold `controller` (`cpu`, `memory`), innermost first.
 
     Limits count at every level, so all levels we can see are returned. Empty where the kernel has no cgroups.
     Source: https://docs.kernel.org/admin-guide/cgroup-v2.html, cgroups(7), proc_pid_mountinfo(5).
@@ -43,7 +43,7 @@ def cgroup_levels(controller: str, root: Path = Path("/")) -> list[Path] | Unkno
 
 
 def _cgroup_mount(mounts: list[Mount], controller: str | None) -> Mount | None:
-    """The v1 hierarchy of `controller`, or the v2 hierarchy for None."""
+    """Return the v1 hierarchy of `controller`, or the v2 hierarchy for None."""
     for mount in mounts:
         if mount.kind == "cgroup2" if controller is None else mount.kind == "cgroup" and controller in mount.options:
             return mount
@@ -60,7 +60,7 @@ class Mount(NamedTuple):
 
 
 def mounts_of_self(root: Path) -> list[Mount]:
-    """What this process sees mounted, in order. Source: proc_pid_mountinfo(5). Raises OSError: it cannot be read."""
+    """List the mounts that this process sees, in mount order. Source: proc_pid_mountinfo(5). Raises OSError."""
     found = []
     for line in (root / "proc/self/mountinfo").read_text(errors="replace").splitlines():
         left, _, right = line.partition(" - ")
@@ -83,13 +83,13 @@ def _levels(mount_point: Path, mount_root: str, path: str) -> list[Path]:
 
 @or_unknown()
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """The tightest CPU bandwidth limit on this process, in cores; None where there is none."""
+    """Return the tightest CPU bandwidth limit on this process, in cores; None if there is none."""
     return min(needed(cpu_limits(root)).values(), default=None)
 
 
 @or_unknown("the CPU quota")
 def cpu_limits(root: Path = Path("/")) -> dict[Path, float]:
-    """Every CPU bandwidth limit on this process: the directory of its cgroup, and cores."""
+    """Return every CPU bandwidth limit on this process: the directory of its cgroup, and cores."""
     quotas = {level: _quota_at(level) for level in needed(cgroup_levels("cpu", root))}
     return {level: quota for level, quota in quotas.items() if quota is not None}
 
@@ -107,7 +107,7 @@ def _quota_at(level: Path) -> float | None:
 
 @or_unknown("the memory limit")
 def memory_limit_bytes(root: Path = Path("/")) -> int | None:
-    """The tightest memory limit on this process; None where there is none."""
+    """Return the tightest memory limit on this process; None if there is none."""
     levels = needed(cgroup_levels("memory", root))
     files = [level / name for level in levels for name in ("memory.max", "memory.limit_in_bytes")]
     texts = [file.read_text().strip() for file in files if file.exists()]
@@ -116,7 +116,7 @@ def memory_limit_bytes(root: Path = Path("/")) -> int | None:
 
 
 def kind(root: Path = Path("/")) -> str | Unknown | None:
-    """`docker`, `podman`, `kubernetes`, `lxc`, `gvisor`, …; None where we are in no container.
+    """Return `docker`, `podman`, `kubernetes`, `lxc`, `gvisor`, …; None where we are in no container.
 
     A marker file alone proves nothing: an image may have become a virtual machine's disk.
     """
@@ -148,7 +148,7 @@ def _marker(root: Path) -> str | None:
 
 
 def in_initial_pid_namespace(root: Path = Path("/")) -> bool:
-    """Process ids seen here are the kernel's own, those a driver reports. False where it cannot be told."""
+    """Tell whether process ids seen here are the kernel's own, those a driver reports. False if it cannot be told."""
     return _in_initial_namespace("pid", root) is True
 
 

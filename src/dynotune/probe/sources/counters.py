@@ -25,7 +25,7 @@ MIN_THREADS = 64
 
 @or_unknown("/proc/stat")
 def cores(cpus: Collection[int], root: Path = Path("/")) -> Cores | Unknown:
-    """Time of the cores `cpus`, summed. Source: proc_stat(5).
+    """Sum the time of the cores `cpus`. Source: proc_stat(5).
 
     Only these: in a container `/proc/stat` may be the host's, with cores that we may not use.
     """
@@ -49,7 +49,7 @@ def cores(cpus: Collection[int], root: Path = Path("/")) -> Cores | Unknown:
 
 
 class _Usage(NamedTuple):
-    """Of one process: itself, and the children it has waited for, with theirs."""
+    """Usage of one process: itself, and the children it has waited for, with theirs."""
 
     own_ticks: int
     own_faults: int
@@ -77,7 +77,7 @@ class TreeCounter:
 
     @property
     def pids(self) -> frozenset[int]:
-        """Every process id that has been in the tree."""
+        """Return every process id that has been in the tree."""
         return frozenset(self._pids)
 
     def read(self, pids: Iterable[int]) -> Tree:
@@ -119,7 +119,7 @@ PARENT, USER_TICKS, SYSTEM_TICKS = 1, 11, 12
 
 
 def stat_fields(folder: str) -> tuple[str, list[bytes]] | None:
-    """Name of the process or thread of a folder in `/proc`, and its `stat` from field 3 on; None when it is gone.
+    """Read name and `stat`, from field 3 on, of a process or thread folder in `/proc`; None when it is gone.
 
     Source: proc_pid_stat(5).
     """
@@ -132,7 +132,7 @@ def stat_fields(folder: str) -> tuple[str, list[bytes]] | None:
 
 
 def descendants(pid: int, root: Path = Path("/")) -> list[int]:
-    """`pid` and every process below it, parents before children; empty when it is gone.
+    """Return `pid` and every process below it, parents before children; empty when it is gone.
 
     The kernel lists children by thread (CONFIG_PROC_CHILDREN). Where it does not, or the tree has more
     threads than the machine has processes, every process is asked for its parent.
@@ -171,7 +171,7 @@ def _descendants_by_parent(pid: int, proc: str) -> list[int]:
 
 
 def read_proc(path: str) -> bytes | None:
-    """A file of `/proc`, None when its process is gone. Many are read a second, so without `pathlib`."""
+    """Read a file of `/proc`, None when its process is gone. Many are read per second, so without `pathlib`."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, ProcessLookupError):
@@ -187,7 +187,7 @@ def read_proc(path: str) -> bytes | None:
 
 @or_unknown()
 def quota(limits: Mapping[Path, float] | Unknown) -> Quota | Unknown | None:
-    """How the tightest of the CPU bandwidth limits was felt; None where there is none.
+    """Tell how the tightest of the CPU bandwidth limits was felt; None if there is none.
 
     `limits` are as `container.cpu_limits` gives them.
     """
@@ -217,14 +217,14 @@ def _usage_version_1(level: Path) -> float | Unknown:
 
 @or_unknown("/proc/vmstat")
 def vmstat(root: Path = Path("/")) -> ByName:
-    """Counters of the machine's memory since it started. Source: proc_vmstat(5)."""
+    """Return counters of the machine's memory since it started. Source: proc_vmstat(5)."""
     counted = kernel_files.counts(root / "proc/vmstat").items()
     return ByName(values={name: value for name, value in counted if name in VMSTAT})
 
 
 @or_unknown("memory.events")
 def memory_events(file: Path | Unknown) -> ByName:
-    """How often the memory limit of our control group was felt; `file` is of `host_memory.memory_events_file`."""
+    """Tell how often the memory limit of our control group was felt; `file` is of `host_memory.memory_events_file`."""
     return ByName(values=dict(kernel_files.counts(needed(file))))
 
 
@@ -233,7 +233,7 @@ _PSS = re.compile(rb"^Pss:\s+(\d+) kB$", re.MULTILINE)
 
 @or_unknown()
 def tree_bytes(pids: Iterable[int] | Unknown, root: Path = Path("/")) -> int | Unknown:
-    """Proportional set sizes, summed. A process that has ended counts for nothing.
+    """Sum the proportional set sizes. A process that has ended counts for nothing.
 
     The kernel walks the page tables of each process for it, a few milliseconds of a large one: not for runs whose time
     is what counts.

@@ -25,7 +25,7 @@ class Gpm:
         self._unknown = found if isinstance(found, Unknown) else None if found else NOT_HERE
 
     def read(self) -> Fullness:
-        """Percent of time that a multiprocessor had a warp, and that a tensor core was at work; over all of them."""
+        """Return the percent of time that a multiprocessor had a warp, and a tensor core was at work; means of all."""
         found: Any = self._unknown or answer(self._library, self._read)
         return (found, found) if isinstance(found, Unknown) else found
 

@@ -49,7 +49,7 @@ MARK = "dynotune-facts:"
 def interpreter(
     command: Sequence[str], env: Mapping[str, str], cwd: str | os.PathLike[str] | None = None
 ) -> str | Unknown:
-    """The Python that `command` will run in, as a path to start; Unknown where only a run would tell.
+    """Return the Python that `command` will run in, as a path to start; Unknown if only a run would tell.
 
     Knows `python …`, scripts with a shebang (`torchrun`, `accelerate`, `yolo`), `uv run …` in a project whose
     `.venv` exists, and wrappers such as `nice` and `numactl`. A shell line is not read.
@@ -60,7 +60,7 @@ def interpreter(
 def interpreter_asked(
     python: str | None, command: Sequence[str] | None, env: Mapping[str, str], cwd: Path | None = None
 ) -> str | Unknown:
-    """The interpreter `python`, that of the command, or the one that the shell would start.
+    """Return the interpreter `python`, that of the command, or the one that the shell would start.
 
     Raises UsageError: `python` names no program.
     """
@@ -79,7 +79,7 @@ def interpreter_asked(
 
 
 def program(command: Sequence[str], env: Mapping[str, str], cwd: str | os.PathLike[str] | None = None) -> Path | None:
-    """The file that `command` starts, behind wrappers such as `nice`; None where it is not found."""
+    """Return the file that `command` starts, behind wrappers such as `nice`; None where it is not found."""
     place = Path(cwd or "").absolute()
     left = list(command)
     while left:
@@ -91,7 +91,7 @@ def program(command: Sequence[str], env: Mapping[str, str], cwd: str | os.PathLi
 
 
 def _behind(command: list[str], env: Mapping[str, str], cwd: Path) -> int:
-    """The place of the first argument that leads to a program: options and their values do not; the end without one."""
+    """Return the place of the first argument that leads to a program, past options and their values; else the end."""
     places = (at for at, word in enumerate(command) if at and not word.startswith("-") and _which(word, env, cwd))
     return next(places, len(command))
 

@@ -9,7 +9,7 @@ from dynotune.schema.facts import Unknown, needed, or_unknown
 
 
 def text(root: Path, name: str) -> str | Unknown:
-    """The file `name` (without the leading slash) below `root`, stripped."""
+    """Read the file `name` (without the leading slash) below `root`, stripped."""
     try:
         return (root / name).read_text(errors="replace").strip()
     except FileNotFoundError:
@@ -19,7 +19,7 @@ def text(root: Path, name: str) -> str | Unknown:
 
 
 def read(path: Path) -> str:
-    """The text of a file; "" where it cannot be had."""
+    """Read the text of a file; "" if it cannot be had."""
     try:
         return path.read_text(errors="replace")
     except OSError:
@@ -27,13 +27,13 @@ def read(path: Path) -> str:
 
 
 def cpu_field(root: Path, name: str) -> str | None:
-    """What `/proc/cpuinfo` says under `name` of the first processor that has it."""
+    """Return what `/proc/cpuinfo` says under `name` of the first processor that has it."""
     found = re.search(rf"^{name}[ \t]*:(.*)$", read(root / "proc/cpuinfo"), re.MULTILINE)
     return found[1].strip() if found else None
 
 
 def process_name(pid: int, root: Path) -> str | None:
-    """None where no process of that id can be seen here."""
+    """Return the name; None if no process of that id can be seen here."""
     return read(root / f"proc/{pid}/comm").strip() or None
 
 
@@ -48,7 +48,7 @@ def number(root: Path, name: str) -> int | Unknown:
 
 @or_unknown()
 def numbers(root: Path, name: str) -> list[int | str] | Unknown:
-    """The file's numbers, between blanks."""
+    """Return the file's numbers, between blanks."""
     found = needed(text(root, name))
     try:
         return [int(word) for word in found.split()]
@@ -58,7 +58,7 @@ def numbers(root: Path, name: str) -> list[int | str] | Unknown:
 
 @or_unknown()
 def chosen(root: Path, name: str) -> str | Unknown:
-    """The word in brackets, of a file such as `always [madvise] never`."""
+    """Return the word in brackets, of a file such as `always [madvise] never`."""
     found = needed(text(root, name))
     word = re.search(r"\[(\S+)\]", found)
     return word[1] if word else Unknown(f"/{name} marks none of its words: {found[:40]}")
@@ -66,13 +66,13 @@ def chosen(root: Path, name: str) -> str | Unknown:
 
 @or_unknown()
 def sizes(root: Path, name: str = "proc/meminfo") -> dict[str, int]:
-    """Lines `Name:  12 kB`, in bytes."""
+    """Read lines `Name:  12 kB`, in bytes."""
     lines = re.findall(r"^(\w+):\s+(\d+) kB$", needed(text(root, name)), re.MULTILINE)
     return {key: int(value) * 1024 for key, value in lines}
 
 
 def counts(path: Path) -> dict[str, int]:
-    """Lines `name 12`, of `memory.events` and the like.
+    """Read lines `name 12`, of `memory.events` and the like.
 
     Raises OSError, ValueError: it cannot be read, or is no such file.
     """

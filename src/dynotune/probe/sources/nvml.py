@@ -27,7 +27,7 @@ IDENTITY: dict[str, Callable[[Any, Any], Value]] = {
 
 
 class NvmlUnavailable(Missing):
-    """NVML cannot be used here. `reason`: why, in words. `no_library`: there is no driver library at all."""
+    """Error: NVML cannot be used here. `reason`: why, in words. `no_library`: there is no driver library."""
 
     def __init__(self, reason: str, *, no_library: bool = False) -> None:
         super().__init__(Unknown(reason))
@@ -37,7 +37,7 @@ class NvmlUnavailable(Missing):
 
 @contextmanager
 def session(nvml: Any = None) -> Iterator[Any]:
-    """The `pynvml` module, initialised; shut down at the end.
+    """Yield the `pynvml` module, initialised; shut down at the end.
 
     Raises NvmlUnavailable: no library, no driver, or a driver that does not answer.
     """
@@ -49,7 +49,7 @@ def session(nvml: Any = None) -> Iterator[Any]:
 
 
 def open_library(nvml: Any = None) -> Any:
-    """As `session`, for those that outlive a block; the caller ends it with `close_library`.
+    """Open as `session`, for those that outlive a block; the caller ends it with `close_library`.
 
     Raises NvmlUnavailable: as `session`.
     """
@@ -78,7 +78,7 @@ def _pynvml() -> Any:
 
 
 def answer(nvml: Any, call: Callable[[], T]) -> T | Unknown:
-    """What `call` returns, or Unknown where NVML refuses to say."""
+    """Return the result of `call`, or Unknown if NVML refuses to say."""
     try:
         return call()
     except nvml.NVMLError as error:
@@ -86,7 +86,7 @@ def answer(nvml: Any, call: Callable[[], T]) -> T | Unknown:
 
 
 def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev")) -> Facts:
-    """Facts `gpu.*`: count and driver, the rest of the first GPU that a command under `env` sees.
+    """Return facts `gpu.*`: count and driver, the rest of the first GPU that a command under `env` sees.
 
     `gpu.count` is 0 only where there is neither a driver library nor a device file, or where
     `CUDA_VISIBLE_DEVICES` hides every GPU.
@@ -112,7 +112,7 @@ def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"))
 
 
 def visible_gpus(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev")) -> list[int] | Unknown:
-    """NVML indices of the GPUs that a command under `env` sees, in its order; empty where `gpu.count` is 0."""
+    """Return NVML indices of the GPUs that a command under `env` sees, in its order; empty where `gpu.count` is 0."""
     try:
         with session(nvml) as library:
             return visible_in(library, env)
@@ -125,7 +125,7 @@ def _no_gpu(unavailable: NvmlUnavailable, dev: Path) -> bool:
 
 
 def choose(visible_devices: str, uuids: Sequence[str]) -> list[int] | Unknown:
-    """Positions in `uuids` that `CUDA_VISIBLE_DEVICES` selects.
+    """Return positions in `uuids` that `CUDA_VISIBLE_DEVICES` selects.
 
     The first entry that names nothing ends the list; a repeated entry hides everything; a UUID may be cut
     short as long as it stays unique. MIG instances are not resolved.
@@ -151,7 +151,7 @@ def choose(visible_devices: str, uuids: Sequence[str]) -> list[int] | Unknown:
 
 
 def visible_in(nvml: Any, env: Mapping[str, str]) -> list[int] | Unknown:
-    """As `visible_gpus`, asked within a session."""
+    """Do as `visible_gpus`, within a session."""
     try:
         handles = handles_of(nvml)
         selection = env.get("CUDA_VISIBLE_DEVICES")
@@ -177,12 +177,12 @@ def visible_in(nvml: Any, env: Mapping[str, str]) -> list[int] | Unknown:
 
 
 def in_mig_mode(nvml: Any, handle: Any) -> bool:
-    """The GPU is split into instances. Raises NVMLError: NVML does not say."""
+    """Tell whether the GPU is split into instances. Raises NVMLError: NVML does not say."""
     return has_mode(nvml, nvml.nvmlDeviceGetMigMode, handle, nvml.NVML_DEVICE_MIG_ENABLE)
 
 
 def has_mode(nvml: Any, ask: Callable[[Any], tuple[int, int]], handle: Any, wanted: int) -> bool:
-    """The current one of both modes that `ask` tells is `wanted`; False for a GPU that does not have such modes.
+    """Tell whether the current one of both modes that `ask` tells is `wanted`; False for a GPU without such modes.
 
     Raises NVMLError: NVML does not say.
     """
@@ -196,18 +196,18 @@ def has_mode(nvml: Any, ask: Callable[[Any], tuple[int, int]], handle: Any, want
 
 
 def cuda_driver(nvml: Any) -> str:
-    """The newest CUDA that the driver runs, `13.0`. Raises NVMLError: NVML does not say."""
+    """Return the newest CUDA that the driver runs, `13.0`. Raises NVMLError: NVML does not say."""
     version = int(nvml.nvmlSystemGetCudaDriverVersion())
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def handles_of(nvml: Any) -> list[Any]:
-    """Every GPU here, in NVML's order. Raises NVMLError: NVML does not say."""
+    """Return every GPU here, in NVML's order. Raises NVMLError: NVML does not say."""
     return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
 
 
 def identity(nvml: Any, index: int, prefix: str = "gpu") -> Facts:
-    """What one GPU is: `gpu.name`, `gpu.uuid`, `gpu.compute_capability`, `gpu.memory_bytes`."""
+    """Return what one GPU is: `gpu.name`, `gpu.uuid`, `gpu.compute_capability`, `gpu.memory_bytes`."""
     handle = answer(nvml, lambda: nvml.nvmlDeviceGetHandleByIndex(index))
     if isinstance(handle, Unknown):
         return _device_unknown(handle.reason, prefix)

@@ -32,12 +32,12 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True, tag="cores"):
 
     @property
     def counted_s(self) -> float:
-        """All of it. `idle_s` alone may fall a little: the kernel may take iowait back."""
+        """Return all of it. `idle_s` alone may fall a little: the kernel may take iowait back."""
         return self.busy_s + self.idle_s + self.steal_s
 
 
 class Tree(msgspec.Struct, frozen=True, kw_only=True, tag="tree"):
-    """What the process tree of the arm used since it was first sampled; never falls when a process ends.
+    """Usage of the arm's process tree since it was first sampled; never falls when a process ends.
 
     `num_major_faults`: pages it had to wait for from a disk, swap or a file.
     """
@@ -143,7 +143,7 @@ class _Header(msgspec.Struct, frozen=True):
 
 
 class SamplesFile:
-    """Appends samples to `samples.jsonl`, each at once, so that a killed dynotune leaves what it saw.
+    """File `samples.jsonl`, to which each sample is appended at once: a killed dynotune leaves what it saw.
 
     Raises OSError: from any of its methods, when the disk refuses.
     """
@@ -167,7 +167,7 @@ class SamplesFile:
 
 
 def read_samples(path: Path) -> list[Sample]:
-    """The samples of a `samples.jsonl`; a last line without its end was being written and is left out.
+    """Read the samples of a `samples.jsonl`; a last line without its end was being written and is left out.
 
     Raises RecordError: missing, damaged, or of a version this dynotune does not know.
     """

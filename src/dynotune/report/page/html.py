@@ -27,7 +27,7 @@ LONGEST_LINE, LONGEST_RECIPE = 20_000, 200_000
 
 
 def page(study: Study, *, recipe: str = "") -> str:
-    """The whole story of a study as HTML.
+    """Write the whole story of a study as HTML.
 
     What comes from the program (names, paths, arguments, values, lines of errors) is escaped, and characters that do
     not print are written out. A policy in the page's head forbids everything but its own two scripts.
@@ -66,7 +66,7 @@ def page(study: Study, *, recipe: str = "") -> str:
 
 
 def live() -> str:
-    """The page of `dynotune watch`: asks the server that it came from for what it shows, and nobody else.
+    """Write the page of `dynotune watch`: asks the server that it came from for what it shows, and nobody else.
 
     Raises CannotRunHere: as `page`.
     """
@@ -111,7 +111,7 @@ def _templates() -> Environment:
 
 
 def _harmless(value: Any) -> Any:
-    """Every text that is put into the page, before it is escaped; what is markup already is ours."""
+    """Clean every text that is put into the page, before it is escaped; what is markup already is ours."""
     return words.plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -120,7 +120,7 @@ def _lines(commands: Sequence[Command]) -> list[tuple[str, list[Markup]]]:
 
 
 def _words(line: Sequence[str]) -> list[Markup]:
-    """Of a command, each kept whole on its line where there is room."""
+    """Show the words of a command, each kept whole on its line if there is room."""
     return [escape(words.plain(word, longest=LONGEST_LINE)) for word in line]
 
 
@@ -131,13 +131,13 @@ def _listing(text: str) -> Markup:
 
 
 def _data(figures: dict[str, plots.Figure]) -> str:
-    """JSON that cannot end the element that it stands in."""
+    """Write JSON that cannot end the element that it stands in."""
     text = json.dumps(figures, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _policy(scripts: Sequence[str]) -> str:
-    """Nothing is loaded, and no script runs but these. Plotly writes styles of its own."""
+    """Return a policy that loads nothing, and runs no script but these. Plotly writes styles of its own."""
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{one}'" for one in hashes) or "'none'"
     return (
@@ -153,7 +153,7 @@ def _part(name: str) -> str:
 
 @cache
 def _plotly() -> str:
-    """Plotly's script as it may stand inside a page.
+    """Return Plotly's script as it may stand inside a page.
 
     Raises:
         CannotRunHere: it is not there.

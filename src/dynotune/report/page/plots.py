@@ -27,7 +27,7 @@ LONGEST_LABEL, LONGEST_HOVER = 400, 400
 
 
 def shares(study: Study) -> Figure | None:
-    """A step before and after as stacked bars: in milliseconds where both are timed, else in parts of one."""
+    """Plot a step before and after as stacked bars: in milliseconds if both are timed, else in parts of one."""
     sides = [
         (label, found.shares, found.steps, found.busy_share is not None)
         for label, found in ((study.begun, study.diagnosis), ("with the recipe", study.diagnosis_with_recipe))
@@ -70,7 +70,7 @@ def shares(study: Study) -> Figure | None:
 
 
 def forest(rows: Sequence[Tried], *, margin: float) -> Figure | None:
-    """Each setting alone against the baseline, by fate, with the band in which a ratio counts as the same."""
+    """Plot each setting alone against the baseline, by fate, with the band in which a ratio counts as the same."""
     lines: list[dict[str, Any]] = []
     points: dict[Kind, list[tuple[int, str, Estimate]]] = {}
     kind: Kind | None = None
@@ -96,7 +96,7 @@ def forest(rows: Sequence[Tried], *, margin: float) -> Figure | None:
 
 
 def worths(rows: Sequence[Tried], *, margin: float) -> Figure | None:
-    """What each setting is worth within the whole, or on top of it: with it against without."""
+    """Plot the worth of each setting within the whole, or on top of it: with it against without."""
     points = [(at, row.candidate.id, row.worth) for at, row in enumerate(rows) if row.worth is not None]
     if not points:
         return None
@@ -114,13 +114,13 @@ def _ratios(
     rows: Sequence[dict[str, Any]],
     margin: float,
 ) -> Figure:
-    """Traces on an axis that holds the points, with arrows where intervals go on beyond it."""
+    """Return traces on an axis that holds the points, with arrows where intervals go on beyond it."""
     layout = ratio_axis([one for _, _, one in points], margin)
     return {"label": label, "data": [*traces, *edge_arrows(points, layout)], "layout": layout, "rows": rows}
 
 
 def _points(points: Sequence[tuple[int, str, Estimate]], symbol: str, colour: str) -> dict[str, Any]:
-    """Estimates with their intervals; one without an interval is a mark alone."""
+    """Return estimates with their intervals; one without an interval is a mark alone."""
     ends = [(one.speedup, *(interval_of(one) or (one.speedup, one.speedup))) for _, _, one in points]
     return dots(
         [shown(one.speedup) for _, _, one in points],

@@ -39,12 +39,12 @@ class Table:
 
     @property
     def columns(self) -> list[tuple[str, str]]:
-        """Name and kind of each column."""
+        """Return name and kind of each column."""
         return [(name, kind) for name, _, kind in (column.rpartition(":") for column in self.header.split(" | "))]
 
 
 def search(study: Study) -> Table:
-    """How many runs, and how long, by phase."""
+    """Say how many runs, and how long, by phase."""
     header = "Phase:text | Runs:number | Arms:number | Time:number | Void:number | No value:number"
     rows = []
     for phase, name in PHASES.items():
@@ -69,14 +69,14 @@ def failures(study: Study) -> Table:
 
 
 def not_offered(study: Study) -> Table:
-    """Settings that a finding or facts name and that were not tried."""
+    """Return settings that a finding or facts name and that were not tried."""
     header = "Setting:code | Not tried, because:text | Named by:text"
     rows = [[str(one.setting), one.reason, ", ".join(one.why) or NOTHING] for one in study.not_offered]
     return Table("Settings that were not tried", header, rows)
 
 
 def not_known(study: Study) -> Table:
-    """What nobody could say, with the reason."""
+    """List what nobody could say, with the reason."""
     header = "Not known:text | Why:text"
     rows = []
     for label, made in (
@@ -122,7 +122,7 @@ def _more(num: int, most: int) -> str:
 
 
 def _time(iso: str) -> str:
-    """A time of ISO 8601 without its seconds' fractions; as it stands where it is none."""
+    """Show a time of ISO 8601 without its seconds' fractions; as it stands if it is none."""
     try:
         return datetime.fromisoformat(iso).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OverflowError):
@@ -138,7 +138,7 @@ def _fact(value: Value | Unknown) -> str:
 
 
 def tables(study: Study) -> dict[str, Table]:
-    """Each by its name; one without rows is left out."""
+    """Return each table by its name; one without rows is left out."""
     made = {
         "step": _step(study),
         "settings": _settings(study),

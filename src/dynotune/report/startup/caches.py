@@ -34,7 +34,7 @@ FOLDER, VOLUME = "/opt/compile-caches", "compile-caches"
 
 
 def warmed_report(warmed: Warmed) -> RenderableType:
-    """A row a run, the caches after them, and what to set."""
+    """Show a row per run, the caches after them, and what to set."""
     name, style, text = HEADLINES[warmed.end]
     parts: list[RenderableType] = [Text.assemble((name, style), text), Padding(_runs(warmed), (1, 0))]
     parts += _notes(warmed.why)
@@ -48,7 +48,7 @@ def warmed_report(warmed: Warmed) -> RenderableType:
 
 
 def caches_table(caches: Sequence[Cache]) -> RenderableType:
-    """Where each cache is, its size, and whether it lasts."""
+    """Show where each cache is, its size, and whether it lasts."""
     rows = table("cache:text", "size:text", "files:text", "lasts:text", "folder:dim", style="bold")
     for cache in caches:
         if cache.off:
@@ -64,7 +64,7 @@ def caches_table(caches: Sequence[Cache]) -> RenderableType:
 
 
 def packed_report(packed: Packed, variables: dict[str, str]) -> RenderableType:
-    """What is in the pack, what it was made for, and the lines that take it elsewhere.
+    """Show what is in the pack, what it was made for, and the lines that take it elsewhere.
 
     Args:
         variables: of caches below `FOLDER`, for those lines.
@@ -87,7 +87,7 @@ def packed_report(packed: Packed, variables: dict[str, str]) -> RenderableType:
 
 
 def unpacked_report(unpacked: Unpacked, *, trusted_by: str) -> RenderableType:
-    """What was put where, what was different here, and the lines for an image and a volume.
+    """Show what was put where, what was different here, and the lines for an image and a volume.
 
     Args:
         trusted_by: the option that took it, for a line that takes it again.
@@ -121,7 +121,7 @@ def _to_set(variables: Mapping[str, str]) -> list[RenderableType]:
 
 
 def differences_lines(differences: Iterable[Difference]) -> list[Text]:
-    """A line for each condition that does not hold here."""
+    """Write a line for each condition that does not hold here."""
     return [
         Text.assemble(
             (f"{each.severity}: ", SEVERITY_STYLES[each.severity]),
@@ -182,7 +182,7 @@ def _left_out(left_out: Sequence[LeftOut]) -> list[Text]:
 
 
 def _lines(title: str, lines: Sequence[str]) -> list[RenderableType]:
-    """To be copied: the console that prints them must not wrap (`soft_wrap`)."""
+    """Return lines to copy; print them with `soft_wrap`, or the console breaks them."""
     return [Text(""), Text(title, style="bold"), *(Text(f"  {line}") for line in lines)]
 
 
@@ -196,7 +196,7 @@ def _pack_line(warmed: Warmed) -> str:
 
 
 def docker_unpack(packed: Packed, variables: Mapping[str, str]) -> list[str]:
-    """Lines that unpack a pack while an image is built. `variables`: of the caches below `FOLDER`."""
+    """Write lines that unpack a pack while an image is built. `variables`: of the caches below `FOLDER`."""
     name, gpus = PurePosixPath(packed.file).name, packed.manifest.conditions.gpus
     target = words.plain(", ".join(gpus)) if gpus else "machines without a GPU"
     lines = [f"# Where dynotune is installed in the image, as the user that the command runs as. It is for {target}."]
@@ -212,7 +212,7 @@ def docker_unpack(packed: Packed, variables: Mapping[str, str]) -> list[str]:
 
 
 def docker_copy(unpacked: Unpacked) -> list[str]:
-    """Lines that copy what was unpacked into an image, to where it is now: Triton's caches hold absolute paths."""
+    """Write lines that copy the unpacked files into an image, at the same place: Triton's caches hold full paths."""
     return [
         "# From a build context that holds these folders; to the same place, which Triton's caches hold.",
         # The form of COPY that takes any name.
@@ -222,7 +222,7 @@ def docker_copy(unpacked: Unpacked) -> list[str]:
 
 
 def kubernetes(folders: Sequence[str], variables: Mapping[str, str], fill: str) -> list[str]:
-    """YAML to be merged into a pod's template: a volume that keeps the caches, mounted where they are.
+    """Write YAML to be merged into a pod's template: a volume that keeps the caches, mounted where they are.
 
     Args:
         folders: to be mounted, each a part of one volume.
@@ -244,7 +244,7 @@ def kubernetes(folders: Sequence[str], variables: Mapping[str, str], fill: str) 
 
 
 def mounts(unpacked: Unpacked) -> list[str]:
-    """The folders that hold all caches: those of `--caches DIR` are one."""
+    """Return the folders that hold all caches: those of `--caches DIR` are one."""
     folders = [PurePosixPath(folder) for folder in unpacked.folders.values()]
     if unpacked.below:
         below = PurePosixPath(unpacked.below)

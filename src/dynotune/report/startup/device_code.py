@@ -40,7 +40,7 @@ TOO_NEW = (
 
 
 def device_code_report(found: DeviceCode, *, every: bool = False) -> RenderableType:
-    """The whole answer: what was scanned, what each GPU makes of it, the libraries worst first, what to do.
+    """Show the whole answer: what was scanned, what each GPU makes of it, libraries worst first, what to do.
 
     Args:
         every: show all libraries and problems.
@@ -72,7 +72,7 @@ def _head(found: DeviceCode) -> RenderableType:
 
 
 def _summary(summary: Summary) -> Text:
-    """Worst first; a GPU's name where it is known."""
+    """Summarise, worst first; with a GPU's name if it is known."""
     said = [
         (summary.num_cannot, "cannot run", STYLES["cannot"]),
         (summary.num_jit, f"compiled at load (up to {words.num_bytes(summary.ptx_bytes)} of PTX)", STYLES["jit"]),
@@ -159,7 +159,7 @@ def _verdict(verdict: Verdict) -> Text:
 
 
 def _advice(found: DeviceCode) -> list[str]:
-    """What the words mean and what to do, of those that stand above."""
+    """Say what the words above mean, and what to do."""
     lines = []
     for summary in found.summaries:
         capability = summary.gpu.compute_capability

@@ -21,7 +21,7 @@ TIME_TITLES: dict[Arm, str] = {"cold": "caches cold", "warm": "warm", "off": "of
 
 
 class StartProgress(Progress):
-    """What a running `startup time` says."""
+    """Progress of a running `startup time`."""
 
     def started(self, block: Block, *, number: int, max_blocks: int) -> None:
         self._clear()
@@ -35,7 +35,7 @@ class StartProgress(Progress):
 
 
 def startup_report(startup: Startup) -> RenderableType:
-    """What a warm cache saves, what the start is made of, what follows."""
+    """Show what a warm cache saves, what the start is made of, what follows."""
     parts: list[RenderableType] = [_headline(startup), Padding(_phases(startup), (1, 0))]
     if (caches := _caches(startup)) is not None:
         parts.append(Padding(caches, (0, 0, 1, 0)))
@@ -115,7 +115,7 @@ def _until_steady(startup: Startup, arm: Arm) -> str:
 
 
 def _caches(startup: Startup) -> RenderableType | None:
-    """What starts left in the caches, which lie in folders of their own; and the command's own, now."""
+    """Show what starts left in the caches, in folders of their own; and the command's own caches now."""
     cold, warm = startup.starts("cold"), startup.starts("warm")
     sizes_of = (f"{header}:right" for header in ("cold adds", "warm adds", "warm holds", "your own", "lasts"))
     rows = table("cache:", *sizes_of, style="bold", gap=3)

@@ -17,14 +17,14 @@ RECIPE = "recipe.toml"
 
 
 class Command(NamedTuple):
-    """What it does, in a few words, and its words as a shell takes them."""
+    """Command: what it does, in a few words, and its words as a shell takes them."""
 
     what: str
     words: list[str]
 
 
 def repeats(study: Study, *, recipe: str = RECIPE) -> list[Command]:
-    """To go on or tune again, to run with the recipe, to prove it again, and to compare it by hand."""
+    """Say how to go on or tune again, run with the recipe, prove it again, and compare it by hand."""
     found = []
     if not study.finished:
         found.append(Command("Go on where it stopped", words.shell(["dynotune", "tune", "--resume", study.id])))
@@ -43,7 +43,7 @@ def repeats(study: Study, *, recipe: str = RECIPE) -> list[Command]:
 
 
 def _typed(study: Study) -> list[str]:
-    """Options for the recipe's variables that the user typed: a recipe alone cannot set every variable."""
+    """Return options for the recipe's variables that the user typed: a recipe alone cannot set every variable."""
     typed = [*study.extra, *study.values, *map(str, study.run.settings)]
     knobs = {word.partition("=")[0] for word in typed if word.startswith("env.")}
     chosen = over(study.run.settings, study.recipe or [])
@@ -55,7 +55,7 @@ def _set(setting: Setting) -> tuple[str, ...]:
 
 
 def compares(study: Study) -> list[Command]:
-    """One comparison a setting: of the recipe's, the whole without it; of the others, it alone."""
+    """Return one comparison per setting: of the recipe's, the whole without it; of the others, it alone."""
     recipe = list(study.recipe or [])
     found = []
     if len(recipe) > 1:
@@ -104,7 +104,7 @@ def _compare(study: Study, settings: Sequence[Setting], against: Sequence[Settin
 
 
 def _measured_as(study: Study) -> list[str]:
-    """Options that `tune` and `compare` share."""
+    """Return options that `tune` and `compare` share."""
     run = study.run
     given = {
         "--warmup": run.warmup_steps,

@@ -34,7 +34,7 @@ class Headline:
 
 
 def headline(study: Study) -> Headline:
-    """What was proved, or that nothing was, or that it is not known yet."""
+    """Say what was proved, or that nothing was, or that it is not known yet."""
     confirmed = study.confirmed
     if study.recipe and confirmed is not None and confirmed.verdict == "faster" and confirmed.speedup is not None:
         gained, between = words.gained(confirmed)
@@ -79,13 +79,13 @@ def stats(study: Study) -> Iterator[tuple[str, str]]:
 
 
 def arrow(before: str, after: str) -> str:
-    """`763 → 1,760 samples/s`: a unit that both have is said once."""
+    """Write `763 → 1,760 samples/s`: a unit that both have is said once."""
     unit = before.partition(" ")[2]
     return f"{before.removesuffix(' ' + unit) if unit and after.endswith(' ' + unit) else before} → {after}"
 
 
 def spent_s(study: Study) -> float:
-    """The seconds of the attempts so far, without the pauses between them."""
+    """Return the seconds of the attempts so far, without the pauses between them."""
     sat_s = math.fsum(_sat_s(attempt) for attempt in study.attempts)
     return max([sat_s, *(trial.began_s + trial.wall_s for trial in study.trials)])
 
@@ -99,7 +99,7 @@ def _sat_s(attempt: Attempt) -> float:
 
 
 def pays_off(study: Study) -> str:
-    """After how many steps a start that takes longer is paid for."""
+    """Return after how many steps a start that takes longer is paid for."""
     if study.break_even is None:
         return words.UNKNOWN
     later_s = study.break_even.start_s - study.break_even.baseline_start_s

@@ -18,7 +18,7 @@ Kind = OutcomeKind | Literal["open"]
 
 
 class Look(NamedTuple):
-    """How a fate is shown.
+    """Look of a fate.
 
     Args:
         style: in the terminal.
@@ -88,14 +88,14 @@ class Tried:
 
     @property
     def name(self) -> str:
-        """The setting, with that beside which it was tried where it means nothing alone."""
+        """Name the setting, with the one beside which it was tried if it means nothing alone."""
         beside = self.alone.against if self.alone is not None else ""
         family = self.candidate.id.partition(".")[0] + "."
         return f"{self.candidate.id} beside {beside.removeprefix(family)}" if beside else self.candidate.id
 
     @property
     def shown(self) -> Estimate | None:
-        """The one to show where there is room for one."""
+        """Return the one to show if there is room for one."""
         return self.alone or self.worth
 
     @property
@@ -104,7 +104,7 @@ class Tried:
 
     @property
     def word(self) -> str:
-        """Its fate; a setting that was proved only together with others is not called proved by itself."""
+        """Return its fate; a setting that was proved only together with others is not called proved by itself."""
         ci = self.shown.ci if self.shown is not None else None
         return "in recipe" if self.kind == "proved" and (ci is None or ci[0] <= 1) else self.look.name
 
@@ -136,7 +136,7 @@ class Saved:
 
 
 def tried(study: Study) -> list[Tried]:
-    """Each candidate, by fate and then by speed-up."""
+    """Return each candidate, by fate and then by speed-up."""
     rows = [_tried(study, candidate) for candidate in study.candidates]
     order = list(KINDS)
     return sorted(rows, key=lambda row: (order.index(row.kind), -(row.shown.speedup if row.shown else 0.0)))
@@ -153,14 +153,14 @@ def sound(estimate: Estimate) -> bool:
 
 
 def interval_of(estimate: Estimate) -> tuple[float, float] | None:
-    """Its interval, where both ends are numbers that can be shown."""
+    """Return its interval, if both ends are numbers that can be shown."""
     if estimate.ci is None or not all(math.isfinite(end) and end > 0 for end in estimate.ci):
         return None
     return estimate.ci
 
 
 def parts_of(key: str, ids: Sequence[str]) -> list[str] | None:
-    """The settings that an arm's key stands for; None where it names others. A value may hold spaces."""
+    """Return the settings that an arm's key stands for; None if it names others. A value may hold spaces."""
     if key in ids:
         return [key]
     for first in ids:
@@ -185,7 +185,7 @@ def joints(study: Study) -> list[Joint]:
 
 
 def saved(study: Study) -> list[Saved]:
-    """Bounds beside what was measured, the largest bound first; settings without either are left out."""
+    """Show bounds beside what was measured, the largest bound first; settings without either are left out."""
     rows = []
     for row in tried(study):
         bound = row.candidate.bound
@@ -200,7 +200,7 @@ def saved(study: Study) -> list[Saved]:
 
 
 def medians(study: Study) -> tuple[float, float] | None:
-    """What the objective was of the baseline and of the recipe, over the runs of the confirmation."""
+    """Return the objective's medians for the baseline and for the recipe, over the runs of the confirmation."""
     if not study.recipe:
         return None
     key = " ".join(str(one) for one in sorted(study.recipe, key=lambda one: one.knob))
@@ -210,12 +210,12 @@ def medians(study: Study) -> tuple[float, float] | None:
 
 
 def counts(trial: Trial) -> bool:
-    """Whether its value may be compared."""
+    """Tell whether its value may be compared."""
     return trial.ended == "measured" and not trial.void and trial.value is not None
 
 
 def level(study: Study, value: float) -> str:
-    """A value of the objective as people read it: a rate for throughput."""
+    """Write a value of the objective as people read it: a rate for throughput."""
     match study.run.objective:
         case "throughput":
             return f"{words.rate(1 / value)} {'steps' if 'step' in study.unit else 'samples'}/s"
@@ -228,7 +228,7 @@ def level(study: Study, value: float) -> str:
 
 
 def long_time(seconds: float) -> str:
-    """Of a budget or a search: `45 s`, `2.5 min`, `14 min`, `2 h 5 min`."""
+    """Write a budget's or a search's time: `45 s`, `2.5 min`, `14 min`, `2 h 5 min`."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     if seconds < 595:
@@ -267,7 +267,7 @@ def _worth(study: Study, candidate: Candidate) -> Estimate | None:
 
 
 def _is_of(estimate: Estimate, study: Study, candidate: Candidate) -> bool:
-    """Whether its arms differ by the candidate and what needs that."""
+    """Tell whether its arms differ by the candidate and what needs that."""
     rest = without(estimate.arm, candidate.id, study.candidates)
     # Against the baseline as a whole, not as what was left out: then its p is corrected over several.
     is_whole_of_one = not rest and estimate.arm == candidate.id and estimate.corrected_over == 1
@@ -283,7 +283,7 @@ def _joint(together: list[str], estimate: Estimate, parts: Sequence[Estimate | N
 
 
 def _word(estimate: Estimate, parts: Sequence[Estimate], product: float) -> str:
-    """Against the parts' product, by half widths of the logarithms as if independent."""
+    """Compare with the parts' product, by half widths of the logarithms as if independent."""
     halves = [math.log(ci[1] / ci[0]) / 2 for one in (estimate, *parts) if (ci := interval_of(one)) is not None]
     if len(halves) < len(parts) + 1:
         return "no interval"

@@ -35,7 +35,7 @@ LONGEST_REASON = 160
 
 
 def study_report(study: Study, *, recipe: str = RECIPE) -> RenderableType:
-    """The whole answer, as `report.html` has it, in one screen.
+    """Show the whole answer, as `report.html` has it, in one screen.
 
     Args:
         recipe: where the recipe is, for the commands that use it.
@@ -86,7 +86,7 @@ def _recipe(study: Study) -> Iterator[RenderableType]:
 
 
 def _steps(before: Diagnosis | Unknown, after: Diagnosis | Unknown) -> Iterator[RenderableType]:
-    """A step as written and with the recipe, bars of one scale, and what their parts are."""
+    """Yield a step as written and with the recipe, bars of one scale, and what their parts are."""
     sides = [
         (label, made.shares, made.steps.step_s)
         for label, made in (("before", before), ("after", after))
@@ -134,7 +134,7 @@ def _settings(study: Study) -> Iterator[RenderableType]:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Those that were measured, by fate; then the others, a line a fate."""
+    """Rows of measured settings, by fate; then the others, a line per fate."""
 
     rows: Sequence[Tried]
 
@@ -165,7 +165,7 @@ class _Rows:
 
 
 def _chosen(rows: Sequence[Tried]) -> list[Tried]:
-    """As many as there is room for: of each fate some, those of the recipe before all others."""
+    """Choose as many as there is room for: of each fate some, those of the recipe before all others."""
     if len(rows) <= NUM_SETTINGS:
         return list(rows)
     kept = [row for row in rows if row.kind == "proved"]
@@ -189,7 +189,7 @@ def _cells(row: Tried) -> list[Text]:
 
 
 def _unmeasured(rows: Sequence[Tried], widest: int) -> Iterator[Text]:
-    """A line for each of the first ones, with the reason; how many more there are."""
+    """Yield a line for each of the first ones, with the reason; how many more there are."""
     for row in rows[:NUM_SETTINGS]:
         line = Text.assemble((f"{row.word:<{widest}}", row.look.style), f"  {words.plain(row.candidate.id)}")
         if row.reason:
@@ -218,7 +218,7 @@ class _Scale:
         return round((PICTURE - 1) * math.log(clipped / self.low) / math.log(self.high / self.low))
 
     def picture(self, estimate: Estimate, style: str) -> Text:
-        """`│` at 1, the interval as a line, the estimate as a point; `‹` and `›` where the interval goes on."""
+        """Draw `│` at 1, the interval as a line, the estimate as a point; `‹` and `›` where the interval goes on."""
         cells = [" "] * PICTURE
         ends = interval_of(estimate) or (estimate.speedup, estimate.speedup)
         low, high = map(self.column, ends)
@@ -240,7 +240,7 @@ def _warnings(warnings: Sequence[str]) -> list[RenderableType]:
 
 
 def _next(study: Study, recipe: str) -> RenderableType:
-    """The first commands that follow, to be pasted."""
+    """Return the first commands that follow, to be pasted."""
     shown = ("Go on where", "Run", "Prove")
     commands = [one for one in repeats(study, recipe=recipe) if one.what.startswith(shown)]
     if not commands:

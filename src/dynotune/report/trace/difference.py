@@ -32,7 +32,7 @@ def _head(difference: TraceDifference) -> RenderableType:
 
 
 def _parts(difference: TraceDifference) -> list[RenderableType]:
-    """Both windows, or both steps, as bars on one scale, and part by part."""
+    """Show both windows, or both steps, as bars on one scale, and part by part."""
     before, after = difference.before.shares, difference.after.shares
     whole_before_s, whole_after_s = difference.before_s, difference.after_s
     if before is None or after is None or not whole_before_s or not whole_after_s:
@@ -79,7 +79,7 @@ def _per(difference: TraceDifference, num_steps: int | None = 1) -> Per:
 
 
 def _classes(difference: TraceDifference, top: int) -> RenderableType | None:
-    """Kernels by class, a rank."""
+    """Show kernels by class, a rank."""
     before, after = (
         {
             name: _per(difference, summary.num_steps).part(total_s / len(summary.kernels))

@@ -71,7 +71,7 @@ def _shares(summary: TraceSummary) -> list[RenderableType]:
 
 
 def _shown_device(devices: Sequence[DeviceTime]) -> str:
-    """Which one the shares are of: where the window is longest, the busiest."""
+    """Return the device that the shares are of: where the window is longest, the busiest."""
     if len(devices) < 2:
         return "the device"
     slowest = max(devices, key=lambda device: (device.window_s, device.busy_s))

@@ -31,7 +31,7 @@ def tables(summary: TraceSummary, top: int) -> list[RenderableType]:
 
 
 def _kernels(summary: TraceSummary, top: int) -> RenderableType | None:
-    """Classes, summed over the ranks and divided by their number."""
+    """Show classes, summed over the ranks and divided by their number."""
     per, num_ranks = Per.of(summary), len(summary.kernels)
     if not any(kernels.num for kernels in summary.kernels):
         return None
@@ -60,7 +60,7 @@ def _kernels(summary: TraceSummary, top: int) -> RenderableType | None:
 
 
 def _about_kernels(kernels: Kernels, per: Per) -> RenderableType:
-    facts = [f"{per.count(kernels.num)} kernels {per.words}", f"{words.rate(kernels.per_s)} a second"]
+    facts = [f"{per.count(kernels.num)} kernels {per.words}", f"{words.rate(kernels.per_s)} per second"]
     if kernels.mean_s is not None:
         facts.append(f"mean {words.duration(kernels.mean_s)}")
     if kernels.median_s is not None:
@@ -100,7 +100,7 @@ def _kernels_by_rank(summary: TraceSummary, top: int) -> RenderableType:
 
 
 def _copies(summary: TraceSummary, top: int) -> RenderableType | None:
-    """Kinds, summed over the ranks and divided by their number."""
+    """Show kinds, summed over the ranks and divided by their number."""
     per, num_ranks = Per.of(summary), len({copies.rank for copies in summary.copies}) or 1
     grouped = sorted(
         _grouped(summary.copies, key=lambda each: (each.kind, str(each.pinned))),
@@ -141,7 +141,7 @@ def _allocations(summary: TraceSummary, top: int) -> RenderableType | None:
 
 
 def _calls(name: str, calls: Sequence[Calls], summary: TraceSummary, top: int) -> RenderableType | None:
-    """Calls by place; of several ranks that which spent most on them."""
+    """Show calls by place; of several ranks that which spent most on them."""
     per = Per.of(summary)
     several = len({each.rank for each in calls}) > 1
     worst = [
@@ -227,7 +227,7 @@ def _ranks(summary: TraceSummary, top: int) -> RenderableType | None:
 
 
 def _operators(summary: TraceSummary, top: int) -> RenderableType | None:
-    """Summed over the ranks and divided by their number."""
+    """Show operators, summed over the ranks and divided by their number."""
     per, num_ranks = Per.of(summary), len(summary.ranks.ranks) if summary.ranks is not None else 1
     named = [
         (sum(each.self_s for each in alike) / num_ranks, sum(each.num for each in alike) / num_ranks, alike[0].name)

@@ -48,7 +48,7 @@ class _Way(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Built:
-    """How one bucket runs, as `BucketStats` says it; `forward` is what runs where there is no `graph`."""
+    """Runner of one bucket, as `BucketStats` says it; `forward` is what runs if there is no `graph`."""
 
     bucket: Bucket
     mode: Mode
@@ -73,14 +73,14 @@ class Built:
 
 
 def prepared_input(tensor: torch.Tensor, dtype: torch.dtype, device: torch.device, channels_last: bool) -> torch.Tensor:
-    """`tensor` as the model wants it; itself where nothing changes."""
+    """Return `tensor` as the model wants it; itself if nothing changes."""
     if channels_last and tensor.dim() == 4 and tensor.is_floating_point():
         return tensor.to(device, dtype, memory_format=torch.channels_last)
     return tensor.to(device, dtype)
 
 
 def _forwards(model: torch.nn.Module, compile: Compile, device: torch.device) -> list[_Forward]:
-    """What may run, in the order of trying; the model as it is always among them.
+    """List what may run, in the order of trying; the model as it is always among them.
 
     Raises InputError: an argument that torch.compile does not take, or a mode that captures graphs of its own.
     """
@@ -105,7 +105,7 @@ def _forwards(model: torch.nn.Module, compile: Compile, device: torch.device) ->
 
 
 def _arguments(compile: OneCompile) -> dict[str, Any] | None:
-    """Those of `torch.compile` that were named; None for not compiling."""
+    """Return the arguments of `torch.compile` that were named; None for not compiling."""
     if isinstance(compile, bool):
         return {} if compile else None
     arguments = dict(compile) if isinstance(compile, Mapping) else {"mode": compile}
@@ -125,7 +125,7 @@ def _compiled(model: torch.nn.Module, arguments: dict[str, Any]) -> Callable[...
 
 
 class Builder:
-    """Makes `Built` of buckets, which share one pool of graph memory.
+    """Maker of `Built` for buckets, which share one pool of graph memory.
 
     `capturer`: makes graphs; None where none are wanted. `run`: runs a bucket on inputs as a call does, for the check.
     """
@@ -147,7 +147,7 @@ class Builder:
         self._compiles = any(forward.compiled for forward in self._forwards)
 
     def build(self, bucket: Bucket) -> Built:
-        """The bucket, checked.
+        """Build the bucket, and check it.
 
         Raises:
             NumericsError: the prepared model is beyond the tolerance in every way, eager too.
@@ -169,7 +169,7 @@ class Builder:
         yield from (_Way(False, forward) for forward in self._forwards)
 
     def _fastest(self, bucket: Bucket) -> Built:
-        """The fastest of the ways that were asked for, or the first other one that works."""
+        """Return the fastest of the ways that were asked for, or the first other one that works."""
         reasons = []
         seen = self._prepared.observation
         if self._capturer is not None and seen.waits:
@@ -191,7 +191,7 @@ class Builder:
         return best
 
     def _attempt(self, bucket: Bucket, way: _Way, is_last: bool) -> tuple[Built | None, str]:
-        """The bucket made in one way, or why not. In the last way there is no excuse: it raises."""
+        """Make the bucket in one way, or say why not. In the last way there is no excuse: it raises."""
         built: Built | None = None
         why = ""
         try:

@@ -36,14 +36,14 @@ class Bucket:
 
     @property
     def batch(self) -> int | None:
-        """Rows of the first input; None where it has no dimensions."""
+        """Return the number of rows of the first input; None if it has no dimensions."""
         return self.shapes[0][0] if self.shapes[0] else None
 
     def __str__(self) -> str:
         return " and ".join("×".join(map(str, shape)) or "scalar" for shape in self.shapes)
 
     def samples(self, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
-        """Inputs to build and check with: seeded, on `device`.
+        """Make inputs to build and check with: seeded, on `device`.
 
         From shapes alone, uniform in [0, 1). Of an example, seed 0 gives the example itself, any other seed the same
         values in another order; integers and booleans stay as they are, because they may be indices or masks.
@@ -68,7 +68,7 @@ def _shuffled(tensor: torch.Tensor, generator: torch.Generator | None) -> torch.
 
 
 def parse_buckets(shapes: Any, dtype: torch.dtype) -> list[Bucket]:
-    """The buckets that `shapes` of an engine means, largest first.
+    """Parse the buckets that `shapes` of an engine means, largest first.
 
     Args:
         shapes: a list of buckets or one of them; a bucket is a shape `(B, C, H, W)`, an example tensor or array, or a
@@ -128,7 +128,7 @@ def _is_shape(item: Any) -> bool:
 
 
 def as_tensor(value: Any, what: str) -> torch.Tensor:
-    """`value` as a tensor, sharing its memory; numpy arrays and whatever has `__array_interface__` are taken.
+    """Return `value` as a tensor, sharing its memory; takes numpy arrays and whatever has `__array_interface__`.
 
     Raises InputError: neither a tensor nor an array.
     """
@@ -146,7 +146,7 @@ def as_tensor(value: Any, what: str) -> torch.Tensor:
 
 
 class Padding:
-    """Which dimensions a call may fill up to a bucket, and with what.
+    """Dimensions that a call may fill up to a bucket, and with what.
 
     `pad`: "batch" fills dimension 0 with zeros; a mapping says the value for each dimension; None: none.
     """
@@ -165,7 +165,7 @@ class Padding:
             )
 
     def fits(self, shapes: Shapes, bucket: Bucket) -> bool:
-        """Whether inputs of `shapes` can be filled up to `bucket`."""
+        """Tell whether inputs of `shapes` can be filled up to `bucket`."""
         if len(shapes) != len(bucket.shapes):
             return False
         return all(
@@ -179,7 +179,7 @@ class Padding:
 
     @staticmethod
     def _same_batch(shapes: Shapes, bucket: Bucket) -> bool:
-        """Inputs beside the first have as many rows as it, or the bucket's own (no batch dimension)."""
+        """Tell whether inputs beside the first have as many rows as it, or the bucket's own (no batch dimension)."""
         if not shapes[0]:
             return True
         return all(
@@ -202,7 +202,7 @@ class Padding:
 
 
 class BucketTable:
-    """Which bucket serves which shapes: the exact one, else the smallest that padding reaches.
+    """Table of buckets that serve shapes: the exact one, else the smallest that padding reaches.
 
     `buckets`: those that were built. `padding`: what may be filled up.
     """
@@ -214,7 +214,7 @@ class BucketTable:
         self._found: dict[Shapes, Bucket | None] = {}
 
     def find(self, shapes: Shapes) -> Bucket | None:
-        """The bucket for inputs of `shapes`, or None."""
+        """Find the bucket for inputs of `shapes`, or None."""
         exact = self._exact.get(shapes)
         if exact is not None or not self._padding.fills:
             return exact

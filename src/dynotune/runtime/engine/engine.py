@@ -170,7 +170,7 @@ class Engine(Closing):
         return built
 
     def __call__(self, *inputs: Any) -> Any:
-        """The model's outputs for `inputs`, enqueued on the current stream.
+        """Enqueue the model on the current stream and return its outputs for `inputs`.
 
         `inputs`: tensors or numpy arrays, one for each input of the model. Floating dtypes are converted on the device;
         others must be the bucket's. An input on the host is copied before the call returns.
@@ -208,7 +208,7 @@ class Engine(Closing):
             return outputs
 
     def stats(self) -> EngineStats:
-        """What the engine is and has done; after `close()`, as it was then. Does not wait for the GPU."""
+        """Return what the engine is and has done; after `close()`, as it was then. Does not wait for the GPU."""
         with self._lock:
             return self._last_stats or self._stats()
 

@@ -25,7 +25,7 @@ _TORCH_FOLDER = str(Path(torch.__file__).parent)
 
 @dataclass(slots=True)
 class Observation:
-    """What one forward pass did.
+    """Observation of one forward pass.
 
     Args:
         waits: operations that need the host to see the device's data, with their places: none of them can be captured.
@@ -62,12 +62,12 @@ def observe(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Observa
 
 
 def _is_plain(module: torch.nn.Module) -> bool:
-    """Whether the module computes what its class says: no hooks, no parametrization."""
+    """Tell whether the module computes what its class says: no hooks, no parametrization."""
     return not (module._forward_hooks or module._forward_pre_hooks or hasattr(module, "parametrizations"))
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[misc]
-    """Sees every operator, and through hooks which module it belongs to."""
+    """Watch on every operator, and through hooks on the module it belongs to."""
 
     def __init__(self, device_type: str) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ def _is_read_by_host(func: Any, args: tuple[Any, ...], named: Mapping[str, Any])
 
 
 def _place() -> str:
-    """The innermost line that is not torch's own or this module's."""
+    """Return the innermost line that is not torch's own or this module's."""
     for frame in reversed(traceback.extract_stack()):
         if not frame.filename.startswith(_TORCH_FOLDER) and frame.filename != __file__:
             return f"{Path(frame.filename).name}:{frame.lineno}"

@@ -62,7 +62,7 @@ class CapturedGraph:
 
 
 class Capturer:
-    """Captures graphs for one engine, which share a pool of memory and so must not replay at the same time."""
+    """Capturer of one engine's graphs, which share a pool of memory and so must not replay at the same time."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)
@@ -72,7 +72,7 @@ class Capturer:
     def __call__(
         self, forward: Callable[..., Any], inputs: tuple[torch.Tensor, ...], kept: Callable[[], list[torch.Tensor]]
     ) -> CapturedGraph:
-        """As `capture`."""
+        """See `capture`."""
         # torch refuses a pool whose graphs are all gone; and one that a failed capture used is better left.
         if not any(graph.is_alive for graph in self._sharing):
             self._pools.append(torch.cuda.graph_pool_handle())
@@ -82,7 +82,7 @@ class Capturer:
         return graph
 
     def replay_s(self, graphs: list[CapturedGraph], num_rounds: int = 5, num_replays: int = 10) -> list[float]:
-        """Seconds of device time a replay of each takes: medians over rounds in which they take turns."""
+        """Return the seconds of device time per replay of each: medians over rounds in which they take turns."""
         times: list[list[float]] = [[] for _ in graphs]
         for _ in range(num_rounds):
             for graph, taken in zip(graphs, times, strict=True):
@@ -227,7 +227,7 @@ def first_line(error: BaseException) -> str:
 
 
 def kept_tensors(model: torch.nn.Module) -> list[torch.Tensor]:
-    """Every tensor that a module of `model` keeps: parameters, buffers, and plain attributes, also in containers."""
+    """Return every tensor that a module of `model` keeps: parameters, buffers and plain attributes, also nested."""
     found: list[torch.Tensor] = []
     for module in model.modules():
         for value in vars(module).values():

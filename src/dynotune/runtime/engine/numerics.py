@@ -18,7 +18,7 @@ _TF32_TOLERANCE = 5e-3
 
 
 def default_tolerance(dtype: torch.dtype, device: torch.device) -> float:
-    """The relative error that is accepted of a model of `dtype` where the user names none.
+    """Return the relative error that is accepted of a model of `dtype` where the user names none.
 
     float32 on a GPU has room for TF32, on by default in convolutions: its products are as coarse as float16's.
     """
@@ -28,7 +28,7 @@ def default_tolerance(dtype: torch.dtype, device: torch.device) -> float:
 
 
 def relative_error(expected: torch.Tensor, found: torch.Tensor) -> float:
-    """‖found - expected‖ / ‖expected‖ in float64; for integers and booleans the share of elements that differ.
+    """Return ‖found - expected‖ / ‖expected‖ in float64; for integers and booleans the share of elements that differ.
 
     Infinities must stand in the same places, else the error is infinite; a NaN that is not expected is an infinite
     error too.
@@ -53,7 +53,7 @@ def relative_error(expected: torch.Tensor, found: torch.Tensor) -> float:
 
 
 def outputs_error(expected: Any, found: Any, measure: ErrorMeasure = relative_error) -> float:
-    """The largest error over all tensors of two nested outputs.
+    """Return the largest error over all tensors of two nested outputs.
 
     Raises NumericsError: the outputs differ in structure or in shapes.
     """
@@ -80,7 +80,7 @@ def outputs_error(expected: Any, found: Any, measure: ErrorMeasure = relative_er
 
 
 def first_nan(outputs: Any) -> int | None:
-    """Which of the output tensors holds a NaN, counted from 0; None when none does."""
+    """Tell which of the output tensors holds a NaN, counted from 0; None when none does."""
     leaves = pytree.tree_leaves(outputs)
     for index, leaf in enumerate(leaf for leaf in leaves if isinstance(leaf, torch.Tensor)):
         if leaf.is_floating_point() and bool(torch.isnan(leaf).any()):
@@ -89,7 +89,7 @@ def first_nan(outputs: Any) -> int | None:
 
 
 def nonfinite_weights(model: torch.nn.Module, limit: int = 3) -> list[str]:
-    """Names of parameters and buffers that hold NaN or infinity, `limit` at most."""
+    """List names of parameters and buffers that hold NaN or infinity, `limit` at most."""
     names = []
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):

@@ -28,7 +28,7 @@ from dynotune.runtime.errors import InputError, NumericsError
 
 
 class Folding:
-    """What `fold` changed, to be undone.
+    """Changes of `fold`, to be undone.
 
     `model`: the changed model. `names`: the convolutions that took a BatchNorm in.
     """
@@ -159,12 +159,12 @@ def check_arguments(model: Any, dtype: Any, tolerance: Any, time_every: Any) -> 
 
 
 def own_dtype(model: torch.nn.Module) -> torch.dtype:
-    """The dtype of the model's first floating parameter; torch's default where it has none."""
+    """Return the dtype of the model's first floating parameter; torch's default where it has none."""
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
 
 
 def device_of(model: torch.nn.Module) -> torch.device:
-    """Where the model is; the CPU where it has neither parameters nor buffers.
+    """Return the model's device; the CPU if it has neither parameters nor buffers.
 
     Raises InputError: it is spread over several devices.
     """
@@ -307,7 +307,7 @@ def _fold(prepared: Prepared, pairs: list[tuple[str, str]], inputs: Inputs, limi
 
 @contextmanager
 def _full_float32() -> Iterator[None]:
-    """No TF32 in convolutions, where it is on as torch comes."""
+    """Turn off TF32 in convolutions, where it is on as torch comes."""
     cudnn = torch.backends.cudnn
     # torch 2.9 added a name for each operation. The older one raises where they were set one by one.
     ops: list[Any] = [getattr(cudnn, name) for name in ("conv", "rnn") if hasattr(cudnn, name)]
@@ -332,7 +332,7 @@ def _full_float32() -> Iterator[None]:
 
 
 def compare(expected: Expected, prepared: Prepared, outputs: Any) -> float:
-    """The largest error of `outputs`, measured where they lie.
+    """Return the largest error of `outputs`, measured where they lie.
 
     Raises NumericsError: they have another structure or other shapes.
     """

@@ -38,7 +38,7 @@ class BucketStats:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """What an engine is and has done.
+    """Description of an engine and what it has done.
 
     Args:
         num_calls: calls that returned.

@@ -20,7 +20,7 @@ class CallTimer(Protocol):
 
 
 class HostTimer:
-    """Every call, from the clock: for devices that have done the work when a call returns."""
+    """Clock of every call: for devices that have done the work when a call returns."""
 
     def __init__(self) -> None:
         self._samples: deque[float] = deque(maxlen=_KEPT)
@@ -36,7 +36,7 @@ class HostTimer:
 
 
 class DeviceTimer:
-    """Every nth call, by events on the current stream, read once the device has passed them.
+    """Timer of every nth call, by events on the current stream, read once the device has passed them.
 
     `every`: times each call of this number: two events a call would cost small models a percent.
     """
@@ -79,7 +79,7 @@ class DeviceTimer:
 
 
 def percentile(samples: list[float], share: float) -> float | None:
-    """The smallest sample that at least `share` of them do not exceed; None of no samples."""
+    """Return the smallest sample that at least `share` of them do not exceed; None without samples."""
     if not samples:
         return None
     ordered = sorted(samples)

@@ -37,7 +37,7 @@ class HostArray:
 
 
 def host_array(array: Any, dtype: torch.dtype | None = None, *, rows: torch.Tensor | None = None) -> HostArray:
-    """`array` as something that can be written elsewhere; nothing is copied yet.
+    """Return `array` as something that can be written elsewhere; nothing is copied yet.
 
     Args:
         array: numpy array, CPU tensor, object with a contiguous buffer (bytes, bytearray, memoryview), or a
@@ -101,7 +101,7 @@ def _of_numpy(array: Any, rows: torch.Tensor | None) -> HostArray:
 
 
 def _read_only(array: Any, dtype: torch.dtype) -> torch.Tensor:
-    """A numpy array that cannot be written as a tensor, which only torch's own say-so keeps from being written."""
+    """Return a read-only numpy array as a tensor that shares its memory and must not be written."""
     num_bytes = array.itemsize + sum((num - 1) * step for num, step in zip(array.shape, array.strides, strict=True))
     memory = (ctypes.c_ubyte * num_bytes).from_address(array.ctypes.data)
     memory.owner = array  # kept as long as the memory is
@@ -111,7 +111,7 @@ def _read_only(array: Any, dtype: torch.dtype) -> torch.Tensor:
 
 @functools.lru_cache(maxsize=64)
 def _torchs(dtype: Any) -> torch.dtype:
-    """numpy's dtype as torch's."""
+    """Return numpy's dtype as torch's."""
     try:
         return torch.from_numpy(sys.modules["numpy"].empty(0, dtype)).dtype
     except (TypeError, ValueError) as error:
@@ -135,7 +135,7 @@ def _of_buffer(buffer: bytes | bytearray | memoryview, dtype: torch.dtype) -> Ho
 
 
 def _copy_from(into: torch.Tensor, address: int | None, *, owner: object) -> None:
-    """Copies from read-only memory with torch's threads; torch takes writable memory only, and warns of other.
+    """Copy from read-only memory with torch's threads; torch takes writable memory only, and warns of other.
 
     `owner` keeps the memory while it is read.
     """

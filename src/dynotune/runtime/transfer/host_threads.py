@@ -23,7 +23,7 @@ SHARE = 0.625
 
 
 def num_copying() -> int:
-    """Threads that copies may take, of torch's: some cores are left to those that launch and wait. One where OpenMP is
+    """Return the number of torch's threads that copies may take: some stay free to launch and wait. One where OpenMP is
     not found, as each would then bring all of torch's."""
     num_threads: int = torch.get_num_threads()
     if _openmp() is None:
@@ -32,14 +32,14 @@ def num_copying() -> int:
 
 
 def use_one_thread() -> None:
-    """Has the calling thread work without torch's others from now on, where OpenMP is found."""
+    """Have the calling thread work without torch's others from now on, if OpenMP is found."""
     if torch.get_num_threads() > 1 and (openmp := _openmp()) is not None:
         openmp.omp_set_num_threads(1)
 
 
 @contextmanager
 def fewer() -> Iterator[None]:
-    """Leaves some cores to other threads while the calling one copies; does nothing where OpenMP is not found."""
+    """Leave some cores to other threads while the calling one copies; does nothing if OpenMP is not found."""
     before = torch.get_num_threads()  # also settles what a new thread starts with
     openmp, wanted = _openmp(), num_copying()
     if openmp is None or before == wanted:
@@ -54,7 +54,7 @@ def fewer() -> Iterator[None]:
 
 @functools.cache
 def _openmp() -> ctypes.PyDLL | None:
-    """The OpenMP library that torch's threads belong to; a process may hold several."""
+    """Return the OpenMP library that torch's threads belong to; a process may hold several."""
     before = torch.get_num_threads()
     try:
         lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()

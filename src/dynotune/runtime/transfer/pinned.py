@@ -21,7 +21,7 @@ def num_bytes_of(shape: Sequence[int], dtype: torch.dtype) -> int:
 
 
 def aligned(num_bytes: int) -> int:
-    """`num_bytes`, rounded up to where the next tensor may start."""
+    """Round `num_bytes` up to where the next tensor may start."""
     return -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
@@ -35,7 +35,7 @@ class Slot:
     def view(
         self, offset_bytes: int, shape: Sequence[int], dtype: torch.dtype, strides: Sequence[int] | None = None
     ) -> torch.Tensor:
-        """A dense tensor in the buffer, row-major unless strides are given."""
+        """Return a dense tensor in the buffer, row-major unless strides are given."""
         flat = self.buffer[offset_bytes : offset_bytes + num_bytes_of(shape, dtype)].view(dtype)
         return flat.view(tuple(shape)) if strides is None else flat.as_strided(tuple(shape), tuple(strides))
 
@@ -65,7 +65,7 @@ class PinnedRing:
 
     @contextmanager
     def slot(self, num_bytes: int, stream: Stream) -> Iterator[Slot]:
-        """The next buffer, free to be written; what is enqueued on `stream` inside is its upload.
+        """Yield the next buffer, free to be written; what is enqueued on `stream` inside is its upload.
 
         Holds the host until the buffer's last upload has ended: this is the back-pressure.
         """
@@ -90,10 +90,10 @@ class PinnedRing:
         self.wait_s += time.perf_counter() - started_s
 
     def drain(self) -> None:
-        """Holds the host until every upload has ended."""
+        """Hold the host until every upload has ended."""
         for slot in self._slots:
             self._wait_for(slot)
 
     def free(self) -> None:
-        """Gives the memory back; the uploads must have ended."""
+        """Give the memory back; the uploads must have ended."""
         self._slots = []

@@ -21,7 +21,7 @@ __all__ = ["BufferPool", "Lease", "PoolStats"]
 
 @dataclass(frozen=True, slots=True)
 class PoolStats:
-    """What a pool holds and has done.
+    """Contents of a pool, and what it has done.
 
     Of `num_gets`, `num_reused` found a buffer whose readers were done, `num_ordered` one that was still in flight
     (the getter's stream waits for it), `num_allocated` a new one. `num_evicted` idle buffers made room for others;
@@ -67,17 +67,17 @@ class Lease:
 
     @property
     def tensor(self) -> torch.Tensor:
-        """The buffer. Raises: InputError after the release."""
+        """Return the buffer. Raises: InputError after the release."""
         if self._buffer is None:
             raise InputError("The lease was released: its buffer may belong to another by now.")
         return self._buffer.tensor
 
     def hand_over(self, stream: Stream) -> None:
-        """Says that `stream` was ordered behind all that was done to the buffer, and goes on with it."""
+        """Say that `stream` was ordered behind all that was done to the buffer, and goes on with it."""
         self._stream = stream
 
     def release(self, stream: Stream | Iterable[Stream] | None = None) -> None:
-        """Gives the buffer back once what is enqueued by now on these streams is done; returns at once.
+        """Give the buffer back once what is enqueued by now on these streams is done; returns at once.
 
         Args:
             stream: the stream that reads it last, or several; None is the caller's current stream.
@@ -105,7 +105,7 @@ class Lease:
 
 
 def _distinct(got_on: Stream, given: Stream | Iterable[Stream] | None, pool: BufferPool) -> list[Stream]:
-    """The streams whose work has to end before the buffer is free.
+    """Return the streams whose work has to end before the buffer is free.
 
     The stream that it was got on is one of them: it is the one ordered behind earlier readers, and a lease that was
     never used, or used elsewhere without an order, must not shorten their time.
@@ -151,15 +151,15 @@ class BufferPool(Closing):
 
     @property
     def device(self) -> torch.device:
-        """Where the buffers are."""
+        """Return the device of the buffers."""
         return self._streams.device
 
     def current(self) -> Stream:
-        """The caller's current stream on the pool's device."""
+        """Return the caller's current stream on the pool's device."""
         return self._streams.current()
 
     def get(self, shape: Sequence[int], dtype: torch.dtype, *, stream: Stream = None, timeout_s: float = 0.0) -> Lease:
-        """Lends a buffer, uninitialised.
+        """Lend a buffer, uninitialised.
 
         Args:
             shape: of the tensor.
@@ -190,7 +190,7 @@ class BufferPool(Closing):
         return Lease(self, buffer, user)
 
     def reserve(self, shape: Sequence[int], dtype: torch.dtype, num: int) -> None:
-        """Makes sure that `num` buffers exist, so that nothing is allocated later. Raises: as `get`."""
+        """Make sure that `num` buffers exist, so that nothing is allocated later. Raises: as `get`."""
         leases: list[Lease] = []
         try:
             while len(leases) < num:
@@ -200,7 +200,7 @@ class BufferPool(Closing):
                 lease.release()
 
     def stats(self) -> PoolStats:
-        """What is held, and what was done so far."""
+        """Return what is held, and what was done so far."""
         with self._changed:
             counts = {f"num_{name}": value for name, value in self._counts.items()}
             return PoolStats(
@@ -212,7 +212,7 @@ class BufferPool(Closing):
             )
 
     def close(self) -> None:
-        """Waits for the readers of idle buffers and frees these; a lent one is freed at its release."""
+        """Wait for the readers of idle buffers and free these; a lent one is freed at its release."""
         with self._changed:
             if self._lifetime.close():
                 for buffers in self._idle.values():
@@ -236,7 +236,7 @@ class BufferPool(Closing):
             )
 
     def _found(self, key: _Key, num_bytes: int, user: Stream) -> _Buffer | None:
-        """An idle buffer whose readers are done, else a new one, else an idle one behind its readers, else None.
+        """Find an idle buffer whose readers are done, else a new one, else an idle one behind its readers, else None.
 
         Other shapes lose their buffers last: two shapes in turn would evict each other at every get.
         """
@@ -265,7 +265,7 @@ class BufferPool(Closing):
         return _Buffer(tensor, num_bytes)
 
     def _make_room(self, num_bytes: int) -> bool:
-        """Whether a new buffer fits, after idle buffers have gone as far as needed, longest unused shape first."""
+        """Tell whether a new buffer fits, after idle buffers went as far as needed, longest unused shape first."""
         if self._leased_bytes + num_bytes > self._max_bytes:
             return False
         for buffers in self._idle.values():

@@ -21,7 +21,7 @@ __all__ = ["Stager", "StagerStats"]
 
 @dataclass(frozen=True, slots=True)
 class StagerStats:
-    """What a Stager has done.
+    """Counts of what a Stager has done.
 
     `num_waits` puts, `wait_s` in all, found the ring full and waited for an upload.
     """
@@ -35,7 +35,7 @@ class StagerStats:
 
 
 class Stager(Closing):
-    """Copies host arrays into a ring of pinned buffers and uploads them in order on its own stream.
+    """Stager of host arrays: a ring of pinned buffers, uploaded in order on a stream of its own.
 
     The pinned memory is allocated here and reused; a buffer is written again only when its upload has ended. When
     all are under way, `put` waits. Arrays keep shape and dtype: an HWC uint8 frame arrives as such. On the CPU a
@@ -74,11 +74,11 @@ class Stager(Closing):
 
     @property
     def device(self) -> torch.device:
-        """Where the uploads go."""
+        """Return the device that uploads go to."""
         return self._streams.device
 
     def put(self, array: Any) -> torch.Tensor:
-        """Uploads `array`; the host may change it again as soon as this returns.
+        """Upload `array`; the host may change it again as soon as this returns.
 
         Args:
             array: numpy array, CPU tensor, bytes, or a list of them (equal in shape and dtype), which is stacked.
@@ -103,7 +103,7 @@ class Stager(Closing):
         return tensor
 
     def lend(self, array: Any, pool: BufferPool, *, timeout_s: float = 0.0) -> Lease:
-        """As `put`, into a buffer of `pool`: device memory is bounded and never allocated in the steady state.
+        """Upload as `put` into a buffer of `pool`: device memory is bounded and never allocated in the steady state.
 
         Args:
             array: as in `put`.
@@ -155,12 +155,12 @@ class Stager(Closing):
         self._num_bytes += source.num_bytes
 
     def stats(self) -> StagerStats:
-        """What has been done so far; also after `close()`."""
+        """Return what has been done so far; also after `close()`."""
         ring = self._ring
         return StagerStats(self._num_puts, self._num_bytes, ring.num_waits, ring.wait_s, self._depth, ring.num_bytes)
 
     def close(self) -> None:
-        """Waits for the uploads under way and gives the pinned memory back; tensors that were put stay valid."""
+        """Wait for the uploads under way and give the pinned memory back; tensors that were put stay valid."""
         with self._lock:
             if self._lifetime.close():
                 self._ring.drain()

@@ -13,7 +13,7 @@ _Jobs = SimpleQueue[Callable[[], object] | None]
 
 
 class Workers:
-    """Runs jobs in threads of its own, which begin them in the order in which they come.
+    """Threads that begin jobs in the order in which they come.
 
     The threads end with `stop`, with the last reference to the workers, or with the program.
 
@@ -31,7 +31,7 @@ class Workers:
         self._end = weakref.finalize(self, _end, self._jobs, self._threads)
 
     def start(self, job: Callable[[], object]) -> None:
-        """Has `job` run, which must not raise.
+        """Have `job` run, which must not raise.
 
         Raises RuntimeError: the workers were stopped, or not one thread can be started.
         """
@@ -49,7 +49,7 @@ class Workers:
             self._jobs.put(job)
 
     def stop(self) -> None:
-        """Waits for all jobs that came; no more are taken."""
+        """Wait for all jobs that came; no more are taken."""
         with self._lock:
             self._end()
         for thread in self._threads[: self._num_started]:

@@ -27,17 +27,17 @@ class Detections:
 
     @property
     def xyxy(self) -> Tensor:
-        """float32 `[N, 4]`: corners in pixels of the frame, inside it."""
+        """Return float32 `[N, 4]`: corners in pixels of the frame, inside it."""
         return self.rows[:, :4]
 
     @property
     def conf(self) -> Tensor:
-        """float32 `[N]`: scores."""
+        """Return float32 `[N]`: scores."""
         return self.rows[:, 4]
 
     @property
     def cls(self) -> Tensor:
-        """int64 `[N]`: classes."""
+        """Return int64 `[N]`: classes."""
         return self.rows[:, 5].long()
 
     def __len__(self) -> int:

@@ -25,7 +25,7 @@ __all__ = ["Detections", "Detector", "DetectorStats", "Served", "Server", "Sourc
 
 @dataclass(frozen=True, slots=True)
 class DetectorStats:
-    """What a detector has done.
+    """Counts of what a detector has done.
 
     Args:
         num_frames, num_batches: whose results were taken.
@@ -47,7 +47,7 @@ class DetectorStats:
 
 
 class Detector(Closing):
-    """Finds objects in frames with a YOLO model, whose output is `[B, 4 + num_classes, N]` (v8, 11) or
+    """Detector of objects in frames with a YOLO model, whose output is `[B, 4 + num_classes, N]` (v8, 11) or
     end-to-end `[B, N, 6]` (26).
 
     On a GPU two streams work side by side: frames are uploaded and letterboxed on one; forward, suppression and the
@@ -107,11 +107,11 @@ class Detector(Closing):
 
     @property
     def device(self) -> torch.device:
-        """Where the work is done."""
+        """Return the device that does the work."""
         return self._lanes.device_streams.device
 
     def prepare(self, *frame_sizes: tuple[int, int]) -> None:
-        """Builds what frames of these sizes (height, width) need, for every batch size; otherwise the first frame does.
+        """Build what frames of these sizes (height, width) need, for every batch size; otherwise the first frame does.
 
         Raises: as building in the constructor; InputError, TooLargeError for a size.
         """
@@ -120,7 +120,7 @@ class Detector(Closing):
             self._lanes.prepare(size)
 
     def predict(self, frames: Frame | Sequence[Frame]) -> list[Detections]:
-        """Detections of each frame, in the order given.
+        """Return the detections of each frame, in the order given.
 
         Args:
             frames: one frame or a sequence of them, of any sizes: uint8 `[height, width, 3]`, numpy arrays or tensors
@@ -162,7 +162,7 @@ class Detector(Closing):
         results.update(zip(numbers, self._lanes.collect(batch), strict=True))
 
     def stream(self, source: Iterable[Frame], depth: int = 3) -> Iterator[Detections]:
-        """Detections of a source's frames, in order, while the next ones are read, uploaded and computed.
+        """Yield the detections of a source's frames, in order, while the next ones are read, uploaded and computed.
 
         Args:
             source: frames as in `predict`. It is read in another thread, and each frame must be an array of its own
@@ -196,7 +196,7 @@ class Detector(Closing):
         max_batch: int | None = None, drop: Drop = "never", *, queue: int = 4,
         depth: int = 3,
     ) -> Server:  # fmt: skip
-        """Detections of many sources at once, in batches of what is there.
+        """Return the detections of many sources at once, in batches of what is there.
 
         Each source is read in a thread of its own. Order is kept within a source. A source that stalls holds up no
         other; one that raises ends alone.
@@ -230,7 +230,7 @@ class Detector(Closing):
         )  # fmt: skip
 
     def stats(self) -> DetectorStats:
-        """What was done so far; also after `close()`."""
+        """Return what was done so far; also after `close()`."""
         networks = self._lanes.networks
         return DetectorStats(
             **asdict(self._lanes.counts),
@@ -240,7 +240,7 @@ class Detector(Closing):
         )
 
     def close(self) -> None:
-        """Waits for work under way and gives graphs, buffers and pinned memory back. Results stay valid."""
+        """Wait for work under way and give graphs, buffers and pinned memory back. Results stay valid."""
         if self._lifetime.close():
             self._lanes.close()
 
@@ -249,7 +249,7 @@ def _check(
     imgsz: tuple[int, ...], stride: int, conf: float, iou: float, max_det: int, top_k: int, sizes: tuple[int, ...],
     max_frame: tuple[int, int], color: str, depth: int,
 ) -> None:  # fmt: skip
-    """Raises: InputError where the arguments of a Detector make no sense."""
+    """Raise InputError if the arguments of a Detector make no sense."""
     wrong = None
     if len(imgsz) != 2 or any(side < stride or side % stride for side in imgsz):
         wrong = f"imgsz is {imgsz}; both sides must be multiples of the stride, {stride}"

@@ -54,12 +54,12 @@ class _Chunk:
         self.graphs: dict[tuple[int, int, int], CapturedGraph] = {}
 
     def views(self, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """`[num, height, width, 3]` on the host and on the device."""
+        """Return `[num, height, width, 3]` on the host and on the device."""
         num_bytes = num_bytes_of(shape, torch.uint8)
         return self._host[:num_bytes].view(tuple(shape)), self._there[:num_bytes].view(tuple(shape))
 
     def close(self) -> None:
-        """Gives graphs and memory back, whoever still holds the chunk."""
+        """Give graphs and memory back, whoever still holds the chunk."""
         for graph in self.graphs.values():
             graph.reset()
         self._host = self._there = torch.empty(0, dtype=torch.uint8)
@@ -77,12 +77,12 @@ class Copied:
     _chunk: _Chunk | Future[_Chunk] | None
 
     def wait(self) -> None:
-        """Waits until the frames are copied; raises what copying them raised."""
+        """Wait until the frames are copied; raises what copying them raised."""
         if isinstance(self._chunk, Future):
             self._chunk.result()
 
     def take(self) -> _Chunk:
-        """The chunk, which the caller has to free from now on. Waits and raises as `wait`."""
+        """Take the chunk, which the caller has to free from now on. Waits and raises as `wait`."""
         chunk = self._chunk
         assert chunk is not None
         taken = chunk.result() if isinstance(chunk, Future) else chunk
@@ -90,7 +90,7 @@ class Copied:
         return taken
 
     def drop(self) -> None:
-        """Frees the chunk, once the frames are copied; waits for nothing."""
+        """Free the chunk, once the frames are copied; waits for nothing."""
         chunk, self._chunk = self._chunk, None
         if isinstance(chunk, Future):
             chunk.add_done_callback(partial(_free_copied, self._free))
@@ -122,7 +122,7 @@ class _Filling:
     error: BaseException | None = None
 
     def copy(self, frame: HostArray, into: Tensor) -> None:
-        """Copies one of the frames; raises nothing."""
+        """Copy one of the frames; raises nothing."""
         try:
             host_threads.use_one_thread()
             frame.write(into)
@@ -133,7 +133,7 @@ class _Filling:
             self.ended(1)
 
     def ended(self, num: int, error: BaseException | None = None) -> None:
-        """`num` more frames are copied, or, where there is an `error`, never will be."""
+        """Note that `num` more frames are copied, or, if there is an `error`, never will be."""
         with self.lock:
             self.num_left -= num
             self.error = self.error or error
@@ -147,7 +147,7 @@ class _Filling:
 
 
 class FrameRing:
-    """Puts frames into network inputs, through `depth` chunks. Its owner holds a lock for `copy` and another one for
+    """Ring of `depth` chunks that put frames into network input. Its owner holds a lock for `copy` and another one for
     `send`, but this not while it waits for frames to be copied: others may need it to free a chunk.
 
     `num_frames`: of a chunk, at most; a power of two. `frame_bytes`: of the largest frame.
@@ -172,7 +172,7 @@ class FrameRing:
         self._wait_s = 0.0
 
     def copy(self, frames: Sequence[Any], *, rows: Tensor | None = None, later: bool = False) -> Copied:
-        """Copies frames into a chunk; waits until one is free.
+        """Copy frames into a chunk; waits until one is free.
 
         Args:
             frames: numpy arrays or CPU tensors, uint8, of one size; a power of two of them, `num_frames` at most. They
@@ -204,7 +204,7 @@ class FrameRing:
         return chunk
 
     def _fill(self, source: HostArray, done: Future[_Chunk]) -> None:
-        """Has a chunk filled, which `done` gets; waits for the chunk, not for the frames."""
+        """Fill a chunk, which `done` gets; waits for the chunk, not for the frames."""
         chunk = self._free.get()
         try:
             self._wait_for(chunk)
@@ -222,7 +222,7 @@ class FrameRing:
                 return
 
     def send(self, copied: Copied, letterbox: Letterbox, region: Tensor, *, stream: Stream) -> None:
-        """Uploads and resizes frames that are copied; waits only for the capture of a size that is new.
+        """Upload and resize frames that are copied; waits only for the capture of a size that is new.
 
         Args:
             copied: of frames of the letterbox's size, with its rows.
@@ -253,7 +253,7 @@ class FrameRing:
             self._num_bytes += num_bytes_of(copied.shape, torch.uint8)
 
     def _prepare(self, letterbox: Letterbox) -> None:
-        """Captures upload and resize of frames of this size, once, if there is room for more graphs."""
+        """Capture upload and resize of frames of this size, once, if there is room for more graphs."""
         at = letterbox.placement
         size = (at.frame_height, at.frame_width)
         if self._capturer is None or size in self._prepared or len(self._prepared) >= MAX_PREPARED:
@@ -292,12 +292,12 @@ class FrameRing:
         return StagerStats(self._num_puts, self._num_bytes, self._num_waits, self._wait_s, self._depth, pinned_bytes)
 
     def stop(self) -> None:
-        """Waits for what is being copied; nothing can be copied later any more."""
+        """Wait for what is being copied; nothing can be copied later any more."""
         self._filler.stop()
         self._copiers.stop()
 
     def close(self) -> None:
-        """Waits for what is under way and gives graphs and memory back; nothing is copied or sent any more."""
+        """Wait for what is under way and give graphs and memory back; nothing is copied or sent any more."""
         self.stop()
         for chunk in self._chunks:
             self._wait_for(chunk)

@@ -16,7 +16,7 @@ CHUNK, FEW = 8, 4  # frames of a chunk at most; frames that are not split
 
 
 def size_of(frame: Frame, *, max_size: tuple[int, int], name: str = "The frame") -> tuple[int, int]:
-    """Height and width of a frame, which is checked.
+    """Check a frame, and return its height and width.
 
     `max_size`: height and width that buffers were made for; only their product counts.
 
@@ -49,7 +49,7 @@ def size_of(frame: Frame, *, max_size: tuple[int, int], name: str = "The frame")
 
 
 def consecutive(source: Iterable[T], key: Callable[[T], object], max_batch: int) -> Iterator[tuple[list[T], list[T]]]:
-    """Batches of neighbours with one key, of at most `max_batch`, in order; each stands twice, as frames and as tags.
+    """Yield batches of neighbours with one key, of at most `max_batch`, in order; each twice, as frames and as tags.
 
     What was read before the source raised, or gave something that `key` refuses, comes first.
 
@@ -93,7 +93,7 @@ def consecutive(source: Iterable[T], key: Callable[[T], object], max_batch: int)
 
 
 def neighbours(frames: Sequence[Frame], at_most: int) -> list[tuple[int, int]]:
-    """Frames that go into one upload, as first frame and number: of one size, in one place, a power of two of them.
+    """List frames for one upload as first frame and number: of one size, in one place, a power of two of them.
 
     Powers of two, so that few sizes of buffers serve batches of any size.
 
@@ -116,7 +116,7 @@ def _alike(frame: Frame) -> tuple[Any, ...]:
 
 
 def is_on_device(frame: Frame) -> bool:
-    """Whether it is a tensor that is not in the host's memory."""
+    """Tell whether it is a tensor that is not in the host's memory."""
     return isinstance(frame, Tensor) and frame.device.type != "cpu"
 
 
@@ -127,5 +127,5 @@ def chunk_of(largest: int) -> int:
 
 
 def power_of_two(num: int) -> int:
-    """The largest that is no larger."""
+    """Return the largest that is no larger."""
     return 1 << (num.bit_length() - 1)

@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 @functools.cache
 def kernels_of(name: str, device: torch.device) -> ModuleType | None:
-    """The module `name` of kernels, where they can be used; elsewhere torch's operations do the same, in more time."""
+    """Return the module `name` of kernels, if they can be used; else torch's operations do the same, in more time."""
     if device.type != "cuda":
         return None
     try:

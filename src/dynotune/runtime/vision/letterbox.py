@@ -23,7 +23,7 @@ FEW = 0.75  # of a frame's rows; more are copied faster all together
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a frame lies in the network's input.
+    """Place of a frame in the network's input.
 
     Args:
         frame_height, frame_width: of the frame, in its own pixels.
@@ -45,7 +45,7 @@ class Placement:
 
 
 def place(frame_size: tuple[int, int], imgsz: tuple[int, int], *, stride: int = 32, rect: bool = True) -> Placement:
-    """Where a frame of `frame_size` (height, width) comes to lie in an input of at most `imgsz` (height, width).
+    """Tell where a frame of `frame_size` (height, width) comes to lie in an input of at most `imgsz` (height, width).
 
     Args:
         rect: pad each side only to the next multiple of `stride`; otherwise to the whole of `imgsz`.
@@ -72,7 +72,7 @@ def place(frame_size: tuple[int, int], imgsz: tuple[int, int], *, stride: int = 
 
 
 def _taps(size: int, resized: int) -> tuple[Tensor, Tensor, Tensor]:
-    """For each resized coordinate the two that it is mixed of, and the second one's weight."""
+    """Return for each resized coordinate the two that it is mixed of, and the second one's weight."""
     # In doubles, as a coordinate of a large frame has few bits left for its fraction in floats.
     centre = (torch.arange(resized, dtype=torch.float64, device="cpu") + 0.5) * (size / resized) - 0.5
     centre = centre.clamp(0, size - 1)
@@ -83,7 +83,7 @@ def _taps(size: int, resized: int) -> tuple[Tensor, Tensor, Tensor]:
 
 @functools.lru_cache(maxsize=256)
 def rows_read(placement: Placement) -> Tensor | None:
-    """A frame's rows that its resize reads.
+    """Return a frame's rows that its resize reads.
 
     Returns:
         int64, ascending, on the host; None where they are so many that all may as well be copied.
@@ -94,7 +94,7 @@ def rows_read(placement: Placement) -> Tensor | None:
 
 
 class Letterbox:
-    """Writes frames of one size into a network's input.
+    """Letterbox from frames of one size into a network's input.
 
     Works on the current stream and waits for nothing. What it needs (where to read, with which weights) is made once.
 
@@ -124,7 +124,7 @@ class Letterbox:
 
     @property
     def tables(self) -> list[Tensor]:
-        """What `picture` reads besides frames."""
+        """Return what `picture` reads besides frames."""
         return [self._pixels, self._weights]
 
     def __call__(self, frames: Tensor, out: Tensor, *, pads: bool = True) -> Tensor:
@@ -144,7 +144,7 @@ class Letterbox:
         return out
 
     def picture(self, frames: Tensor) -> Tensor:
-        """Frames, resized.
+        """Resize frames.
 
         Args:
             frames: uint8 `[B, num_rows, frame_width, 3]`.
@@ -178,12 +178,12 @@ class Letterbox:
         return mixed.view(batch, at.resized_height, at.resized_width, 3).permute(0, 3, 1, 2)
 
     def pad(self, out: Tensor) -> None:
-        """Fill all of `out` with what stands around a picture, where something does."""
+        """Fill all of `out` with what stands around a picture, if something does."""
         at = self.placement
         if (at.resized_height, at.resized_width) != (at.height, at.width):
             out.fill_(GREY / 255)
 
     def region(self, out: Tensor) -> Tensor:
-        """Where in `out` a picture belongs; it shares its memory."""
+        """Return where in `out` a picture belongs; it shares its memory."""
         at = self.placement
         return out[:, :, at.top : at.top + at.resized_height, at.left : at.left + at.resized_width]

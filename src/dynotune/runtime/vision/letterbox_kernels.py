@@ -24,7 +24,7 @@ def _level(at_0, at_1, at_2, at_3, w_0, w_1, w_2, w_3):
 def _picture_kernel(
     frames, pixels, weights, out, num_pixels, frame_bytes, FIRST: tl.constexpr, THIRD: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """One program for `BLOCK` pixels of a picture; `FIRST` is the frame's channel that the picture's first one is."""
+    """Run one program for `BLOCK` pixels of a picture; `FIRST` is the frame's channel for the picture's first one."""
     image, pixel = tl.program_id(1).to(tl.int64), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = pixel < num_pixels
     pixels, weights, frame = pixels + pixel, weights + pixel, frames + image * frame_bytes
@@ -46,7 +46,7 @@ def _picture_kernel(
 
 
 def works(device: torch.device) -> bool:
-    """Whether the kernel can be built and run on this GPU, and resizes a small frame rightly."""
+    """Tell whether the kernel can be built and run on this GPU, and resizes a small frame rightly."""
     frames = torch.arange(12, dtype=torch.uint8, device=device).view(1, 2, 2, 3) * 20
     pixels = torch.tensor([0, 1, 1, 1, 2, 3, 3, 3], dtype=torch.int32, device=device)
     weights = torch.tensor([0.25, 0.5] * 2 + [0.25, 0.0] * 2, device=device)
@@ -56,7 +56,7 @@ def works(device: torch.device) -> bool:
 
 
 def picture(frames: Tensor, pixels: Tensor, weights: Tensor, *, swap_channels: bool) -> Tensor:
-    """Frames, resized.
+    """Resize frames.
 
     Args:
         frames: uint8 `[B, ..., 3]`, contiguous.

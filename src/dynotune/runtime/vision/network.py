@@ -28,7 +28,7 @@ class OneOutput(nn.Module):  # type: ignore[misc]
         self.model = model
 
     def forward(self, images: Tensor) -> Tensor:
-        """`images` `[B, 3, H, W]`, RGB, 0 to 1, to the model's own output.
+        """Turn `images` `[B, 3, H, W]`, RGB, 0 to 1, into the model's own output.
 
         Raises: InputError where that is no tensor, or not three-dimensional.
         """
@@ -45,7 +45,7 @@ class OneOutput(nn.Module):  # type: ignore[misc]
 
 
 def checked_model(model: Any) -> tuple[torch.device, torch.dtype]:
-    """Where the model is and in which precision.
+    """Return the model's device and precision.
 
     Raises:
         InputError: not a module, without parameters, in training mode, or spread over devices.
@@ -64,7 +64,7 @@ def checked_model(model: Any) -> tuple[torch.device, torch.dtype]:
 
 
 def is_end_to_end(shape: Iterable[int]) -> bool:
-    """Whether an output of this shape is `[B, N, 6]` rather than `[B, 4 + num_classes, N]`.
+    """Tell whether an output of this shape is `[B, N, 6]` rather than `[B, 4 + num_classes, N]`.
 
     Raises: InputError where it can be both or neither.
     """
@@ -168,7 +168,7 @@ class Network:
         return torch.ones(self._shape[0], 5, device=self._streams.device)
 
     def take_lane(self) -> Lane:
-        """A lane that nothing reads any more; a new one only where all are on their way."""
+        """Return a lane that nothing reads any more; a new one only if all are on their way."""
         if self._free:
             return self._free.pop()
         self.num_lanes += 1
@@ -186,19 +186,19 @@ class Network:
         )
 
     def give_lane(self, lane: Lane) -> None:
-        """Takes a lane back whose work has ended."""
+        """Take a lane back whose work has ended."""
         if not self._closed:
             self._free.append(lane)
 
     def enqueue(self, lane: Lane, stream: Stream, done: Event) -> None:
-        """Forward, suppression and the copy to the host on `stream`, with `done` behind; waits for nothing."""
+        """Enqueue forward, suppression and the copy to the host on `stream`, with `done` behind; waits for nothing."""
         with self._streams.on(stream):
             packed, lane.candidates, _ = self.engine(lane.images, _bits(lane.places))
             lane.host.copy_(packed, non_blocking=True)
         done.record(stream)
 
     def settle(self, lane: Lane, stream: Stream) -> None:
-        """Suppression to its end for a batch that was not settled; waits for the device."""
+        """Suppress to the end for a batch that was not settled; waits for the device."""
         assert lane.candidates is not None
         with self._streams.on(stream):
             packed = self._post.settle(lane.candidates, lane.places, lane.host.to(self._streams.device))

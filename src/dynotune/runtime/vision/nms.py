@@ -23,7 +23,7 @@ NUM_KEPT, NUM_CANDIDATES, SETTLED, FINITE = range(4)
 
 
 def overlaps(boxes: Tensor, classes: Tensor | None, iou: float, dtype: torch.dtype) -> Tensor:
-    """Which box suppresses which, were it kept: `[B, K, K]`, 1 at [i, j] where i stands before j and overlaps it.
+    """Return which box suppresses which, were it kept: `[B, K, K]`, 1 at [i, j] if i is before j and overlaps it.
 
     Args:
         boxes: float32 xyxy `[B, K, 4]`, best first.
@@ -45,7 +45,7 @@ def overlaps(boxes: Tensor, classes: Tensor | None, iou: float, dtype: torch.dty
 
 
 def suppress(beats: Tensor, valid: Tensor, num_rounds: int | None) -> tuple[Tensor, Tensor]:
-    """Greedy suppression: which boxes stay, and for which images the answer is final.
+    """Suppress greedily: return which boxes stay, and for which images the answer is final.
 
     Args:
         beats: `[B, K, K]` of `overlaps`.
@@ -67,7 +67,7 @@ def suppress(beats: Tensor, valid: Tensor, num_rounds: int | None) -> tuple[Tens
 
 
 def nms(boxes: Tensor, scores: Tensor, iou: float, *, classes: Tensor | None = None) -> Tensor:
-    """Indices of the boxes that greedy suppression keeps, best first. Waits for the device.
+    """Return indices of the boxes that greedy suppression keeps, best first. Waits for the device.
 
     Args:
         boxes: xyxy `[N, 4]`.
@@ -86,7 +86,7 @@ def nms(boxes: Tensor, scores: Tensor, iou: float, *, classes: Tensor | None = N
 
 
 class PostProcess(nn.Module):  # type: ignore[misc]
-    """From a YOLO model's output to detections in image coordinates, without waiting for the device.
+    """Steps from a YOLO model's output to detections in image coordinates, without waiting for the device.
 
     Args:
         end_to_end: the output is `[B, N, 6]` (xyxy, score, class) and needs no suppression; otherwise
@@ -108,7 +108,7 @@ class PostProcess(nn.Module):  # type: ignore[misc]
         self.agnostic = agnostic
 
     def forward(self, raw: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Detections of a batch.
+        """Return the detections of a batch.
 
         Args:
             raw: the model's output.
@@ -135,7 +135,7 @@ class PostProcess(nn.Module):  # type: ignore[misc]
         return self._pack(rows, kept, places, num_candidates, settled, finite), rows
 
     def settle(self, rows: Tensor, places: Tensor, packed: Tensor) -> Tensor:
-        """`packed` anew, exact, where `forward` was not settled; `rows` are its candidates. Waits for the device."""
+        """Return `packed` anew, exact, if `forward` was not settled; `rows`: its candidates. Waits for the device."""
         kept, settled = self._keep(rows, None)
         counts = packed[:, self.max_det]
         return self._pack(rows, kept, places, counts[:, NUM_CANDIDATES], settled, counts[:, FINITE])
@@ -147,7 +147,7 @@ class PostProcess(nn.Module):  # type: ignore[misc]
         return kernels
 
     def _best_rows(self, raw: Tensor) -> tuple[Tensor, Tensor]:
-        """The `top_k` best candidates `[B, K, 6]`, best first, and how many there were."""
+        """Return the `top_k` best candidates `[B, K, 6]`, best first, and how many there were."""
         num_rows = min(self.top_k, raw.shape[2])
         kernels = self._kernels(raw, num_rows)
         if kernels is not None:

@@ -18,7 +18,7 @@ WORD = tl.constexpr(32)
 
 @triton.jit
 def _rows_kernel(raw, order, scores, classes, rows, num_anchors, num_channels, top_k, BLOCK: tl.constexpr):
-    """Candidates from the model's output: one program for `BLOCK` of an image's."""
+    """Make candidates from the model's output: one program for `BLOCK` of an image's."""
     image, k = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there = k < top_k
     anchor = tl.load(order + image * num_anchors + k, mask=there, other=0)
@@ -36,7 +36,7 @@ def _rows_kernel(raw, order, scores, classes, rows, num_anchors, num_channels, t
 
 @triton.jit
 def _beats_kernel(rows, beats, iou, top_k, PADDED: tl.constexpr, BLOCK: tl.constexpr, BY_CLASS: tl.constexpr):
-    """Which of 32 boxes suppress which of `BLOCK`: a word for each of these, a bit for each of those."""
+    """Compute which of 32 boxes suppress which of `BLOCK`: a word for each of these, a bit for each of those."""
     image, word = tl.program_id(0).to(tl.int64), tl.program_id(1)
     start = tl.program_id(2) * BLOCK
     first, second = word * WORD + tl.arange(0, WORD), start + tl.arange(0, BLOCK)
@@ -70,7 +70,7 @@ def _pack_kernel(
     rows, beats, places, num_candidates, finite, packed, top_k, max_det,
     PADDED: tl.constexpr, OUT: tl.constexpr, SUPPRESS: tl.constexpr,
 ):  # fmt: skip
-    """Suppression of one image's boxes and what `PostProcess` returns of them: one program for each image."""
+    """Suppress one image's boxes and pack them as `PostProcess` returns them: one program for each image."""
     image, k = tl.program_id(0).to(tl.int64), tl.arange(0, PADDED)
     there = k < top_k
     row = rows + (image * top_k + k) * 6
@@ -116,7 +116,7 @@ def _pack_kernel(
 
 
 def works(device: torch.device) -> bool:
-    """Whether the kernels can be built and run on this GPU, and say what is right of three boxes."""
+    """Tell whether the kernels can be built and run on this GPU, and say what is right of three boxes."""
     rows = torch.tensor([[[0, 0, 10, 10, 0.9, 1], [1, 1, 11, 11, 0.8, 1], [1, 1, 11, 11, 0.7, 0]]], device=device)
     one = torch.ones(1, dtype=torch.int64, device=device)
     places = torch.tensor([[0.0, 0, 1, 99, 99]], device=device)
@@ -126,7 +126,7 @@ def works(device: torch.device) -> bool:
 
 
 def best_rows(raw: Tensor, order: Tensor, scores: Tensor, classes: Tensor, top_k: int) -> Tensor:
-    """The candidates `[B, top_k, 6]` of `PostProcess`.
+    """Return the `top_k` best candidates as `[B, top_k, 6]`, as `PostProcess` does.
 
     Args:
         raw: float32 `[B, 4 + num_classes, N]`, contiguous.
@@ -147,7 +147,7 @@ def suppressed(
     rows: Tensor, places: Tensor, num_candidates: Tensor, finite: Tensor, *, iou: float | None, by_class: bool,
     max_det: int,
 ) -> Tensor:  # fmt: skip
-    """`packed` of `PostProcess`, settled, from its candidates.
+    """Return `packed` of `PostProcess`, settled, from its candidates.
 
     Args:
         rows: float32 `[B, K, 6]`, contiguous, K at most `MAX_TOP_K`.

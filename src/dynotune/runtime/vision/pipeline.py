@@ -30,14 +30,14 @@ class Stages(Protocol[Staged, Launched, Result]):
     def launch(self, staged: Staged) -> Launched: ...
     def collect(self, launched: Launched) -> Result: ...
     def abandon(self, staged: Staged) -> None:
-        """Gives back what `stage` took."""
+        """Give back what `stage` took."""
 
     def discard(self, launched: Launched) -> None:
-        """Gives back what `launch` holds, without a result."""
+        """Give back what `launch` holds, without a result."""
 
 
 def started(threads: list[threading.Thread], lifetime: Lifetime, close: Callable[[], None]) -> Callable[[], None]:
-    """Starts threads that may be inside a source when the interpreter ends: then `close`, and a moment to come back.
+    """Start threads that may be inside a source when the interpreter ends: then `close`, and a moment to come back.
 
     One that ends under a thread in C++, such as a decoder's, aborts the process. Gives what is registered for the exit.
     """
@@ -55,14 +55,14 @@ def started(threads: list[threading.Thread], lifetime: Lifetime, close: Callable
 
 
 class _End:
-    """No more comes; `error` is why, where it is not the source's end."""
+    """End of results; `error` is why, if it is not the source's end."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
 
 
 class _Pipeline(Generic[Staged, Launched, Result, Tag]):
-    """Nothing here refers to the iterator that the caller holds, so that dropping it ends the threads."""
+    """Pipeline that refers to no iterator of the caller's, so that dropping it ends the threads."""
 
     def __init__(
         self, stages: Stages[Staged, Launched, Result], batches: Iterator[tuple[list[Any], Tag]], depth: int
@@ -105,7 +105,7 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
                 self._staged.put(_End(error))
 
     def _stage(self, frames: list[Any], tag: Tag) -> bool:
-        """False where the caller has gone meanwhile: then nothing of the stages may be touched any more."""
+        """Return False if the caller has gone meanwhile: then nothing of the stages may be touched any more."""
         with self._lock:
             if self._stopped:
                 return False
@@ -145,7 +145,7 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
                         self._staged.put(end)
 
     def next(self) -> tuple[Result, Tag] | None:
-        """The next batch's result; None at the end. Raises what ended it."""
+        """Return the next batch's result; None at the end. Raises what ended it."""
         self._lifetime.check()
         if self._ended:
             return None
@@ -162,7 +162,7 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
             self._room.release()
 
     def close(self) -> None:
-        """Ends the threads and gives everything back; waits for work in flight, never for the source.
+        """End the threads and give everything back; waits for work in flight, never for the source.
 
         In a forked child there are no threads, and nothing of ours.
         """
@@ -188,7 +188,7 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
 def run(
     stages: Stages[Staged, Launched, Result], batches: Iterator[tuple[list[Any], Tag]], depth: int
 ) -> Generator[tuple[Result, Tag], None, None]:
-    """Results of `batches` (frames and a tag each) in their order, with the tag.
+    """Yield results of `batches` (frames and a tag each) in their order, with the tag.
 
     Closing or dropping the iterator ends it early: batches in flight are waited for and given back.
 

@@ -92,7 +92,7 @@ class _Source:
     error: DynotuneRuntimeError | None = None
 
     def may_add(self, key: tuple[int, int], queue: int) -> bool:
-        """Whether a frame that it has yet to give could join a batch of `key`: what waits is in front of that frame.
+        """Tell whether a frame that it has yet to give could join a batch of `key`: waiting frames come first.
 
         A source is taken to go on in the size of its last frame.
         """
@@ -101,7 +101,7 @@ class _Source:
 
 
 class _Mux:
-    """Reads the sources and forms batches. Refers to nothing that its user holds, so that dropping that ends it."""
+    """Reader of the sources that forms batches. Refers to nothing that its user holds: dropping that ends it."""
 
     def __init__(
         self, lanes: Lanes, sources: Mapping[str, Iterable[Frame]], *, max_wait_s: float, max_batch: int, drop: Drop,
@@ -127,7 +127,7 @@ class _Mux:
         self._at_exit = pipeline.started(threads, self.lifetime, self.stop)
 
     def stop(self) -> None:
-        """The readers end when their source next gives a frame; nothing is read any more from now on."""
+        """Stop the readers when their source next gives a frame; nothing is read any more from now on."""
         if not self.lifetime.is_ours:
             return
         unregister, self._at_exit = self._at_exit, None  # it holds this, and so the sources
@@ -164,7 +164,7 @@ class _Mux:
             _log.warning("the source %r has ended: %s", source.name, error.message)
 
     def _enqueue(self, source: _Source, waiting: _Waiting) -> bool:
-        """False where nobody takes frames any more."""
+        """Return False if nobody takes frames any more."""
         with self._lock:
             source.num_read += not self._stopped
             while self._drop == "never" and len(source.waiting) >= self._queue and not self._stopped:
@@ -182,7 +182,7 @@ class _Mux:
             return True
 
     def batches(self) -> Iterator[tuple[list[Frame], list[_Waiting]]]:
-        """Batches until all sources have ended; each is formed when the next stage has room for it."""
+        """Yield batches until all sources have ended; each is formed when the next stage has room for it."""
         while (batch := self._next()) is not None:
             yield [waiting.frame for waiting in batch], batch
 
@@ -206,7 +206,7 @@ class _Mux:
             return None
 
     def _oldest_s(self) -> dict[tuple[int, int], float]:
-        """For each key that a batch could be formed of now: when its oldest frame arrived."""
+        """Tell for each key that a batch could be formed of now when its oldest frame arrived."""
         oldest_s: dict[tuple[int, int], float] = {}
         for source in self.sources:
             if source.waiting:
@@ -215,7 +215,7 @@ class _Mux:
         return oldest_s
 
     def _is_as_full_as_it_gets(self, key: tuple[int, int]) -> bool:
-        """Whether waiting adds no frame: the batch is full, or each source has ended, has no room, or gives others."""
+        """Tell whether waiting adds no frame: the batch is full, or each source ended, has no room, or gives others."""
         if self._num_alike(key) >= self._max_batch:
             return True
         return not any(source.may_add(key, self._queue) for source in self.sources)
@@ -225,7 +225,7 @@ class _Mux:
         return sum(1 for _ in chain.from_iterable(fitting))
 
     def _take(self, key: tuple[int, int]) -> list[_Waiting]:
-        """One frame of each source in turn, then again, until the batch is full or none is left that fits."""
+        """Take one frame of each source in turn, then again, until the batch is full or none is left that fits."""
         batch: list[_Waiting] = []
         first, num, taken = self._turn, len(self.sources), True
         while taken and len(batch) < self._max_batch:
@@ -297,11 +297,11 @@ class Server(Closing):
             return next(self._results)
 
     def stats(self) -> dict[str, SourceStats]:
-        """Each source by name, at any time."""
+        """Return each source by name, at any time."""
         return self._mux.stats()
 
     def close(self) -> None:
-        """Ends reading and gives everything back. Waits for work under way, never for a source."""
+        """End reading and give everything back. Waits for work under way, never for a source."""
         self._end()
         # Another thread may be waiting for a result: it comes back now that nothing is read any more.
         with self._taking:

@@ -37,7 +37,7 @@ MAX_REGIONS = 256  # views of a lane's images
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a detector was told; see `Detector`."""
+    """Options of a detector; see `Detector`."""
 
     imgsz: tuple[int, int]
     sizes: tuple[int, ...]
@@ -60,7 +60,7 @@ class Options:
 
 @dataclass(slots=True)
 class Counts:
-    """What was done: frames and batches whose results were taken, candidates and those beyond `top_k`, and batches
+    """Counts of frames and batches whose results were taken, candidates and those beyond `top_k`, and batches
     whose suppression took more rounds than its graph holds."""
 
     num_frames: int = 0
@@ -106,14 +106,14 @@ class UnderWay:
 
 @contextmanager
 def _without_gradients() -> Iterator[None]:
-    """Nor in a caller's inference mode: what is made in it, threads that are not in it cannot write."""
+    """Turn gradients and a caller's inference mode off: threads outside that mode cannot write what is made in it."""
     with torch.inference_mode(False), torch.no_grad():
         yield
 
 
 @dataclass(eq=False)
 class Lanes:
-    """Takes batches through the stages. Thread-safe; a stage of two batches at once takes turns.
+    """Lanes that take batches through the stages. Thread-safe; a stage of two batches at once takes turns.
 
     `model`: checked, see `network.checked_model`.
     """
@@ -148,11 +148,11 @@ class Lanes:
 
     @property
     def networks(self) -> dict[str, Network]:
-        """Those that were built, by the shape of their input."""
+        """Return the networks that were built, by the shape of their input."""
         return {"x".join(map(str, shape)): network for shape, network in self._networks.copy().items()}
 
     def placement(self, frame: Frame, name: str = "The frame") -> Placement:
-        """Where the frame will lie in its input. Raises: InputError, TooLargeError where it cannot be used."""
+        """Tell where the frame will lie in its input. Raises: InputError, TooLargeError if it cannot be used."""
         shape, dtype = getattr(frame, "shape", None), getattr(frame, "dtype", None)
         if not isinstance(shape, tuple) or dtype is None:
             return self._checked_placement(frame, name)
@@ -174,12 +174,12 @@ class Lanes:
         return place(size, self.options.imgsz, stride=self.options.stride, rect=self.options.rect)
 
     def key(self, frame: Frame, name: str = "The frame") -> tuple[int, int]:
-        """Frames with the same key fit into one batch. Raises: as `placement`."""
+        """Return a key: frames with the same key fit into one batch. Raises: as `placement`."""
         at = self.placement(frame, name)
         return at.height, at.width
 
     def prepare(self, size: tuple[int, int]) -> None:
-        """Builds all that frames of this size need."""
+        """Build all that frames of this size need."""
         blank = torch.zeros((*size, 3), dtype=torch.uint8)
         self.placement(blank)
         for batch in self.options.sizes:
@@ -189,7 +189,7 @@ class Lanes:
                 self.discard(under_way)
 
     def stage(self, frames: Sequence[Frame], *, spins: bool = False) -> UnderWay:
-        """Has frames of one key copied, and takes a lane for them. Those that fill several chunks are copied by another
+        """Have frames of one key copied, and take a lane for them. Those that fill several chunks are copied by another
         thread, while this one goes on.
 
         `spins`: who waits for the result keeps its core: awake sooner, but in the way of threads that launch.
@@ -222,7 +222,7 @@ class Lanes:
         return _Part(start, len(frames), size, self.ring.copy(frames, rows=rows, later=later))
 
     def launch(self, batch: UnderWay) -> UnderWay:
-        """Upload, letterbox, forward, suppression and the copy of the results to the host, enqueued; waits for nothing
+        """Enqueue upload, letterbox, forward, suppression and the copy of the results to the host; waits for nothing
         but frames that are still being copied."""
         lane = batch.lane
         try:
@@ -245,7 +245,7 @@ class Lanes:
         return batch
 
     def _place(self, batch: UnderWay) -> None:
-        """Puts the next frames of one size into the lane's images."""
+        """Put the next frames of one size into the lane's images."""
         lane, part = batch.lane, batch.parts[0]
         places = slice(part.start, part.start + part.num)
         letterbox, where = self._letterbox(part.size, whole=part.copied is None)
@@ -277,7 +277,7 @@ class Lanes:
         return found
 
     def collect(self, batch: UnderWay) -> list[Detections]:
-        """Waits for the batch, the only wait of all, and takes its results; its lane goes back."""
+        """Wait for the batch, the only wait of all, and take its results; its lane goes back."""
         lane, network = batch.lane, batch.network
         try:
             batch.done.synchronize()
@@ -315,7 +315,7 @@ class Lanes:
         return results
 
     def abandon(self, batch: UnderWay) -> None:
-        """Gives a batch's buffers back without a result, once nothing works on them any more."""
+        """Give a batch's buffers back without a result, once nothing works on them any more."""
         while batch.parts:
             if (copied := batch.parts.pop(0).copied) is not None:
                 copied.drop()
@@ -330,7 +330,7 @@ class Lanes:
             self.device_streams.record(stream).synchronize()
 
     def _letterbox(self, size: tuple[int, int], *, whole: bool) -> tuple[Letterbox, Tensor]:
-        """Of frames that are `whole` on the device, or in a chunk; and what a lane has to know of their place."""
+        """Letterbox frames that are `whole` on the device, or in a chunk; return what a lane must know of them."""
         found = self._letterboxes.get((*size, whole))
         if found is None:
             at = place(size, self.options.imgsz, stride=self.options.stride, rect=self.options.rect)
@@ -376,7 +376,7 @@ class Lanes:
         return self._post
 
     def close(self) -> None:
-        """Waits for work under way and gives everything back."""
+        """Wait for work under way and give everything back."""
         with self._staging:
             # Not while holding _launching: copies may wait for chunks that are freed by launches.
             self.ring.stop()

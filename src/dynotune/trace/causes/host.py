@@ -25,7 +25,7 @@ _AT_ONCE = re.compile(r"aten::_(fused|foreach)_")
 
 
 def losses(facts: RankFacts) -> list[LostTime]:
-    """Causes where no device was recorded: what the thread that works most waited for itself."""
+    """Return causes if no device was recorded: what the thread that works most waited for itself."""
     thread = np.array([working_thread(facts.timeline)], dtype=np.int64)
     start, end = (np.array([time], dtype=np.int64) for time in facts.window)
     found = [*_optimizer_on_host(facts)]
@@ -37,7 +37,7 @@ def losses(facts: RankFacts) -> list[LostTime]:
 
 
 def _optimizer_on_host(facts: RankFacts) -> Iterator[LostTime]:
-    """Of a program without a device: what its optimizers took, less operators that update many parameters at once."""
+    """Yield what optimizers took in a program without a device, less operators that update many parameters at once."""
     host = facts.timeline.host
     spans, begin_ns = updates(facts.timeline, facts.window)
     rows = np.flatnonzero(host.kind == HostKind.OPERATOR)

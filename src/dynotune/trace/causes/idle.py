@@ -72,7 +72,7 @@ def _loader(facts: RankFacts, gaps: Gaps) -> Iterator[LostTime]:
 
 
 def draws(facts: RankFacts) -> tuple[Place, tuple[str, ...]]:
-    """Where batches are drawn from the loader, and how long that took."""
+    """Return where batches are drawn from the loader, and how long that took."""
     host, rows = facts.timeline.host, _touching(facts, loader_spans(facts.timeline))
     took = host.end_ns[rows] - host.start_ns[rows]
     thread = host.thread[rows].astype(np.int64)
@@ -87,13 +87,13 @@ def draws(facts: RankFacts) -> tuple[Place, tuple[str, ...]]:
 
 
 def _uploads(facts: RankFacts) -> NDArray[np.bool_]:
-    """For each row of the device's spans: whether it is a copy from the host to the rank's busiest device."""
+    """Tell for each row of the device's spans whether it is a copy from the host to the rank's busiest device."""
     found: NDArray[np.bool_] = copies.uploads(facts.timeline) & (facts.timeline.device.device == facts.device)
     return found
 
 
 def _touching(facts: RankFacts, rows: Ints) -> Ints:
-    """Those rows of the host that have a part in the window."""
+    """Return those rows of the host that have a part in the window."""
     host = facts.timeline.host
     return rows[(host.end_ns[rows] > facts.window[0]) & (host.start_ns[rows] < facts.window[1])]
 
@@ -122,7 +122,7 @@ def _syncs(facts: RankFacts, gaps: Gaps) -> Iterator[LostTime]:
 
 
 def _pinning(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTime]:
-    """Page-locking and the copy into that memory: most of the time goes to the latter once the memory is cached."""
+    """Yield page-locking and the copy into that memory, which takes most of the time once the memory is cached."""
     rows = outermost(facts.timeline.host, _touching(facts, named(facts.timeline, _PINS, HostKind.OPERATOR)))
     claim = "The host copied data to page-locked memory while the device had nothing to do."
     yield from _inside_spans(facts, gaps, host_left, rows, "pin-in-hot-loop", claim, "pin_memory")
@@ -160,7 +160,7 @@ def _device_memory(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Lo
 def _inside_spans(
     facts: RankFacts, gaps: Gaps, host_left: Ints, rows: Ints, cause: str, claim: str, told: str = ""
 ) -> Iterator[LostTime]:
-    """What lies inside these rows of the host, on threads that queue work; it is taken from `host_left`.
+    """Yield what lies inside these rows of the host, on threads that queue work; it is taken from `host_left`.
 
     Args:
         told: what the rows are, in words; "" for calls, which are told by their names.
@@ -183,7 +183,7 @@ def _inside_spans(
 
 
 def _queueing(facts: RankFacts, gaps: Gaps, rows: Ints) -> Ints:
-    """Those rows of the host on threads that queue work: the loader's that pins batches holds nobody up."""
+    """Return those rows of the host on threads that queue work: the loader's that pins batches holds nobody up."""
     thread = facts.timeline.host.thread
     return rows[np.isin(thread[rows], thread[gaps.call[gaps.call != UNKNOWN]])]
 
@@ -193,7 +193,7 @@ def _frees(facts: RankFacts, rows: Ints) -> NDArray[np.bool_]:
 
 
 def _waited(facts: RankFacts, gaps: Gaps, rows: Ints) -> Ints:
-    """For each gap that began inside a call that frees device memory: how long that call took.
+    """Return for each gap that began inside a call that frees device memory how long that call took.
 
     It waits for the device: as with other waits, the next work would have been queued that much earlier.
     """
@@ -237,7 +237,7 @@ def _small_copies(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Los
 
 
 def _ended_by(gaps: Gaps, calls: Ints) -> Ints:
-    """1 for each gap that ended with work queued by one of these calls, else 0."""
+    """Return 1 for each gap that ended with work queued by one of these calls, else 0."""
     return np.isin(gaps.call, calls[calls != UNKNOWN]).astype(np.int64)
 
 
@@ -259,7 +259,7 @@ def _optimizer(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTi
 
 
 def _kernels_launched_inside(facts: RankFacts, spans: Ints, begin_ns: Ints) -> Ints:
-    """Rows of the kernels of the rank's busiest device that were queued inside these spans of the host, from then."""
+    """Return rows of the kernels of the rank's busiest device that were queued inside these spans of the host."""
     device = facts.timeline.device
     kernels = (device.kind == DeviceKind.KERNEL) & (device.device == facts.device)
     rows = np.flatnonzero(kernels & (device.launch != UNKNOWN))
@@ -302,7 +302,7 @@ def _host(facts: RankFacts, on_device: OnDevice, host_left: Ints) -> Iterator[Lo
 
 
 def _between_short_work(facts: RankFacts, gaps: Gaps) -> NDArray[np.bool_]:
-    """Whether what ran before the gap and what ran after it were both short."""
+    """Tell whether what ran before the gap and what ran after it were both short."""
     device = facts.timeline.device
     rows = np.flatnonzero(device.device == facts.device)
     took = device.end_ns[rows] - device.start_ns[rows]
@@ -315,7 +315,7 @@ def _between_short_work(facts: RankFacts, gaps: Gaps) -> NDArray[np.bool_]:
 
 
 def _places_of_work(facts: RankFacts, on_device: OnDevice) -> PlaceRows:
-    """The places of the gaps; of one that the loader took more of than the host, where its end was queued."""
+    """Return the places of the gaps; if the loader took more of one than the host, where its end was queued."""
     gaps, found = on_device.gaps, on_device.gap_places
     rows = np.flatnonzero((gaps.split_ns["loader"] > gaps.split_ns["host"]) & (gaps.call != UNKNOWN))
     found = found.of(np.arange(len(gaps)))
@@ -324,7 +324,7 @@ def _places_of_work(facts: RankFacts, on_device: OnDevice) -> PlaceRows:
 
 
 def _inside(facts: RankFacts, gaps: Gaps, row: int, where: Place) -> tuple[str, ...]:
-    """What the host ran for most of a gap, where stacks tell more than the place does."""
+    """Return what the host ran for most of a gap, if stacks tell more than the place does."""
     if gaps.split_ns["loader"][row] > gaps.split_ns["host"][row]:
         return ()
     function = facts.places.deepest(int(gaps.thread[row]), int(gaps.start_ns[row]), int(gaps.end_ns[row]))
@@ -356,5 +356,5 @@ def _queued(facts: RankFacts, gaps: Gaps) -> Iterator[LostTime]:
 
 
 def _largest_place(facts: RankFacts, found: PlaceRows, lost_ns: Ints) -> Place:
-    """The place that holds most, where one does; no place where all are small."""
+    """Return the place that holds most, if one does; no place if all are small."""
     return next((place for place, _ in by_place(facts, found, lost_ns)), Place())

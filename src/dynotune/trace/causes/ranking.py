@@ -28,7 +28,7 @@ _PHASES = {"input": "its input", "upload": "copies to its device", "other": "oth
 
 
 def causes(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause]:
-    """Causes that hold a hundredth of their rank's window, largest loss first.
+    """Return causes that hold a hundredth of their rank's window, largest loss first.
 
     Losses of one id at one place are one cause. Ranks run side by side: of each id those of the rank count that
     loses most to it, in share of its window.
@@ -68,7 +68,7 @@ def _of_rank(facts: RankFacts, *, named_rank: bool) -> dict[str, list[Cause]]:
 
 
 def _imbalance(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause]:
-    """What the other ranks wait for the straggler, on the rank that waits most."""
+    """Return what the other ranks wait for the straggler, on the rank that waits most."""
     if compared is None or compared.straggler is None:
         return []
     named = " and ".join(_PHASES.get(phase, phase) for phase in compared.straggler_phases)
@@ -97,7 +97,7 @@ def _imbalance(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause
 
 
 def _late_at(ranks: Sequence[RankFacts], compared: Ranks) -> Place:
-    """The place that holds most of a straggler's lateness in the one phase that it is late in."""
+    """Return the place that holds most of a straggler's lateness in the one phase that it is late in."""
     if len(compared.straggler_phases) != 1 or compared.late_s is None:
         return Place()
     rows = zip(ranks, compared.ranks, strict=True)
@@ -110,7 +110,7 @@ def _late_at(ranks: Sequence[RankFacts], compared: Ranks) -> Place:
 
 
 def _places_of(facts: RankFacts, phase: RankPhase) -> dict[Place, float]:
-    """Nanoseconds a step of the places at which most of each stretch of the phase is spent."""
+    """Return nanoseconds per step of the places at which most of each stretch of the phase is spent."""
     sets = rank_phases.on_host(facts.timeline, facts.window)
     spent = np.empty((0, 2), dtype=np.int64) if sets is None else sets[RANK_PHASES.index(phase)]
     thread = np.full(len(spent), working_thread(facts.timeline), dtype=np.int64)
@@ -122,7 +122,7 @@ def _places_of(facts: RankFacts, phase: RankPhase) -> dict[Place, float]:
 
 
 def verdict(facts: RankFacts, shares: Shares | None, ranked: Sequence[Cause], operators: Sequence[Operator]) -> str:
-    """One sentence: how busy the device was, and the largest loss that it could have done without."""
+    """Say in one sentence how busy the device was, and the largest loss that it could have done without."""
     if not facts.window_ns:
         return "The trace holds no work: no operator, no call and no device activity."
     span = _span(facts)
@@ -146,7 +146,7 @@ def _in_words(cause: Cause) -> str:
 
 
 def _span(facts: RankFacts) -> str:
-    """How long the window is. A host that runs ahead has short steps: the device's share of the window counts."""
+    """Return the window's length. A host that runs ahead has short steps: the device's share of the window counts."""
     if facts.num_steps is None:
         return duration(facts.window_ns)
     each = duration(facts.window_ns / facts.num_steps)
@@ -168,7 +168,7 @@ def _on_the_host(facts: RankFacts, ranked: Sequence[Cause], operators: Sequence[
 
 
 def _longest_annotation(facts: RankFacts) -> tuple[str, float]:
-    """The annotation, steps aside, that covers most of the window, and its share; none where there is none inside."""
+    """Return the annotation, steps aside, that covers most of the window, and its share; none if none is inside."""
     host, names = facts.timeline.host, facts.timeline.names
     rows = np.flatnonzero(host.kind == HostKind.ANNOTATION)
     rows = rows[in_window(facts, host.start_ns[rows], host.end_ns[rows]) > 0]
@@ -181,5 +181,5 @@ def _longest_annotation(facts: RankFacts) -> tuple[str, float]:
 
 
 def _words(place: Place) -> str:
-    """The place as a short phrase: the function, else the operator, else the call."""
+    """Write the place as a short phrase: the function, else the operator, else the call."""
     return place.function or place.operator or place.call

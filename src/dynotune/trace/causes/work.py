@@ -41,7 +41,7 @@ _OF_LOSSES = re.compile(r"log_?softmax|entropy|nll", re.IGNORECASE)
 
 
 def losses(facts: RankFacts) -> list[LostTime]:
-    """Causes in the work of the rank's devices. Unlike those of idle time they may overlap one another."""
+    """Return causes in the work of the rank's devices. Unlike those of idle time they may overlap one another."""
     if facts.kernels is None:
         return []
     rules = (_copies, _communication, _kernel_classes, _no_tensor_cores, _softmax, _pointwise)
@@ -102,7 +102,7 @@ def _communication(facts: RankFacts) -> Iterator[LostTime]:
 
 
 def _exposed_collectives(facts: RankFacts) -> tuple[Ints, Ints]:
-    """Rows of the collectives on the rank's busiest device, and of each the nanoseconds in which no other work ran."""
+    """Return rows of the collectives on the rank's busiest device, and the nanoseconds of each with no other work."""
     device = facts.timeline.device
     assert facts.device is not None
     compute, copy, communication = work_sets(facts.timeline, facts.device, facts.window)
@@ -132,14 +132,14 @@ _CLASSES = {
 
 
 def _where(facts: RankFacts, name: str) -> Place:
-    """Where most of the time of this class of kernels was queued."""
+    """Return where most of the time of this class of kernels was queued."""
     device = facts.timeline.device
     rows = np.flatnonzero(classes_of(facts.timeline) == CLASSES.index(name))
     return launched_at(facts, rows, in_window(facts, device.start_ns[rows], device.end_ns[rows]))
 
 
 def _where_math_attention(facts: RankFacts) -> Place:
-    """Where most of the attention by its plain formula was called from; its kernels' names do not tell them apart."""
+    """Return where most attention by its plain formula was called from; its kernels' names do not tell them apart."""
     host = facts.timeline.host
     rows = math_attention(facts.timeline)
     rows = rows[(host.start_ns[rows] >= facts.window[0]) & (host.start_ns[rows] < facts.window[1])]
@@ -195,7 +195,7 @@ _NO_TENSOR_CORES = {
 
 
 def _named(facts: RankFacts, rows: Ints, tell: Callable[[str], object]) -> NDArray[np.bool_]:
-    """Whether `tell` says yes to the name of each of these rows of the device."""
+    """Tell whether `tell` says yes to the name of each of these rows of the device."""
     return told_by_name(facts.timeline.names, facts.timeline.device.name[rows], tell)
 
 

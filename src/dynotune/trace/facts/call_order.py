@@ -62,7 +62,7 @@ def of_thread(timeline: Timeline, thread: int) -> Sequence:
 
 
 def made_then_copied(timeline: Timeline, threads: Ints) -> tuple[Ints, Ints]:
-    """Rows of operators that make a tensor on the host, with those that change it before it is copied to the device;
+    """Return rows of operators that make a tensor on the host, with those that change it before it goes to the device;
     and rows of those that copy it.
     """
     found: list[int] = []
@@ -83,7 +83,7 @@ def made_then_copied(timeline: Timeline, threads: Ints) -> tuple[Ints, Ints]:
 
 
 def read_too_early(timeline: Timeline) -> NDArray[np.bool_]:
-    """For each row of the host: whether it is a call that copies to page-locked memory, which is then read at once.
+    """Tell for each row of the host whether it is a call that copies to page-locked memory, which is then read at once.
 
     The thread's next operator beside further such copies works on the host alone, and nothing waited for the device
     before it, nor asked whether it was done.
@@ -120,7 +120,7 @@ def _matches(timeline: Timeline, rows: Ints, pattern: re.Pattern[str]) -> NDArra
 
 
 def _num_inside(timeline: Timeline, rows: Ints, inner: Ints) -> Ints:
-    """How many of the calls `inner` begin inside each of `rows`, which are of one thread and do not overlap."""
+    """Count the calls `inner` that begin inside each of `rows`, which are of one thread and do not overlap."""
     host = timeline.host
     num = np.zeros(len(rows), dtype=np.int64)
     if not len(rows):

@@ -24,7 +24,7 @@ _ON_DEVICE = {"H": "H", "D": "D", "A": "D", "P": "P"}
 
 @cache
 def kind_of(name: str) -> Kind:
-    """Direction and pinnedness that the name of a copy tells: "Memcpy HtoD (Pinned -> Device)" is ("HtoD", True)."""
+    """Return direction and pinnedness from the name of a copy: "Memcpy HtoD (Pinned -> Device)" is ("HtoD", True)."""
     found = _DIRECTION.search(name)
     if found:
         source, target = _ON_DEVICE[found[1]], _ON_DEVICE[found[2]]
@@ -41,14 +41,14 @@ def kind_of(name: str) -> Kind:
 
 
 def uploads(timeline: Timeline) -> NDArray[np.bool_]:
-    """For each row of the device: whether it is a copy from the host."""
+    """Tell for each row of the device whether it is a copy from the host."""
     to_device = told_by_name(timeline.names, timeline.device.name, lambda name: kind_of(name)[0] == "HtoD")
     found: NDArray[np.bool_] = (timeline.device.kind == DeviceKind.COPY) & to_device
     return found
 
 
 def facts(timeline: Timeline, window: tuple[int, int]) -> list[Copies]:
-    """Copies of one rank inside the window [start, end) of nanoseconds, a row a kind, largest total first."""
+    """Return one rank's copies inside the window [start, end) of nanoseconds, a row per kind, largest total first."""
     device = timeline.device
     rows = np.flatnonzero((device.kind == DeviceKind.COPY) & touching(device, window))
     kinds: dict[Kind, int] = {}
@@ -83,7 +83,7 @@ def _row(timeline: Timeline, rows: Ints, window: tuple[int, int], kind: Kind, ex
 
 
 def _exposed_ns(timeline: Timeline, rows: Ints, kind: Ints, window: tuple[int, int]) -> Ints:
-    """For each kind, nanoseconds of the window in which its rows kept their devices busy and no other row did."""
+    """Return per kind the window's nanoseconds in which its rows kept their devices busy and no other row did."""
     device = timeline.device
     exposed = np.zeros(kind.max(initial=-1) + 1, dtype=np.int64)
     for index in np.unique(device.device[rows]):

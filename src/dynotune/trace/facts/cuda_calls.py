@@ -38,12 +38,12 @@ def plain_name(name: str) -> str:
 
 
 def is_sync(name: str) -> bool:
-    """Whether a call of this name waits for the device, whatever it copies."""
+    """Tell whether a call of this name waits for the device, whatever it copies."""
     return _WAITS.fullmatch(plain_name(name)) is not None
 
 
 def waits(timeline: Timeline) -> NDArray[np.bool_]:
-    """For each row of the host: whether it is a call that waits for the device.
+    """Tell for each row of the host whether it is a call that waits for the device.
 
     Besides those of `is_sync`: asynchronous copies from a device to pageable memory, which return when the copy is
     done (https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html).
@@ -60,12 +60,12 @@ def waits(timeline: Timeline) -> NDArray[np.bool_]:
 
 
 def syncs(timeline: Timeline, window: tuple[int, int], place_of: Callable[[Ints], list[Place]]) -> list[Calls]:
-    """Calls that wait for the device inside the window, by function and place, largest total first."""
+    """Return calls that wait for the device inside the window, by function and place, largest total first."""
     return grouped(timeline, waits(timeline), window, place_of)
 
 
 def allocations(timeline: Timeline, window: tuple[int, int], place_of: Callable[[Ints], list[Place]]) -> list[Calls]:
-    """Calls that allocate, map, pin or free memory inside the window, by function and place, largest total first."""
+    """Return calls that allocate, map, pin or free memory in the window, by function and place, largest total first."""
     return grouped(timeline, _calls_named(timeline, _ALLOCATES), window, place_of)
 
 
@@ -79,7 +79,7 @@ def _calls_named(timeline: Timeline, pattern: re.Pattern[str]) -> NDArray[np.boo
 def grouped(
     timeline: Timeline, selected: NDArray[np.bool_], window: tuple[int, int], place_of: Callable[[Ints], list[Place]]
 ) -> list[Calls]:
-    """The selected calls of the host inside the window, by function and place, largest total first."""
+    """Return the selected calls of the host inside the window, by function and place, largest total first."""
     host, (start, end) = timeline.host, window
     rows = outermost(host, np.flatnonzero(selected & touching(host, window)))
     if not len(rows):

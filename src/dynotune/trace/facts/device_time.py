@@ -43,7 +43,7 @@ class Busy:
 
 
 def busy(timeline: Timeline, device: int, window: tuple[int, int]) -> Busy:
-    """How the device was busy within the window [start, end) of nanoseconds."""
+    """Tell how the device was busy within the window [start, end) of nanoseconds."""
     compute, copy, communication = work_sets(timeline, device, window)
     edges, kinds = [], []
     for kind, part in ((_COMPUTE, compute), (_COPY, copy), (_COMMUNICATION, communication)):
@@ -63,7 +63,7 @@ def busy(timeline: Timeline, device: int, window: tuple[int, int]) -> Busy:
 def work_sets(
     timeline: Timeline, device: int, window: tuple[int, int]
 ) -> tuple[intervals.Set, intervals.Set, intervals.Set]:
-    """The intervals within the window in which compute, copies and communication ran."""
+    """Return the intervals within the window in which compute, copies and communication ran."""
     spans = timeline.device
     here = spans.device == device
     collective = kernels.classes_of(timeline) == CLASSES.index("communication")

@@ -23,7 +23,7 @@ _STATISTICS = re.compile(r"collect_statistics|backward_reduce|gammabeta", re.IGN
 
 
 def spared_ns(facts: RankFacts) -> int:
-    """Nanoseconds of the window that pointwise kernels would take less at most, were all fused that can be.
+    """Return the most nanoseconds of the window that pointwise kernels would save, were all fused that can be.
 
     Those that follow one another on a stream, with no product or other kernel between them, can become one, which
     reads and writes at least what the longest of them does. One that sums over the batch is the last of its row.
@@ -33,7 +33,7 @@ def spared_ns(facts: RankFacts) -> int:
 
 
 def fusable_ns(timeline: Timeline, window: tuple[int, int]) -> int | None:
-    """The same of all that a compiler fuses: conversions between types, random numbers and softmax are in the rows too.
+    """Return the same for all that a compiler fuses: type conversions, random numbers and softmax are in the rows too.
 
     None where kernels were not recorded one by one.
     """
@@ -45,7 +45,7 @@ def fusable_ns(timeline: Timeline, window: tuple[int, int]) -> int | None:
 def _but_the_longest_ns(
     timeline: Timeline, window: tuple[int, int], in_rows: tuple[str, ...], passed_over: tuple[str, ...] = ()
 ) -> int:
-    """Nanoseconds that rows of kernels of these classes take in the window, but for the longest of each row."""
+    """Return nanoseconds that rows of kernels of these classes take in the window, but for the longest of each row."""
     rows, took, starts = _rows_of_kernels(timeline, window, in_rows, passed_over)
     return int((np.add.reduceat(took, starts) - np.maximum.reduceat(took, starts)).sum()) if len(rows) else 0
 
@@ -53,7 +53,7 @@ def _but_the_longest_ns(
 def _rows_of_kernels(
     timeline: Timeline, window: tuple[int, int] | None, in_rows: tuple[str, ...], passed_over: tuple[str, ...]
 ) -> tuple[Ints, Ints, Ints]:
-    """Kernels in order of their streams; what each takes of the window, 0 of other classes; where each row begins."""
+    """Return kernels in stream order; each one's part of the window, 0 for other classes; where each row begins."""
     device, names = timeline.device, timeline.names
     rows = np.flatnonzero(device.kind == DeviceKind.KERNEL)
     classes = classes_of(timeline)[rows]

@@ -19,7 +19,7 @@ COMPILED = re.compile(r"## Call CompiledFxGraph|CompiledFunction")
 
 
 def facts(timeline: Timeline, window: tuple[int, int]) -> HostTime:
-    """Of one rank within the window [start, end) of nanoseconds. The parts do not overlap."""
+    """Return one rank's host time within the window [start, end) of nanoseconds. The parts do not overlap."""
     thread = working_thread(timeline)
     start, end = (np.array([time], dtype=np.int64) for time in window)
     drawn = loader_spans(timeline)
@@ -40,18 +40,18 @@ def facts(timeline: Timeline, window: tuple[int, int]) -> HostTime:
 
 
 def collectives(timeline: Timeline) -> Ints:
-    """Rows of collectives that the host itself carries out, from the moment in which this rank joins."""
+    """Return rows of collectives that the host itself carries out, from the moment in which this rank joins."""
     return named(timeline, _TRANSFER, HostKind.OPERATOR, HostKind.ANNOTATION)
 
 
 def without_operators(timeline: Timeline, window: tuple[int, int]) -> intervals.Set:
-    """The stretches of the window in which the working thread runs no operator, collectives aside."""
+    """Return the stretches of the window in which the working thread runs no operator, collectives aside."""
     rows = _operators(timeline, working_thread(timeline))
     return intervals.complement(intervals.union_of(timeline.host, rows, window), *window)
 
 
 def _operators(timeline: Timeline, thread: int) -> Ints:
-    """Rows of this thread's operators and of generated code, collectives aside."""
+    """Return rows of this thread's operators and of generated code, collectives aside."""
     collective = named(timeline, COLLECTIVE, HostKind.OPERATOR, HostKind.ANNOTATION)
     rows = np.flatnonzero((timeline.host.kind == HostKind.OPERATOR) & (timeline.host.thread == thread))
     compiled = named(timeline, COMPILED, HostKind.ANNOTATION)

@@ -37,22 +37,22 @@ class Gaps:
         return len(self.start_ns)
 
     def idle_ns(self) -> dict[IdleCause, int]:
-        """Each cause's total. They sum to the device's idle time."""
+        """Return each cause's total. They sum to the device's idle time."""
         return {cause: int(part.sum()) for cause, part in self.split_ns.items()}
 
     def late_ns(self) -> int:
-        """The part of `kernel` in gaps that began before their work was queued: queued earlier, it would not show."""
+        """Return the part of `kernel` in gaps that began before their work was queued: earlier, it would not show."""
         before = self.split_ns["host"] + self.split_ns["loader"] + self.split_ns["sync"]
         return int(self.split_ns["kernel"][before > 0].sum())
 
     def cause(self) -> list[IdleCause]:
-        """The cause that holds the largest part of each gap."""
+        """Return the cause that holds the largest part of each gap."""
         largest = np.argmax([self.split_ns[cause] for cause in CAUSES], axis=0)
         return [CAUSES[index] for index in largest.tolist()]
 
 
 def gaps(timeline: Timeline, device: int, window: tuple[int, int]) -> Gaps:
-    """The stretches of the window in which the device ran nothing, each split by what it waited for."""
+    """Return the stretches of the window in which the device ran nothing, each split by what it waited for."""
     ran = _ran(timeline, device)
     start_ns, end_ns = timeline.device.start_ns[ran], timeline.device.end_ns[ran]
     free = intervals.complement(intervals.union(start_ns, end_ns), *window)
@@ -79,13 +79,13 @@ def gaps(timeline: Timeline, device: int, window: tuple[int, int]) -> Gaps:
 
 
 def launching_thread(timeline: Timeline) -> int:
-    """The thread that queues most of the device's work; UNKNOWN where no launch is known."""
+    """Return the thread that queues most of the device's work; UNKNOWN if no launch is known."""
     launch = timeline.device.launch[timeline.device.launch != UNKNOWN]
     return int(np.argmax(np.bincount(timeline.host.thread[launch]))) if len(launch) else UNKNOWN
 
 
 def working_thread(timeline: Timeline) -> int:
-    """The thread that the steps run on; UNKNOWN where the trace does not tell.
+    """Return the thread that the steps run on; UNKNOWN if the trace does not tell.
 
     That which bears the profiler's steps, if it works; else the one that queues most work, else the one with most
     operators, autograd's own threads left out: these queue more than half of a training step's work, and whoever
@@ -106,12 +106,12 @@ def working_thread(timeline: Timeline) -> int:
 
 
 def loader_spans(timeline: Timeline) -> Ints:
-    """Rows of the spans inside the DataLoader's `__next__`, less those inside another."""
+    """Return rows of the spans inside the DataLoader's `__next__`, less those inside another."""
     return outermost(timeline.host, named(timeline, LOADER, HostKind.ANNOTATION, HostKind.OPERATOR))
 
 
 def _taken(values: Ints, rows: Ints, *, missing: Ints) -> Ints:
-    """`values[rows]`, and `missing` where the row is UNKNOWN."""
+    """Return `values[rows]`, and `missing` where the row is UNKNOWN."""
     found = missing.copy()
     known = rows != UNKNOWN
     found[known] = values[rows[known]]
@@ -119,7 +119,7 @@ def _taken(values: Ints, rows: Ints, *, missing: Ints) -> Ints:
 
 
 def _ran(timeline: Timeline, device: int) -> Ints:
-    """Rows of what took time on the device; of those that start together, the one queued first stands first."""
+    """Return rows of what took time on the device; of those that start together, the one queued first comes first."""
     spans = timeline.device
     rows = np.flatnonzero((spans.device == device) & (spans.end_ns > spans.start_ns))
     if (np.diff(spans.start_ns[rows]) == 0).any():
@@ -130,7 +130,7 @@ def _ran(timeline: Timeline, device: int) -> Ints:
 
 
 def _ending_call(timeline: Timeline, ran: Ints, end_ns: Ints) -> Ints:
-    """Row of the call that queued what starts at each time; UNKNOWN where nothing starts, or no call is known."""
+    """Return the row of the call that queued what starts at each time; UNKNOWN if nothing starts, or it is unknown."""
     start_ns = timeline.device.start_ns[ran]
     call = np.full(len(end_ns), UNKNOWN, dtype=np.int64)
     at = np.searchsorted(start_ns, end_ns)
@@ -141,7 +141,7 @@ def _ending_call(timeline: Timeline, ran: Ints, end_ns: Ints) -> Ints:
 
 
 def in_loader(timeline: Timeline, start_ns: Ints, end_ns: Ints, thread: Ints) -> Ints:
-    """Nanoseconds of each [start, end) in which the thread was inside the loader's `__next__`.
+    """Return nanoseconds of each [start, end) in which the thread was inside the loader's `__next__`.
 
     Another thread inside it counts while this one did none of torch's work: a loader that fills a queue in the
     background holds nobody up who is busy.
@@ -165,7 +165,7 @@ def in_loader(timeline: Timeline, start_ns: Ints, end_ns: Ints, thread: Ints) ->
 
 
 def _waits(timeline: Timeline, start: Ints, until: Ints) -> tuple[Ints, Ints]:
-    """The call, waiting for the device, in which each gap began, and the nanoseconds that the host waited in it.
+    """Return the call, waiting for the device, in which each gap began, and the nanoseconds that the host waited in it.
 
     It must have returned by `until`, when what ended the gap was queued: else it held nobody up. Of several, the
     longest wait counts.
@@ -185,7 +185,7 @@ def _waits(timeline: Timeline, start: Ints, until: Ints) -> tuple[Ints, Ints]:
 
 
 def _copied_before(timeline: Timeline, waiting: Ints) -> Ints:
-    """Nanoseconds of the call before each wait, where that is a copy of pageable memory: it belongs to the wait.
+    """Return ns of the call before each wait, if that is a copy of pageable memory: it belongs to the wait.
 
     The host copies such memory piece by piece into a buffer, and waits for each piece.
     """
@@ -212,7 +212,7 @@ def _copied_before(timeline: Timeline, waiting: Ints) -> Ints:
 
 
 def first_gap(timeline: Timeline, gaps: Gaps, steps: Steps, window: tuple[int, int]) -> tuple[Idle, Idle] | None:
-    """The window's first gap as it is, and as the gaps before the first work of the later steps are on average.
+    """Return the window's first gap as it is, and as the gaps before the first work of the later steps are on average.
 
     None where the window does not begin with a gap, or has too few steps to tell.
     """

@@ -14,7 +14,7 @@ Set = NDArray[np.int64]
 
 
 def union(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Set:
-    """The set that covers all intervals [start, end); they may overlap, touch, nest and be in any order."""
+    """Return the set that covers all intervals [start, end); they may overlap, touch, nest and be in any order."""
     kept = end_ns > start_ns
     start, end = start_ns[kept], end_ns[kept]
     if not len(start):
@@ -29,7 +29,7 @@ def union(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Set:
 def union_of(
     spans: HostSpans | DeviceSpans, rows: NDArray[np.int64] | NDArray[np.bool_], window: tuple[int, int] | None = None
 ) -> Set:
-    """The set that covers these rows of a table, within the window if one is given."""
+    """Return the set that covers these rows of a table, within the window if one is given."""
     found = union(spans.start_ns[rows], spans.end_ns[rows])
     return found if window is None else clip(found, *window)
 
@@ -39,7 +39,7 @@ def length(of: Set) -> int:
 
 
 def clip(of: Set, start_ns: int, end_ns: int) -> Set:
-    """The part of the set within [start, end)."""
+    """Return the part of the set within [start, end)."""
     clipped = np.clip(of, start_ns, end_ns)
     return clipped[clipped[:, 1] > clipped[:, 0]]
 
@@ -71,7 +71,7 @@ def difference(a: Set, b: Set) -> Set:
 
 
 def covered(of: Set, start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Nanoseconds of each interval [start, end) that the set covers; these intervals may overlap each other."""
+    """Return nanoseconds of each interval [start, end) that the set covers; these intervals may overlap each other."""
     if not len(of):
         return np.zeros(len(start_ns), dtype=np.int64)
     inside: NDArray[np.int64] = np.maximum(_covered_before(end_ns, of) - _covered_before(start_ns, of), 0)

@@ -25,17 +25,17 @@ LONGEST_NAME = 8192
 
 
 def classify(names: list[str]) -> NDArray[np.int8]:
-    """Class of each kernel name, as index into `CLASSES`; "other" where no rule knows the name."""
+    """Return the class of each kernel name, as index into `CLASSES`; "other" if no rule knows the name."""
     return np.fromiter((class_of(name) for name in names), dtype=np.int8, count=len(names))
 
 
 def uses_tensor_cores(names: list[str]) -> NDArray[np.int8]:
-    """Whether each name tells of tensor cores: 1 yes, 0 no, UNKNOWN where it does not tell."""
+    """Tell whether each name tells of tensor cores: 1 yes, 0 no, UNKNOWN if it does not tell."""
     return np.fromiter((tensor_cores_of(name) for name in names), dtype=np.int8, count=len(names))
 
 
 def without_arguments(name: str) -> str:
-    """The name up to its list of arguments, which repeats what the arguments of the template said."""
+    """Return the name without its argument list, which repeats the template's arguments."""
     if not name.endswith(")"):
         return name
     depth = 0
@@ -56,7 +56,7 @@ def class_of(name: str) -> int:
 
 @cache
 def tensor_cores_of(name: str) -> int:
-    """Whether the kernel's name tells of tensor cores: 1 yes, 0 no, UNKNOWN where it does not tell."""
+    """Tell whether the kernel's name tells of tensor cores: 1 yes, 0 no, UNKNOWN if it does not tell."""
     name = without_arguments(name.lower()[:LONGEST_NAME])
     if _PATTERNS["beside_product"].search(name):
         return UNKNOWN
@@ -66,22 +66,22 @@ def tensor_cores_of(name: str) -> int:
 
 
 def is_fp32_matmul(name: str) -> bool:
-    """Whether it says that it multiplies matrices of float32 without tensor cores."""
+    """Tell whether it says that it multiplies matrices of float32 without tensor cores."""
     return bool(_PATTERNS["fp32_matmul"].search(name))
 
 
 def is_of_half(name: str) -> bool:
-    """Whether its name tells of half types."""
+    """Tell whether its name tells of half types."""
     return bool(_PATTERNS["half"].search(name))
 
 
 def is_slow_product(name: str) -> bool:
-    """Whether a kernel of this name multiplies matrices without tensor cores, or loads them by one or two elements."""
+    """Tell whether a kernel of this name multiplies matrices without tensor cores, or loads by one or two elements."""
     if _PATTERNS["no_matrices"].search(name):
         return False
     return tensor_cores_of(name) == 0 or is_misaligned(name)
 
 
 def is_misaligned(name: str) -> bool:
-    """Whether tensor cores wait for it: without them, kernels load single elements of whatever sizes."""
+    """Tell whether tensor cores wait for it: without them, kernels load single elements of whatever sizes."""
     return tensor_cores_of(name) == 1 and bool(_PATTERNS["misaligned"].search(name))

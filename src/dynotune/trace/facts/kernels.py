@@ -31,7 +31,7 @@ _PRODUCTS = tuple(
 
 
 def classes_of(timeline: Timeline) -> NDArray[np.int8]:
-    """Class by name of each row of `timeline.device`, UNKNOWN for copies and memsets. Never attention-math."""
+    """Return the class by name of each row of `timeline.device`, UNKNOWN for copies and memsets; no attention-math."""
     device = timeline.device
     classes = np.full(len(device), UNKNOWN, dtype=np.int8)
     rows = np.flatnonzero(device.kind == DeviceKind.KERNEL)
@@ -44,7 +44,7 @@ def classes_of(timeline: Timeline) -> NDArray[np.int8]:
 
 
 def facts(timeline: Timeline, window: tuple[int, int], num_steps: int | None) -> Kernels:
-    """The kernels of one rank inside the window [start, end) of nanoseconds."""
+    """Return the kernels of one rank inside the window [start, end) of nanoseconds."""
     device, (start, end) = timeline.device, window
     rows = np.flatnonzero((device.kind == DeviceKind.KERNEL) & touching(device, window))
     duration = np.minimum(device.end_ns[rows], end) - np.maximum(device.start_ns[rows], start)
@@ -80,20 +80,20 @@ def math_attention(timeline: Timeline) -> Ints:
 
 
 def _num_distinct(rows: Ints, num: int) -> int:
-    """How many distinct rows of a table of `num` there are; faster than np.unique, which hashes or sorts."""
+    """Count the distinct rows of a table of `num`; faster than np.unique, which hashes or sorts."""
     seen = np.zeros(num, dtype=np.bool_)
     seen[rows] = True
     return int(seen.sum())
 
 
 def launches_graph(timeline: Timeline, calls: Ints) -> NDArray[np.bool_]:
-    """For each call (row of the host): whether it launched a CUDA graph."""
+    """Tell for each call (row of the host) whether it launched a CUDA graph."""
     names = timeline.host.name[calls]
     return told_by_name(timeline.names, names, lambda name: plain_name(name) in GRAPH_LAUNCHES)
 
 
 def _queue_depth(timeline: Timeline, window: tuple[int, int]) -> tuple[float | None, int | None]:
-    """Mean over the window and maximum of the device work queued and not finished; None where no launch is known.
+    """Return mean over the window and maximum of device work queued and not finished; None if no launch is known.
 
     Work is queued from the return of its launch, or from its own start where that is earlier or the launch is not
     recorded.
@@ -129,7 +129,7 @@ def _tensor_core_share(timeline: Timeline, rows: Ints, classes: NDArray[np.int8]
 def _class_table(
     timeline: Timeline, names: NDArray[np.int32], classes: NDArray[np.int64], duration: Ints
 ) -> list[KernelClass]:
-    """A row a class, largest first."""
+    """Return a row per class, largest first."""
     key = classes.astype(np.int64) * len(timeline.names) + names
     pairs, of_row, num = np.unique(key, return_inverse=True, return_counts=True)
     totals = np.bincount(of_row, weights=duration, minlength=len(pairs)).astype(np.int64)

@@ -9,7 +9,7 @@ from dynotune.trace.timeline import UNKNOWN, Timeline
 
 
 def facts(timeline: Timeline, window: tuple[int, int]) -> list[Memory]:
-    """Peaks and number of allocations of one rank inside the window [start, end) of nanoseconds, a row a device.
+    """Return peaks and number of allocations of one rank inside the window [start, end) of ns, a row per device.
 
     The level at the window's start is that of the last mark before it. Host memory is left out, and so are marks
     that do not give both levels.

@@ -34,7 +34,7 @@ class Nesting:
         return len(self.rows)
 
     def innermost(self, time_ns: Ints) -> Ints:
-        """Position of the innermost span that covers each time (its end not included); UNKNOWN where none does."""
+        """Return the position of the innermost span that covers each time (its end excluded); UNKNOWN without one."""
         at = np.searchsorted(self.start_ns, time_ns, side="right").astype(np.int64) - 1
         if not len(self.rows):
             return at
@@ -45,7 +45,7 @@ class Nesting:
         return at
 
     def nearest(self, of_kind: NDArray[np.bool_]) -> Ints:
-        """Position of the nearest span at or above each span for which `of_kind` holds; UNKNOWN where there is none."""
+        """Return the position of the nearest span at or above each span for which `of_kind` holds; UNKNOWN if none."""
         found = np.where(of_kind, np.arange(len(self.rows)), self.parent)
         # A span that is not of the kind points to its parent; following the pointers of pointers ends in log2(depth).
         while len(asking := np.flatnonzero((found >= 0) & ~of_kind[found])):
@@ -56,7 +56,7 @@ class Nesting:
 
 
 def nest(rows: Ints, start_ns: Ints, end_ns: Ints) -> Nesting:
-    """The tree of one thread's spans.
+    """Return the tree of one thread's spans.
 
     Args:
         rows: of the spans in their table, in its order: by start, the longer first.
@@ -84,7 +84,7 @@ def depths(nesting: Nesting) -> Ints:
 
 
 def outermost(spans: HostSpans, rows: Ints) -> Ints:
-    """Those of `rows` that no other of them on their thread encloses, nor overlaps from before."""
+    """Return those of `rows` that no other of them on their thread encloses, nor overlaps from before."""
     outer = []
     for thread in np.unique(spans.thread[rows]):
         own = rows[spans.thread[rows] == thread]
@@ -94,7 +94,7 @@ def outermost(spans: HostSpans, rows: Ints) -> Ints:
 
 
 def begins_inside(spans: HostSpans, rows: Ints, outer: Ints, begin_ns: Ints | None = None) -> NDArray[np.bool_]:
-    """For each of these rows: whether it begins inside one of the rows `outer`, on the same thread.
+    """Tell for each of these rows whether it begins inside one of the rows `outer`, on the same thread.
 
     Args:
         begin_ns: of the rows `outer`, where they count from later than their start.
@@ -115,7 +115,7 @@ def _depths(opens: Ints, closes: Ints) -> Ints:
 
 
 def parents(opens: Ints, closes: Ints) -> Ints:
-    """The last span before each that is one level up: what lies between them is deeper, or closed."""
+    """Return the last span before each that is one level up: what lies between them is deeper, or closed."""
     depth = _depths(opens, closes)
     num = len(opens)
     if not num:
@@ -135,7 +135,7 @@ def _outlives(parent: Ints, closes: Ints) -> NDArray[np.bool_]:
 
 
 def _reach(parent: Ints, closes: Ints) -> Ints:
-    """The earliest end among the spans that enclose each span; the largest integer for the outermost."""
+    """Return the earliest end among the spans that enclose each span; the largest integer for the outermost."""
     never = np.iinfo(np.int64).max
     ends = np.append(closes, never)
     onward = np.append(np.where(parent >= 0, parent, len(parent)), len(parent))

@@ -20,7 +20,7 @@ is the library that repeats or composes them, and the program called it once."""
 
 
 def callers(timeline: Timeline, rows: Ints) -> Ints:
-    """Index into `CALLERS` for each of these rows of the host, which are operators in the table's order.
+    """Return index into `CALLERS` for each of these rows of the host, which are operators in the table's order.
 
     Whether the program or a library calls one is told by the outermost operator around it.
     """
@@ -55,7 +55,7 @@ def callers(timeline: Timeline, rows: Ints) -> Ints:
 
 
 def _by_program(spans: Nesting, is_user: NDArray[np.bool_], start_ns: Ints) -> NDArray[np.bool_]:
-    """Whether operators that start then are called by a function of the user's, or by a library's that has few."""
+    """Tell whether operators that start then are called by a function of the user's, or by a library's that has few."""
     if not len(spans):
         return np.zeros(len(start_ns), dtype=bool)
     inside = spans.innermost(start_ns)
@@ -75,7 +75,7 @@ MOST = 200
 
 
 def facts(timeline: Timeline, window: tuple[int, int]) -> list[Operator]:
-    """Operators on all threads of a process inside the window [start, end) of nanoseconds, largest self time first."""
+    """Return operators on all threads of a process in the window [start, end) of ns, largest self time first."""
     host, (start, end) = timeline.host, window
     rows = np.flatnonzero((host.kind == HostKind.OPERATOR) & touching(host, window))
     if not len(rows):
@@ -106,7 +106,7 @@ def facts(timeline: Timeline, window: tuple[int, int]) -> list[Operator]:
 
 
 def self_times(start_ns: Ints, end_ns: Ints) -> Ints:
-    """Nanoseconds in which each span is the innermost one, which of those open started last.
+    """Return nanoseconds in which each span is the innermost one, which of those open started last.
 
     Args:
         start_ns, end_ns: of spans in order of start, of which enclosing ones come first. They should nest. Where one
@@ -124,7 +124,7 @@ def self_times(start_ns: Ints, end_ns: Ints) -> Ints:
 
 
 def _cut(start_ns: Ints, end_ns: Ints) -> Ints:
-    """The end of each span, or the start of the first one that starts inside it and outlasts it."""
+    """Return the end of each span, or the start of the first one that starts inside it and outlasts it."""
     num = len(start_ns)
     inside = np.searchsorted(start_ns, end_ns) - np.arange(1, num + 1)
     # Latest end among the next 1, 2, 4, … rows; a row behind the last one outlasts them all.
@@ -140,7 +140,7 @@ def _cut(start_ns: Ints, end_ns: Ints) -> Ints:
 
 
 def _parents(start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
-    """Rows of the spans that have a length, and for each the row it lies in, UNKNOWN outside all; they should nest."""
+    """Return rows of the spans that have a length, and their parents' rows, UNKNOWN outside all; they should nest."""
     # One without length is nowhere the innermost, and would blur which are open where it stands.
     rows = np.flatnonzero(end_ns > start_ns)
     parent = parents(start_ns[rows], end_ns[rows])

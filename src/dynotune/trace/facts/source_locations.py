@@ -23,18 +23,18 @@ FUNCTION = re.compile(r"(?P<file>.+?)(\(\d+\)|(?<=\.py)): ")
 
 
 def is_users(function: str) -> bool:
-    """Whether a Python function, as the recorder names it, is the user's own: see docs/reference/trace.md."""
+    """Tell whether a Python function, as the recorder names it, is the user's own: see docs/reference/trace.md."""
     file = _file(function)
     return bool(file) and not is_of_library(file)
 
 
 def has_file(function: str) -> bool:
-    """Whether a Python function, as the recorder names it, is written in a file: the user's own or a library's."""
+    """Tell whether a Python function, as the recorder names it, is written in a file: the user's own or a library's."""
     return _file(function) != ""
 
 
 def _file(function: str) -> str:
-    """The file of a Python function; "" for built-in ones, `nn.Module: Linear_3` and code that has no file."""
+    """Return the file of a Python function; "" for built-in ones, `nn.Module: Linear_3` and code that has no file."""
     match = FUNCTION.match(function)
     if match is None or (match["file"].startswith("<") and not match["file"].startswith("<ipython-input")):
         return ""
@@ -73,28 +73,28 @@ class Places:
         self._num_functions = dict(zip(threads.tolist(), num.tolist(), strict=True))
 
     def at(self, thread: Ints, time_ns: Ints) -> PlaceRows:
-        """The places of these threads at these times."""
+        """Return the places of these threads at these times."""
         return self._each(thread, lambda spans, of_thread: spans.at(time_ns[of_thread]))
 
     def of_spans(self, rows: Ints) -> PlaceRows:
-        """The places in which these rows of the host begin."""
+        """Return the places in which these rows of the host begin."""
         host = self.timeline.host
         return self.at(host.thread[rows].astype(np.int64), host.start_ns[rows])
 
     def of_calls(self, rows: Ints) -> PlaceRows:
-        """The places of these rows of the host, each a CALL."""
+        """Return the places of these rows of the host, each a CALL."""
         found = self.of_spans(rows)
         return PlaceRows(found.function, found.operator, self.timeline.host.name[rows].astype(np.int64))
 
     def mostly(self, thread: Ints, start_ns: Ints, end_ns: Ints) -> PlaceRows:
-        """Where these threads spent the largest part of these stretches.
+        """Return where these threads spent the largest part of these stretches.
 
         The call is the one that took most of it, if that is more than half.
         """
         return self._each(thread, lambda spans, of_thread: spans.mostly(start_ns[of_thread], end_ns[of_thread]))
 
     def deepest(self, thread: int, start_ns: int, end_ns: int) -> str:
-        """The Python function, the user's or a library's, deepest in the stack for more than half of the stretch.
+        """Return the Python function, the user's or a library's, deepest in the stack for over half of the stretch.
 
         "" where no stacks were recorded.
         """
@@ -114,7 +114,7 @@ class Places:
         return self.timeline.names[names[deepest]] if 2 * held[deepest] > end_ns - start_ns else ""
 
     def texts(self, found: PlaceRows) -> list[Place]:
-        """The places in words. Rows alike share one object."""
+        """Return the places in words. Rows alike share one object."""
         rows = np.column_stack((found.function, found.operator, found.call))
         distinct, of_row = np.unique(rows, axis=0, return_inverse=True)
         names = [*self.timeline.names, ""]
@@ -122,7 +122,7 @@ class Places:
         return [places[index] for index in of_row.ravel().tolist()]
 
     def _each(self, thread: Ints, ask: Callable[[_Thread, Ints], PlaceRows]) -> PlaceRows:
-        """Asks each thread for its rows: with the user's own functions, then with all for what has none of those."""
+        """Ask each thread for its rows: with the user's own functions, then with all for rows without any of those."""
         found = PlaceRows.none(len(thread))
         for one in np.unique(thread[thread != UNKNOWN]).tolist():
             of_thread = np.flatnonzero(thread == one)
@@ -199,7 +199,7 @@ class _Thread:
         return PlaceRows(key // base - 1, key % base - 1, call)
 
     def _called(self, start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
-        """Name of the call that took most of each stretch, and the nanoseconds that it took of it."""
+        """Return the name of the call that took most of each stretch, and the nanoseconds that it took of it."""
         first = np.searchsorted(self.calls.end_ns, start_ns, side="right")
         owner, row = _ranges(first, np.searchsorted(self.calls.start_ns, end_ns))
         begins = np.maximum(self.calls.start_ns[row], start_ns[owner])
@@ -215,7 +215,7 @@ def _nested(timeline: Timeline, rows: Ints) -> Nesting:
 
 
 def _through(values: NDArray[Any], index: Ints, missing: int | bool = UNKNOWN) -> NDArray[Any]:
-    """`values[index]`, and `missing` where the index is UNKNOWN."""
+    """Return `values[index]`, and `missing` where the index is UNKNOWN."""
     found = np.full(len(index), missing, dtype=values.dtype)
     known = index != UNKNOWN
     found[known] = values[index[known]]
@@ -223,14 +223,14 @@ def _through(values: NDArray[Any], index: Ints, missing: int | bool = UNKNOWN) -
 
 
 def _ranges(first: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """All numbers of the ranges [first, end), and which range each is of."""
+    """Return all numbers of the ranges [first, end), and which range each is of."""
     num = np.maximum(end - first, 0)
     owner = np.repeat(np.arange(len(num)), num)
     return owner, np.arange(len(owner)) - np.repeat(np.cumsum(num) - num, num) + first[owner]
 
 
 def _largest(owner: Ints, key: Ints, weight: Ints, num_owners: int) -> tuple[Ints, Ints]:
-    """Of each owner's keys the one with the largest summed weight, and that sum; UNKNOWN and 0 for who has none."""
+    """Return each owner's key with the largest summed weight, and that sum; UNKNOWN and 0 for owners without one."""
     best, total = np.full(num_owners, UNKNOWN, dtype=np.int64), np.zeros(num_owners, dtype=np.int64)
     if not len(owner):
         return best, total
@@ -268,6 +268,6 @@ _INSTALLED = re.compile(
 
 @cache
 def is_of_library(file: str) -> bool:
-    """Whether the file lies in an installed package, the standard library, torch or our agent, or torch made it."""
+    """Tell whether the file is in an installed package, the standard library, torch or our agent, or torch made it."""
     first = file.split("/")[0].removesuffix(".py")
     return bool(_INSTALLED.search(file) or PACKAGES.fullmatch(first)) or first in sys.stdlib_module_names

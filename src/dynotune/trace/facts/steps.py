@@ -27,7 +27,7 @@ MAX_CELLS = 20_000_000
 
 
 def smallest_period(tokens: Ints) -> int | None:
-    """The smallest period that holds for at least three cycles of a short sequence; None where there is none.
+    """Return the smallest period that holds for at least three cycles of a short sequence; None if there is none.
 
     One in ten tokens may stand out of line.
     """
@@ -40,7 +40,7 @@ def smallest_period(tokens: Ints) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What a program did, in its order.
+    """Actions of a program, in its order.
 
     Args:
         id: which token, from 0 without gaps, int64.
@@ -60,7 +60,7 @@ class Tokens:
 
 
 def cuts(tokens: Tokens) -> Ints | None:
-    """Where the cycles of a long sequence start, and where the last one ends; None where nothing repeats.
+    """Tell where the cycles of a long sequence start, and where the last one ends; None if nothing repeats.
 
     Every token that occurs three times or more might mark the cycle: it occurs once in each. The rarest that
     divides the sequence into alike parts is taken, so that a loop over layers inside a step is not called one.
@@ -94,7 +94,7 @@ def _even(lengths: Ints) -> bool:
 
 
 def _alike(tokens: Tokens, at: Ints) -> Ints | None:
-    """`at`, with the end of the last cycle, if the parts between these positions are alike."""
+    """Return `at`, with the end of the last cycle, if the parts between these positions are alike."""
     num_ids = len(tokens.is_work)
     part = np.zeros(len(tokens.id), dtype=np.int64)
     part[at] = 1
@@ -117,7 +117,7 @@ def _alike(tokens: Tokens, at: Ints) -> Ints | None:
 
 
 def _similarity(counts: Ints, typical: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Part of the tokens that each row of counts shares with the typical one, 0 to 1."""
+    """Return the part of the tokens that each row of counts shares with the typical one, 0 to 1."""
     apart = np.abs(counts - typical).sum(axis=1)
     similarity: NDArray[np.float64] = 1 - apart / np.maximum(counts.sum(axis=1) + typical.sum(), 1)
     return similarity
@@ -146,7 +146,7 @@ class Steps:
 
 
 def find(timeline: Timeline) -> Steps:
-    """The steps: those the profiler marked, else a cycle that repeats, else none."""
+    """Find the steps: those the profiler marked, else a cycle that repeats, else none."""
     marked = _marked(timeline)
     if len(marked):
         return Steps(timeline.host.start_ns[marked], timeline.host.end_ns[marked], "profiler")
@@ -174,7 +174,7 @@ def window(timeline: Timeline, steps: Steps) -> tuple[int, int]:
 
 
 def named(timeline: Timeline, pattern: re.Pattern[str], *kinds: HostKind) -> Ints:
-    """Rows of the host's spans of these kinds whose name begins so."""
+    """Return rows of the host's spans of these kinds whose name begins so."""
     matching = np.array([pattern.match(name) is not None for name in timeline.names], dtype=bool)
     if not matching.any():
         return np.empty(0, dtype=np.int64)
@@ -184,7 +184,7 @@ def named(timeline: Timeline, pattern: re.Pattern[str], *kinds: HostKind) -> Int
 
 
 def _marked(timeline: Timeline) -> Ints:
-    """Rows of the profiler's annotations, each step once: several threads may bear them."""
+    """Return rows of the profiler's annotations, each step once: several threads may bear them."""
     rows = named(timeline, STEP, HostKind.ANNOTATION, HostKind.OPERATOR)
     if not len(rows):
         return rows
@@ -194,7 +194,7 @@ def _marked(timeline: Timeline) -> Ints:
 
 
 def _from_markers(timeline: Timeline) -> Ints | None:
-    """Edges of steps by what a training loop does once in each: step its optimizer, draw a batch, call its model.
+    """Find edges of steps by what a training loop does once in each: step its optimizer, draw a batch, call its model.
 
     Empty where there are such markers and they do not repeat three times: then no shorter cycle is a step.
     """
@@ -218,7 +218,7 @@ def _from_markers(timeline: Timeline) -> Ints | None:
 
 
 def _behind(start_ns: Ints, end_ns: Ints, begins_ns: Ints, period: int) -> Ints:
-    """Edges behind every `period`-th optimizer step: where the next cycle begins, else where that step ended."""
+    """Return edges behind every `period`-th optimizer step: where the next cycle begins, else where that step ended."""
     pauses = start_ns[1:] - end_ns[:-1]
     # Of several optimizers, the last of a cycle is that after which most time passes before the next one steps.
     last = np.arange(int(np.argmax([np.median(pauses[phase::period]) for phase in range(period)])), len(end_ns), period)
@@ -229,7 +229,7 @@ def _behind(start_ns: Ints, end_ns: Ints, begins_ns: Ints, period: int) -> Ints:
 
 
 def _whole(timeline: Timeline, edges: Ints, begins_ns: Ints) -> Ints:
-    """Edges, less those of cycles without work, and with the recording's own where a whole step stands there."""
+    """Return edges, less those of cycles without work, and the recording's own if a whole step stands there."""
     host = timeline.host
     work = np.flatnonzero((host.kind == HostKind.OPERATOR) | (host.kind == HostKind.CALL))
     before = np.searchsorted(host.start_ns[work], edges)
@@ -246,7 +246,7 @@ def _whole(timeline: Timeline, edges: Ints, begins_ns: Ints) -> Ints:
 
 
 def _from_work(timeline: Timeline) -> Ints | None:
-    """Edges of the cycle in which operators repeat or, where none are recorded or none do, the device's work."""
+    """Find edges of the cycle in which operators repeat or, if none are recorded or none do, the device's work."""
     for sequence in (_operators, _device_work):
         tokens, start_ns, last_end_ns = sequence(timeline)
         at = cuts(tokens)
@@ -256,7 +256,7 @@ def _from_work(timeline: Timeline) -> Ints | None:
 
 
 def _operators(timeline: Timeline) -> tuple[Tokens, Ints, int]:
-    """Operators that no other encloses, calls that queue work outside of them, and annotations; of all threads."""
+    """Return operators that no other encloses, calls that queue work outside of them, annotations; of all threads."""
     host = timeline.host
     work = host.kind == HostKind.OPERATOR
     if not work.any():
@@ -277,7 +277,7 @@ def _operators(timeline: Timeline) -> tuple[Tokens, Ints, int]:
 
 
 def _device_work(timeline: Timeline) -> tuple[Tokens, Ints, int]:
-    """What each call queued, in the order of the calls; what the device ran, in its order, where none are known."""
+    """Return what each call queued, in the order of the calls; else what the device ran, in its order, if unknown."""
     host, device = timeline.host, timeline.device
     launched = np.flatnonzero(device.launch != UNKNOWN)
     if not len(launched):
@@ -296,7 +296,7 @@ def _device_work(timeline: Timeline) -> tuple[Tokens, Ints, int]:
 
 
 def _reads_back(timeline: Timeline, names: Ints) -> NDArray[np.bool_]:
-    """Which names are of results read back to the host, as for a line logged every tenth step."""
+    """Tell which names are of results read back to the host, as for a line logged every tenth step."""
     return np.array([READS_BACK.match(timeline.names[name]) is not None for name in names.tolist()], dtype=bool)
 
 

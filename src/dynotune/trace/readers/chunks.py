@@ -18,7 +18,7 @@ Chunk = tuple[int, bytes]
 
 
 def default_limit(size_bytes: int) -> int:
-    """What a gzipped file of this size may unpack to unless the user says otherwise.
+    """Return what a gzipped file of this size may unpack to unless the user says otherwise.
 
     Recorded traces shrink to between a tenth and a thirtieth, gzip's limit is a thousandth: 100 times leaves room for
     any trace and none for a bomb. What unpacks to less than 1 GiB may be as dense as it likes: that is some seconds.
@@ -27,7 +27,7 @@ def default_limit(size_bytes: int) -> int:
 
 
 def chunks(path: Path, chunk_bytes: int, limit_bytes: int | None = None) -> Iterator[Chunk]:
-    """Text of at most `chunk_bytes` at a time; a gzipped file that is cut short just ends.
+    """Yield text of at most `chunk_bytes` at a time; a gzipped file that is cut short just ends.
 
     Args:
         limit_bytes: on the text of a gzipped file; `default_limit` if None.

@@ -68,7 +68,7 @@ Place = tuple[Id, Id]
 
 
 class _Args(msgspec.Struct, gc=False):
-    """Of any type: programs give spans of their own arguments of the same names. Only whole numbers count."""
+    """Values of any type: programs give spans of their own arguments of the same names. Only whole numbers count."""
 
     correlation: Any = None
     device: Any = None
@@ -83,7 +83,7 @@ class _Args(msgspec.Struct, gc=False):
 
 
 class Event(msgspec.Struct, gc=False):
-    """What is used of an event. Its phase is not: of the categories read here, only whole spans have a `dur`."""
+    """Event, as far as it is used. Its phase is not: of the categories read here, only whole spans have a `dur`."""
 
     cat: str = ""
     name: str = ""
@@ -118,7 +118,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class Numbering(dict[_Key, int]):
-    """Numbers its keys in order of first appearance."""
+    """Numbering of keys in order of first appearance."""
 
     def __missing__(self, key: _Key) -> int:
         self[key] = number = len(self)
@@ -135,20 +135,20 @@ class _Tables(dict[str, int]):
 
 @dataclass(frozen=True, slots=True)
 class DeviceRows(DeviceSpans):
-    """In the order of the file; `launch` holds the correlation."""
+    """Rows in the order of the file; `launch` holds the correlation."""
 
     place: NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryRows(MemoryMarks):
-    """In the order of the file."""
+    """Rows in the order of the file."""
 
     place: NDArray[np.int32]
 
 
 class Columns:
-    """Collects the events of one file.
+    """Collection of the events of one file.
 
     Attributes:
         names, places: what the numbers in the rows stand for; a host row's `thread` is a place, too.
@@ -172,7 +172,7 @@ class Columns:
         self._memory = [MemoryRows(*_empty(_INT, _INT, _INT, np.int32, np.int32))]
 
     def add(self, events: list[Event], text: memoryview, first: int) -> None:
-        """Adds a slice.
+        """Add a slice.
 
         Args:
             text: what the events were decoded from.
@@ -193,7 +193,7 @@ class Columns:
         self.foreign.update(category for category in others if category.lower() not in _NO_ACTIVITY)
 
     def host(self) -> HostSpans:
-        """All rows, once; annotations that an old torch wrote as operators are annotations."""
+        """Return all rows, once; annotations that an old torch wrote as operators are annotations."""
         rows = _taken_up(self._host)
         marks = np.array([name.startswith(_ANNOTATIONS) for name in self.names], dtype=np.bool_)
         if marks.any():
@@ -249,7 +249,7 @@ class Columns:
                     self.process_names[event.pid].append(named.strip())
 
     def _spans(self, found: list[Event], times: _Times) -> tuple[list[Event], NDArray[np.bool_], Ints, Ints]:
-        """Those of the events that are spans, which those were, their starts and their ends."""
+        """Return the spans among the events, which those were, their starts and their ends."""
         start_ns, is_known = times.of(found)
         duration_us = np.fromiter([event.dur for event in found], np.float64, len(found))
         is_known &= ~np.isnan(duration_us)
@@ -271,14 +271,14 @@ class Columns:
 
 
 class _Times:
-    """When the events of a slice are, in whole nanoseconds."""
+    """Times of the events of a slice, in whole nanoseconds."""
 
     def __init__(self, path: Path, events: list[Event], text: memoryview, first: int) -> None:
         self._path, self._events, self._text, self._first = path, events, text, first
         self._written: dict[int, Decimal] = {}
 
     def of(self, found: list[Event]) -> tuple[Ints, NDArray[np.bool_]]:
-        """Nanoseconds of some of the events, 0 where one has no time; and which have."""
+        """Return nanoseconds of some of the events, 0 if one has no time; and which have."""
         times = [event.ts for event in found]
         times_us = np.fromiter(times, np.float64, len(found))
         is_known = ~np.isnan(times_us)
@@ -292,7 +292,7 @@ class _Times:
         return _nanoseconds(np.where(is_known, times_us, 0.0)), is_known
 
     def check(self, times_us: NDArray[np.float64], found: list[Event]) -> None:
-        """Raises a UsageError for the first time that is out of range."""
+        """Raise a UsageError for the first time that is out of range."""
         beyond = np.flatnonzero(np.abs(times_us) > _LATEST_US)
         if len(beyond):
             index = next(i for i, event in enumerate(self._events) if event is found[beyond[0]])
@@ -303,12 +303,12 @@ class _Times:
 
 
 def decode(text: memoryview) -> list[Event]:
-    """Events of a JSON list. Raises: msgspec's errors."""
+    """Decode events of a JSON list. Raises: msgspec's errors."""
     return _decoded(_EVENTS, text)
 
 
 def flows(path: Path, slice_bytes: int, limit_bytes: int | None) -> dict[tuple[Place, int], int]:
-    """Number of the arrow between a call and the device work it queued, by place and start (ns) of either end."""
+    """Return the number of the arrow between a call and its device work, by place and start (ns) of either end."""
     ends: dict[tuple[Place, int], int] = {}
     for piece in Slices(path, partial(_decoded, _FLOW_EVENTS), slice_bytes=slice_bytes, limit_bytes=limit_bytes):
         for event in piece.events:
@@ -325,7 +325,7 @@ def _decoded(decoder: msgspec.json.Decoder[list[_Decoded]], text: memoryview) ->
 
 
 def _taken_up(parts: list[Table]) -> Table:
-    """The parts as one; they are given up, as both together would be the most memory that is ever needed."""
+    """Join the parts, and give them up, as both together would be the most memory that is ever needed."""
     rows = joined(parts)
     parts.clear()
     return rows
@@ -336,14 +336,14 @@ def _those(events: list[Event], which: NDArray[np.bool_]) -> list[Event]:
 
 
 def _nanoseconds(times_us: NDArray[np.float64]) -> Ints:
-    """Nearest whole nanosecond. Whole and fraction apart: their product would round once more."""
+    """Round to the nearest whole nanosecond. Whole and fraction apart: their product would round once more."""
     whole = np.floor(times_us)
     fraction_ns = np.rint((times_us - whole) * 1000).astype(np.int64)
     return whole.astype(np.int64) * 1000 + fraction_ns
 
 
 def _whole(values: list[Any]) -> Ints:
-    """The values that are whole numbers; UNKNOWN for all else."""
+    """Return the values that are whole numbers; UNKNOWN for all else."""
     try:
         return np.fromiter(values, np.int64, len(values))
     except (TypeError, ValueError, OverflowError):

@@ -114,7 +114,7 @@ class Slices(Generic[Event]):
         self._finish()
 
     def _read(self) -> bool:
-        """Adds the next chunk to the text; False at the end of the file."""
+        """Add the next chunk to the text; False at the end of the file."""
         position, chunk = next(self._chunks, (0, b""))
         if len(self._text) > _LARGEST_EVENT_BYTES:
             raise self._error(0, f"{_LARGEST_EVENT_BYTES >> 20} MiB follow in which no event ends")
@@ -129,7 +129,7 @@ class Slices(Generic[Event]):
     # The list
 
     def _longest_slice(self) -> Slice[Event] | None:
-        """All events in the text but the last, which may go on in the next chunk; None if there is no other."""
+        """Return all events in the text but the last, which may go on in the next chunk; None if there is no other."""
         for comma in self._boundaries():
             self._text[comma] = _CLOSE
             found = self._prove(comma + 1)
@@ -144,7 +144,7 @@ class Slices(Generic[Event]):
         return None
 
     def _last_slice(self) -> Slice[Event] | None:
-        """What is left at the end of the file: to the end of the list, else to the last whole event before the cut."""
+        """Return what is left at the end of the file: to the end of the list, else to the last event before the cut."""
         found = self._prove(len(self._text))
         if isinstance(found, Slice):
             self._has_ended = True
@@ -166,7 +166,7 @@ class Slices(Generic[Event]):
         return len(text[:ends].encode(errors="surrogateescape"))
 
     def _boundaries(self) -> Iterator[int]:
-        """Commas at which the text may be cut: the last, then ever further apart, to get out of a nest.
+        """Yield commas at which the text may be cut: the last, then ever further apart, to get out of a nest.
 
         Text that has become long although all those were wrong is nests through and through: it is gone through.
         """
@@ -186,7 +186,7 @@ class Slices(Generic[Event]):
                 yield comma
 
     def _prove(self, end: int) -> Slice[Event] | int:
-        """The events of the list that ends before `end`; where its text breaks if it is none, `end` if it is cut."""
+        """Return the events of the list that ends before `end`; where its text breaks if it is none; `end` if cut."""
         whole = memoryview(self._text)
         text = whole[:end]
         whole.release()
@@ -204,7 +204,7 @@ class Slices(Generic[Event]):
             raise self._error(0, "values nest deeper than any recorder writes after it") from None
 
     def _up_to_end(self, at: int) -> Slice[Event] | None:
-        """The last slice, if the list ends where the text broke."""
+        """Return the last slice, if the list ends where the text broke."""
         bracket = self._text.rfind(b"]", 0, at)
         found = self._prove(bracket + 1) if bracket > 0 else bracket
         if isinstance(found, Slice):
@@ -273,7 +273,7 @@ class Slices(Generic[Event]):
         return self._error(start + found, "it is not JSON")
 
     def _finish(self) -> None:
-        """Takes in what follows the list; a cut there takes no event away."""
+        """Take in what follows the list; a cut there takes no event away."""
         while self._read():
             pass
         rest = bytes(self._text)
@@ -314,7 +314,7 @@ class Slices(Generic[Event]):
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Decoding makes objects by the million and no cycle; looking for some would take most of the time."""
+    """Turn the collector off: decoding makes objects by the million and no cycle; looking takes most of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -330,7 +330,7 @@ def _broken_at(error: msgspec.DecodeError, end: int) -> int:
 
 
 def _object(text: bytes) -> dict[str, msgspec.Raw] | int:
-    """The values of a JSON object by their keys; where its text breaks if it is none."""
+    """Return the values of a JSON object by their keys; where its text breaks if it is none."""
     with_questions = text.decode(errors="surrogateescape").encode(errors="replace")  # as long, a ? a wrong byte
     for mended in (with_questions, _with_lists_for_not_finite(with_questions)):
         try:
@@ -343,5 +343,5 @@ def _object(text: bytes) -> dict[str, msgspec.Raw] | int:
 
 
 def _with_lists_for_not_finite(text: bytes) -> bytes:
-    """The text, of the same length, with an empty list for each value that is not finite: JSON, and no number."""
+    """Return the text, of the same length, with an empty list (JSON, no number) for each value that is not finite."""
     return _NOT_FINITE.sub(lambda found: found[1] + b"[]".ljust(len(found[2])), text)

@@ -59,7 +59,7 @@ def read(
     progress: Progress | None = None,
     slice_bytes: int = SLICE_BYTES,
 ) -> list[Timeline]:
-    """A timeline for each process that launched device work; one of all if fewer than two did.
+    """Read a timeline for each process that launched device work; one of all if fewer than two did.
 
     Args:
         limit_bytes: on the text of a gzipped file; `chunks.default_limit` if None.
@@ -127,7 +127,7 @@ def _timeline(
 
 
 def _without_lines(host: HostSpans, names: dict[str, int]) -> NDArray[np.int32]:
-    """The rows' names, those of functions that ran when the recording began without a line; `names` is added to.
+    """Return the rows' names, without a line for functions that ran when recording began; `names` is added to.
 
     A function that is called while it is recorded has its first line, one that ran already the line where it just was.
     """
@@ -145,7 +145,7 @@ def _without_lines(host: HostSpans, names: dict[str, int]) -> NDArray[np.int32]:
 def _tied(
     correlation: Ints, place: NDArray[np.int32], start_ns: Ints, ends: dict[tuple[Place, int], int], places: list[Place]
 ) -> Ints:
-    """The rows' correlation; those that bear none have the number of the arrow that starts or ends at them."""
+    """Return the rows' correlation; those that bear none have the number of the arrow that starts or ends at them."""
     found = correlation.copy()
     for row in np.flatnonzero(found == UNKNOWN).tolist():
         found[row] = ends.get((places[place[row]], int(start_ns[row])), UNKNOWN)
@@ -153,7 +153,7 @@ def _tied(
 
 
 def _nesting(host: HostSpans) -> Ints:
-    """Rows in order; of spans that start and end together, what usually encloses the other stands first."""
+    """Put rows in order; of spans that start and end together, what usually encloses the other comes first."""
     outermost_first = np.array([2, 0, 1, 3], dtype=np.int8)  # by HostKind: annotation, Python, operator, call
     rows = np.argsort(outermost_first[host.kind], kind="stable")
     order: Ints = rows[in_order(host.start_ns[rows], host.end_ns[rows])]
@@ -161,7 +161,7 @@ def _nesting(host: HostSpans) -> Ints:
 
 
 def _threads(host: HostSpans, columns: Columns) -> tuple[list[str], NDArray[np.int32]]:
-    """Distinct labels of the threads that the rows are of, by process and thread; and the number of each place."""
+    """Return distinct labels of the rows' threads, by process and thread; and the number of each place."""
     places = list(columns.places)
     is_used = np.bincount(host.thread, minlength=len(places)) > 0
     used = sorted(np.flatnonzero(is_used).tolist(), key=lambda place: [(str(type(of)), of) for of in places[place]])
@@ -194,7 +194,7 @@ def _properties(slices: Slices[Any]) -> dict[int, DeviceProperties]:
 
 
 def _value(slices: Slices[Any], key: str, kind: type[_Kind]) -> _Kind | None:
-    """A value beside the events; None where it is absent or of another shape, which says nothing we could use."""
+    """Return a value beside the events; None if it is absent or of another shape, which says nothing we could use."""
     try:
         return msgspec.json.decode(slices.document[key], type=kind)
     except (KeyError, ValueError, RecursionError):

@@ -49,7 +49,7 @@ _NEVER_THERE = {
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What the whole file says about its threads, processes and devices."""
+    """Facts of the whole file about its threads, processes and devices."""
 
     thread_names: dict[int, str]
     ranks: dict[int, set[int]]
@@ -59,7 +59,7 @@ class _Facts:
 
 
 def read(path: Path, *, progress: Progress | None = None) -> list[Timeline]:
-    """The processes of an export that did work on a device, in order of their identifiers.
+    """Read the processes of an export that did work on a device, in order of their identifiers.
 
     Where none did, those with calls or NVTX ranges. Times are the file's nanoseconds.
 
@@ -121,7 +121,7 @@ def _check_export(database: Database) -> None:
 
 
 def _of_the_only_process(parts: list[Spans]) -> list[Spans]:
-    """Rows that name no process belong to the one that the others name, where it is one."""
+    """Give rows that name no process to the one that the others name, if it is one."""
     named = np.unique(np.concatenate([part.process for part in parts]))
     named = named[named != UNKNOWN]
     if len(named) != 1:
@@ -207,7 +207,7 @@ def _device_spans(device: Spans, names: Ints, calls: HostSpans) -> DeviceSpans:
 
 
 def _closed(host: Spans, device: Spans, notes: list[str]) -> Spans:
-    """Ranges still open at the end of the recording, ended with the process's last row."""
+    """End ranges still open at the end of the recording with the process's last row."""
     is_open = (host.kind == HostKind.ANNOTATION) & (host.end_ns == NULL) & (host.start_ns != NULL)
     if not is_open.any():
         return host
@@ -218,7 +218,7 @@ def _closed(host: Spans, device: Spans, notes: list[str]) -> Spans:
 
 
 def _timed(part: Spans, notes: list[str]) -> Spans:
-    """Rows with times. CUPTI writes 0 and 0 where it could not take them."""
+    """Return rows with times. CUPTI writes 0 and 0 if it could not take them."""
     start, end = part.start_ns, part.end_ns
     good = (end >= start) & (start > -_LARGEST_TIME_NS) & (end < _LARGEST_TIME_NS) & ((start != 0) | (end != 0))
     if not good.all():
@@ -227,7 +227,7 @@ def _timed(part: Spans, notes: list[str]) -> Spans:
 
 
 def _with_syncs(file: Export, host: Spans, syncs: Spans, notes: list[str]) -> tuple[Spans, dict[int, str]]:
-    """The host's rows and those waits whose call was not recorded, with labels of the threads made for them.
+    """Return the host's rows and waits whose call was not recorded, with labels of the threads made for them.
 
     Waits at the same time were on different threads, so each lane of a first-fit takes those of one thread at most
     at any time.
@@ -250,7 +250,7 @@ def _with_syncs(file: Export, host: Spans, syncs: Spans, notes: list[str]) -> tu
 
 
 def _sorted(part: Spans) -> Spans:
-    """In the order that `Timeline` promises; rows that it leaves open, by their values."""
+    """Sort in the order that `Timeline` promises; rows that it leaves open, by their values."""
     ordered = taken(part, in_order(part.start_ns, part.end_ns))
     if not ((np.diff(ordered.start_ns) == 0) & (np.diff(ordered.end_ns) == 0)).any():
         return ordered
@@ -280,7 +280,7 @@ def _facts(file: Export) -> _Facts:
 
 
 def _gpus(database: Database) -> dict[int, DeviceProperties]:
-    """By the file's own number, not CUDA's."""
+    """Return the GPUs by the file's own number, not CUDA's."""
     table = "TARGET_INFO_GPU"
     if not {"id", "name"} <= database.columns.get(table, frozenset()):
         return {}
@@ -295,7 +295,7 @@ def _gpus(database: Database) -> dict[int, DeviceProperties]:
 
 
 def _properties(facts: _Facts, process: int, index: int) -> DeviceProperties | None:
-    """What CUDA calls device `index` in `process`; where the file does not map it, what all GPUs are."""
+    """Return what CUDA calls device `index` in `process`; if the file does not map it, what all GPUs are."""
     gpus = set(facts.gpus.values())
     if facts.gpu_of:
         numbers = facts.gpu_of.get(((process >> 24) & THREAD_MASK, index), set())
@@ -304,7 +304,7 @@ def _properties(facts: _Facts, process: int, index: int) -> DeviceProperties | N
 
 
 def _clock_base(facts: _Facts, *parts: Spans) -> int | None:
-    """Times count from the session's start, but from 1970 in exports with `--ts-normalize`."""
+    """Return the clock's base: times count from the session's start, but from 1970 with `--ts-normalize`."""
     if facts.session_start_ns is None:
         return None
     earliest = min(int(part.start_ns.min(initial=_LARGEST_TIME_NS)) for part in parts)

@@ -80,7 +80,7 @@ class Spans:
 
 @dataclass(slots=True)
 class Export:
-    """A file being read, and what turned out about it.
+    """Export being read, and what turned out about it.
 
     Args:
         names: met so far, with their numbers.
@@ -96,12 +96,12 @@ class Export:
 
 
 def devices(file: Export) -> Spans:
-    """What ran on devices: kernels, graphs recorded whole, copies, memsets."""
+    """Return what ran on devices: kernels, graphs recorded whole, copies, memsets."""
     return joined([_kernels(file), _graphs(file), _copies(file), _sets(file)])
 
 
 def hosts(file: Export) -> Spans:
-    """Calls of the runtime and the driver, and NVTX ranges; a range that was still open ends at NULL."""
+    """Return calls of the runtime and the driver, and NVTX ranges; a range that was still open ends at NULL."""
     return joined([_calls(file), _ranges(file)])
 
 
@@ -112,7 +112,7 @@ def _kernels(file: Export) -> Spans:
 
 
 def _graphs(file: Export) -> Spans:
-    """Recorded graph by graph (`--cuda-graph-trace=graph`), each launch as one row."""
+    """Return each launch of a graph recorded whole (`--cuda-graph-trace=graph`) as one row."""
     columns = _columns(file, GRAPHS, *_DEVICE_COLUMNS, "graphExecId")
     ids, inverse = np.unique(columns["graphExecId"], return_inverse=True)
     names = _intern(file, ("CUDA graph" + (f" {graph}" if graph != NULL else "") for graph in ids.tolist()))
@@ -154,7 +154,7 @@ def _calls(file: Export) -> Spans:
 
 
 def _ranges(file: Export) -> Spans:
-    """NVTX ranges that were pushed and popped. Others need not nest, and marks take no time."""
+    """Return NVTX ranges that were pushed and popped. Others need not nest, and marks take no time."""
     where, has = "1", file.database.columns.get(RANGES, frozenset())
     if "eventType" in has:
         where = f'"eventType" = {_PUSH_POP}'
@@ -173,7 +173,7 @@ def _ranges(file: Export) -> Spans:
 
 
 def syncs(file: Export) -> Spans:
-    """Waits of the host, each named as the call of the runtime that makes such a wait; place and stream unused."""
+    """Return waits of the host, each named as the runtime's call that makes such a wait; place and stream unused."""
     columns = _columns(file, SYNCS, "globalPid", "correlationId", "syncType")
     types, inverse = np.unique(columns["syncType"], return_inverse=True)
     names = _intern(file, (_SYNC_CALLS.get(type_, _NAMELESS) for type_ in types.tolist()))
@@ -183,7 +183,7 @@ def syncs(file: Export) -> Spans:
 def _columns(
     file: Export, table: str, *optional: str, missing: tuple[str, str] = ("", ""), where: str = "1"
 ) -> dict[str, Ints]:
-    """Columns of a table of spans, without rows where there is no such table.
+    """Return columns of a table of spans, without rows if there is no such table.
 
     Args:
         missing: the fact that is then missing, and what follows in its reason; "" where it needs no mention.
@@ -234,13 +234,13 @@ def _known(values: Ints, *, least: int = 0, most: int = -NULL - 1) -> Ints:
 
 
 def _intern(file: Export, names: Iterable[str]) -> Ints:
-    """Number of each name; new names get the next ones."""
+    """Number each name; new names get the next ones."""
     known = file.names
     return np.array([known.setdefault(name, len(known)) for name in names], dtype=np.int64)
 
 
 def _strings(file: Export, *columns: Ints, clean: Callable[[str], str] = str) -> Ints:
-    """Number of each row's name: what the first column with a known and non-empty string refers to."""
+    """Return the number of each row's name: what the first column with a known and non-empty string refers to."""
     numbers = np.full(len(columns[0]), UNKNOWN)
     for ids in columns:
         open_ = numbers == UNKNOWN
@@ -254,7 +254,7 @@ def _strings(file: Export, *columns: Ints, clean: Callable[[str], str] = str) ->
 
 
 def _enumeration(file: Export, table: str, documented: Iterable[str]) -> Mapping[int, str]:
-    """Meaning of each number of an enumeration: as the file says, else as documented."""
+    """Return the meaning of each number of an enumeration: as the file says, else as documented."""
     if not {"id", "name"} <= file.database.columns.get(table, frozenset()):
         return dict(enumerate(documented))
     ids = tables.integers(file.database, table, ("id",))["id"]
@@ -263,11 +263,11 @@ def _enumeration(file: Export, table: str, documented: Iterable[str]) -> Mapping
 
 
 def _direction(kind: str) -> str:
-    """HTOD, UVM_HTOD: HtoD, as the profiler of torch writes it."""
+    """Write HTOD, UVM_HTOD as HtoD, as the profiler of torch does."""
     short = kind.removeprefix("UVM_")
     return f"{short[0]}to{short[3]}" if re.fullmatch("[HDAP]TO[HDAP]", short) else "unknown"
 
 
 def _memory(kind: str) -> str:
-    """DEVICE_STATIC: Device Static, as the profiler of torch writes it."""
+    """Write DEVICE_STATIC as Device Static, as the profiler of torch does."""
     return kind.replace("_", " ").title() or "Unknown"

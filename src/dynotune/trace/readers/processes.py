@@ -36,7 +36,7 @@ class Process:
 def split(
     host: HostSpans, device: DeviceRows, memory: MemoryRows, places: list[Place], names: list[str]
 ) -> tuple[list[Process], tuple[str, ...]]:
-    """The processes that launched device work, or all as one if fewer than two did; and what could not be assigned.
+    """Return the processes that launched device work, or all as one if fewer than two did; and unassigned work.
 
     Args:
         host, device, memory: in order of time.
@@ -78,7 +78,7 @@ def _owners(
     group: NDArray[np.int32],
     starts_graph: NDArray[np.bool_],
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Index of the process that queued each row of `device`, or _NOBODY.
+    """Return the index of the process that queued each row of `device`, or _NOBODY.
 
     Processes number their calls alike, so a number may be found in several. Where the calls of one process explain
     all work of a group (what the file gives as its process), the group is that process's; else each row is its own.
@@ -112,18 +112,18 @@ def _owners(
 
 
 def _explains(launch: NDArray[np.int64], calls: HostSpans, starts_graph: NDArray[np.bool_]) -> bool:
-    """Whether the calls may have queued all of some work: a call that starts no graph queues one piece."""
+    """Tell whether the calls may have queued all of some work: a call that starts no graph queues one piece."""
     plain = launch[~starts_graph[calls.name[launch]]]
     return bool((launch != UNKNOWN).all()) and len(_distinct(plain)) == len(plain)
 
 
 def _likeliest(lag_ns: NDArray[np.int64]) -> tuple[int, bool]:
-    """The process (row) that is contradicted least, as work never starts before its call; then the nearest in time."""
+    """Return the process (row) contradicted least, as work never starts before its call; then the nearest in time."""
     num_contradictions = (lag_ns < 0).sum(axis=1)
     least = np.flatnonzero(num_contradictions == num_contradictions.min())
     return int(least[np.median(lag_ns[least], axis=1).argmin()]), len(least) > 1
 
 
 def _distinct(numbers: NDArray[Any]) -> NDArray[np.int64]:
-    """Which numbers there are, none negative; np.unique would first import numpy.ma, which takes longer than this."""
+    """Return the distinct numbers, none negative; np.unique would first import numpy.ma, which takes longer."""
     return np.flatnonzero(np.bincount(numbers))

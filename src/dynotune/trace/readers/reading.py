@@ -43,7 +43,7 @@ _MAKERS = (
 def read_traces(
     paths: Iterable[Path], *, limit_bytes: int | None = None, progress: Progress | None = None
 ) -> list[Timeline]:
-    """The timelines of all files, in their order; several of a file that holds several processes.
+    """Return the timelines of all files, in their order; several of a file that holds several processes.
 
     Args:
         limit_bytes: what one compressed file may unpack to; if None, 100 times its size but at least 1 GiB.
@@ -70,7 +70,7 @@ def read_traces(
 
 
 def _maker(path: Path) -> str:
-    """Whose file it is, of those that write JSON as torch.profiler does; "" where that does not show."""
+    """Tell whose file it is, of those that write JSON as torch.profiler does; "" if that does not show."""
     try:
         with gzip.open(path) if _begins(path).startswith(GZIP) else path.open("rb") as file:
             begins = file.read(65536)
@@ -80,7 +80,7 @@ def _maker(path: Path) -> str:
 
 
 def _begins(path: Path) -> bytes:
-    """The first bytes of a file that may be a trace."""
+    """Return the first bytes of a file that may be a trace."""
     try:
         with path.open("rb") as file:
             begins = file.read(4096)
@@ -93,7 +93,7 @@ def _begins(path: Path) -> bytes:
         )
     for magic, what, hint in _OTHERS:
         if begins.startswith(magic):
-            raise UsageError(f"{path} is no trace: it is {what}", hint=hint)
+            raise UsageError(f"{path} is not a trace: it is {what}", hint=hint)
     if not begins.startswith((GZIP, _SQLITE)) and b"\0" in begins:
-        raise UsageError(f"{path} is no trace: it is binary, of a kind not known here", hint=_HINT)
+        raise UsageError(f"{path} is not a trace: it is binary, of a kind not known here", hint=_HINT)
     return begins

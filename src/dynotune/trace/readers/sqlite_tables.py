@@ -47,7 +47,7 @@ class Database:
 
 @contextmanager
 def opened(path: Path, *, advance: Callable[[str, int], None] = lambda table, num_rows: None) -> Iterator[Database]:
-    """The SQLite file at `path`, to be read only.
+    """Open the SQLite file at `path`, to be read only.
 
     Raises:
         UsageError: not a file, not SQLite, cut short; also, inside the block, whenever SQLite finds it damaged.
@@ -69,7 +69,7 @@ def opened(path: Path, *, advance: Callable[[str, int], None] = lambda table, nu
 
 
 def leftovers(path: Path) -> list[str]:
-    """Names of the files beside it with changes that the database does not hold yet: its writer has not finished."""
+    """Return names of files beside it with changes that the database lacks yet: its writer has not finished."""
     beside = (path.with_name(path.name + ending) for ending in ("-wal", "-journal"))
     return [other.name for other in beside if other.is_file() and other.stat().st_size]
 
@@ -81,7 +81,7 @@ def count(database: Database, table: str) -> int:
 def integers(
     database: Database, table: str, required: Sequence[str], optional: Sequence[str] = (), *, where: str = "1"
 ) -> dict[str, Ints]:
-    """Columns of `table` by name, int64, NULL for SQL's NULL and for optional columns that it does not have.
+    """Return columns of `table` by name, int64, NULL for SQL's NULL and for optional columns that it does not have.
 
     Args:
         where: a condition in SQL, never made of what was read.
@@ -107,20 +107,20 @@ def integers(
 
 
 def rows(database: Database, table: str, *columns: str) -> Iterator[tuple[int, ...]]:
-    """Rows of whole numbers, as `integers` has them; none where there is no such table or column."""
+    """Yield rows of whole numbers, as `integers` has them; none if there is no such table or column."""
     if set(columns) <= database.columns.get(table, frozenset()):
         found = integers(database, table, columns)
         yield from zip(*(found[name].tolist() for name in columns), strict=True)
 
 
 def texts(database: Database, table: str, column: str, *, where: str = "1") -> list[str | None]:
-    """A column of text in the same order as `integers` with the same `where`; None for what is not text."""
+    """Return a column of text in the same order as `integers` with the same `where`; None for what is not text."""
     rows = database.connection.execute(f'SELECT "{column}" FROM "{table}" WHERE {where}')
     return [value if isinstance(value, str) else None for (value,) in rows]
 
 
 def lookup(database: Database, table: str, key: str, column: str, ids: Ints) -> dict[int, str]:
-    """Texts in `column` of the rows of `table` whose `key` is among `ids`."""
+    """Return texts in `column` of the rows of `table` whose `key` is among `ids`."""
     if table not in database or not {key, column} <= database.columns[table]:
         return {}
     found: dict[int, str] = {}
@@ -159,7 +159,7 @@ def _check_header(path: Path) -> None:
 
 
 def _columns(connection: sqlite3.Connection) -> dict[str, frozenset[str]]:
-    """Ordinary columns of ordinary tables."""
+    """Return ordinary columns of ordinary tables."""
     tables = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
     columns = {}
     for name, sql in tables:
@@ -171,7 +171,7 @@ def _columns(connection: sqlite3.Connection) -> dict[str, frozenset[str]]:
 
 
 def _check_integers(database: Database, table: str, columns: Sequence[str], where: str) -> None:
-    """SQLite stores any type in any column, and numpy would read "12" and 1.5 as integers without a word."""
+    """Refuse other types: SQLite stores any in any column, and numpy would read "12" and 1.5 as integers silently."""
     types = [f'typeof("{name}")' for name in columns]
     wrong = " OR ".join(f"{type_} NOT IN ('integer', 'null')" for type_ in types)
     row = database.connection.execute(

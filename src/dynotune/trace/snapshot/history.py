@@ -47,7 +47,7 @@ class Stacks:
         self._known: dict[int, tuple[Any, tuple[Place, str]]] = {}
 
     def look(self, frames: Any) -> tuple[Place, str]:
-        """The user's innermost function, else the innermost one of Python; "" where there is none.
+        """Return the user's innermost function, else the innermost one of Python; "" if there is none.
 
         And the path of the innermost module whose forward the stack is in, where the agent recorded it; else "".
         """
@@ -86,5 +86,5 @@ class Stacks:
 
 
 def printable(text: str) -> str:
-    """`text` without the halves of characters that a pickle can hold and JSON cannot."""
+    """Return `text` without the halves of characters that a pickle can hold and JSON cannot."""
     return text.encode(errors="replace").decode()

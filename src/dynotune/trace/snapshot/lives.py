@@ -85,7 +85,7 @@ class Lives:
     _private: list[tuple[int, int]] = field(default_factory=list)
 
     def peak(self, first: int = 0) -> int:
-        """The number of events after which most was live, from `first` on; blocks of private pools count, too."""
+        """Return the number of events after which most was live, from `first` on; blocks of private pools count."""
         change = np.zeros(self.num_events + 2, dtype=np.int64)
         for life in self.lives:
             change[life.born + 1] += life.size
@@ -93,15 +93,15 @@ class Lives:
         return first + int(np.cumsum(change)[first:-1].argmax())
 
     def alive(self, event: int) -> list[Life]:
-        """Blocks that are live after `event` events."""
+        """Return blocks that are live after `event` events."""
         return [life for life in self.lives if life.born < event <= life.died]
 
     def is_private(self, life: Life) -> bool:
-        """Whether the block lies in a private pool."""
+        """Tell whether the block lies in a private pool."""
         return any(start <= life.address < start + size for start, size in self._private)
 
     def room(self, event: int) -> tuple[int, dict[TermName, int]]:
-        """Bytes of reserved memory after `event` events, and of it what was not asked for.
+        """Return bytes of reserved memory after `event` events, and of it what was not asked for.
 
         `rounding`: more than was asked for, in live blocks. `cache`: segments without any of these. `fragmentation`:
         free between those of other segments. `graph-pools`: all of private pools; their blocks count nowhere else.
@@ -126,7 +126,7 @@ class Lives:
         return sum(one.size for one in segments), room
 
     def _segments_at(self, event: int) -> list[Range]:
-        """Segments after `event` events: those of the end, with what came later taken back."""
+        """Return segments after `event` events: those of the end, with what came later taken back."""
         found = list(self.segments)
         for number, sign, one in reversed(self.segment_events):
             if number < event:
@@ -138,7 +138,7 @@ class Lives:
 def lives_of(
     device: int, events: Sequence[Event], held: Held, segments: list[Range], stacks: Stacks, *, is_sized: bool
 ) -> Lives:
-    """Lives of all blocks; those of the snapshot alone where the history does not lead to them.
+    """Return lives of all blocks; those of the snapshot alone if the history does not lead to them.
 
     Args:
         held: blocks at the snapshot, and how large they are there; `is_sized`: it tells what was asked for in each.
@@ -174,7 +174,7 @@ def _why_unknown(events: Sequence[Event], *, is_sized: bool) -> str:
 def _followed(
     events: Sequence[Event], held: Held, stacks: Stacks
 ) -> tuple[list[Life], int, list[tuple[int, int, Range]]] | None:
-    """Lives, their number of events, and events of segments; None if the events do not lead to the blocks held."""
+    """Return lives, their number of events, and events of segments; None if events do not lead to the blocks held."""
     named = {(event.addr or 0) & ADDRESS_MASK for event in events if event.action in BLOCKS}
     # A block that no event names was there all the time, so nothing was allocated in its place.
     kept = sorted((one.address, one.address + size) for one, size in held if one.address not in named)

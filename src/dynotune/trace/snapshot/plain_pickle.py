@@ -30,7 +30,7 @@ _INTEGER = rb"(?:K.|M..|J.{4}|\x8a(?:%s))" % b"|".join(rb"\x%02x.{%d}" % (size, 
 
 
 class _Unpickler(pickle.Unpickler):
-    """The check has refused all that comes here already."""
+    """Unpickler of plain data: the check has refused all that comes here already."""
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         raise pickle.UnpicklingError(f"{module_name}.{global_name} is no plain data")
@@ -40,7 +40,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def load(raw: bytes, *, name: str) -> object:
-    """The data that the pickle `raw` holds; `name` stands in errors.
+    """Load the data that the pickle `raw` holds; `name` stands in errors.
 
     Raises:
         UsageError: not a pickle, damaged, or one that is more than plain data. Then nothing of it has run.
@@ -56,7 +56,7 @@ def load(raw: bytes, *, name: str) -> object:
 
 
 def _check(raw: bytes, name: str) -> int:
-    """Number of bytes up to the end of the pickle, all of whose instructions are harmless.
+    """Return the number of bytes up to the end of the pickle, all of whose instructions are harmless.
 
     Raises:
         UsageError: some are not.
@@ -95,7 +95,7 @@ def _num_argument_bytes(raw: bytes, at: int) -> int:
 
 
 def _harmless(num_bytes: int) -> re.Pattern[bytes]:
-    """Matches up to `_RUN` instructions other than strings that build plain data in a pickle of that size."""
+    """Return matches up to `_RUN` instructions other than strings that build plain data in a pickle of that size."""
     # LONG_BINPUT makes room for as many objects as its number says: no more than there are bytes.
     high = [num_bytes >> shift for shift in (8, 16, 24)]
     slots = b"".join(rb"[\x00-\x%02x]" % min(most, 0xFF) for most in high)

@@ -50,7 +50,7 @@ class _Snapshot(msgspec.Struct):
 
 
 def load_snapshot(path: Path, *, limit_bytes: int) -> dict[int, Lives]:
-    """Each block of the snapshot at `path`, by device.
+    """Return each block of the snapshot at `path`, by device.
 
     Args:
         limit_bytes: larger files are refused. A hostile file can take some fifty times its size in memory.
@@ -105,7 +105,7 @@ def _bytes_of(path: Path, limit_bytes: int) -> bytes:
 
 
 def _convert(data: object, path: Path, *, num_bytes: int) -> _Snapshot:
-    """`data` as a snapshot; a bare list is one of segments alone, `torch.cuda.memory_snapshot()`."""
+    """Return `data` as a snapshot; a bare list is one of segments alone, `torch.cuda.memory_snapshot()`."""
     if isinstance(data, list):
         data = {"segments": data}
     if not isinstance(data, dict) or not isinstance(data.get("segments"), list):
@@ -123,7 +123,7 @@ def _convert(data: object, path: Path, *, num_bytes: int) -> _Snapshot:
 
 
 def _held(segment: _Segment, stacks: Stacks) -> list[tuple[Life, int]]:
-    """Active blocks with their sizes. Before torch 2.2 they had no address of their own; they follow one another."""
+    """Return active blocks with sizes. Before torch 2.2 they had no address of their own; they follow one another."""
     found, address = [], segment.address
     for block in segment.blocks:
         start = address if block.address is None else block.address

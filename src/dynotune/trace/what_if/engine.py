@@ -59,7 +59,7 @@ _PINS = re.compile(r"aten::(_pin_memory|pin_memory)$")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """What is otherwise when the timeline is run again.
+    """Change under which the timeline is run again.
 
     Args:
         without: one of `WITHOUT`, `DEVICE` or `HOST`.
@@ -115,7 +115,7 @@ class _Item:
 
 
 def retimed(timeline: Timeline, step_s: float, wait_s: float | None) -> tuple[Timeline, float]:
-    """The timeline with a host faster by the second value, so that a step takes `step_s`.
+    """Return the timeline with a host faster by the second value, so that a step takes `step_s`.
 
     Args:
         wait_s: what a step waits for its loader, unrecorded; None to leave these waits as they are.
@@ -136,7 +136,7 @@ def retimed(timeline: Timeline, step_s: float, wait_s: float | None) -> tuple[Ti
 
 
 def savings(timeline: Timeline, wait_s: float | None, faster: float) -> dict[str, float]:
-    """What a step would save without each of `WITHOUT`, without `DEVICE` and without `HOST`, as a share of one with it.
+    """Return a step's savings without each of `WITHOUT`, without `DEVICE` and without `HOST`, as a share of it.
 
     More than the idle time that directly follows a wait: what the host does after it is no longer behind the device.
     And less than all of the device's time, where the host sets the pace, or the loader.
@@ -152,7 +152,7 @@ def savings(timeline: Timeline, wait_s: float | None, faster: float) -> dict[str
 
 
 def replay(timeline: Timeline, wait_s: float | None, faster: float = 1.0) -> Replay | None:
-    """The timeline, to be run again under changes; None where it has no steps or no launches.
+    """Return the timeline, to be run again under changes; None if it has no steps or no launches.
 
     Args:
         wait_s, faster: as for `retimed`, and as it tells.
@@ -197,7 +197,7 @@ class Replay:
         return len(self._own_work.get(cause, ())) > 0 or any(anchor.cause == cause for anchor in self._anchors)
 
     def saved(self, change: Change, faster: float | None = None) -> float:
-        """The share of a step that is saved under a change; below 0 where it takes longer.
+        """Return the share of a step that is saved under a change; below 0 if it takes longer.
 
         Args:
             faster: the host's speed under it, if another than the timeline's own.
@@ -207,11 +207,11 @@ class Replay:
         return 1 - self.step_ns(faster or self._faster, change) / self._step_ns
 
     def is_paced_by_device(self, faster: float) -> bool:
-        """Whether a host as fast as that would change nothing: then a step does not tell how fast it is."""
+        """Tell whether a host as fast as that would change nothing: then a step does not tell how fast it is."""
         return self.saved(NOTHING, max(faster, self._faster)) < PLATEAU - 1
 
     def step_ns(self, faster: float, change: Change = NOTHING) -> float:
-        """What a step takes at that speed, once host and device are in their stride."""
+        """Return what a step takes at that speed, once host and device are in their stride."""
         old, new, _, end = self._run(faster, change)
         host = np.interp(self._steps.end_ns, old, new)
         num = len(host) - 1
@@ -244,7 +244,7 @@ class Replay:
         )
 
     def _gaps_before_anchors(self) -> tuple[Ints, Ints]:
-        """Of each anchor, from when to when the host's own time passes before it; none before one within another."""
+        """Return for each anchor from when to when the host's own time before it passes; none before a nested one."""
         was, starts, ends = self._begin_ns, [], []
         for anchor in self._anchors:
             begin = was if anchor.end_ns < was else max(anchor.start_ns, was)
@@ -256,7 +256,7 @@ class Replay:
         return np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64)
 
     def _own_ns(self, faster: float, change: Change) -> list[float]:
-        """The host's own time before each anchor, and after the last."""
+        """Return the host's own time before each anchor, and after the last."""
         start, end = self._gaps
         if change.without == HOST:
             return [0.0] * len(start)
@@ -276,7 +276,7 @@ class Replay:
         return lengths.tolist()  # type: ignore[no-any-return]
 
     def _run(self, faster: float, change: Change) -> tuple[Ints, NDArray[np.float64], list[float], list[float]]:
-        """Moments of the host in the recording and now, and when each item starts and ends now."""
+        """Return moments of the host in the recording and now, and when each item starts and ends now."""
         without, scale = change.without, self._loader_scale * change.loader
         spared = self._copies_of_made() if without == MADE else frozenset[int]()
         lengths, own_ns = self._lengths_ns(change, spared), self._own_ns(faster, change)
@@ -318,7 +318,7 @@ class Replay:
             start[index], end[index] = ready, ready + lengths[index]
 
     def _items_of(self, device: DeviceSpans) -> list[_Item]:
-        """All that the device ran, with what each piece waited for."""
+        """Return all that the device ran, with what each piece waited for."""
         host_end = self._timeline.host.end_ns
         last: dict[tuple[int, int], int] = {}
         found = []
@@ -374,7 +374,7 @@ class Replay:
         return _Anchor(start, stop, _WAIT, items, awaited, stop - ended, cause)
 
     def _last_before(self, start: int, stop: int) -> int:
-        """The item that ended last by `stop`, of those that were queued by `start`."""
+        """Return the item that ended last by `stop`, of those that were queued by `start`."""
         host, device = self._timeline.host, self._timeline.device
         at = bisect_right(self._ends, stop + ENDED_NS) - 1
         while at >= 0:
@@ -386,7 +386,7 @@ class Replay:
         return UNKNOWN
 
     def _copies_of_made(self) -> frozenset[int]:
-        """Items that copy what was made on the host."""
+        """Return items that copy what was made on the host."""
         launch = self._timeline.device.launch
         at = self._timeline.host.start_ns[launch]
         inside = (launch != UNKNOWN) & (intervals.covered(self._copying, at, at + 1) > 0)
@@ -400,7 +400,7 @@ class Replay:
         return np.unique(self._timeline.host.thread[launch[launch != UNKNOWN]])
 
     def _loaders(self) -> list[_Anchor]:
-        """Waits for the loader on the thread that the steps run on, within them."""
+        """Return waits for the loader on the thread that the steps run on, within them."""
         host = self._timeline.host
         rows = loader_spans(self._timeline)
         rows = rows[host.thread[rows] == working_thread(self._timeline)]
@@ -411,7 +411,7 @@ class Replay:
 
 
 def _synchronous(timeline: Timeline) -> set[int]:
-    """Calls that return after what they queued has ended, or as copies of pageable memory do, has long begun.
+    """Return calls that return after their queued work ended, or, as copies of pageable memory, long began.
 
     A short kernel may end before its launch returns, and nobody has waited for it: launches wait all or none.
     """

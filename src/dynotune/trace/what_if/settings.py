@@ -31,7 +31,7 @@ Factors = NDArray[np.float64]
 
 
 class Range(NamedTuple):
-    """By how much a time is multiplied: where the setting helps most, and least."""
+    """Factors of a time: where the setting helps most, and least."""
 
     most: float
     least: float
@@ -66,7 +66,7 @@ _BACKWARD = re.compile(r"autograd::engine::evaluate_function")
 
 
 def predictions(timeline: Timeline, wait_s: float | None, faster: float) -> dict[str, Predicted]:
-    """What settings would save, by setting as it is written, or by its knob if any value of it that suffices would;
+    """Return what settings would save, by setting as written, or by its knob if any value of it that suffices would;
     those that change nothing of this timeline are left out.
 
     Whether the program has a setting already, or stands it, is not asked here.
@@ -92,7 +92,7 @@ def _predicted(again: Replay, most: Change, least: Change, unseen: bool) -> Pred
 
 
 class _Parts:
-    """Hold what settings change of a timeline, as rows of the device's table and spans of the host."""
+    """Parts of a timeline that settings change, as rows of the device's table and spans of the host."""
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
@@ -117,7 +117,7 @@ class _Parts:
         return told_by_name(self.timeline.names, self.timeline.device.name, tell)
 
     def model(self) -> intervals.Set:
-        """Where a model's own code runs, forwards and backwards, on any thread; but for where an optimizer updates."""
+        """Return where a model's own code runs, forwards and backwards, on any thread, but for optimizers' updates."""
         host = self.timeline.host
         modules = named(self.timeline, MODULE, HostKind.PYTHON)
         rows = np.append(modules, named(self.timeline, _BACKWARD, HostKind.OPERATOR))
@@ -126,7 +126,7 @@ class _Parts:
         return intervals.difference(intervals.union_of(host, rows), self.optimizer)
 
     def cast(self) -> tuple[intervals.Set, Range]:
-        """The model's code, and by how much autocast's conversions lengthen its host time."""
+        """Return the model's code, and by how much autocast's conversions lengthen its host time."""
         kernels = (self.timeline.device.kind == DeviceKind.KERNEL) & ~self.of_optimizer
         products = (self.fp32_products | self.tf32_products) & ~self.of_optimizer
         share = float(products.sum() / max(1, kernels.sum()))
@@ -148,7 +148,7 @@ def _both(
     host: tuple[intervals.Set, Range] | None = None,
     without: str = "",
 ) -> Changes:
-    """The change where it helps most, and least; None where nothing of it is in the timeline."""
+    """Return the change where it helps most, and least; None if nothing of it is in the timeline."""
     if not any(rows.any() for rows, _ in of_device) and host is None and not without:
         return None
 

@@ -98,7 +98,7 @@ def test_a_folder_of_two_traces_can_be_compared():
 
 @pytest.mark.parametrize("num", [1, 3])
 def test_a_comparison_of_another_number_than_two_is_refused(num):
-    with pytest.raises(UsageError, match="A comparison takes two traces"):
+    with pytest.raises(UsageError, match="A comparison needs two traces"):
         arrange([[of(f"file{n}", n)] for n in range(num)], "compare")
 
 

@@ -58,6 +58,10 @@ def test_an_unknown_word_is_refused_with_the_nearest_ones(word, near):
     assert near in refused.value.hint
 
 
+def test_a_plain_word_that_one_finding_alone_speaks_of_explains_that():
+    assert explain("padding").finding.id == "padding-waste"
+
+
 def test_a_word_that_is_near_nothing_is_sent_to_the_list():
     with pytest.raises(UsageError) as refused:
         explain("zzzzzzzz")

@@ -74,15 +74,19 @@ def explain(word: str, claims: Sequence[Claim]) -> Explanation:
     """
     rules = all_rules()
     id_ = word.strip().lower().replace("_", "-")
+    speaking = [rule.id for rule in rules.values() if _speaks(rule, word)]
+    named = by_name(word, claims)
+    if len(speaking) == 1 and not named and word.isalpha():
+        id_ = speaking[0]  # a plain word that one finding alone speaks of
     if id_ in rules:
         bearing = [claim for claim in claims if id_ in claim.bears_on]
         return Explanation(asked=word, finding=explained(rules[id_]), claims=bearing)
-    if found := by_name(word, claims):
-        return Explanation(asked=word, claims=found)
+    if named:
+        return Explanation(asked=word, claims=named)
     names = [*rules, *(name for claim in claims for name in [claim.id, *claim.about])]
     raise UsageError(
         f"Nothing is known of {word!r} here.",
-        hint=_nearest(word, names, [rule.id for rule in rules.values() if _speaks(rule, word)]),
+        hint=_nearest(word, names, speaking),
     )
 
 

@@ -84,7 +84,7 @@ def test_the_recipe_holds_what_was_confirmed_and_where():
         "gpu": "NVIDIA H200", "gpu_count": 1, "driver": "570.1", "torch": "2.11.0+cu130", "cuda": "13.0",
         "python": "3.11.9", "cpu": "EPYC", "num_cores": 16,
     }  # fmt: skip
-    assert recipe.about["loader.num_workers"].startswith("Processes that load batches")
+    assert recipe.about["loader.num_workers"].startswith("Number of processes that load batches")
 
 
 def test_placeholders_of_the_command_keep_the_value_that_was_compared_with(tmp_path):

@@ -174,9 +174,9 @@ def test_what_can_be_changed_between_two_steps_is_switched(text):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("cudnn.benchmark=true", "looks there first"),
+        ("cudnn.benchmark=true", "reuses it"),
         ("determinism.algorithms=true", "would end the program"),
-        ("loader.persistent_workers=true", "where an epoch begins"),
+        ("loader.persistent_workers=true", "when an epoch begins"),
         ("env.OMP_NUM_THREADS=1", "when the process starts"),
         ("host.interop_threads=1", "before CUDA is used"),
         ("alloc.expandable_segments=true", "when the process starts"),

@@ -112,7 +112,7 @@ class Agent:
             self._startup.install(hooks)
 
     def _cover_exit(self) -> None:
-        """Cover `os._exit`, which runs no exit handlers and ends children of multiprocessing."""
+        """Cover `os._exit` too: it skips exit handlers, and children of multiprocessing end by it."""
         original = os._exit
 
         @covers(os, "_exit")

@@ -69,7 +69,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def by_user(self) -> bool:
-        """Tell whether the user asked for it; so it is with what nothing names, in older studies too."""
+        """Tell whether the user asked for it; also true if no origin is recorded, as in older studies."""
         return self.asked or not self.why
 
 

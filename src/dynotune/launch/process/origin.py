@@ -70,7 +70,7 @@ def was_typed(base: Path, command: Sequence[str], cwd: Path) -> bool:
 
 
 def refuse_foreign(folder: Path, begun: msgspec.Struct, now: RunSpec) -> None:
-    """Refuse to go on with a command or settings from elsewhere that the user does not type now.
+    """Refuse to resume a command or settings from elsewhere unless the user types them again now.
 
     `now`: its command and settings are those typed now, or empty. Raises UsageError: with what to type.
     """

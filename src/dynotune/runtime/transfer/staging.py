@@ -160,7 +160,7 @@ class Stager(Closing):
         return StagerStats(self._num_puts, self._num_bytes, ring.num_waits, ring.wait_s, self._depth, ring.num_bytes)
 
     def close(self) -> None:
-        """Wait for the uploads under way and give the pinned memory back; tensors that were put stay valid."""
+        """Wait for pending uploads and free the pinned buffers; uploaded tensors stay valid."""
         with self._lock:
             if self._lifetime.close():
                 self._ring.drain()

@@ -11,7 +11,7 @@
 - cache: pictures drawn as they are and through a `SampleCache`, in memory and on disk; samples/s of each epoch.
 - padding: fine-tunes on lengths with 45% of padding: by length and packed, predicted and measured, and their losses.
 
-What is in FILE already is not run again; after the budget nothing more is begun.
+Nothing that is in FILE already is run again; after the budget nothing more is begun.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What settings of DistributedDataParallel do, in pairs of fresh runs, and the exchange that bounds their gain.
+"""Compare settings of DistributedDataParallel, in pairs of fresh runs, and the exchange that bounds their gain.
 
     python benchmarks/ddp.py [--device cuda] [--ranks 2] [--only gpt] [--pairs 4] [--budget 60] [--out FILE]
 

@@ -137,7 +137,7 @@ def catch(asked: argparse.Namespace, out: Path) -> None:
             key = f"{words} {seed} {setting} {fault}".strip()
             if "ok" in kept.read(out).get("catch", {}).get(key, {}) or time.monotonic() - began_s > asked.budget:
                 continue
-            # What shares a baseline is done in one lane.
+            # Jobs that share a baseline are done in one lane.
             number, num_lanes = asked.lane
             if (list(FAULTS).index(words) + len(FAULTS) * seed) % num_lanes != number:
                 continue

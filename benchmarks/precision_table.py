@@ -13,7 +13,7 @@ In this order, of each model (`programs/precise.py`) that infers, and of three t
 - `planted`: a backend that is as fast, and noise says by how much it differs; one that is faster and gives wrong
   numbers, all of them finite.
 
-What is in the result is not done again, besides what failed. Nothing new is begun after `--budget` seconds.
+Nothing in the result is done again, besides what failed. Nothing new is begun after `--budget` seconds.
 """
 
 from __future__ import annotations

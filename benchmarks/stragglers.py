@@ -47,7 +47,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Cell:
-    """What is planted into which rank of which net; `delay_ms`: None for faults without one."""
+    """A fault, planted into a rank of a net; `delay_ms`: None for faults without one."""
 
     net: str
     fault: str

@@ -1,4 +1,4 @@
-"""What optimisation profiles leave unused on ten histograms of shapes, beside one profile from smallest to largest.
+"""The area that optimisation profiles waste on ten histograms of shapes, beside one profile from smallest to largest.
 
     python benchmarks/tensorrt_plans.py [--out FILE]
 
@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.engines.shape_histograms import TEN
 
 MOST = 0.5
-"""Of what one profile wastes."""
+"""The share of the area that one profile wastes."""
 
 
 def main() -> None:

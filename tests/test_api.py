@@ -210,7 +210,7 @@ def test_a_function_that_no_process_can_import_is_refused():
 
 
 class Shell:
-    """What IPython calls an extension with."""
+    """The shell that IPython gives to an extension."""
 
     def register_magic_function(self, function, kind, name):
         self.registered = kind, name

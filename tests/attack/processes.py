@@ -531,7 +531,7 @@ def _strike(world: World, fault: Fault, random: Random) -> None:
 
 
 def _go_on(world: World, document: Path | None) -> None:
-    """What the user does next: resume it, or measure something else, which cleans up."""
+    """The user's next call: resume it, or measure something else, which cleans up."""
     kept = world.document()[1]
     if document is None or not world.scene.resumed_with:
         words = ("compare", "env.A=1", "--run-dir", str(world.runs / "next"), "--", "false")

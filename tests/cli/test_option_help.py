@@ -1,4 +1,4 @@
-"""What `--help` says of options: each entry of options.toml is that of an option, and each option has one."""
+"""Help of options: each entry of options.toml is that of an option, and each option has one."""
 
 import re
 import tomllib

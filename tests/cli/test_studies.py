@@ -176,7 +176,7 @@ def test_two_workers_share_a_study_and_whoever_is_left_ends_it_with_every_result
         if one.block and not one.void:
             folder_of.setdefault((one.phase, one.block), set()).add(one.run.rpartition("/")[0])
     assert all(len(folders) == 1 for folders in folder_of.values())
-    # What was written before is part of the answer, but for a block that its host did not end.
+    # Results that were written before are part of the answer, but for a block that its host did not end.
     lost = [one for one in study.trials if one.void.startswith("its host was lost")]
     assert {one.run for one in before} <= {one.run for one in study.trials}
     assert len({(one.phase, one.block) for one in lost}) <= 1

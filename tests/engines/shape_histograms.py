@@ -8,7 +8,7 @@ from dynotune.schema.engine_plan import Calls, ShapeHistogram
 
 
 def histogram(*shapes, num=None):
-    """Of calls with one input, or with a dict of them."""
+    """Make calls with one input, or with a dict of them."""
     named = [shape if isinstance(shape, dict) else {"x": list(shape)} for shape in shapes]
     return ShapeHistogram(calls=[Calls(num[at] if num else 1, one) for at, one in enumerate(named)])
 

@@ -27,7 +27,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 LARGEST_EXAMINATION_BYTES = 16 << 20  # a thousand times what one takes
 MAX_SNAPSHOT_BYTES = 1 << 30  # one that is made to harm can take fifty times its size in memory
-# What a folder may hold, the first that is there.
+# Documents that a folder may hold; the first that is there counts.
 IN_A_FOLDER = ("study.json", "comparison.json", "observation.json", "startup.json", "memory.json")
 
 

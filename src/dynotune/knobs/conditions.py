@@ -1,4 +1,4 @@
-"""What a knob may ask of the machine, by the name that the catalogue gives it."""
+"""Conditions that a knob may ask of the machine, by the name that the catalogue gives it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ Caller = Literal["program", "library", "compiled", "optimizer", "backward", "loa
 
 RankPhase = Literal["input", "upload", "forward", "backward", "optimizer", "other"]
 RANK_PHASES: tuple[RankPhase, ...] = ("input", "upload", "forward", "backward", "optimizer", "other")
-"""What a rank works on in a step, besides exchanging and waiting. `other`: between an update and the next batch."""
+"""The phases of a rank's own work in a step; it also exchanges and waits. `other`: after an update, before a batch."""
 
 SHORT_KERNEL_S = 10e-6
 """A shorter kernel takes the host longer to queue than the device to run."""

@@ -1,4 +1,4 @@
-"""What a run leaves whose dynotune and supervisor were killed together is found by a later start, and nothing else."""
+"""Leftovers of a run whose dynotune and supervisor were killed together are found by a later start, nothing else."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class OnnxExport:
         for frame, line in frames:
             if whose(frame.f_code, frame.f_globals) == WHOSE_USER:
                 place = function(frame.f_code, line)
-            # What the exporter was translating.
+            # The operator that the exporter was translating.
             stack = getattr(frame.f_locals.get("node"), "meta", {}).get("stack_trace") or ""
             place = stack.strip().rpartition("File ")[2].partition("\n")[0] or place
         words = " ".join(str(error).split())[:MOST_TEXT]

@@ -1,4 +1,4 @@
-"""What a captured run would leave behind if dynotune and its supervisor were killed together, and the removal of it.
+"""Notes of what a captured run would leave if dynotune and its supervisor were killed together, and its removal.
 
 A lease is a file in the user's state folder that names the run folder and the folder of the run's copies. Dynotune and
 the supervisor hold a lock on it, of which the kernel lets go when both are dead, however they died: no process id has
@@ -117,7 +117,7 @@ class Leftovers(NamedTuple):
 def sweep() -> Leftovers:
     """End and remove what runs have left whose dynotune and supervisor were killed. Those that live are not touched.
 
-    What cannot be ended or removed stays noted, for the next time.
+    Processes and files that cannot be ended or removed stay noted, for the next time.
     """
     found = Leftovers()
     try:

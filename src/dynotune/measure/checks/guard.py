@@ -158,7 +158,7 @@ class Guard(msgspec.Struct, frozen=True):
     def compare(self, settings: Sequence[Setting], own: Own, name: str = "guard") -> Guarded | Unknown:
         """Compare what the program computes with `settings` and without.
 
-        Of the settings those of effect `sampling`, `semantics` and `system` are left out: they change on purpose what
+        Settings of effect `sampling`, `semantics` and `system` are left out: they change on purpose what
         is computed, and there is nothing to compare with.
 
         Args:

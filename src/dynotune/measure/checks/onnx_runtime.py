@@ -59,7 +59,7 @@ def _written(batch: Path, tensors: dict[str, Array], own: dict[str, Array] | Non
 
 
 def _errors(found: Array, reference: Array) -> list[float]:
-    """Of each sample, relative to its root mean square; of whole numbers, the share that differs."""
+    """Errors per sample, relative to its root mean square; for whole numbers, the share that differs."""
     rows = len(reference) if reference.ndim else 1
     ours, truth = found.reshape(rows, -1), reference.reshape(rows, -1)
     if not np.issubdtype(reference.dtype, np.inexact):

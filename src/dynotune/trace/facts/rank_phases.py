@@ -113,7 +113,7 @@ def on_host(timeline: Timeline, window: tuple[int, int]) -> list[intervals.Set] 
     drawn = loader_spans(timeline)
     drawn = drawn[host.thread[drawn] == working_thread(timeline)]
     calls, update_ns = updates(timeline)
-    # Of what ends and begins at once, the end comes first.
+    # An end comes before a beginning at the same moment.
     pairs = [
         (_OTHER, host.end_ns[calls]),
         (_OPTIMIZER, ends),
@@ -155,14 +155,14 @@ def _on_device(timeline: Timeline, window: tuple[int, int], host: list[intervals
     queued = queued_ns(timeline, rows)
     uploads = told_by_name(timeline.names, timeline.device.name[rows], lambda name: name.startswith("Memcpy HtoD"))
     inside = [(intervals.covered(one, queued, queued + 1) > 0) & ~uploads for one in host]
-    # What computes hides the copies beside it, and what runs the host's delays.
+    # Computing hides the copies beside it, and running work hides the host's delays.
     inside[_UPLOAD] |= uploads
     taken, found = intervals.union_of(timeline.device, rows[:0]), list(host)
     for phase in (_FORWARD, _BACKWARD, _OPTIMIZER, _OTHER, _INPUT, _UPLOAD):
         runs = intervals.union_of(timeline.device, rows[inside[phase]], window)
         found[phase] = intervals.difference(runs, taken)
         taken = intervals.union(*np.concatenate((taken, runs)).T)
-    # Where only communication runs, the host may be late with what comes next: `blocked` tells.
+    # While only communication runs, the host may be late with what comes next: `blocked` tells.
     return [
         intervals.union(*np.concatenate((runs, intervals.difference(late, taken))).T)
         for runs, late in zip(found, host, strict=True)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.measure.checks.noise import BEYOND, NO_WORSE, judge
+from dynotune.measure.checks.tolerance import TOLERANCES
 
 ERRORS = st.lists(st.floats(1e-12, 1.0), min_size=2, max_size=30)
 
@@ -49,3 +50,11 @@ def test_a_single_value_is_no_worse_only_if_its_error_is_no_larger():
     assert judge([2e-3], [1e-3]).verdict == "undecided"
     assert judge([], []) is None
     assert judge([None], [None]) is None
+
+
+def test_sums_that_tensor_cores_cut_off_are_no_fault_and_larger_errors_stay_one():
+    """A mean over many elements: errors of rounding go away in it, and those of sums that are cut off do not."""
+    least = TOLERANCES["tf32"].least
+    assert judge([6e-5] * 24, [1e-7] * 24, [2e-6] * 24, least=least).verdict == "no worse"
+    assert judge([6e-5] * 24, [1e-7] * 24, [2e-6] * 24).verdict == "worse"
+    assert judge([4e-4] * 24, [1e-7] * 24, [2e-6] * 24, least=least).verdict == "worse"

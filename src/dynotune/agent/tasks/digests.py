@@ -97,7 +97,12 @@ def precision_of(torch: Any, module: Any) -> str:
         return inside
     if device != "cuda":
         return "float32"
-    return "tf32" if torch.get_float32_matmul_precision() != "highest" or torch.backends.cudnn.allow_tf32 else "float32"
+    # cuDNN's switch is on unless it is turned off, and means nothing to a module of plain products.
+    cudnn_takes = any(p.dim() > 2 for p in module.parameters()) or any(
+        isinstance(part, torch.nn.RNNBase) for part in module.modules()
+    )
+    may = torch.get_float32_matmul_precision() != "highest" or (torch.backends.cudnn.allow_tf32 and cudnn_takes)
+    return "tf32" if may else "float32"
 
 
 def fields_of(call: list[Digest]) -> list[dict[str, Any]]:

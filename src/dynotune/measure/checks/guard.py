@@ -282,14 +282,14 @@ def _by_reference(key: str, own: Own, arm: Readings, tolerance: Tolerance) -> Gu
     found = []
     for reference, ours, moved, mine in sides:
         apart = [_apart(reference, one).signed for one in (mine, ours, moved)]
-        judged, plainly = noise.judge(*apart), noise.judge(*apart[:2])
+        judged, plainly = noise.judge(*apart, least=tolerance.least), noise.judge(*apart[:2])
         num_missing = max(0, ours.num_values - mine.num_values)
         if judged is None or plainly is None or judged.own > MOST_ALLOWED or _apart(ours, mine).num_not_finite:
             return None
         if judged.verdict == "undecided" and not num_missing:
             return None
         is_ok = judged.verdict == "no worse" and not num_missing
-        module = "" if is_ok else _first_departure(reference, ours, moved, mine)
+        module = "" if is_ok else _first_departure(tolerance.least, reference, ours, moved, mine)
         found.append(
             Guarded(
                 arm=key,
@@ -313,14 +313,14 @@ def _by_reference(key: str, own: Own, arm: Readings, tolerance: Tolerance) -> Gu
     return min(found, key=lambda one: (one.ok, -(one.ratio or 0.0)))
 
 
-def _first_departure(*sides: Reading) -> str:
+def _first_departure(least: float, *sides: Reading) -> str:
     """Return the first module whose error rounding does not explain. `sides`: reference, baseline, rounded, arm."""
     exact, ours, moved, mine = (dict(one.parts) for one in sides)
     for name in mine:
         if name in exact and name in ours and name in moved:
             errors = [outputs_apart([exact[name]], [one[name]]).signed[0] for one in (mine, ours, moved)]
             error, *others = (math.inf if one is None else abs(one) for one in errors)
-            if max(others) < math.inf and error > noise.NO_WORSE * (max(others) + noise.NOTHING):
+            if max(others) < math.inf and error > noise.NO_WORSE * (max(others) + least):
                 return name
     return ""
 

@@ -47,7 +47,7 @@ class Judgement(NamedTuple):
     beyond: int | None
 
 
-def judge(arm: Errors, baseline: Errors, rounded: Errors = ()) -> Judgement | None:
+def judge(arm: Errors, baseline: Errors, rounded: Errors = (), *, least: float = NOTHING) -> Judgement | None:
     """Compare the errors of an arm, value by value, with those of the baseline; None without any.
 
     `no worse` if the interval of the ratio ends below `NO_WORSE`, or no error is larger than the other; `worse` if it
@@ -55,9 +55,10 @@ def judge(arm: Errors, baseline: Errors, rounded: Errors = ()) -> Judgement | No
 
     Args:
         rounded: of a baseline that rounds as the arm promises.
+        least: no smaller error is one.
     """
     kept = [
-        (at, abs(mine) + NOTHING, max(abs(ours), abs(other or 0.0)) + NOTHING)
+        (at, abs(mine) + least, max(abs(ours), abs(other or 0.0)) + least)
         for at, (mine, ours, other) in enumerate(itertools.zip_longest(arm, baseline, rounded))
         if mine is not None and ours is not None
     ]

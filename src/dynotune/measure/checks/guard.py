@@ -320,7 +320,7 @@ def _first_departure(least: float, *sides: Reading) -> str:
         if name in exact and name in ours and name in moved:
             errors = [outputs_apart([exact[name]], [one[name]]).signed[0] for one in (mine, ours, moved)]
             error, *others = (math.inf if one is None else abs(one) for one in errors)
-            if max(others) < math.inf and error > noise.NO_WORSE * (max(others) + least):
+            if max(others) < math.inf and error > noise.NO_WORSE * max(*others, least):
                 return name
     return ""
 

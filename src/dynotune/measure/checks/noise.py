@@ -55,10 +55,10 @@ def judge(arm: Errors, baseline: Errors, rounded: Errors = (), *, least: float =
 
     Args:
         rounded: of a baseline that rounds as the arm promises.
-        least: no smaller error is one.
+        least: what rounding explains in any case.
     """
     kept = [
-        (at, abs(mine) + least, max(abs(ours), abs(other or 0.0)) + least)
+        (at, max(abs(mine), NOTHING), max(abs(ours), abs(other or 0.0), least))
         for at, (mine, ours, other) in enumerate(itertools.zip_longest(arm, baseline, rounded))
         if mine is not None and ours is not None
     ]

@@ -29,7 +29,7 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         later: of the mean over a stretch of later ones.
         outputs: of an output's elements, moments included, by the tensor's root mean square.
         rounding: of one number.
-        least: no smaller error is one.
+        least: errors that it explains in any case.
         redraws: its kernels may draw other random numbers from the same seed.
         why: in words, after "allowed for".
     """

@@ -142,6 +142,20 @@ def test_every_arm_has_its_blocks_and_what_they_say_is_so(program):
     assert ran.program.errors == []
 
 
+def test_an_arm_that_is_many_times_slower_takes_little_longer_than_the_baseline(program):
+    ran = program([SLOW], num_blocks=4, cost_s=lambda ran, number: 0.1 if ran.torch.slow else 0.0).run()
+    assert ran.ratios(0) == pytest.approx([1 / 12] * 4)
+    baseline_s = STRETCH_STEPS * 0.01
+    for block in ran.named("arm_block"):
+        assert all(stretch["num_steps"] == STRETCH_STEPS for stretch in block["baseline"])
+        assert all(stretch["seconds"] < 5 * baseline_s for stretch in block["candidate"])
+    # Slow is what it is: only the first stretch is timed again, to rule out that the program did something else.
+    slow_steps = [slow for _, slow in ran.values].count(True)
+    timed = sum(stretch["num_steps"] for block in ran.named("arm_block") for stretch in block["candidate"])
+    switches = sum(event["arm"] == 0 for event in ran.named("arm_switched"))
+    assert slow_steps <= timed + 6 * switches + STRETCH_STEPS
+
+
 def test_arms_take_turns_and_both_orders_come(program):
     ran = program([FAST], [SLOW], num_blocks=8).run()
     blocks = ran.named("arm_block")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from pathlib import Path
 
 import msgspec
@@ -44,16 +45,20 @@ class Runs:
         self.asked = []
         self.readback: list[Readback] = []
         self.exact: list[float | None] = []
+        self.memory: dict[str, int] = {}
+        self.meet = lambda name: None
 
     def __call__(self, run_of, settings, *, label, folder, purpose, results, enough, **more) -> Outcome:
         assert purpose == "results"
         if results.reference and not self.exact:
             raise CommandFailed("expected Float but found Double", command_exit_code=1)
         self.names.append(folder.name)
+        self.meet(folder.name)
         self.asked.append((label.removeprefix("a run of the "), list(map(str, settings)), results))
         one = record([0.1] * 30)
         assert not enough([one])
         values = self.exact if results.reference else self.losses.get(folder.name, FALLING)
+        one.events["memory"] = [self.memory]
         one.events["results"] = [{"event": "results", "what": "losses", "values": values, "draws": self.draws}]
         assert enough([one])
         made = run(process(), readback=self.readback, purpose="results")
@@ -72,7 +77,8 @@ def ask(runs, tmp_path):
     runs_of = Guard(spec(cwd=tmp_path, base=tmp_path), tmp_path, {})
 
     def ask(*settings, own=None, **more):
-        return runs_of.compare([knobs.parse(text) for text in settings], own or runs_of.baseline(), **more)
+        ask.known = own or runs_of.baseline()
+        return runs_of.compare([knobs.parse(text) for text in settings], ask.known, **more)
 
     return ask
 
@@ -166,6 +172,66 @@ def test_a_setting_that_did_not_take_effect_is_not_guarded(ask, runs):
     runs.readback = [Readback("precision.autocast", "bf16", "off", "autocast", False)]
     with pytest.raises(CannotRunHere, match="did not take effect"):
         ask("precision.autocast=bf16", own=own())
+
+
+# Side by side
+
+
+@pytest.fixture
+def on_a_gpu(runs, monkeypatch):
+    """A program that uses one GPU of 80 GiB, on a machine of 16 cores."""
+    facts = {"gpu.count": 1, "gpu.memory_bytes": 80 << 30, "gpu.memory_used_bytes": 0}
+    monkeypatch.setattr(guarding.beside.probe.gpu, "facts", lambda env: facts)
+    monkeypatch.setattr(guarding.beside.probe.host, "usable_cpus", lambda: sorted(os.sched_getaffinity(0)) * 16)
+    monkeypatch.setattr(guarding.beside.probe.host_memory, "available_bytes", lambda: 128 << 30)
+    runs.exact = FALLING
+    runs.memory = {"peak_device_bytes": 1 << 30, "peak_rss_bytes": 3 << 30}
+    return facts
+
+
+def test_where_there_is_room_arm_and_references_run_at_once_after_the_baseline(ask, runs, on_a_gpu):
+    together = threading.Barrier(3)
+    runs.meet = lambda name: name == "guard-baseline" or together.wait(60)
+    assert ask("precision.autocast=bf16").reference == "float64"
+    assert runs.names[0] == "guard-baseline"
+    assert sorted(runs.names[1:]) == ["guard", "guard-float64", "guard-rounded-2e-03"]
+    # Of another arm that rounds alike all but its own run is there.
+    assert ask.known.reference
+    runs.names.clear()
+    runs.meet = lambda name: None
+    assert ask("precision.autocast=bf16", own=ask.known).ok
+    assert runs.names == ["guard"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"gpu.memory_used_bytes": 75 << 30}, {"gpu.memory_used_bytes": Unknown("refused")}],
+)
+def test_where_there_is_no_room_or_none_is_known_runs_go_one_after_another(ask, runs, on_a_gpu, change):
+    on_a_gpu.update(change)
+    ask("precision.autocast=bf16")
+    assert runs.names == ["guard-baseline", "guard", "guard-float64", "guard-rounded-2e-03"]
+
+
+def test_a_run_that_fails_beside_others_is_made_again_alone(ask, runs, on_a_gpu):
+    def fail_once(name):
+        if name == "guard-float64" and runs.names.count(name) == 1:
+            raise CommandFailed("out of memory", command_exit_code=1)
+
+    runs.meet = fail_once
+    assert ask("precision.autocast=bf16").reference == "float64"
+    assert runs.names[-1] == "guard-float64"
+    assert sorted(runs.names).count("guard-float64") == 2
+
+
+def test_a_program_that_writes_files_for_real_or_has_several_ranks_never_runs_beside_itself():
+    written = Outcome(
+        run=run(process(), changed_files=["a.pt"]), folder=Path("/runs/a"), launched_s=0.0, records=[]
+    )
+    assert not guarding.beside.is_alone(written)
+    assert guarding.beside.is_alone(msgspec.structs.replace(written, run=run(process(), sandbox="overlay")))
+    assert not guarding.beside.is_alone(msgspec.structs.replace(written, run=run(process(num_devices=2))))
+    assert guarding.beside.room(spec(), 0, 1 << 30) == 1
 
 
 # What it says
@@ -290,6 +356,18 @@ def test_with_a_reference_an_arm_is_judged_by_what_rounding_explains_and_by_no_f
     assert not found.ok
     assert found.ratio == pytest.approx(9.5, rel=0.01)
     assert "worse by 9.5 times" in found.reason
+
+
+def test_no_training_is_called_wrong_by_one_draw_of_roundings_alone(ask, runs):
+    runs.exact = FALLING
+    # Errors that wander over several orders of magnitude, as those of a training do that rounding turns elsewhere.
+    wild = [value * (1 + 1e-3 * 30.0 ** (at % 3 - 1)) for at, value in enumerate(FALLING)]
+    runs.losses = {"guard-rounded-2e-03": errors_of(1e-3), "guard-rounded--2e-03": wild, "guard": wild}
+    known = ask("precision.autocast=bf16")
+    assert (known.ok, known.reference) == (True, "float64")
+    assert runs.names[-1] == "guard-rounded--2e-03"
+    assert runs.asked[-1][2].nudge == -(2**-9)
+    assert known.ratio < 2
 
 
 def test_a_program_that_does_not_compute_in_float64_is_judged_by_fixed_tolerances_and_that_is_said(ask, runs):

@@ -38,6 +38,8 @@ STEPS_LEFT_OUT = 8
 # timed again, so often.
 MOST_REPEATS = 2
 ODD = 2.0
+# A stretch is cut short once it has taken so many times as long as one of the baseline: few slow steps say enough.
+LONG = 3.0
 # Of what a step takes without it: an arm with which steps take longer has no more blocks, where that was asked for.
 HOPELESS = 2.5
 # Blocks in which the program itself compiled something, before its arm is given up.
@@ -319,7 +321,7 @@ class SwitchArms(Task):
             counted, num_steps = (steps.num_samples, steps.num_uncounted), steps.num_steps
             synchronise(self.program.torch)
             begin_s = perf_counter()
-            yield length
+            yield from self._steps(length, begin_s)
             synchronise(self.program.torch)
             duration_s = perf_counter() - begin_s
             arm.check()
@@ -340,17 +342,26 @@ class SwitchArms(Task):
             "num_samples": None if uncounted else steps.num_samples - counted[0],
         }
 
+    def _steps(self, length: int, begin_s: float) -> Stops:
+        """Wait for the steps of a stretch; for those of ranks and whole epochs to their end, however long it takes."""
+        known = [] if self._has_ranks or self._has_short_epochs else [each for each in self._usual[None] if each > 0]
+        part = max(1, length // 4) if known else length
+        for begin in range(0, length, part):
+            yield min(part, length - begin)
+            if known and perf_counter() - begin_s > LONG * length * median(known):
+                return
+
     def _is_odd(self, arm: Arm, step_s: float) -> bool:
         """Tell whether steps took far longer than is usual on their side: the program did something else in between.
 
-        An arm's first stretch is held against the baseline's.
+        An arm's first stretch is held against the baseline's, and its next one against that: it may be slower.
         """
         usual = self._usual.setdefault(arm if arm.is_on else None, [])
         known = [each for each in usual or self._usual[None] if each > 0]
-        if known and step_s > ODD * median(known):
-            return True
-        usual.append(step_s)
-        return False
+        is_odd = bool(known) and step_s > ODD * median(known)
+        if not (is_odd and usual):
+            usual.append(step_s)
+        return is_odd
 
     def _refuse_hopeless(self, arm: Arm, step_s: float) -> None:
         """Raise NotSwitched if steps take so long with the arm that no more of its time is worth while."""

@@ -19,6 +19,7 @@ from dynotune.measure.live.machine import facts_of
 from dynotune.measure.live.request import CompareRequest, Watcher
 from dynotune.measure.live.switching import mean_of
 from dynotune.schema import document
+from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.precision import Band, Change, Precision, PrecisionArm
@@ -29,11 +30,12 @@ from dynotune.schema.study import Guarded
 FILE = "precision.json"
 QUANTIZE, KEEP = "precision.quantize", "precision.quantize_keep"
 ARMS = {
-    "float32": "matmul.fp32_precision=highest",
-    "tf32": "matmul.fp32_precision=high",
     "bf16": "precision.autocast=bf16",
     "fp16": "precision.autocast=fp16",
+    "tf32": "matmul.fp32_precision=high",
+    "float32": "matmul.fp32_precision=highest",
 }
+"""In the order of trying: what helps most often comes first, in case time runs out."""
 # The program's own autocast stays on under another one.
 OF_AUTOCAST = {"float32": "precision.autocast=off"}
 QUANTIZED = {kind: f"{QUANTIZE}={kind}" for kind in ("int8", "int8-weights", "fp8", "fp8-weights")}
@@ -49,7 +51,7 @@ def boundary(
 ) -> tuple[Precision, Path]:
     """Compare each precision with the command as written; the answer, and the folder it is kept in.
 
-    `budget_s`: for comparisons of speed, in equal parts.
+    `budget_s`: for comparisons of speed, in equal parts; what one leaves is for those after it.
 
     Raises CommandFailed, CannotRunHere, UsageError: the command or the machine, not a precision.
     """
@@ -60,7 +62,7 @@ def boundary(
         own=OWN.get(reading.precision, reading.precision or "float32"),
         peak_bytes=reading.peak_bytes,
         metric=metric,
-        arms=[program.judged(name, knobs.parse(words)) for name, words in program.arms.items()],
+        arms=program.judged(),
     )
     document.write(program.folder / FILE, answer)
     return answer, program.folder
@@ -78,16 +80,39 @@ class _Program:
         precision = self.own.first[0].precision
         self.arms = (OF_AUTOCAST if precision in OWN else ARMS) | QUANTIZED
         self.arms.pop(precision, None)
-        self._share_s = None if budget_s is None else budget_s / max(1, len(self.arms))
+        self._left_s = self._share_s = budget_s
         self._seeded: list[guard.Readings] = []
 
-    def judged(self, name: str, setting: Setting) -> PrecisionArm:
-        """Everything about one precision; of what fails, the reason."""
-        found = PrecisionArm(name=name, settings=[setting])
+    def judged(self) -> list[PrecisionArm]:
+        """Everything about each precision; of what fails, the reason."""
+        asked = {name: knobs.parse(words) for name, words in self.arms.items()}
+        unfit = {name: reason for name, setting in asked.items() if (reason := self._why_not(setting))}
+        fit = {name: setting for name, setting in asked.items() if name not in unfit}
+        roundings = [allowed([setting], self.own.first[0].precision).rounding for setting in fit.values()]
+        self._watcher.running("results in all precisions at once, where there is room")
+        runs = [(name, [setting], {"metric": self._metric}) for name, setting in fit.items()]
+        self._runs.ahead(self.own, [*self._runs.references(self.own, roundings), *runs])
+        waiting = list(fit)
+        return [
+            self._judged(name, setting, len(waiting) - waiting.index(name))
+            if name in fit
+            else PrecisionArm(name=name, settings=[setting], reasons=[unfit[name]])
+            for name, setting in asked.items()
+        ]
+
+    def _why_not(self, setting: Setting) -> str:
         try:
             knobs.check_applies(setting, self._runs.facts)
-            if setting.knob == QUANTIZE and self.own.first[0].what == "losses":
-                raise CannotRunHere("torchao's quantization is for inference, and the command trains.")
+        except DynotuneError as error:
+            return error.message.removeprefix(f"{setting} cannot work here: ")
+        if setting.knob == QUANTIZE and self.own.first[0].what == "losses":
+            return "torchao's quantization is for inference, and the command trains."
+        return ""
+
+    def _judged(self, name: str, setting: Setting, num_left: int) -> PrecisionArm:
+        """Judge results first: what is wrong is not timed. `num_left`: precisions that the rest of the time is for."""
+        found = PrecisionArm(name=name, settings=[setting])
+        try:
             settings, arm, results = self._settled(name, setting)
             metric = changed(self.own.first[0].metric, arm[0].metric)
             found = msgspec.structs.replace(
@@ -98,8 +123,9 @@ class _Program:
                 metric=None if isinstance(metric, Unknown) else metric,
                 reasons=[one.reason for one in (results, metric) if isinstance(one, Unknown) and one.reason],
             )
-            request = CompareRequest(run=self._runs.run, candidate=settings, budget_s=self._share_s, in_process="auto")
-            found = msgspec.structs.replace(found, speed=protocol.compare(request, self._watcher))
+            if found.results is not None and not found.results.ok:
+                return found
+            found = msgspec.structs.replace(found, speed=self._compared(settings, num_left))
             return msgspec.structs.replace(found, band=self._band(name, settings, arm) if found.is_worth_it else None)
         except DynotuneError as error:
             reason = error.message.removeprefix(f"{setting} cannot work here: ")
@@ -107,12 +133,22 @@ class _Program:
                 found, reasons=[*found.reasons, reason, *getattr(error, "last_lines", ())[-1:]]
             )
 
+    def _compared(self, settings: list[Setting], num_left: int) -> Comparison:
+        self._share_s = None if self._left_s is None else self._left_s / num_left
+        began_s = time.monotonic()
+        try:
+            request = CompareRequest(run=self._runs.run, candidate=settings, budget_s=self._share_s, in_process="auto")
+            return protocol.compare(request, self._watcher)
+        finally:
+            if self._left_s is not None:
+                self._left_s = max(1.0, self._left_s - (time.monotonic() - began_s))
+
     def _settled(self, name: str, setting: Setting, kept: tuple[str, ...] = ()) -> Settled:
         """Leave modules out of quantization, the first that departs each time, if that makes the results right."""
         settings = [setting, *([Setting(KEEP, ",".join(kept))] if kept else [])]
-        arm = self._computed(f"{name} without {len(kept)}" if kept else name, settings)
-        self._runs.refer(self.own, allowed(settings, self.own.first[0].precision).rounding)
-        results = guard.compared(settings, self.own, arm)
+        label = f"{name} without {len(kept)}" if kept else name
+        arm = self._computed(label, settings)
+        results = self._runs.judged(settings, self.own, arm, label)
         module = results.module if isinstance(results, Guarded) and setting.knob == QUANTIZE else ""
         if module and module not in kept and len(kept) < MOST_KEPT:
             fewer = self._settled(name, setting, (*kept, module))

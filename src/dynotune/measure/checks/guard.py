@@ -13,21 +13,25 @@ away all the same, the baseline runs with its weights moved by a rounding error.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from dynotune import probe
 from dynotune.launch.process import fresh_folder
 from dynotune.launch.records import Record
-from dynotune.measure.checks import noise
+from dynotune.measure.checks import beside, noise
 from dynotune.measure.checks.differences import Apart, Digest, LargestDifference, judge, losses_apart, outputs_apart
 from dynotune.measure.checks.tolerance import BY_PRECISION, Tolerance, allowed, guarded
 from dynotune.measure.live.arm_run import run_settings
+from dynotune.measure.live.lanes import Lane, SideBySide
 from dynotune.measure.live.outcome import refuse_rejected
 from dynotune.schema import document
-from dynotune.schema.errors import CannotRunHere, CommandFailed, RecordError
+from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError, RecordError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting, over
@@ -50,7 +54,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
         precision: that it computes in, as far as it could be seen.
         num_captured: values inside CUDA graphs that were being captured; they were not looked at.
         metric: of the calls, in order; `metric_error`: why there is none.
-        peak_bytes: of device memory.
+        peak_bytes: of device memory; `host_bytes`: of the host's.
+        is_alone: it is the program's one process, on one device, and changed no file that another run would see.
         parts: what modules inside the first one gave in its first call, in the order in which they ended.
     """
 
@@ -64,6 +69,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     metric: list[float] = []
     metric_error: str = ""
     peak_bytes: int | None = None
+    host_bytes: int = 0
+    is_alone: bool = False
 
     @property
     def num_values(self) -> int:
@@ -72,6 +79,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 Readings = list[Reading]
 """Of the ranks, in order."""
+Asked = tuple[str, Sequence[Setting], dict[str, Any]]
+"""A run, by its name, its settings and fields of `CheckResults`."""
 
 
 class Own(msgspec.Struct, kw_only=True):
@@ -93,16 +102,20 @@ class Own(msgspec.Struct, kw_only=True):
 class Guard(msgspec.Struct, frozen=True):
     """Runs of one command, each in a folder below `folder` and for `limit_s` if the run has no limit of its own.
 
-    All raise CommandFailed and CannotRunHere, as `run_settings`.
+    All raise CommandFailed and CannotRunHere, as `run_settings`. `made`: runs that `ahead` has made, by their names.
     """
 
     run: RunSpec
     folder: Path
     facts: Facts
     limit_s: float = LIMIT_S
+    made: dict[str, Readings] = {}
+    go_on: Callable[[], object] = lambda: None
 
     def computed(self, name: str, settings: Sequence[Setting] = (), **how: Any) -> Readings | Unknown:
         """Run the command with settings, and return what its processes computed. `how`: fields of `CheckResults`."""
+        if name in self.made:
+            return self.made.pop(name)
         arm = "candidate" if settings else "baseline"
         outcome = run_settings(
             self.run,
@@ -115,9 +128,34 @@ class Guard(msgspec.Struct, frozen=True):
             limit_s=self.run.timeout_s or self.limit_s,
             enough=lambda records: bool(records) and all(record.last("results") for record in records),
             results=msgspec.structs.replace(PLAIN, **how),
+            go_on=self.go_on,
         )
         refuse_rejected(outcome, "in a guarded run")
-        return readings(outcome.records)
+        found = readings(outcome.records)
+        if isinstance(found, Unknown):
+            return found
+        return [msgspec.structs.replace(one, is_alone=len(found) == 1 and beside.is_alone(outcome)) for one in found]
+
+    def ahead(self, own: Own, asked: Sequence[Asked]) -> None:
+        """Make runs side by side, where there is room, before `computed` is asked for them; nothing in them is timed.
+
+        One that fails beside others is made again by `computed`, alone: memory or a port may have been the cause.
+        """
+        one = own.first[0]
+        room = beside.room(self.run, one.peak_bytes or 0, one.host_bytes) if one.is_alone else 1
+        if (num := min(room, len(asked))) < 2:
+            return
+        cpus = frozenset(probe.host.usable_cpus())
+        with SideBySide() as side:
+            runs = msgspec.structs.replace(self, made={}, go_on=side.go_on)
+            begun = {
+                name: side.begin(Lane(1 + at % num, cpus=cpus), partial(runs.computed, name, settings, **how))
+                for at, (name, settings, how) in enumerate(asked)
+            }
+            for name, future in begun.items():
+                with suppress(DynotuneError):
+                    if not isinstance(found := future.result(), Unknown):
+                        self.made[name] = found
 
     def baseline(self) -> Own | Unknown:
         """Run the baseline. What it says serves all arms."""
@@ -146,7 +184,7 @@ class Guard(msgspec.Struct, frozen=True):
             except (CommandFailed, CannotRunHere) as error:
                 return Unknown(f"{how.get('reference') or 'rounded'}: {error.message}")
 
-        if own.reference is None and any(reading.draws for reading in own.first):
+        if _draws(own):
             own.reference = Unknown("its modules draw random numbers, which other kernels draw otherwise")
         if own.reference is None:
             own.reference = tried("float64", reference="float64")
@@ -154,6 +192,14 @@ class Guard(msgspec.Struct, frozen=True):
                 own.reference_type, own.reference = "float32", tried("float32", reference="float32")
         if not isinstance(own.reference, Unknown) and rounding not in own.rounded:
             own.rounded[rounding] = tried(f"rounded-{rounding:.0e}", nudge=rounding)
+
+    def references(self, own: Own, roundings: Sequence[float]) -> list[Asked]:
+        """Return those runs, as `ahead` takes them, that `refer` would make."""
+        if isinstance(own.reference, Unknown) or _draws(own):
+            return []
+        exact: list[Asked] = [("guard-float64", (), {"reference": "float64"})] * (own.reference is None)
+        rounded = [one for one in dict.fromkeys(roundings) if one not in own.rounded]
+        return exact + [(f"guard-rounded-{one:.0e}", (), {"nudge": one}) for one in rounded]
 
     def compare(self, settings: Sequence[Setting], own: Own, name: str = "guard") -> Guarded | Unknown:
         """Compare what the program computes with `settings` and without.
@@ -167,22 +213,37 @@ class Guard(msgspec.Struct, frozen=True):
         chosen = guarded(settings)
         if not chosen:
             return Unknown(NOTHING_ROUNDS)
+        rounding = allowed(chosen, own.first[0].precision).rounding
+        self.ahead(own, [(name, chosen, {}), *self.references(own, [rounding])])
         found = self.computed(name, chosen)
         if isinstance(found, Unknown):
             return found
-        rounding = allowed(chosen, own.first[0].precision).rounding
-        self.refer(own, rounding)
-        judged = compared(settings, own, found)
-        if isinstance(judged, Guarded) and judged.reference:
-            return judged
+        return self.judged(settings, own, found, name)
+
+    def judged(self, settings: Sequence[Setting], own: Own, found: Readings, name: str) -> Guarded | Unknown:
+        """Judge what an arm computed, by as many further runs of the baseline as that takes."""
+        rounding = allowed(guarded(settings), own.first[0].precision).rounding
+        # Training may turn elsewhere by one draw of its roundings: no arm is called wrong for that before a second one.
+        for share in (rounding, -rounding):
+            self.refer(own, share)
+            judged = compared(settings, own, found)
+            is_told = isinstance(judged, Guarded) and bool(judged.reference)
+            if is_told and (_is_clear(judged) or share < 0 or found[0].what == "outputs"):
+                return judged
+            if not is_told and (_is_clear(judged) or isinstance(own.reference, Unknown)):
+                break
         if own.again is None and not _is_clear(judged):
             if unknown := self._against_itself(own):
                 return unknown
             judged = compared(settings, own, found)
         if _is_clear(judged):
             return judged
-        nudged = self.computed(f"{name}-nudged", nudge=rounding)
+        nudged = own.rounded.get(rounding) or self.computed(f"{name}-nudged", nudge=rounding)
         return judged if isinstance(nudged, Unknown) else compared(settings, own, found, nudged)
+
+
+def _draws(own: Own) -> bool:
+    return own.reference is None and any(reading.draws for reading in own.first)
 
 
 def within(settings: Sequence[Setting], event: dict[str, Any]) -> Guarded | Unknown:
@@ -276,12 +337,14 @@ def _by_reference(key: str, own: Own, arm: Readings, tolerance: Tolerance) -> Gu
     rounded = own.rounded.get(tolerance.rounding)
     if isinstance(own.reference, Unknown | None) or isinstance(rounded, Unknown | None):
         return None
-    sides = list(zip(own.reference, own.first, rounded, arm, strict=False))
+    others = own.rounded.get(-tolerance.rounding)
+    others = rounded if isinstance(others, Unknown | None) or len(others) != len(rounded) else others
+    sides = list(zip(own.reference, own.first, rounded, others, arm, strict=False))
     if len(sides) != len(arm) or any(one.what != what for side in sides for one in side):
         return None
     found = []
-    for reference, ours, moved, mine in sides:
-        apart = [_apart(reference, one).signed for one in (mine, ours, moved)]
+    for reference, ours, moved, other, mine in sides:
+        apart = [_apart(reference, one).signed for one in (mine, ours, moved, other)]
         judged, plainly = noise.judge(*apart, least=tolerance.least), noise.judge(*apart[:2])
         num_missing = max(0, ours.num_values - mine.num_values)
         if judged is None or plainly is None or judged.own > MOST_ALLOWED or _apart(ours, mine).num_not_finite:
@@ -386,7 +449,8 @@ def readings(records: Sequence[Record]) -> Readings | Unknown:
 def _reading(event: dict[str, Any], record: Record) -> Reading:
     values = "losses" if event.get("what") == "losses" else "outputs"
     try:
-        peak_bytes = (record.last("memory") or {}).get("peak_device_bytes")
-        return document.convert({**event, values: event.get("values"), "peak_bytes": peak_bytes}, Reading)
+        peaks = record.last("memory") or {}
+        memory = {"peak_bytes": peaks.get("peak_device_bytes"), "host_bytes": peaks.get("peak_rss_bytes") or 0}
+        return document.convert({**event, values: event.get("values"), **memory}, Reading)
     except (ValueError, TypeError) as error:
         raise RecordError(f"{record.path} is damaged: what it says of results is not as we write it.") from error

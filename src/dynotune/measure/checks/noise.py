@@ -47,19 +47,19 @@ class Judgement(NamedTuple):
     beyond: int | None
 
 
-def judge(arm: Errors, baseline: Errors, rounded: Errors = (), *, least: float = NOTHING) -> Judgement | None:
+def judge(arm: Errors, baseline: Errors, *rounded: Errors, least: float = NOTHING) -> Judgement | None:
     """Compare the errors of an arm, value by value, with those of the baseline; None without any.
 
     `no worse` if the interval of the ratio ends below `NO_WORSE`, or no error is larger than the other; `worse` if it
     begins above 1 and the ratio is above that, or a single value lies beyond all noise.
 
     Args:
-        rounded: of a baseline that rounds as the arm promises.
+        rounded: each of a baseline that rounds as the arm promises.
         least: what rounding explains in any case.
     """
     kept = [
-        (at, max(abs(mine), NOTHING), max(abs(ours), abs(other or 0.0), least))
-        for at, (mine, ours, other) in enumerate(itertools.zip_longest(arm, baseline, rounded))
+        (at, max(abs(mine), NOTHING), max(least, *(abs(other or 0.0) for other in (ours, *others))))
+        for at, (mine, ours, *others) in enumerate(itertools.zip_longest(arm, baseline, *rounded))
         if mine is not None and ours is not None
     ]
     if not kept:

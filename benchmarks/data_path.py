@@ -1,9 +1,10 @@
 """How well the data path is explained, forecast and made faster: parts, each a table of its own.
 
-    python benchmarks/data_path.py PART... [--device cuda] [--gpus 1] [--budget 480] [--only TEXT] [--out FILE]
+    python benchmarks/data_path.py PART... [--device cuda] [--gpus 1] [--lanes 1] [--budget 480]
+        [--only TEXT] [--out FILE]
 
 - attribution: 24 data sets of programs/read_samples.py; the part of a sample's time that `diagnose` finds largest, and
-  its share, against the time with and without that part.
+  its share, against the time with and without that part, by turns; a truth whose interval is wide judges nothing.
 - forecast: what `diagnose --isolate-loader` says of other decoders and workers, against `compare`.
 - decoders: a ResNet-50 on JPEG files of three sizes by 4, 8 and 16 workers; images/s as written and with each decoder.
 - tune: on the same, what `tune --allow numerics` finds with decoders and without, run by turns.
@@ -40,16 +41,18 @@ PROGRAMS = Path(__file__).parent / "programs"
 DEADLINE_S = 420
 IN_A_TIE = 0.03
 """Parts whose true shares are this near may both be called the largest."""
+WIDEST_TRUTH = 0.1
+"""A share whose 95% interval is wider is not known, and judges nothing."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Lane:
-    """Cores, and a GPU if there are several, that one measurement has to itself."""
+    """Cores, and a GPU if there are several, that one measurement has to itself; "" hides all GPUs."""
 
     cores: tuple[int, ...]
-    gpu: int | None
+    gpu: int | str | None
 
     def run(self, words: Sequence[str], folder: str) -> str:
         """Return what the command printed; RuntimeError with the end of what it said if it failed."""
@@ -113,7 +116,7 @@ def attributed(name: str, lane: Lane) -> Row:
         for finding in diagnosis["findings"]
         if isinstance(finding["share"], float) and finding["kind"] == "speed"
     ]
-    return {"true": true["shares"], "sample_s": true["sample_s"], "seen": shares, "num_looks": num, "findings": named}
+    return {"true": true["parts"], "sample_s": true["sample_s"], "seen": shares, "num_looks": num, "findings": named}
 
 
 class Parts:
@@ -148,25 +151,27 @@ class Parts:
 
 
 def attribution_table(rows: dict[str, Row]) -> Iterator[str]:
-    named = found = near = 0
+    named = found = near = known = 0
     for name, row in rows.items():
-        true, seen = row["true"], row["seen"]
-        largest = max(true.values())
+        true, seen = {part: one["share"] for part, one in row["true"].items()}, row["seen"]
+        truth = max(true, key=lambda part: true[part])
+        least, most = row["true"][truth]["interval"]
+        if most - least > WIDEST_TRUTH:
+            yield f"{name:26} {truth:10} {least:.0%} to {most:.0%}: not known"
+            continue
         best = max(seen, key=lambda part: seen[part])
         first = next((each["part"] for each in row["findings"] if each["part"]), "")
-        is_named = true.get(best, 0.0) >= largest - IN_A_TIE
-        is_found = true.get(first, 0.0) >= largest - IN_A_TIE
-        off = seen.get(best, 0.0) - true.get(best, 0.0)
-        is_near = is_named and abs(off) <= 0.1
-        total = sum(true.values())
-        named, found, near = named + is_named, found + is_found, near + is_near
-        truth = max(true, key=lambda part: true[part])
-        yield f"{name:26} {truth:10} {largest:4.0%}  seen {best:10} {seen[best]:4.0%}  {'' if is_near else 'OFF':3}" + (
-            f"  first finding: {first or 'none of it'}"
-            + ("" if is_found else "  OFF")
-            + (f"  (true shares add up to {total:.0%})" if total > 1.1 else "")
-        )
-    yield f"of {len(rows)}: largest part right in {named}, first finding in {found}; its share within 10% in {near}"
+        is_named = true.get(best, 0.0) >= true[truth] - IN_A_TIE
+        is_found = true.get(first, 0.0) >= true[truth] - IN_A_TIE
+        is_near = is_named and abs(seen[best] - true[best]) <= 0.1
+        known, named, found, near = known + 1, named + is_named, found + is_found, near + is_near
+        total, inside = sum(true.values()), row["true"][best]["inside"] if best in true else 0.0
+        notes = [f"{inside:.0%} inside of it", f"first finding: {first or 'none of it'}"]
+        notes += ["OFF"] * (not is_found) + [f"true shares add up to {total:.0%}"] * (total > 1.1)
+        seen_best = f"seen {best:10} {seen[best]:4.0%}  {'' if is_near else 'OFF':3}"
+        yield f"{name:26} {truth:10} {true[truth]:4.0%}  {seen_best}  {'; '.join(notes)}"
+    yield f"truth known of {known} of {len(rows)}: largest part right in {named}, its share within 10% in {near};"
+    yield f"first finding in {found}"
 
 
 # Forecasts
@@ -414,10 +419,12 @@ PARTS: dict[str, tuple[Callable[[argparse.Namespace], Iterator[Job]], Callable[[
 
 def run_jobs(given: argparse.Namespace, out: Path) -> None:
     cpus = sorted(os.sched_getaffinity(0))
-    size = max(1, len(cpus) // given.gpus)
+    lanes = given.gpus if given.device == "cuda" else given.lanes
+    size = max(1, len(cpus) // lanes)
     free = queue.SimpleQueue[Lane]()
-    for lane in range(given.gpus):
-        free.put(Lane(tuple(cpus[lane * size : (lane + 1) * size]), lane if given.gpus > 1 else None))
+    for lane in range(lanes):
+        gpu = "" if given.device == "cpu" else lane if lanes > 1 else None
+        free.put(Lane(tuple(cpus[lane * size : (lane + 1) * size]), gpu))
     until_s, lock = time.monotonic() + given.budget, threading.Lock()
 
     def do(part: str, key: str, job: Callable[[Lane], Row]) -> None:
@@ -437,7 +444,7 @@ def run_jobs(given: argparse.Namespace, out: Path) -> None:
             result.setdefault("parts", {}).setdefault(part, {})[key] = row
         print(f"[{part}] {key}: {row.get('failed', 'done')[-200:]} ({row['job_s']:.0f} s)", flush=True)
 
-    with ThreadPoolExecutor(given.gpus) as pool:
+    with ThreadPoolExecutor(lanes) as pool:
         jobs = [(part, key, job) for part in given.parts for key, job in PARTS[part][0](given)]
         list(pool.map(lambda job: do(*job), jobs))
 
@@ -447,6 +454,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="+", choices=PARTS)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--gpus", type=int, default=1, help="lanes side by side, each with a GPU of its own")
+    parser.add_argument("--lanes", type=int, default=1, help="of the CPU, side by side, each with cores of its own")
     parser.add_argument("--budget", type=float, default=float("inf"), metavar="S")
     parser.add_argument("--only", default="", metavar="TEXT", help="keys that hold this")
     parser.add_argument("--pairs", type=int, default=3, help="of each comparison of a forecast")

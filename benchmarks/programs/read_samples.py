@@ -1,7 +1,7 @@
 """Train a small network on one of 24 data sets whose samples take long; or time the loader with and without a part.
 
     python read_samples.py NAME [--workers 1] [--seconds 60]       train
-    python read_samples.py NAME --truth [--rounds 3]               one line of JSON: what each part takes
+    python read_samples.py NAME --truth [--most 8]                 one line of JSON: what each part takes
 
 The data sets were written from a list of what people read from, before the rules that judge them were read. Files are
 made once, in the folder that DATA_SETS names. A part is a function, a method or what a library has; "without" puts in
@@ -18,6 +18,7 @@ import http.server
 import importlib
 import io
 import json
+import math
 import os
 import pickle
 import random
@@ -743,10 +744,11 @@ def build(name):
     return kind(folder)
 
 
-def loader_of(samples, workers):
+def loader_of(samples, workers, generator=None):
     """Return a loader as the programs of most people have it."""
     shuffle = None if isinstance(samples, IterableDataset) else True
-    return DataLoader(samples, batch_size=BATCH, shuffle=shuffle, num_workers=workers, collate_fn=type(samples).collate)
+    collate = type(samples).collate
+    return DataLoader(samples, BATCH, shuffle=shuffle, num_workers=workers, collate_fn=collate, generator=generator)
 
 
 def train(samples, workers, seconds):
@@ -764,35 +766,41 @@ def train(samples, workers, seconds):
                 break
 
 
-@contextlib.contextmanager
-def without(kind, target):
-    """Put in the place of a part what it returned first."""
-    if ":" in target:
-        module, _, name = target.partition(":")
-        owner = importlib.import_module(module)
-    else:
-        owner, name = kind, target
-        if "." in target:
-            first, name = target.split(".")
-            owner = globals()[first]
-    before = getattr(owner, name)
-    own = vars(owner).get(name)
-    known = []
+class Part:
+    """Something that may be left out: then what it returned first stands in its place."""
 
-    @functools.wraps(before)
-    def first(*args, **options):
-        if not known:
-            known.append(before(*args, **options))
-        return known[0]
-
-    setattr(owner, name, staticmethod(first) if isinstance(own, staticmethod) else first)
-    try:
-        yield
-    finally:
-        if own is None:
-            delattr(owner, name)
+    def __init__(self, kind, target):
+        if ":" in target:
+            module, _, self.name = target.partition(":")
+            self.owner = importlib.import_module(module)
         else:
-            setattr(owner, name, own)
+            first, _, name = target.rpartition(".")
+            self.owner, self.name = (globals()[first] if first else kind), name
+        self.is_out, self.inside_s, self.known = False, 0.0, []
+        self.own = vars(self.owner).get(self.name)
+
+    def __enter__(self):
+        before = getattr(self.owner, self.name)
+
+        @functools.wraps(before)
+        def instead(*args, **options):
+            if self.is_out:
+                return self.known[0]
+            begin = time.perf_counter()
+            value = before(*args, **options)
+            self.inside_s += time.perf_counter() - begin
+            if not self.known:
+                self.known.append(value)
+            return value
+
+        setattr(self.owner, self.name, staticmethod(instead) if isinstance(self.own, staticmethod) else instead)
+        return self
+
+    def __exit__(self, *_):
+        if self.own is None:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self.own)
 
 
 def running_s():
@@ -801,38 +809,72 @@ def running_s():
     return time.perf_counter() - waited_ns / 1e9
 
 
-def batch_times(samples, seconds=0.4):
-    """Return how long each batch takes to make, as in a worker: on one thread, into shared memory."""
+@contextlib.contextmanager
+def as_in_a_worker(samples):
+    """Have batches made on one thread and put into shared memory."""
     torch.set_num_threads(1)
     torch.utils.data._utils.worker._worker_info = types.SimpleNamespace(id=0, num_workers=1, dataset=samples, seed=0)
-    took, end = [], time.perf_counter() + seconds
-    while time.perf_counter() < end or len(took) < 6:
-        begin = running_s()
-        for _ in loader_of(samples, 0):
-            took.append(running_s() - begin)
-            if time.perf_counter() > end and len(took) >= 6:
-                break
-            begin = running_s()
-    torch.utils.data._utils.worker._worker_info = None
-    return took[1:]
+    try:
+        yield
+    finally:
+        torch.utils.data._utils.worker._worker_info = None
 
 
-def truth(name, rounds):
-    """Return the share of a sample's time that goes with each part: lower quartiles of batches' times, by turns.
+def batches(samples):
+    """Yield batches without end, of the same items each time that this is called."""
+    loader = loader_of(samples, 0, torch.Generator().manual_seed(0))
+    while True:
+        yield from loader
+
+
+def middle(values):
+    """Return the median with a 95% interval by ranks, of no assumption about the distribution."""
+    values = sorted(values)
+    off = math.sqrt(len(values)) * 0.98
+    low, high = math.floor(len(values) / 2 - off), math.ceil(len(values) / 2 + off)
+    return statistics.median(values), [values[max(0, low)], values[min(len(values) - 1, high)]]
+
+
+def share_of(part, samples, seconds):
+    """Return the share of a batch's time that goes with a part, by pairs of batches of the same items, by turns.
+
+    Drawn until the interval is 3% wide, or the time is over.
+    """
+    arms = {False: batches(samples), True: batches(samples)}
+    pairs, inside, end = [], [], time.monotonic() + seconds
+    while True:
+        took_s = {}
+        for is_out in (False, True) if len(pairs) % 2 == 0 else (True, False):
+            part.is_out, part.inside_s = is_out and bool(part.known), 0.0
+            begin, began = running_s(), time.perf_counter()
+            batch = next(arms[is_out])
+            took_s[is_out] = running_s() - begin
+            if not is_out:
+                inside.append(part.inside_s / (time.perf_counter() - began))
+            del batch
+        pairs.append((took_s[False], took_s[True]))
+        settled = [1 - without_s / with_s for with_s, without_s in pairs[2:]]
+        if len(settled) >= 16 and len(settled) % 8 == 0:
+            share, interval = middle(settled)
+            if interval[1] - interval[0] <= 0.03 or time.monotonic() > end:
+                whole_s = statistics.median(pair[0] for pair in pairs[2:])
+                told = {"share": share, "interval": interval, "num_pairs": len(settled)}
+                return whole_s, {**told, "inside": statistics.median(inside[2:])}
+
+
+def truth(name, seconds):
+    """Return the share of a sample's time that goes with each part, and the share of it that is spent inside of it.
 
     A call that another part makes dearer or cheaper has no share of its own: shares then add up to more than all.
     """
     samples = build(name)
-    kind = type(samples)
-    whole, left = [], {part: [] for part in kind.parts}
-    for _ in range(rounds):
-        for part, target in kind.parts.items():
-            whole += batch_times(samples)
-            with without(kind, target):
-                left[part] += batch_times(samples)
-    batch_s = statistics.quantiles(whole, n=4)[0]
-    shares = {part: 1 - statistics.quantiles(times, n=4)[0] / batch_s for part, times in left.items()}
-    return {"sample_s": batch_s / BATCH, "shares": shares}
+    batch_s, parts = [], {}
+    with as_in_a_worker(samples):
+        for name_of, target in type(samples).parts.items():
+            with Part(type(samples), target) as part:
+                whole_s, parts[name_of] = share_of(part, samples, seconds)
+                batch_s.append(whole_s)
+    return {"sample_s": statistics.median(batch_s) / BATCH, "parts": parts}
 
 
 def main():
@@ -841,11 +883,11 @@ def main():
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--truth", action="store_true")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--most", type=float, default=8, help="seconds for the truth of one part")
     given = parser.parse_args()
     torch.manual_seed(0)
     if given.truth:
-        print(json.dumps(truth(given.name, given.rounds)))
+        print(json.dumps(truth(given.name, given.most)))
         return
     train(build(given.name), given.workers, given.seconds)
 

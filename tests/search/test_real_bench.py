@@ -596,3 +596,5 @@ def test_a_study_without_time_for_lanes_goes_on_without(in_lanes):
     bench._budget_s = bench.elapsed_s() + 2 * bench.run_s(BASELINE)
     assert bench.all_lanes() == [lanes.WHOLE]
     assert list(gpus) == ["0001-pilot"]
+    said = bench.add_to(bench._study).lane_notes
+    assert [text.startswith("Runs go one after another: ") for text in said] == [True]

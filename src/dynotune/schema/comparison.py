@@ -112,6 +112,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         speedup, ci: None before there are two pairs.
         run_s: about how long a run takes, seconds; None until the pilots have said.
         set_by: changes of the environment variables among the settings that the program made.
+        lane_notes: which lanes there are, and why others are left out.
     """
 
     schema: str = "dynotune.comparison/2"
@@ -142,4 +143,5 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     pairs: list[Pair] = []
     set_by: list[EnvironmentChange] = []
     warnings: list[str] = []
+    lane_notes: list[str] = []
     facts: Facts = {}

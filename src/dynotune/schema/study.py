@@ -276,6 +276,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         selected: what that stage left to confirm; None before it ended.
         confirmed: `selected` against the baseline, on fresh pairs; the last of `within` that is faster, where the time
             did not hold those; None where neither is there.
+        lane_notes: which lanes there are, and why others are left out.
     """
 
     schema: str = "dynotune.study/2"
@@ -313,6 +314,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str = ""
     finished: bool = False
     warnings: list[str] = []
+    lane_notes: list[str] = []
     attempts: list[Attempt] = []
 
     @property

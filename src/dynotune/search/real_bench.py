@@ -87,6 +87,7 @@ class RealBench:
         self._facts, self._budget_s, self._guess_s = study.facts, study.budget_s, guess_s
         self._began_s = time.monotonic() - elapsed_s
         self.side, self._wanted, self._lanes = lanes.SideBySide(), wanted, list[lanes.Lane]()
+        self._notes = lanes.Notes(watcher, study.lane_notes)
         self._numbers = lanes.numbers(len(study.trials), (trial.run for trial in study.trials if "/" not in trial.run))
         self._hosts = hosts
         # If the lane's host is lost, its block is run here, beside the first lane's.
@@ -126,10 +127,15 @@ class RealBench:
             pilots = [trial for trial in self._trials if trial.arm == BASELINE.key]
             alone = pilots_on_disk(self._folder, pilots).get(BASELINE.key) if self._wanted else None
             self._lanes = [lanes.WHOLE]
-            if alone is not None and self.left_s() > RUNS_WORTH_LANES * self.run_s(BASELINE):
+            left_s, run_s = self.left_s(), self.run_s(BASELINE)
+            if self._wanted and (alone is None or left_s <= RUNS_WORTH_LANES * run_s):
+                why = f"{left_s:.0f} s are left, and {RUNS_WORTH_LANES} runs of {run_s:.0f} s make lanes worth it"
+                why = "the command as it is has no run to compare lanes with" if alone is None else why
+                self._notes.say(f"Runs go one after another: {why}.")
+            elif alone is not None:
                 self._within.end()
                 launch, run = self._lane_pilot, self._request
-                self._lanes = lanes.alike(run, self._wanted, alone, self.side, launch, self._watcher)
+                self._lanes = lanes.alike(run, self._wanted, alone, self.side, launch, self._notes)
         return self._lanes
 
     def _lane_pilot(self, lane: lanes.Lane) -> Outcome:
@@ -228,6 +234,7 @@ class RealBench:
             step=mine.step,
             readback=mine.readback,
             guarded=self._guards.told,
+            lane_notes=self._notes.said,
             warnings=list(dict.fromkeys([*study.warnings, *mine.warnings])),
         )
 

@@ -221,7 +221,9 @@ class _Attempt:
             waited_s = time.monotonic() - waits_from_s
             self._began_s += waited_s
             self._began += timedelta(seconds=waited_s)
-            self._lanes = lanes.wanted(self._run, self._watcher)
+            notes = lanes.Notes(self._watcher)
+            self._lanes = lanes.wanted(self._run, notes)
+            self.study = replace(self.study, lane_notes=notes.said)
             if isinstance(self.study.diagnosis, Unknown):
                 with LiveDiagnosis(self._diagnosed_run(self.study.run.settings), self._watcher) as live:
                     self._diagnose(live)

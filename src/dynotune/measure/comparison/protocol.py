@@ -143,7 +143,7 @@ class _Session:
         self._began_s = time.monotonic()
         self._outcomes: list[Outcome] = []
         self._first_steps: dict[ArmName, pilot.FirstStep] = {}
-        self._lanes, self._side = list[lanes.Lane](), lanes.SideBySide()
+        self._lanes, self._side, self._notes = list[lanes.Lane](), lanes.SideBySide(), lanes.Notes(watcher)
         made = [*comparison.pairs, *(one.values for one in comparison.voided if one.values is not None)]
         num = len(comparison.pairs) + len(comparison.voided)
         self._numbers = lanes.numbers(num, (pair.baseline_run for pair in made))
@@ -152,7 +152,7 @@ class _Session:
         if _is_over(self._comparison):
             return self._comparison
         try:
-            self._lanes = lanes.wanted(self._request.run, self._watcher)
+            self._lanes = lanes.wanted(self._request.run, self._notes)
             if self._comparison.within and self._within():
                 return self._comparison
             self._pairs(self._pilots())
@@ -192,7 +192,8 @@ class _Session:
         def launch(lane: lanes.Lane) -> Outcome:
             return self._launch("baseline", f"pilot-lane-{lane.number}", limit, None, lane)
 
-        self._lanes = lanes.alike(run, self._lanes, outcomes[0], self._side, launch, self._watcher)
+        self._lanes = lanes.alike(run, self._lanes, outcomes[0], self._side, launch, self._notes)
+        self._update(lane_notes=self._notes.said)
         if self._comparison.run_s is not None:
             # Resumed: what was decided holds, whatever these pilots would say. No look is added by resuming.
             return pilot.plan_window(self._request.run, outcomes)
@@ -391,5 +392,6 @@ class _ArmFailed(DynotuneError):
     """Failure of one arm's command: that is the comparison's answer."""
 
     def __init__(self, arm: FailedArm) -> None:
-        super().__init__(f"the {arm.arm} failed with exit code {arm.exit_code}, see {arm.run}.")
+        last = f": {arm.last_lines[-1]}" if arm.last_lines else ""
+        super().__init__(f"the {arm.arm} failed with exit code {arm.exit_code}, see {arm.run}{last}")
         self.arm = arm

@@ -5,8 +5,8 @@ cores alone. A pair of runs stays in one lane, and so does a block of two pairs,
 cancels in the ratio within a pair, and what it does to the second run of a pair cancels within a block. So lanes enter
 as blocks, need no weights, and may differ in speed without a wrong verdict.
 
-A lane in which steps take longer than on the whole machine is left out all the same, whatever the cause: too few cores,
-a disk that lanes share, a worse GPU. What a setting does there says little to the user.
+A lane in which steps take much longer than on the whole machine is left out all the same, whatever the cause: too few
+cores, a disk that lanes share, a worse GPU. What a setting does there says little to the user.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import math
 import os
 import statistics
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -35,6 +36,7 @@ from dynotune.schema.errors import DynotuneError, UsageError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
+from dynotune.text import words
 
 T = TypeVar("T")
 
@@ -43,8 +45,15 @@ AUTO = 0
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 BUSY = 0.1
 """Of a GPU's time, or of its memory: if more is in use before anything of ours runs, another program has the GPU."""
+SAME_SIZE = 0.01
+"""Share by which the memory of GPUs of one kind may differ: the driver keeps some for itself, and retires pages."""
 SURE = 3.0
 """Standard errors by which a lane must be slower: with fewer, one of eight lanes that are alike would often be."""
+TOLERATED = 0.1
+"""Of a step's time, which it may take longer in a lane: it hides less of a gain than that, and favours neither arm."""
+SETTLE_S = 5.0
+"""Most time to wait for a busy GPU to be idle: the driver tells its use over up to a second, that before included."""
+LOOK_S = 0.5
 
 
 class Lane(NamedTuple):
@@ -66,6 +75,17 @@ class Lane(NamedTuple):
     def cache_folder(self, folder: Path, run: RunSpec) -> Path:
         """Return `folder`, which lanes share like ranks do; cold caches are emptied, so there each lane has its own."""
         return folder / f"lane-{self.number}" if self.number and run.caches == "cold" else folder
+
+
+class Notes:
+    """What is said of lanes: to the user at once, and to who reads the record later."""
+
+    def __init__(self, watcher: Watcher, said: Iterable[str] = ()) -> None:
+        self.said, self.running, self._tell = [*said], watcher.running, watcher.say
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+        self._tell(text)
 
 
 Launch = Callable[[Lane], Outcome]
@@ -94,35 +114,51 @@ def refuse_impossible(run: RunSpec, settings: Iterable[Setting]) -> None:
         raise UsageError(why, hint="Leave --lanes out, or ask for fewer.")
 
 
-def wanted(run: RunSpec, watcher: Watcher) -> list[Lane]:
+def wanted(run: RunSpec, notes: Notes) -> list[Lane]:
     """Return as many lanes as are asked for at most, with the cores near them; none to run one after another.
 
-    To be asked before anything of ours runs: a GPU that is busy then is left out.
+    To be asked before anything of ours runs: a GPU that is busy then, and stays so, is left out.
     """
     if run.lanes == 1:
         return []
-    facts = probe.gpu.facts(run.env)
-    if not (num := facts["gpu.count"]) or not isinstance(num, int):
-        return [Lane()] * run.lanes
-    return idle(facts, num, run.env.get(VISIBLE, ""), watcher)[: run.lanes or None]
+    until_s = time.monotonic() + SETTLE_S
+    while True:
+        facts = probe.gpu.facts(run.env)
+        if not (num := facts["gpu.count"]) or not isinstance(num, int):
+            return [Lane()] * run.lanes
+        if time.monotonic() >= until_s or not any(max(_in_use(facts, place)) >= BUSY for place in range(num)):
+            break
+        time.sleep(LOOK_S)
+    found = idle(facts, num, run.env.get(VISIBLE, ""), notes)
+    notes.say(f"The command sees {num} GPUs; {len(found)} of them are idle and of one kind.")
+    return found[: run.lanes or None]
 
 
-def idle(facts: Facts, num: int, visible: str, watcher: Watcher) -> list[Lane]:
+def _in_use(facts: Facts, place: int) -> tuple[float, float]:
+    """Return the shares of a GPU's time and of its memory that are in use; 0 of what NVML does not say."""
+    names = ("utilisation_percent", "memory_used_bytes", "memory_bytes")
+    told = [facts.get(f"gpu{place or ''}.{name}") for name in names]
+    percent, used, size = (one if isinstance(one, int) else None for one in told)
+    return (percent or 0) / 100, (used or 0) / (size or math.inf)
+
+
+def idle(facts: Facts, num: int, visible: str, notes: Notes) -> list[Lane]:
     """Return those of `num` GPUs that are idle, if they are of the kind of the first one that is.
 
     `facts`: as `probe.gpu.facts`. `visible`: the user's own `CUDA_VISIBLE_DEVICES`, whose words name what has no UUID.
     """
     found: list[Lane] = []
-    usual: tuple[object, object] | None = None
+    usual: tuple[str, float] | None = None
     known: dict[str, Any] = {name: value for name, value in facts.items() if not isinstance(value, Unknown)}
     for place, name in enumerate((visible or ",".join(map(str, range(num)))).split(",")[:num]):
         gpu = f"gpu{place or ''}"
-        kind = known.get(f"{gpu}.name"), known.get(f"{gpu}.memory_bytes", math.inf)
-        used = known.get(f"{gpu}.utilisation_percent", 0) / 100, known.get(f"{gpu}.memory_used_bytes", 0) / kind[1]
-        if max(used) >= BUSY:
-            watcher.say(f"GPU {name} is left out: another program uses it.")
-        elif kind != (usual := usual or kind):
-            watcher.say(f"GPU {name} is left out: it is of another kind, {kind[0]}.")
+        kind = known.get(f"{gpu}.name", ""), known.get(f"{gpu}.memory_bytes", math.inf)
+        busy, full = _in_use(facts, place)
+        if max(busy, full) >= BUSY:
+            much = f"{busy:.0%} of its time and {full:.0%} of its memory"
+            notes.say(f"GPU {name} is left out: another program uses it, {much}.")
+        elif kind[0] != (usual := usual or kind)[0] or not math.isclose(kind[1], usual[1], rel_tol=SAME_SIZE):
+            notes.say(f"GPU {name} is left out: it is of another kind, {kind[0]} of {kind[1] / 1e9:.1f} GB.")
         else:
             near = frozenset(known.get(f"{gpu}.cpu_affinity", ()))
             found.append(Lane(0, known.get(f"{gpu}.uuid", name), near))
@@ -224,9 +260,9 @@ def numbers(num: int, runs: Iterable[str]) -> Iterator[int]:
 
 
 def alike(
-    run: RunSpec, among: Sequence[Lane], alone: Outcome, side: SideBySide, launch: Launch, watcher: Watcher
+    run: RunSpec, among: Sequence[Lane], alone: Outcome, side: SideBySide, launch: Launch, notes: Notes
 ) -> list[Lane]:
-    """Return those lanes in which steps take no longer than on the whole machine; if these are not several, `WHOLE`.
+    """Return those lanes in which steps take hardly longer than on the whole machine; if not several, `WHOLE`.
 
     `alone`: a pilot of the command that had the whole machine. `launch`: runs such a pilot in a lane.
 
@@ -240,12 +276,14 @@ def alike(
     if among and why:
         if run.lanes != AUTO:
             raise UsageError(why, hint="Leave --lanes out.")
-        watcher.say(why)
+        notes.say(why)
         among = []
     cores = probe.host.cores(probe.host.usable_cpus())
-    among = among[: sum(map(len, cores))]
+    if len(among) > (num_cpus := sum(map(len, cores))):
+        notes.say(f"There are {num_cpus} logical processors, so there are no more lanes than that.")
+    among = among[:num_cpus]
     while len(among) > 1:
-        watcher.running(f"the command in {len(among)} lanes at once")
+        notes.running(f"the command in {len(among)} lanes at once")
         made = divide(among, cores)
         pilots = {}
         with side:
@@ -254,23 +292,28 @@ def alike(
                 try:
                     pilots[lane] = future.result()
                 except DynotuneError as error:
-                    watcher.say(f"Lane {lane.number} is left out: {error.message}")
+                    notes.say(f"Lane {lane.number} is left out: {error.message}")
         slow = slower(alone, pilots)
-        for lane, share in slow.items():
-            watcher.say(f"Lane {lane.number} is left out: steps take {share:.0%} longer there.")
+        for lane, (share, noise) in slow.items():
+            most = f"{TOLERATED:.0%} is tolerated, {noise:.0%} may be noise"
+            notes.say(f"Lane {lane.number} is left out: steps take {share:.0%} longer there; {most}.")
+        told = {"with the whole machine": alone} | {f"in lane {lane.number}": pilots[lane] for lane in pilots}
+        paces = [f"{words.duration(_step_s(outcome))} {where}" for where, outcome in told.items()]
+        notes.say(f"A step takes {', '.join(paces)}; {len(made)} lanes ran at once.")
         if len(found := [lane for lane in pilots if lane not in slow]) > 1:
-            watcher.say(f"Fresh runs go side by side in {len(found)} lanes.")
+            notes.say(f"Fresh runs go side by side in {len(found)} lanes.")
             return found
         among = among[: len(among) // 2]
     if run.lanes != 1:
-        watcher.say("Runs go one after another.")
+        notes.say("Runs go one after another.")
     return [WHOLE]
 
 
-def slower(alone: Outcome, together: Mapping[Lane, Outcome]) -> dict[Lane, float]:
-    """Return by which share lanes are slower than the fastest of all; only those for which that is no noise.
+def slower(alone: Outcome, together: Mapping[Lane, Outcome]) -> dict[Lane, tuple[float, float]]:
+    """Return by which share lanes are slower than the fastest of all, and how much of it may be noise.
 
-    `alone` may be slower than all lanes, as the first run of all reads a cold disk.
+    Only those that are slower by more than either noise or `TOLERATED` explains. `alone` may be slower than all lanes,
+    as the first run of all reads a cold disk.
     """
     paces = {lane: _pace(outcome) for lane, outcome in {WHOLE: alone, **together}.items()}
     best, best_se = min(paces.values())
@@ -278,9 +321,15 @@ def slower(alone: Outcome, together: Mapping[Lane, Outcome]) -> dict[Lane, float
     for lane in together:
         log, se = paces[lane]
         # Two runs of one lane differ as well, by what a single pilot cannot tell.
-        if log - best > SURE * math.sqrt(se**2 + best_se**2 + 2 * PRIOR_BETWEEN_RUNS**2):
-            found[lane] = math.expm1(log - best)
+        noise = math.expm1(SURE * math.sqrt(se**2 + best_se**2 + 2 * PRIOR_BETWEEN_RUNS**2))
+        if (share := math.expm1(log - best)) > max(noise, TOLERATED):
+            found[lane] = share, noise
     return found
+
+
+def _step_s(outcome: Outcome) -> float | None:
+    log, _ = _pace(outcome)
+    return math.exp(log) if math.isfinite(log) else None
 
 
 def _pace(outcome: Outcome) -> tuple[float, float]:

@@ -83,8 +83,7 @@ class Program:
         arm = self._runs(fault).computed(name, settings)
         if isinstance(arm, Unknown):
             return {"reason": arm.reason}
-        self._runs().refer(own, guard.allowed(guard.guarded(settings), own.first[0].precision).rounding)
-        found = guard.compared(settings, own, arm)
+        found = self._runs().judged(settings, own, arm, name)
         if isinstance(found, Unknown):
             return {"reason": found.reason}
         return {

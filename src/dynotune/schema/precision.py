@@ -49,11 +49,16 @@ class PrecisionArm(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_worth_it(self) -> bool:
-        """Tell whether it is faster, with errors that its bits explain, and no loss of the metric proved."""
-        is_faster = self.speed is not None and self.speed.verdict == "faster"
-        return (
-            is_faster and self.results is not None and self.results.ok and not (self.metric and self.metric.ci[1] < 0)
-        )
+        """Tell whether it is faster, with errors that its bits explain, and no loss of the metric proved.
+
+        A training that rounding errors alone turn elsewhere has no errors to tell: the band of its seeds decides.
+        """
+        is_sound = self.results.ok if self.results is not None else self.band is not None and self.band.is_within
+        return self.is_faster and is_sound and not (self.metric and self.metric.ci[1] < 0)
+
+    @property
+    def is_faster(self) -> bool:
+        return self.speed is not None and self.speed.verdict == "faster"
 
 
 class Precision(msgspec.Struct, frozen=True, kw_only=True):

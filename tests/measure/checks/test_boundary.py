@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from dynotune.schema import document
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Unknown
-from dynotune.schema.precision import Change, Precision, PrecisionArm
+from dynotune.schema.precision import Band, Change, Precision, PrecisionArm
 from dynotune.schema.study import Guarded
 
 from ...fakes import Watcher, spec
@@ -167,6 +168,62 @@ def test_training_is_quantized_by_nobody_and_its_curves_are_paired_over_seeds(as
     assert "within the band of 3 seeds" in told(bf16)
     assert (int8.speed, int8.results) == (None, None)
     assert "torchao's quantization is for inference" in int8.reasons[0]
+
+
+# Its weights are fitted, and a rate that is too high throws them off: rounding alone turns it elsewhere. No float64.
+RESIDUAL = """
+import os
+import torch
+from torch.nn import functional as F
+torch.set_num_threads(1)
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = (torch.nn.Conv2d(8, 8, 3, padding=1, bias=False) for _ in range(2))
+        self.m, self.n = torch.nn.BatchNorm2d(8), torch.nn.BatchNorm2d(8)
+    def forward(self, x):
+        assert x.dtype != torch.float64
+        return F.relu(x + self.n(self.b(F.relu(self.m(self.a(x))))))
+parts = torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(8, 8)
+net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, padding=1), *(Block() for _ in range(3)), *parts)
+data = torch.Generator().manual_seed(1)
+pool = [(torch.randn(8, 3, 8, 8, generator=data), torch.randint(8, (8,), generator=data)) for _ in range(8)]
+is_fitted = os.path.exists("fitted.pt")
+if is_fitted:
+    net.load_state_dict(torch.load("fitted.pt"))
+optimizer = torch.optim.AdamW(net.parameters(), lr=0.01 if is_fitted else 2e-3)
+for step in range(40 if is_fitted else 300):
+    x, y = pool[step % 8]
+    loss = F.cross_entropy(net(x).float(), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+if not is_fitted:
+    torch.save(net.state_dict(), "fitted.pt")
+"""
+
+
+@pytest.mark.long
+def test_a_training_that_rounding_turns_elsewhere_is_held_against_itself_and_not_against_a_fixed_tolerance(
+    ask, tmp_path
+):
+    (tmp_path / "infer.py").write_text(RESIDUAL)
+    subprocess.run([sys.executable, "infer.py"], cwd=tmp_path, check=True)
+    found, folder = ask()
+    (arm,) = found.arms
+    assert (folder / "guard-baseline-again").is_dir()
+    assert (folder / "bf16-nudged").is_dir()
+    assert (arm.results.ok, arm.results.reference) == (True, ""), arm.results
+    assert "rounding errors in its weights alone explain" in arm.results.reason
+    assert "results within what rounding alone makes of them" in told(arm)
+    assert arm.band.num_seeds == 3
+
+
+def test_what_rounding_alone_moves_is_worth_it_only_within_the_band_of_its_seeds():
+    arm = msgspec.structs.replace(arm_of(), results=None)
+    assert not arm.is_worth_it
+    for mean, is_worth_it in ((1.5, True), (2.5, False)):
+        assert msgspec.structs.replace(arm, band=Band(3, (1.0, 2.0), mean)).is_worth_it is is_worth_it
 
 
 def test_seeds_that_change_nothing_give_no_band():

@@ -126,7 +126,7 @@ class _Program:
             if found.results is not None and not found.results.ok:
                 return found
             found = msgspec.structs.replace(found, speed=self._compared(settings, num_left))
-            return msgspec.structs.replace(found, band=self._band(name, settings, arm) if found.is_worth_it else None)
+            return msgspec.structs.replace(found, band=self._band(name, settings, arm) if found.is_faster else None)
         except DynotuneError as error:
             reason = error.message.removeprefix(f"{setting} cannot work here: ")
             return msgspec.structs.replace(

@@ -292,6 +292,14 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readi
     what = arm[0].what
     if nudged is not None and (len(nudged) != len(arm) or any(reading.what != what for reading in nudged)):
         nudged = None
+    if nudged is not None and what == "losses":
+        # The baseline stands for the reference, and what it does to itself for its errors.
+        itself = Own(first=others, reference=own.first, rounded={tolerance.rounding: nudged})
+        if (held := _by_reference(key, itself, arm, tolerance)) is not None:
+            reason = held.reason.replace(f"from {itself.reference_type}", "from the baseline's")
+            reason = reason.replace("rounding explains", "rounding errors in its weights alone explain")
+            plain = {"reference": "", "baseline_error": None, "no_worse": False}
+            return msgspec.structs.replace(held, reason=reason + _without(own.reference), **plain)
     moved_by_rank: Sequence[Reading | None] = nudged or [None] * len(arm)
     apart = [_apart(ours, mine) for ours, mine in zip(own.first, arm, strict=True)]
     num_not_finite = sum(mine.num_not_finite for mine in apart)

@@ -3,8 +3,6 @@
 Without a GPU the runs are on one that is pretended, and what they would hold there takes the place of what they held.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path

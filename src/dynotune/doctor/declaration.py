@@ -1,7 +1,5 @@
 """A rule: what it declares about itself, the function that judges, and findings made of its judgements."""
 
-from __future__ import annotations
-
 import functools
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Explanations of findings, from their rules, and of claims."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Lines of the program at which its threads were seen: how much of a step they are, and what stands in them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 

@@ -1,7 +1,5 @@
 """The program's data loaders and their cost: arithmetic that rules share."""
 
-from __future__ import annotations
-
 import math
 
 from dynotune.doctor import policy

@@ -1,7 +1,5 @@
 """Rules on phases share this: work that some steps do beside what all do."""
 
-from __future__ import annotations
-
 import re
 
 from dynotune.doctor import policy

@@ -1,7 +1,5 @@
 """Thresholds of the rules, each with its reason, and the severity of a share."""
 
-from __future__ import annotations
-
 from dynotune.schema.diagnosis import Severity
 
 HIGH_SHARE = 0.10

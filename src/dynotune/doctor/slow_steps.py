@@ -1,7 +1,5 @@
 """The slowest hundredth of the steps, by cause."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Read what an ONNX model takes. Weights beside it are not opened; onnx's checker keeps them in its folder."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ much of `max` the calls leave unused. Source: `ExecutionContextAllocationStrateg
 https://github.com/NVIDIA/TensorRT/blob/v11.1/include/NvInferRuntime.h
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

@@ -4,8 +4,6 @@ Runs with different batches differ by more than sizes: libraries choose other ke
 An allocation is recognised by its size, which is the same or grows with the batch, and by how long it lives.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

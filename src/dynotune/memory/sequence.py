@@ -5,8 +5,6 @@ others find their holes. Of two runs with different batches each allocation has 
 batch, and the segments that another batch needs come out, with their rounding and holes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 

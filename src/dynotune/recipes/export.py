@@ -1,7 +1,5 @@
 """What each setting of a recipe takes where dynotune does not apply it."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Sequence
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """Claims, and what came of testing them, in the terminal."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """A finding explained in the terminal."""
 
-from __future__ import annotations
-
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text

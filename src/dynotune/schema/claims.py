@@ -1,7 +1,5 @@
 """Claims: advice that people give, what is so, and what came of testing it."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import msgspec

@@ -1,7 +1,5 @@
 """What is known of a finding, and of advice that does not do what people say."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

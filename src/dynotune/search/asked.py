@@ -1,7 +1,5 @@
 """What the user said about candidates: effects allowed, knobs besides, what is left out, values of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import get_args
 

@@ -1,7 +1,5 @@
 """From timelines to the record: all facts of all ranks. Defined in docs/reference/trace.md."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 

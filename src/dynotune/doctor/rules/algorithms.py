@@ -1,7 +1,5 @@
 """Algorithms: which ones cuDNN and torch may use, and whether results must repeat bit by bit."""
 
-from __future__ import annotations
-
 from dynotune.doctor import bounds, policy
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.observation_view import ObservationView, evidence_of

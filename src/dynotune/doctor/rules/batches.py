@@ -1,7 +1,5 @@
 """Batches: their content, and the time in which one is made."""
 
-from __future__ import annotations
-
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import faster_device_saving
 from dynotune.doctor.declaration import Judgement, Judgements, rule

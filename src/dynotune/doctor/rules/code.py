@@ -1,7 +1,5 @@
 """Code patterns: what programs leave on, leave out, or inherit from a library."""
 
-from __future__ import annotations
-
 from dynotune.doctor import bounds, policy
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.hot_lines import steps_thread

@@ -1,7 +1,5 @@
 """Compilation: graph breaks, recompilations, and CUDA graphs that torch.compile left out."""
 
-from __future__ import annotations
-
 import re
 
 from dynotune.doctor import bounds, policy

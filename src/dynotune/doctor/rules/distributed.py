@@ -1,7 +1,5 @@
 """Distributed: how ranks exchange gradients, and whether they keep in step."""
 
-from __future__ import annotations
-
 import re
 
 from dynotune.doctor import policy

@@ -1,7 +1,5 @@
 """Engines: calls of TensorRT that its newer versions no longer have."""
 
-from __future__ import annotations
-
 import tomllib
 from importlib.resources import files
 

@@ -1,7 +1,5 @@
 """Environment variables that slow a program down, left over from debugging or set by a library."""
 
-from __future__ import annotations
-
 from dynotune.doctor import machine, policy
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.hot_lines import steps_thread

@@ -1,7 +1,5 @@
 """The torch build, the driver and CUDA's libraries, and their workspaces."""
 
-from __future__ import annotations
-
 from dynotune.doctor import machine
 from dynotune.doctor.bounds import host_share
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule

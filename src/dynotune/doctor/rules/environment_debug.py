@@ -1,7 +1,5 @@
 """Debugging aids that were left on, and caches that are off."""
 
-from __future__ import annotations
-
 from dynotune.doctor import machine
 from dynotune.doctor.bounds import severity_of
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule

@@ -1,7 +1,5 @@
 """Host: Python and kernel launches for which the device waits."""
 
-from __future__ import annotations
-
 from dynotune.doctor import bounds, hot_lines, policy
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
 from dynotune.doctor.machine import cores_in_use

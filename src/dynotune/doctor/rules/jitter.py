@@ -1,7 +1,5 @@
 """Evenness: what distinguishes the slowest hundredth of the steps."""
 
-from __future__ import annotations
-
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.declaration import Judgement, Judgements, rule

@@ -1,7 +1,5 @@
 """Kernels: attention, layouts and sizes that cost a busy device needless work."""
 
-from __future__ import annotations
-
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import is_at, main_model, operator_share, operators, place_of, saving
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule

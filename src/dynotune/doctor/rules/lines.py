@@ -1,7 +1,5 @@
 """Lines: usual mistakes that a line of the program, or what it calls, shows by itself."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from importlib.resources import files

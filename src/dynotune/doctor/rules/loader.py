@@ -1,7 +1,5 @@
 """Input: the waits of a program for its next batch."""
 
-from __future__ import annotations
-
 from dynotune.doctor import loaders, policy
 from dynotune.doctor.bounds import delay_of_device
 from dynotune.doctor.declaration import Judgement, Judgements, rule

@@ -1,7 +1,5 @@
 """GPUs: power, heat, clocks, health, and other processes on them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The host: processors, their quota, memory nodes and the kernel."""
 
-from __future__ import annotations
-
 from dynotune.doctor import machine, policy
 from dynotune.doctor.bounds import severity_of
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule

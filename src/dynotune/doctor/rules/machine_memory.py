@@ -1,7 +1,5 @@
 """Limits of the host's memory and files: shared memory, huge pages, locked memory, containers."""
 
-from __future__ import annotations
-
 from dynotune.doctor import policy
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.machine import NOT_MEASURED, no_gpu

@@ -1,7 +1,5 @@
 """The link between host and GPU. An idle GPU slows its link down, so rules judge it only under load."""
 
-from __future__ import annotations
-
 from dynotune.doctor import machine, policy
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.observation_view import Missing, ObservationView, needs

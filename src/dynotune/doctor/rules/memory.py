@@ -1,7 +1,5 @@
 """Memory: the caching allocator in the loop, and growth."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 

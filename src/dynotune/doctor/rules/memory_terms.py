@@ -1,7 +1,5 @@
 """Tell what would save device memory, by the terms of a recorded step: each with the bytes predicted."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 

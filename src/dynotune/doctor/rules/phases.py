@@ -1,7 +1,5 @@
 """Phases: what some steps do beside what all do, as a validation after every hundredth."""
 
-from __future__ import annotations
-
 from dynotune.doctor import policy
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.observation_view import ObservationView

@@ -1,7 +1,5 @@
 """Pinning: page-locked memory as the source of copies, and the cost of locking it."""
 
-from __future__ import annotations
-
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import behind_pageable_copies, delay_of_device, is_pinned, place_of, to_device
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule

@@ -1,7 +1,5 @@
 """Precision: types that cost needless time, and types that make results wrong."""
 
-from __future__ import annotations
-
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import capability, is_at, main_model, place_of, saving
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule

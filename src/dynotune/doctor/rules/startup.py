@@ -1,7 +1,5 @@
 """The start of a program: what torch.compile and the driver compile, where they keep it, and the loading of kernels."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Synchronisation: waits of the host for the device, and waits that are missing."""
 
-from __future__ import annotations
-
 import re
 from pathlib import PurePath
 

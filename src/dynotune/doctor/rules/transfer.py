@@ -1,7 +1,5 @@
 """Transfer: copies between host and device, and their waits."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

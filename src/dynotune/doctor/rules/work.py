@@ -1,7 +1,5 @@
 """Work that need not be: operators that compute what is known, or what nobody asked for."""
 
-from __future__ import annotations
-
 import math
 
 from dynotune.doctor import bounds, policy

@@ -4,8 +4,6 @@
 architectures of builds of which `ask` cannot read them.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What the GPUs took from the mains in a window: by NVML's counter of energy, else by the power that was sampled."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal

@@ -1,7 +1,5 @@
 """What NVML says about GPUs at one moment. No CUDA context is made."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path

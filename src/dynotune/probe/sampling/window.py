@@ -1,7 +1,5 @@
 """Facts of a window: what the samples say of it, summed up. Arithmetic only."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from statistics import fmean, median
 

@@ -1,7 +1,5 @@
 """How full GPUs are, by NVML's GPM counters: Hopper on, without root. Each reading covers the time since the last."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dynotune.probe.sources.nvml import answer

@@ -1,7 +1,5 @@
 """What a trace says, in the terminal: the verdict, where a step goes, what it was lost to, then the tables."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType

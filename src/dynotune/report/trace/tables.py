@@ -1,7 +1,5 @@
 """The tables of a trace's report, in the order in which they are shown; an empty one is not shown."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """What a program without a device lost time to, on the thread that works most."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """What a device's idle time was lost to. The parts do not overlap: each nanosecond is lost to one cause."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """What time was lost to, ranked, and the verdict in one sentence. Defined in docs/reference/trace.md."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Sequence
 from importlib.resources import files

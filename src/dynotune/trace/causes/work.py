@@ -1,7 +1,5 @@
 """What a busy device spent its time on without need, as far as a trace can tell."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 

@@ -1,7 +1,5 @@
 """What fusing pointwise kernels could spare."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

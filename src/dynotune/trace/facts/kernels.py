@@ -1,7 +1,5 @@
 """Kernels: how many, how long and how deeply queued they were, and what kind of work took their time."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

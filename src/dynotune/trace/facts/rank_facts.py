@@ -1,7 +1,5 @@
 """All that was found out about one rank, for the rules that name causes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Times in the file are microseconds, whole or with a fraction, since 1970 or since `baseTimeNanoseconds`.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import fields, replace

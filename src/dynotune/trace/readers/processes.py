@@ -3,8 +3,6 @@
 Work on a device does not name its process; the call that queued it does.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -2,8 +2,6 @@
 it or beside it, and nothing that its author could have put there (views, virtual tables, generated columns) runs.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager

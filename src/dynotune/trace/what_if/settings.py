@@ -7,8 +7,6 @@ the pace, faster kernels save nothing, and the other way round; that is what run
 What compiling saves is not predicted: it was measured twice, and lay above the range and far below it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import NamedTuple

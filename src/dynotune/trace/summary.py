@@ -22,7 +22,6 @@ from dynotune.trace.facts import (
     copies,
     cuda_calls,
     device_time,
-    fusion,
     host_time,
     idle,
     kernels,
@@ -102,7 +101,7 @@ def gather(timeline: Timeline) -> RankFacts:
 
 
 def _kernels(timeline: Timeline, window: tuple[int, int], num_steps: int | None) -> Kernels:
-    fusable_ns = fusion.fusable_ns(timeline, window)
+    fusable_ns = kernels.fusable_ns(timeline, window)
     fusable_s = None if fusable_ns is None else fusable_ns / 1e9
     return msgspec.structs.replace(kernels.facts(timeline, window, num_steps), fusable_s=fusable_s)
 

@@ -11,7 +11,7 @@ from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.declaration import Judgement, Judgements, Rule, rule
 from dynotune.doctor.machine import cores_in_use
 from dynotune.doctor.observation_view import Missing, ObservationView
-from dynotune.doctor.phases import periodic
+from dynotune.doctor.slow_steps import periodic
 from dynotune.schema.observation import Line, PeriodicKind
 from dynotune.schema.trace_summary import Place
 

@@ -9,9 +9,8 @@ import msgspec
 from dynotune.doctor.declaration import Rule
 from dynotune.doctor.observation_view import ObservationView
 from dynotune.doctor.registry import all_rules
-from dynotune.schema.claims import Claim
+from dynotune.schema.claims import Claim, Explained, Explanation
 from dynotune.schema.errors import UsageError
-from dynotune.schema.explanation import Explained, Explanation
 
 SHORTEST_PART = 4
 """Characters of a word that may stand for a longer one: `rmem` for `net.core.rmem_max`."""

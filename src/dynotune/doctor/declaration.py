@@ -39,7 +39,8 @@ class Judgement:
 
     Args:
         claim: as in `Finding`; the rule's title if it is empty.
-        evidence, where, remedy, commands, kind: as in `Finding`.
+        evidence, where, kind: as in `Finding`.
+        remedy, commands: as in `Finding`; those of findings.toml if they are empty.
         share: as in `Finding`; None for the usual cost of the kind.
         severity: that of the share if None.
         otherwise: severity if the share is unknown; low for a rule on the machine where there is no GPU. Without it and
@@ -79,6 +80,7 @@ class Rule:
         sees, costs, wrong_when: prose for readers: what the rule looks at, what the finding costs, when it is wrong.
         offers: candidates of a finding that names no others, and knobs alone of those whose value a finding computes.
         explains: ids of more general findings of which this one is the reason.
+        remedy, commands: of findings that name none of their own.
         on_cuda: the rule finds nothing in a program that uses no CUDA device.
     """
 
@@ -90,6 +92,8 @@ class Rule:
     wrong_when: str
     offers: tuple[Setting | str, ...]
     explains: tuple[str, ...]
+    remedy: str
+    commands: tuple[str, ...]
     on_cuda: bool
     judge: Judge
 
@@ -141,8 +145,8 @@ class Rule:
             evidence=[*view.variable_evidence(*judged.variables), *evidence_of(judged.losses), *judged.evidence],
             where=where,
             candidates=list(candidates),
-            remedy=judged.remedy,
-            commands=list(judged.commands),
+            remedy=judged.remedy or self.remedy,
+            commands=list(judged.commands or self.commands),
         )
 
 
@@ -155,10 +159,12 @@ class _Prose(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wrong_when: str
     candidates: tuple[str | tuple[str, Scalar], ...] = ()
     explains: tuple[str, ...] = ()
+    remedy: str = ""
+    commands: tuple[str, ...] = ()
 
 
 _PROSE: dict[str, dict[str, Any]] = tomllib.loads(files(__package__).joinpath("findings.toml").read_text("utf-8"))
-"""By a finding's id: `title`, `sees`, `costs`, `wrong_when`, `candidates` and `explains`, as `Rule` has them."""
+"""By a finding's id: what `_Prose` has fields for, as `Rule` has it."""
 
 
 def rule(
@@ -182,7 +188,7 @@ def rule(
         prose = msgspec.convert(_PROSE.get(name, {}) | told, _Prose)
         offers = (*(each if isinstance(each, str) else Setting(*each) for each in prose.candidates), *candidates)
         words = (prose.title, prose.sees, prose.costs, prose.wrong_when)
-        return Rule(name, scope, *words, offers, prose.explains, on_cuda, judge)
+        return Rule(name, scope, *words, offers, prose.explains, prose.remedy, prose.commands, on_cuda, judge)
 
     return made
 

@@ -33,7 +33,7 @@ class SlowSteps:
         return [f"{longest}{more}; a usual step takes {ms(self.usual_s)}"]
 
     def judgement(
-        self, did: str, remedy: str, *, where: Place | None = None, candidates: Sequence[Setting] | None = None
+        self, did: str, remedy: str = "", *, where: Place | None = None, candidates: Sequence[Setting] | None = None
     ) -> Judgement:
         """Return what a rule concludes from steps that `did` this."""
         steps = "One of the slowest steps" if len(self.steps) == 1 else f"{len(self.steps)} of the slowest steps"

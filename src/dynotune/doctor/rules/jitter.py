@@ -17,7 +17,7 @@ def gc_jitter(view: ObservationView) -> Judgements:
     slow = slow_steps(view, "garbage")
     if isinstance(garbage, Unknown):
         if slow:
-            yield slow.judgement("had a collection of garbage", _COLLECT_LATER)
+            yield slow.judgement("had a collection of garbage")
         return
     share = unless_waited(view, min(1.0, garbage.total_s / timing.window_s))
     if share < policy.LEAST_SHARE:
@@ -36,32 +36,19 @@ def gc_jitter(view: ObservationView) -> Judgements:
             *([f"{garbage.num_objects:,} objects"] if garbage.num_objects is not None else []),
             *(slow.evidence() if slow else []),
         ],
-        remedy=_COLLECT_LATER,
     )
-
-
-_COLLECT_LATER = (
-    "Call gc.freeze() after the setup, then gc.disable(), and gc.collect() where a pause does no harm; or raise "
-    "gc.set_threshold()."
-)
 
 
 @rule()
 def alloc_jitter(view: ObservationView) -> Judgements:
     if slow := slow_steps(view, "allocation"):
-        yield slow.judgement(
-            "allocated device memory",
-            "Pad batches to a few sizes, or run the largest batch first, so that the cache fits all of them.",
-        )
+        yield slow.judgement("allocated device memory")
 
 
 @rule()
 def recompile_jitter(view: ObservationView) -> Judgements:
     if slow := slow_steps(view, "compilation"):
-        yield slow.judgement(
-            "compiled something",
-            "Pad inputs to a few shapes, mark sizes that change (torch._dynamo.mark_dynamic), or use dynamic=True.",
-        )
+        yield slow.judgement("compiled something")
 
 
 @rule()

@@ -148,5 +148,4 @@ def threads_compete(view: ObservationView) -> Judgements:
         share=share,
         evidence=[f"thread {one.name or 'without a name'}: {hot_lines.in_words(one.lines[0])}" for one in others[:3]],
         where=Place(function=busiest.lines[0].function),
-        remedy="Do this work in processes (DataLoader workers, multiprocessing), or in code that releases the lock.",
     )

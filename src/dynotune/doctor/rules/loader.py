@@ -136,7 +136,6 @@ def num_workers_too_many(view: ObservationView) -> Judgements:
         evidence=[_in_words(loader), *_making(loader), view.mentions("window.tree_cpu_s_per_s")],
         where=loader.place,
         candidates=[Setting("loader.num_workers", num) for num in dict.fromkeys((fewer, max(1, fewer // 2)))],
-        remedy="Use no more workers than the cores that each rank may use.",
     )
 
 
@@ -151,7 +150,6 @@ def persistent_workers(view: ObservationView) -> Judgements:
         share=share,
         evidence=[*_epochs_in_words(view), _in_words(loader)],
         where=loader.place,
-        remedy="Keep the workers from one epoch to the next (persistent_workers=True).",
     )
 
 
@@ -168,7 +166,6 @@ def mp_context(view: ObservationView) -> Judgements:
         share=share,
         evidence=[*_epochs_in_words(view), _in_words(loader)],
         where=loader.place,
-        remedy="Keep the workers, or fork them if that is safe.",
     )
 
 
@@ -196,7 +193,6 @@ def prefetch_factor(view: ObservationView) -> Judgements:
         evidence=[_in_words(loader), *_making(loader)],
         where=loader.place,
         candidates=[Setting("loader.prefetch_factor", num) for num in (2 * ahead, 4 * ahead)],
-        remedy="Let workers make more batches ahead. If order does not matter, in_order=False passes slow batches by.",
     )
 
 

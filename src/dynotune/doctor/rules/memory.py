@@ -38,7 +38,6 @@ def empty_cache_in_loop(view: ObservationView) -> Judgements:
             *(slow.evidence() if slow else []),
         ],
         where=Place(place) if isinstance(place, str) and place else place_of(losses),
-        remedy="Remove torch.cuda.empty_cache() from the loop: the allocator reuses its cache.",
     )
 
 
@@ -70,7 +69,6 @@ def alloc_retries(view: ObservationView) -> Judgements:
         ],
         where=place_of(losses),
         candidates=[*expandable(view), *([COLLECTS] if retries and not _is_set(view, "garbage_c") else [])],
-        remedy="Lower the peak: use a smaller batch or checkpointing, or keep fewer tensors alive.",
     )
 
 
@@ -78,7 +76,7 @@ def alloc_retries(view: ObservationView) -> Judgements:
 def pinned_alloc_slow(view: ObservationView) -> Judgements:
     losses = view.losses("pinned-alloc-slow")
     share = sum(loss.share for loss in losses)
-    yield Judgement(share=share, losses=losses, remedy="Allocate the buffer once and reuse it.")
+    yield Judgement(share=share, losses=losses)
 
 
 @rule()

@@ -15,7 +15,6 @@ def validation_often(view: ObservationView) -> Judgements:
             share=work.share,
             evidence=seen(view, work),
             where=Place(function=work.function),
-            remedy="Validate more rarely, or on a part of the data; larger batches without gradients are faster, too.",
         )
 
 
@@ -31,5 +30,4 @@ def periodic_work(view: ObservationView) -> Judgements:
             share=work.share,
             evidence=seen(view, work),
             where=Place(function=work.function),
-            remedy="Do it more rarely, or in a thread or process beside the loop.",
         )

@@ -52,7 +52,6 @@ def compile_cold_cache(view: ObservationView) -> Judgements:
             f"TORCHINDUCTOR_CACHE_DIR: {folder or 'not set: a folder in /tmp'}",
             view.mentions("host.container"),
         ],
-        remedy="Set TORCHINDUCTOR_CACHE_DIR (and TRITON_CACHE_DIR) to a folder on a volume that lasts.",
     )
 
 
@@ -232,7 +231,6 @@ def jit_cache_disabled(view: ObservationView) -> Judgements:
         kind="start",
         variables=["CUDA_CACHE_DISABLE"],
         evidence=[view.mentions("torch.runs_natively"), *without_machine_code(view)],
-        remedy="Unset it. CUDA_CACHE_PATH can name a folder that lasts.",
     )
 
 
@@ -251,8 +249,6 @@ def lazy_first_call_jitter(view: ObservationView) -> Judgements:
         severity="low",
         kind="jitter",
         evidence=[f"{words.duration(late_s)} in all, with warm caches", *view.variable_evidence("CUDA_MODULE_LOADING")],
-        remedy="In a service, run every shape once before the first request. CUDA_MODULE_LOADING=EAGER loads all "
-        "kernels at the start, which takes more time and memory.",
     )
 
 

@@ -60,7 +60,6 @@ def d2h_nonblocking_unsynced(view: ObservationView) -> Judgements:
         kind="correctness",
         evidence=[*seen_in, *(f"made in {place}" for place in places[:3])],
         where=where,
-        remedy="Remove non_blocking, or record an event after the copy and wait for it before reading.",
     )
 
 

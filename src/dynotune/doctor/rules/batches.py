@@ -66,7 +66,6 @@ def cow_growth(view: ObservationView) -> Judgements:
         seen, much = f"{loader.num_workers} workers", grown * 60 / over_s >= policy.COPIED_MUCH_BYTES
     yield Judgement(
         severity="medium" if much else "low",
-        kind="memory",
         claim=claim,
         evidence=[f"the data set holds some {loading.num_objects:,} Python objects", seen],
         where=loader.place,
@@ -90,7 +89,6 @@ def last_batch_shape(view: ObservationView) -> Judgements:
         return
     yield Judgement(
         severity="low",
-        kind="jitter",
         claim=f"The last batch of an epoch holds {rest} samples, not {loader.batch_size}, and so has its own shape.",
         share=Unknown("it costs once a shape"),
         evidence=[*recompiled[:2], *([view.mentions("live.cudnn_benchmark")] if tunes else [])],

@@ -105,7 +105,6 @@ def model_train_mode_eval(view: ObservationView) -> Judgements:
         return
     yield Judgement(
         severity="high",
-        kind="correctness",
         claim=f"{model.num_training} layers of the model (dropout, batch norm) are in training mode during inference.",
         evidence=[f"{model.name}.training: {model.training}", "no optimizer stepped"],
         model=model,

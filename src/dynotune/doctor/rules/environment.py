@@ -90,7 +90,7 @@ def device_order(view: ObservationView) -> Judgements:
         several = range(int(view.number("gpu.count")))
         differ = len({view.text(f"gpu{at or ''}.name") for at in several}) > 1
     if differ:
-        yield Judgement(severity="low", kind="measurement", evidence=view.variable_evidence("CUDA_DEVICE_ORDER"))
+        yield Judgement(severity="low", evidence=view.variable_evidence("CUDA_DEVICE_ORDER"))
 
 
 @machine_rule()
@@ -100,7 +100,6 @@ def alloc_conf_both_names(view: ObservationView) -> Judgements:
         return
     yield Judgement(
         otherwise="medium",
-        kind="memory",
         share=machine.NOT_MEASURED,
         evidence=view.variable_evidence("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
         where=view.place_of_variable("PYTORCH_CUDA_ALLOC_CONF"),

@@ -65,7 +65,6 @@ def epoch_jitter(view: ObservationView) -> Judgements:
     begun = [] if sampler else [loader for loader in view.loaders if starts_workers_each_epoch(view, loader)]
     times = "once" if timing.num_epochs == 1 else f"{timing.num_epochs} times"
     yield Judgement(
-        kind="jitter",
         claim=f"A step that begins an epoch takes {timing.epoch_begin_s / usual_s:.1f} times as long as others.",
         share=share,
         evidence=[

@@ -203,7 +203,6 @@ def iterable_duplicated(view: ObservationView) -> Judgements:
         return
     yield Judgement(
         severity="high",
-        kind="correctness",
         claim=f"Each of {loader.num_workers} workers yields all samples of {loader.dataset.rpartition('.')[2]}.",
         share=Unknown("it makes epochs longer, not steps"),
         evidence=[_in_words(loader), f"{loader.dataset} does not ask torch.utils.data.get_worker_info()"],

@@ -176,9 +176,7 @@ def persistence_off(view: ObservationView) -> Judgements:
     off = [gpu for gpu in machine.gpus(view) if not view.truth(f"{gpu}.persistence")]
     if off:
         yield Judgement(
-            severity="low",
-            kind="start",
-            evidence=[f"{machine.gpu_label(view, gpu)}: persistence mode is off" for gpu in off],
+            severity="low", evidence=[f"{machine.gpu_label(view, gpu)}: persistence mode is off" for gpu in off]
         )
 
 
@@ -206,7 +204,6 @@ def gpu_shared(view: ObservationView) -> Judgements:
         severities: tuple[Severity, ...] = ("high", "medium", "low")
         yield Judgement(
             severity=severities[min(worst)],
-            kind="measurement",
             claim=(
                 "Other processes compute on the GPU.",
                 "Other processes hold memory of the GPU.",
@@ -237,7 +234,6 @@ def row_remap_pending(view: ObservationView) -> Judgements:
     if pending:
         yield Judgement(
             severity="medium",
-            kind="correctness",
             share=0.0,
             evidence=[
                 *(f"{machine.gpu_label(view, gpu)}: remapped rows are pending" for gpu in pending),

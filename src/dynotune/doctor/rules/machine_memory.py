@@ -46,7 +46,6 @@ def shm_too_small(view: ObservationView) -> Judgements:
     if severity is not None:
         yield Judgement(
             severity=severity,
-            kind="memory",
             claim=f"/dev/shm holds {size / MIB:,.0f} MiB, {free / MIB:,.0f} MiB of them free: "
             "little for the batches of loader workers.",
             share=0.0,
@@ -80,7 +79,6 @@ def fd_limit_loader(view: ObservationView) -> Judgements:
     if severity is not None:
         yield Judgement(
             severity=severity,
-            kind="correctness",
             claim=f"A process may open {limit:g} files, and loader workers open one for each tensor.",
             share=0.0,
             evidence=[*evidence, view.mentions("host.nofile_soft"), view.mentions("host.nofile_hard")],
@@ -100,7 +98,6 @@ def memlock_rdma(view: ObservationView) -> Judgements:
         return
     yield Judgement(
         otherwise="medium",
-        kind="correctness",
         claim=f"A process may lock {limit / MIB:,.3g} MiB, and NCCL is set up for InfiniBand, which locks its buffers.",
         share=NOT_MEASURED,
         evidence=[
@@ -121,7 +118,6 @@ def cgroup_mem_high(view: ObservationView) -> Judgements:
     if killed or high:
         yield Judgement(
             severity="medium" if killed else "low",
-            kind="memory",
             claim=f"{killed:g} processes of this container were killed for memory."
             if killed
             else "The kernel slowed this container because it is near its memory limit.",

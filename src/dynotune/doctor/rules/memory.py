@@ -109,7 +109,6 @@ def leak_graph_kept(view: ObservationView) -> Judgements:
     elif kept:
         yield Judgement(
             severity="medium",
-            kind="memory",
             claim=f"Each step leaves {kept:,.0f} {'nodes' if kept >= 1.5 else 'node'} of its autograd graph behind.",
             evidence=[f"{view.process.graph_nodes_growth:,} nodes more after {num_steps} steps"],
             remedy=_KEEP_NO_GRAPH,

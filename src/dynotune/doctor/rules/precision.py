@@ -86,10 +86,7 @@ def amp_fp16_no_scaler(view: ObservationView) -> Judgements:
     if "float16" not in _autocast_types(view) or view.truth("live.grad_scaler"):
         return
     yield Judgement(
-        severity="high",
-        kind="correctness",
-        evidence=["autocast: float16", view.mentions("live.grad_scaler")],
-        model=main_model(view),
+        severity="high", evidence=["autocast: float16", view.mentions("live.grad_scaler")], model=main_model(view)
     )
 
 

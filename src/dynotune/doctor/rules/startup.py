@@ -44,7 +44,6 @@ def compile_cold_cache(view: ObservationView) -> Judgements:
         return
     yield Judgement(
         severity="low",
-        kind="start",
         claim="torch.compile keeps its results in a folder of the container, which is lost with it.",
         share=BEFORE_STEPS,
         evidence=[
@@ -87,7 +86,6 @@ def compile_threads(view: ObservationView) -> Judgements:
     each = f" for each of {ranks} ranks" if ranks > 1 else ""
     yield Judgement(
         severity="low",
-        kind="start",
         claim=f"torch.compile compiles in {threads:g} processes{each}, on {cores:g} cores."
         if too_many
         else f"torch.compile compiles in one process, on {cores:g} cores.",
@@ -176,7 +174,6 @@ def jit_cache_too_small(view: ObservationView) -> Judgements:
     if again and left_by_driver(view):
         yield Judgement(
             severity=at_least(severity_of_driver(view), "medium"),
-            kind="start",
             claim="The driver compiles kernels again: its cache does not hold all of them.",
             evidence=[
                 f"a cold start leaves {words.num_bytes(left_by_driver(view))} in it",
@@ -194,7 +191,6 @@ def jit_cache_too_small(view: ObservationView) -> Judgements:
     severity: Severity = "medium" if small and _compiles_ptx(view) else "low"
     yield Judgement(
         severity=machine.severity_on_gpu(view, severity),
-        kind="start",
         claim=f"CUDA_CACHE_MAXSIZE is {words.num_bytes(size)}; the default is 1 GiB, the maximum 4 GiB.",
         variables=["CUDA_CACHE_MAXSIZE"],
         evidence=[*_what_was_kept(view)],
@@ -228,7 +224,6 @@ def jit_cache_disabled(view: ObservationView) -> Judgements:
     severity: Severity = "low" if compiles is False else "high" if compiles else "medium"
     yield Judgement(
         severity=machine.severity_on_gpu(view, severity),
-        kind="start",
         variables=["CUDA_CACHE_DISABLE"],
         evidence=[view.mentions("torch.runs_natively"), *without_machine_code(view)],
     )
@@ -247,7 +242,6 @@ def lazy_first_call_jitter(view: ObservationView) -> Judgements:
         return
     yield Judgement(
         severity="low",
-        kind="jitter",
         evidence=[f"{words.duration(late_s)} in all, with warm caches", *view.variable_evidence("CUDA_MODULE_LOADING")],
     )
 

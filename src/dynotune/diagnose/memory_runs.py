@@ -14,14 +14,7 @@ from dynotune import memory, probe
 from dynotune.diagnose.window import window_from_now, window_within
 from dynotune.doctor import ObservationView, examine
 from dynotune.launch.records import Record
-from dynotune.measure.live import (
-    TaskRunner,
-    Watcher,
-    facts_of,
-    machine_lock,
-    refuse_failed,
-    refuse_rejected,
-)
+from dynotune.measure.live import TaskRunner, Watcher, facts_of, machine_lock, refuse_failed, refuse_rejected
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, from_elsewhere
 from dynotune.schema.facts import Unknown

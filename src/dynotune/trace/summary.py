@@ -7,15 +7,7 @@ import msgspec
 import numpy as np
 
 from dynotune.schema.facts import Unknown
-from dynotune.schema.trace_summary import (
-    DeviceTime,
-    Gap,
-    Idle,
-    Kernels,
-    Overlap,
-    Place,
-    TraceSummary,
-)
+from dynotune.schema.trace_summary import DeviceTime, Gap, Idle, Kernels, Overlap, Place, TraceSummary
 from dynotune.trace.causes import ranking
 from dynotune.trace.facts import (
     call_order,

@@ -151,8 +151,7 @@ def _check_header(path: Path) -> None:
     expected = int.from_bytes(header[28:32], "big") * page_bytes if header[24:28] == header[92:96] else 0
     if len(header) < 100 or num_bytes < expected:
         raise UsageError(
-            f"{path} is cut short: {num_bytes:,} bytes of {max(expected, 100):,}.",
-            hint="Copy or export it again.",
+            f"{path} is cut short: {num_bytes:,} bytes of {max(expected, 100):,}.", hint="Copy or export it again."
         )
 
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from dynotune import doctor
 from dynotune.claims import all_claims
-from dynotune.report.explanation import SCOPES, parts_of
-from dynotune.schema.claims import Claim
-from dynotune.schema.explanation import Explained
+from dynotune.report.claims import SCOPES, parts_of
+from dynotune.schema.claims import Claim, Explained
 
 HEAD = """# Findings
 

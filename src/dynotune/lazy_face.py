@@ -4,8 +4,6 @@ A face whose names are cheap to import, or are all needed by whoever needs one, 
 faces that a light command passes through, and for `launch`, parts of which run without site-packages.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any

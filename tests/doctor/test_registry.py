@@ -160,6 +160,11 @@ def test_every_rule_tells_what_it_sees_costs_and_when_it_is_wrong():
         assert all(general in all_rules() for general in each.explains), each.id
 
 
+def test_every_rule_says_what_to_do():
+    for each in all_rules().values():
+        assert each.remedy or "remedy" in inspect.getsource(each.judge), each.id
+
+
 def test_every_setting_that_stands_in_a_rule_is_declared_by_it():
     for each in all_rules().values():
         for call in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(each.judge)))):

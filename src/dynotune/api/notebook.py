@@ -1,7 +1,5 @@
 """`%load_ext dynotune.api`, and then `%%dynotune diagnose` above a cell: the subcommand asks the cell's program."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Evidence on disk: one JSON file with its checksum, written whole or not at all. One from elsewhere is untrusted."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

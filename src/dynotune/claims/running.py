@@ -1,7 +1,5 @@
 """Testing one claim, by a check in the user's interpreter or a comparison of two arms, and judging its evidence."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Sequence

@@ -8,8 +8,6 @@ user's command and reaches the subcommand untouched, through `command_of`.
 What a subcommand does lives in the rooms below, and what a result looks like in `report`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """`dynotune claims`: advice on speed and memory, and tests of it on this machine."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import Path

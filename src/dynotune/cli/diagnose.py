@@ -1,7 +1,5 @@
 """`dynotune diagnose`: why a command is slow."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 from typing import Annotated, Any

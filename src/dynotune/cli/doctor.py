@@ -1,7 +1,5 @@
 """`dynotune doctor`: what machine and environment cost, without running anything."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

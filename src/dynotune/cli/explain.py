@@ -1,7 +1,5 @@
 """`dynotune explain`: what a finding means, or what is so of advice."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """`dynotune knobs`: the catalogue, or one knob explained."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """What the machine does not allow: said in plain words, and where Python would hang or die of it, before that."""
 
-from __future__ import annotations
-
 import errno
 import mmap
 import os

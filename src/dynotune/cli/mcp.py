@@ -1,7 +1,5 @@
 """`dynotune mcp`: the subcommands as tools for coding agents."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

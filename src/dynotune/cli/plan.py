@@ -1,7 +1,5 @@
 """`dynotune plan`: what an engine needs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`dynotune precision`: how low the precision of a command can go."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """`dynotune studies`: the studies in a database."""
 
-from __future__ import annotations
-
 from dynotune.cli import answers
 from dynotune.cli.options import Json, Storage, check_json, opened
 

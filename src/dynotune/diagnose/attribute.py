@@ -4,8 +4,6 @@ A recorder makes the host slower and leaves the device as fast as it is. So the 
 how long it waits for batches, and the trace says what the device did meanwhile. The host gets what is left.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Where a step goes: the plain window's timing and the recorded steps, put together."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec

@@ -1,7 +1,5 @@
 """From an observation to the diagnosis: bottleneck, verdict, findings. Defined in docs/reference/diagnosis.md."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence

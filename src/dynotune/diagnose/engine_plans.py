@@ -1,7 +1,5 @@
 """Plan a TensorRT engine: shapes of a live run, profiles that cover them, and a script for the tools that build it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

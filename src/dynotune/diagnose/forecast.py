@@ -1,7 +1,5 @@
 """Forecasts of the loader with one thing changed: arithmetic, defined in docs/reference/diagnosis.md."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

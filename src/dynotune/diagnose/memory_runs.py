@@ -3,8 +3,6 @@
 Without a GPU the runs are on one that is pretended, and what they would hold there takes the place of what they held.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,14 +14,7 @@ from dynotune import memory, probe
 from dynotune.diagnose.window import window_from_now, window_within
 from dynotune.doctor import ObservationView, examine
 from dynotune.launch.records import Record
-from dynotune.measure.live import (
-    TaskRunner,
-    Watcher,
-    facts_of,
-    machine_lock,
-    refuse_failed,
-    refuse_rejected,
-)
+from dynotune.measure.live import TaskRunner, Watcher, facts_of, machine_lock, refuse_failed, refuse_rejected
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, from_elsewhere
 from dynotune.schema.facts import Unknown

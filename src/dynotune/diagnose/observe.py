@@ -1,7 +1,5 @@
 """The plain window of a live run: nothing records it, and the device is synchronised at its two ends only."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Upper bounds: in the live run the loader gives batches alone, and then one of them is replayed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec

@@ -1,7 +1,5 @@
 """Where the plain window begins and how many steps it holds."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Bounds of what a change saves of a plain step: arithmetic that rules on kernels, precision and code share."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 

@@ -1,7 +1,5 @@
 """A rule: what it declares about itself, the function that judges, and findings made of its judgements."""
 
-from __future__ import annotations
-
 import functools
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,7 +39,8 @@ class Judgement:
 
     Args:
         claim: as in `Finding`; the rule's title if it is empty.
-        evidence, where, remedy, commands, kind: as in `Finding`.
+        evidence, where: as in `Finding`.
+        kind, remedy, commands: as in `Finding`; those of findings.toml if they are None or empty.
         share: as in `Finding`; None for the usual cost of the kind.
         severity: that of the share if None.
         otherwise: severity if the share is unknown; low for a rule on the machine where there is no GPU. Without it and
@@ -57,7 +56,7 @@ class Judgement:
     share: float | Unknown | None = None
     severity: Severity | None = None
     otherwise: Severity | None = None
-    kind: Kind = "speed"
+    kind: Kind | None = None
     evidence: Sequence[str] = ()
     where: Place | None = None
     candidates: Sequence[Setting] | None = None
@@ -81,6 +80,7 @@ class Rule:
         sees, costs, wrong_when: prose for readers: what the rule looks at, what the finding costs, when it is wrong.
         offers: candidates of a finding that names no others, and knobs alone of those whose value a finding computes.
         explains: ids of more general findings of which this one is the reason.
+        kind, remedy, commands: of findings that name none of their own.
         on_cuda: the rule finds nothing in a program that uses no CUDA device.
     """
 
@@ -92,6 +92,9 @@ class Rule:
     wrong_when: str
     offers: tuple[Setting | str, ...]
     explains: tuple[str, ...]
+    kind: Kind
+    remedy: str
+    commands: tuple[str, ...]
     on_cuda: bool
     judge: Judge
 
@@ -116,7 +119,8 @@ class Rule:
 
     def _finding(self, view: ObservationView, judged: Judgement) -> Finding | None:
         """Return the finding, or None if it costs too little to be one."""
-        share = COST_OF_KIND[judged.kind] if judged.share is None else judged.share
+        kind = judged.kind or self.kind
+        share = COST_OF_KIND[kind] if judged.share is None else judged.share
         severity = judged.severity
         if severity is None and isinstance(share, Unknown):
             assert judged.otherwise is not None, f"{self.id} says nothing of the severity of an unknown share"
@@ -137,14 +141,14 @@ class Rule:
         return Finding(
             id=self.id,
             severity=severity,
-            kind=judged.kind,
+            kind=kind,
             claim=judged.claim or self.title,
             share=share,
             evidence=[*view.variable_evidence(*judged.variables), *evidence_of(judged.losses), *judged.evidence],
             where=where,
             candidates=list(candidates),
-            remedy=judged.remedy,
-            commands=list(judged.commands),
+            remedy=judged.remedy or self.remedy,
+            commands=list(judged.commands or self.commands),
         )
 
 
@@ -157,10 +161,13 @@ class _Prose(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wrong_when: str
     candidates: tuple[str | tuple[str, Scalar], ...] = ()
     explains: tuple[str, ...] = ()
+    kind: Kind = "speed"
+    remedy: str = ""
+    commands: tuple[str, ...] = ()
 
 
 _PROSE: dict[str, dict[str, Any]] = tomllib.loads(files(__package__).joinpath("findings.toml").read_text("utf-8"))
-"""By a finding's id: `title`, `sees`, `costs`, `wrong_when`, `candidates` and `explains`, as `Rule` has them."""
+"""By a finding's id: what `_Prose` has fields for, as `Rule` has it."""
 
 
 def rule(
@@ -184,7 +191,8 @@ def rule(
         prose = msgspec.convert(_PROSE.get(name, {}) | told, _Prose)
         offers = (*(each if isinstance(each, str) else Setting(*each) for each in prose.candidates), *candidates)
         words = (prose.title, prose.sees, prose.costs, prose.wrong_when)
-        return Rule(name, scope, *words, offers, prose.explains, on_cuda, judge)
+        found = (prose.kind, prose.remedy, prose.commands)
+        return Rule(name, scope, *words, offers, prose.explains, *found, on_cuda, judge)
 
     return made
 

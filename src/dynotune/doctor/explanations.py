@@ -1,7 +1,5 @@
 """Explanations of findings, from their rules, and of claims."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -11,9 +9,8 @@ import msgspec
 from dynotune.doctor.declaration import Rule
 from dynotune.doctor.observation_view import ObservationView
 from dynotune.doctor.registry import all_rules
-from dynotune.schema.claims import Claim
+from dynotune.schema.claims import Claim, Explained, Explanation
 from dynotune.schema.errors import UsageError
-from dynotune.schema.explanation import Explained, Explanation
 
 SHORTEST_PART = 4
 """Characters of a word that may stand for a longer one: `rmem` for `net.core.rmem_max`."""
@@ -84,10 +81,7 @@ def explain(word: str, claims: Sequence[Claim]) -> Explanation:
     if named:
         return Explanation(asked=word, claims=named)
     names = [*rules, *(name for claim in claims for name in [claim.id, *claim.about])]
-    raise UsageError(
-        f"Nothing is known of {word!r} here.",
-        hint=_nearest(word, names, speaking),
-    )
+    raise UsageError(f"Nothing is known of {word!r} here.", hint=_nearest(word, names, speaking))
 
 
 def _speaks(rule: Rule, word: str) -> bool:

@@ -1,13 +1,11 @@
 """Lines of the program at which its threads were seen: how much of a step they are, and what stands in them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 
 from dynotune.doctor.loaders import main_loader, steady_wait
 from dynotune.doctor.observation_view import Missing, ObservationView, or_else
-from dynotune.doctor.phases import short_name
+from dynotune.doctor.slow_steps import short_name
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Line, SamplePart, Thread
 from dynotune.schema.trace_summary import Place

@@ -1,7 +1,5 @@
 """Shared by rules on machine and environment: GPUs, whether they are at work, and who set a variable."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

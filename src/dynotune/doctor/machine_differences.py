@@ -1,7 +1,5 @@
 """Differences of two machines that can explain another speed of the same code on the same card."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """An observation as rules read it. An unknown fact raises `Missing`, and never passes for a value."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 

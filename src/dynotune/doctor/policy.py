@@ -1,7 +1,5 @@
 """Thresholds of the rules, each with its reason, and the severity of a share."""
 
-from __future__ import annotations
-
 from dynotune.schema.diagnosis import Severity
 
 HIGH_SHARE = 0.10
@@ -114,7 +112,7 @@ COPIED_MUCH_BYTES = 256 << 20
 # transfer
 
 PCIE_LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.56e9}
-"""By generation: no copy is faster, pinned or not."""
+"""By generation, one direction, after the line's encoding: no copy is faster, pinned or not."""
 IMAGE_VALUES = 256
 """Distinct values in a plane that was made from bytes."""
 IMAGE_SIDE = 16

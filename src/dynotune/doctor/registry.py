@@ -1,7 +1,5 @@
 """All rules by their id, and examining an observation with them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec

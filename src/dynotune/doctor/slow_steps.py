@@ -1,7 +1,6 @@
-"""The slowest hundredth of the steps, by cause."""
+"""Steps that differ, for rules: the slowest hundredth by cause, and work that some steps do beside what all do."""
 
-from __future__ import annotations
-
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,13 +8,15 @@ from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.declaration import Judgement
 from dynotune.doctor.observation_view import ObservationView, needs
-from dynotune.schema.observation import SlowStep, Why
+from dynotune.schema.observation import PeriodicKind, PeriodicWork, SlowStep, Why
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
 ORDER: tuple[Why, ...] = ("compilation", "work", "allocation", "garbage", "epoch", "loader")
 """If a step has several causes, the first of these counts: it is rarer, and delays the others."""
 SHOWN = 3
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3")
+_SAMPLES = re.compile(r"[sS]ampler|randperm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class SlowSteps:
         return [f"{longest}{more}; a usual step takes {ms(self.usual_s)}"]
 
     def judgement(
-        self, did: str, remedy: str, *, where: Place | None = None, candidates: Sequence[Setting] | None = None
+        self, did: str, remedy: str = "", *, where: Place | None = None, candidates: Sequence[Setting] | None = None
     ) -> Judgement:
         """Return what a rule concludes from steps that `did` this."""
         steps = "One of the slowest steps" if len(self.steps) == 1 else f"{len(self.steps)} of the slowest steps"
@@ -74,3 +75,46 @@ def slow_steps(view: ObservationView, why: Why) -> SlowSteps | None:
 
 def ms(duration_s: float) -> str:
     return f"{1000 * duration_s:.3g} ms"
+
+
+def periodic(view: ObservationView, kind: PeriodicKind) -> list[PeriodicWork]:
+    """Return what some steps alone do, of this kind and worth telling. Of what was seen once nobody knows how often."""
+    return [
+        work
+        for work in view.process.periodic
+        if work.kind == kind and work.num_steps > 1 and work.share >= policy.LEAST_SHARE
+    ]
+
+
+def sampling(view: ObservationView) -> PeriodicWork | None:
+    """Return where an epoch begins with a sampler that orders all items anew; None if something else takes the time."""
+    return next((one for one in periodic(view, "epoch") if _SAMPLES.search(f"{one.function} {one.callee}")), None)
+
+
+def is_librarys(work: PeriodicWork) -> bool:
+    """Tell whether it begins inside a library, in a call that other steps make too."""
+    return _LIBRARY.search(work.function) is not None
+
+
+def when(work: PeriodicWork) -> str:
+    """Return how often it comes, to end a claim with."""
+    return f", after every {work.every} steps" if work.every is not None and work.every > 1 else ""
+
+
+def seen(view: ObservationView, work: PeriodicWork) -> list[str]:
+    """Return where it was seen, as evidence."""
+    called = f", in {short_name(work.callee)}" if work.callee else ""
+    text = f": {work.text}" if work.text else ""
+    return [f"in {work.num_steps} of {view.timing.num_steps} steps, {work.function}{called}{text}"]
+
+
+def short_name(function: str) -> str:
+    """Return a function of a library by its module: `json.loads`; of the program as it is."""
+    match = re.match(r"(?P<file>.+?)(\(\d+\)|(?<=\.py)): (?P<name>.+)", function)
+    if match is None:
+        return function
+    parts = match["file"].removesuffix(".py").removesuffix("/__init__").split("/")
+    after = [
+        at for at, part in enumerate(parts) if part in ("site-packages", "dist-packages") or part.startswith("python3")
+    ]
+    return ".".join([*parts[(after[-1] + 1 if after else len(parts) - 1) :], match["name"]])

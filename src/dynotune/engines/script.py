@@ -6,8 +6,6 @@ https://github.com/NVIDIA/TensorRT/blob/v11.1/samples/common/sampleOptions.cpp; 
 (https://github.com/pytorch/TensorRT/blob/main/py/torch_tensorrt/_Input.py).
 """
 
-from __future__ import annotations
-
 import math
 from importlib.resources import files
 

@@ -1,7 +1,5 @@
 """The nodes of a Ray cluster as hosts of a study: an actor on each runs blocks."""
 
-from __future__ import annotations
-
 import logging
 import re
 import socket

@@ -1,7 +1,5 @@
 """Finding knobs and turning text into settings."""
 
-from __future__ import annotations
-
 import difflib
 import functools
 import re

@@ -1,7 +1,5 @@
 """Conditions that a knob may ask of the machine, by the name that the catalogue gives it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import NamedTuple

@@ -5,8 +5,6 @@ So this lists the variables that only tune, each with the values that it takes. 
 module, a library or an address: a path is always the user's to type.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Serve dynotune to coding agents: subcommands as tools of the Model Context Protocol, and a page on their use."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 __all__ = ["serve", "skill"]

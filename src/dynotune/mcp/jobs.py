@@ -4,8 +4,6 @@ A job's folder holds `report.txt` (what a person would read), `progress.txt` (wh
 and, once it has ended under its server's eyes, `exit_code`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

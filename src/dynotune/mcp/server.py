@@ -5,8 +5,6 @@ Tools that start a command of the user's exist only where the server was allowed
 but the server's root and those below.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

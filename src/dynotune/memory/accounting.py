@@ -5,8 +5,6 @@ where it was allocated. Rounding, cache and fragments follow from addresses. Wha
 is the context with loaded modules, and with what libraries allocate by themselves (NCCL).
 """
 
-from __future__ import annotations
-
 import re
 import statistics
 from bisect import bisect_right

@@ -1,7 +1,5 @@
 """Figures that only measurements give, with where each is from: `constants.toml` beside this file."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from functools import cache

@@ -4,8 +4,6 @@ What the program asks for grows with the batch in proportion: a constant and so 
 (rounding, cache, fragments) does so nearly, in whole segments. The context, weights and workspaces stay as they are.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 

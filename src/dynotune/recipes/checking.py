@@ -1,7 +1,5 @@
 """From an untrusted recipe to settings that may be applied here."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import re

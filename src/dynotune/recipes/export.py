@@ -1,7 +1,5 @@
 """What each setting of a recipe takes where dynotune does not apply it."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Sequence
 from importlib.resources import files
@@ -83,12 +81,7 @@ def _variables(recipe: Recipe, chosen: Sequence[tuple[Setting, Knob]]) -> dict[s
     """Return variables as a run would have them, in an environment that is empty otherwise."""
     asked = [setting for setting, knob in chosen if not isinstance(knob.site, Preload)]
     torch = recipe.facts.get("torch")
-    env, _ = environment.build(
-        asked,
-        {},
-        run_dir=Path("/"),
-        facts={} if torch is None else {"torch.version": torch},
-    )
+    env, _ = environment.build(asked, {}, run_dir=Path("/"), facts={} if torch is None else {"torch.version": torch})
     return {name: value for name, value in env.items() if name not in ("DYNOTUNE_RUN", "PYTHONPATH")}
 
 

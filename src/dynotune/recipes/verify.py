@@ -1,7 +1,5 @@
 """Whether a new comparison meets what a recipe states."""
 
-from __future__ import annotations
-
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.recipe import Outcome, Recipe
 from dynotune.text import words

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
+    from dynotune.report.claims import explanation_report
     from dynotune.report.diagnosis import diagnosis_report
     from dynotune.report.doctor import examination_report
-    from dynotune.report.explanation import explanation_report
     from dynotune.report.memory_account import memory_report
     from dynotune.report.plain_console import as_html, as_text, console
     from dynotune.report.precision import precision_report
@@ -47,9 +47,9 @@ __all__ = [
 _HOMES = {
     "terminal": "Progress comparison_table",
     "plain_console": "as_html as_text console",
+    "claims": "explanation_report",
     "diagnosis": "diagnosis_report",
     "doctor": "examination_report",
-    "explanation": "explanation_report",
     "memory_account": "memory_report",
     "precision": "precision_report",
     "recipe": "recipe_report verification_report",

@@ -1,7 +1,5 @@
 """Shares of a step, or of a trace's window, as one bar with a legend."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Knobs, as a table and one at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType

@@ -1,6 +1,4 @@
-"""Claims, and what came of testing them, in the terminal."""
-
-from __future__ import annotations
+"""Claims with what came of testing them, and explanations of findings, in the terminal."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -9,9 +7,14 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from dynotune.report.layout import fields, table
-from dynotune.schema.claims import CHANGES, SETTLED, Bundle, Claim
+from dynotune.report.layout import fields, spaced, table
+from dynotune.schema.claims import CHANGES, SETTLED, Bundle, Claim, Explained, Explanation
 from dynotune.text import words
+
+SCOPES = {
+    "machine": "machine and environment alone: dynotune doctor, and dynotune diagnose",
+    "program": "a command that was watched: dynotune diagnose",
+}
 
 
 def claim_report(claim: Claim) -> RenderableType:
@@ -57,3 +60,20 @@ def evidence_table(bundle: Bundle) -> RenderableType:
     counts = Counter(one.verdict for one in bundle.evidence)
     summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
     return Group(rows, Text(f"\n{summary}.", style="dim"))
+
+
+def explanation_report(explanation: Explanation) -> RenderableType:
+    found = [] if explanation.finding is None else [_finding(explanation.finding)]
+    return spaced([*found, *map(claim_report, explanation.claims)])
+
+
+def _finding(finding: Explained) -> RenderableType:
+    told = {name: text[0].upper() + text[1:] for name, text in parts_of(finding).items() if text}
+    rows = {**told, "judged from": SCOPES[finding.scope], "explains": ", ".join(finding.explains)}
+    rows["settings"] = "\n".join(finding.settings)
+    table = fields((name, text) for name, text in rows.items() if text)
+    return Group(Text.assemble((finding.id, "bold"), "  ", words.plain(finding.title)), Padding(table, (0, 0, 0, 2)))
+
+
+def parts_of(finding: Explained) -> dict[str, str]:
+    return {"sees": finding.sees, "costs": finding.costs, "wrong when": finding.wrong}

@@ -1,7 +1,5 @@
 """A diagnosis in the terminal: the verdict, where a step goes, findings worst first, and what is not known."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType

@@ -1,7 +1,5 @@
 """What a machine and its environment say, in the terminal."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby

@@ -1,7 +1,5 @@
 """A recipe for those who start the program without dynotune: shell, Docker, Kubernetes; sysctl for an administrator."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """A finding in the terminal: what, what was seen, why it costs, what to do."""
 
-from __future__ import annotations
-
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text

@@ -1,7 +1,5 @@
 """How the pieces of a report lie beside and below each other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

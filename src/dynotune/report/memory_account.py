@@ -1,7 +1,5 @@
 """Tell where a command's device memory goes, in one screen: a bar of terms, what fits, and what would save memory."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from rich.console import Group, RenderableType

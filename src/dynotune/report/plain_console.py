@@ -1,7 +1,5 @@
 """The terminal that every report, message and error goes to."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """One table of precisions, and in words how low it can go."""
 
-from __future__ import annotations
-
 from rich.console import Group, RenderableType
 
 from dynotune.report.layout import spaced, table

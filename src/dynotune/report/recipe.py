@@ -1,7 +1,5 @@
 """A recipe in the terminal: what it sets, what proved it, and whether it was met again."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from rich.console import Group, RenderableType

@@ -1,7 +1,5 @@
 """Command lines to be pasted into a shell."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

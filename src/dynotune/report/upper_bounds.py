@@ -1,7 +1,5 @@
 """What the loader reaches alone, a step without it, and what another loader would reach."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType

@@ -1,7 +1,5 @@
 """Errors of the runtime: what happened, why, and what to do next."""
 
-from __future__ import annotations
-
 __all__ = [
     "CaptureError",
     "ClosedError",

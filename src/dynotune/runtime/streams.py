@@ -8,8 +8,6 @@ What is said here about the order of work is all that staging, prefetching and t
   allocator (`keep`) before the last reference goes, or the memory is handed out again under the reader.
 """
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Training loops: gradient accumulation that gives the gradients of the large batch."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator

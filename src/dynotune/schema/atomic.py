@@ -1,7 +1,5 @@
 """Write a file whole or not at all: a reader, or a disk that fills up, never meets half of it."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """Tell where a step of a command goes, what it is lost to, and what settings would save of it."""
 
-from __future__ import annotations
-
 import msgspec
 
 from dynotune.schema.trace_summary import Place

@@ -1,7 +1,5 @@
 """A pack of compile caches: its manifest, and what became of it when it was unpacked."""
 
-from __future__ import annotations
-
 import re
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Compile and kernel caches: where each is, how large, and what running a command until it is warm added to them."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

@@ -1,7 +1,5 @@
 """The answer on two arms."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import msgspec

@@ -1,7 +1,5 @@
 """GPU code in files: for which architectures, and what a GPU can do with it. Defined in docs/reference/startup.md."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

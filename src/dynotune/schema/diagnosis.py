@@ -1,7 +1,5 @@
 """What is concluded from an observation: findings, and the documents that carry them."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

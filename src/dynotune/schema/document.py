@@ -4,8 +4,6 @@ Arguments, names of files and output are bytes. Python holds a byte that is no U
 JSON as its escape, `\\udcff` for 0xff: so a command that was stored is the command that is started again.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """What a TensorRT engine needs: shapes that were seen, profiles that cover them, and the script that builds it."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import msgspec

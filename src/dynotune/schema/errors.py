@@ -1,7 +1,5 @@
 """Errors a user sees: what happened, why, and what to do next."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

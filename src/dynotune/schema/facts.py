@@ -1,7 +1,5 @@
 """What was observed, or the reason why it was not."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar

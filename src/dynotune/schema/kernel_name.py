@@ -1,7 +1,5 @@
 """A kernel's name as a person would say it: what the terminal shows and what evidence quotes."""
 
-from __future__ import annotations
-
 import re
 
 # In the template arguments of torch's and NVIDIA's kernels, what says which operation it is; and what wraps that.

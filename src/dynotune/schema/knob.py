@@ -1,7 +1,5 @@
 """What can be set: where it is set, what it may change, and where that is written down."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal
 

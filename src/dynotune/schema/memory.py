@@ -1,7 +1,5 @@
 """Tell where device memory goes and what fits: what `dynotune memory` says. Defined in docs/reference/records.md."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import msgspec

@@ -1,7 +1,5 @@
 """`memory.json`, the answer of `dynotune memory`."""
 
-from __future__ import annotations
-
 import msgspec
 
 from dynotune.schema.diagnosis import Finding

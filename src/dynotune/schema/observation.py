@@ -1,7 +1,5 @@
 """What was observed of one command on one machine: all that rules look at, and nothing that they conclude."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

@@ -1,7 +1,5 @@
 """The worth of lower precisions on a command: speed, memory, errors of results."""
 
-from __future__ import annotations
-
 import msgspec
 
 from dynotune.schema.comparison import Comparison

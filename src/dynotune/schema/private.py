@@ -1,7 +1,5 @@
 """Folders that are one user's own, whatever the umask: whoever else writes there could put in code, keys and links."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

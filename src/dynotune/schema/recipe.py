@@ -1,7 +1,5 @@
 """The settings that were proved, with their proofs and the facts they were proved under."""
 
-from __future__ import annotations
-
 import errno
 import math
 import re

@@ -1,7 +1,5 @@
 """A knob with a value."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec

@@ -1,7 +1,5 @@
 """How long a command takes to its first step with caches cold, warm and off, and what that time is made of."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import Literal, get_args

@@ -1,7 +1,5 @@
 """What `dynotune tune` was asked, what it tried, and what it found."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """What a live run can be asked to do between two steps: the tasks, and the file that orders one."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

@@ -4,8 +4,6 @@ tomli-w writes no comments, and a recipe is meant to be read by people: so this 
 Python's reader. Source: https://toml.io/en/v1.0.0
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterable, Sequence

@@ -3,8 +3,6 @@
 Terminal, page and metrics name and write a value by the unit that ends its field's name.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

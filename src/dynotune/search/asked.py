@@ -1,7 +1,5 @@
 """What the user said about candidates: effects allowed, knobs besides, what is left out, values of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import get_args
 
@@ -113,8 +111,7 @@ def _values(text: str) -> list[Setting]:
 def _settable(setting: Setting) -> Setting:
     if setting.knob in ("git.ref", "python"):
         raise UsageError(
-            f"{setting} is compared, not searched for.",
-            hint=f"`dynotune compare {setting} -- COMMAND` does.",
+            f"{setting} is compared, not searched for.", hint=f"`dynotune compare {setting} -- COMMAND` does."
         )
     if knobs.get(setting.knob).effect == "system":
         raise UsageError(

@@ -1,7 +1,5 @@
 """What a search asks of the machine: run this arm, and say what came of it."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """How much of the time a setting can save at most, from the diagnosis: what a search is compared with afterwards."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Which settings are worth a try on this program and this machine, and why others are not offered."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 

@@ -4,8 +4,6 @@ The pairs are judged as `compare` judges its own. How runs spread is known from 
 were of the same command. So that spread counts beside the pairs' own, and fewer pairs are enough.
 """
 
-from __future__ import annotations
-
 import itertools
 import statistics
 

@@ -1,7 +1,5 @@
 """What an earlier attempt of a study, or its diagnosis, left on disk."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path

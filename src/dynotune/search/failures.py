@@ -1,7 +1,5 @@
 """What a run that gave no value says of its arm; or that it is the machine that failed."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ runs alone give none. Runs far from what their arm and block explain weigh less,
 heavy tails a mean of a few runs finds half of what this finds. A comparison weighs all runs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import NamedTuple

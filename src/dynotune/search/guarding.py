@@ -1,7 +1,5 @@
 """Losses or outputs of each set of settings that may change rounding, compared with the baseline's once."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path

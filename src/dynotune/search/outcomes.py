@@ -1,7 +1,5 @@
 """What became of each candidate, and of the whole, in sentences with figures."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

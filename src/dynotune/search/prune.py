@@ -10,8 +10,6 @@ If the time does not hold a block of all these arms, the settings that promise m
 proved then, and they are part of it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """The bench on which the user's own command runs: a fresh process a trial, in the sandbox, with a planned window."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import statistics

@@ -1,7 +1,5 @@
 """A study under work: runs arms, keeps every trial, and stops at the deadline."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence

@@ -7,8 +7,6 @@ settings. Confirm: what stayed, on fresh pairs; if the time does not hold them, 
 Every decision is in the study before the next run, so a search that was stopped anywhere goes on from there.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

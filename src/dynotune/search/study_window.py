@@ -1,7 +1,5 @@
 """The window of a study's runs: so long that runs tell, so short that the budget affords enough of them."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math

@@ -8,8 +8,6 @@ Where the time holds fresh pairs, they prove the recipe, and this stage only dro
 that takes half a minute to start has no time for them in three minutes: then these blocks are the proof.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Which values of knobs the program has, and which are tried, sized to the machine that they are tried on."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 

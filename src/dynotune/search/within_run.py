@@ -1,7 +1,5 @@
 """Arms compared within one live run of the user's command, which goes on from one comparison to the next."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence

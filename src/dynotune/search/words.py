@@ -1,7 +1,5 @@
 """Figures of a search in words for the user."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

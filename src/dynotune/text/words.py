@@ -1,7 +1,5 @@
 """Numbers and verdicts as people read them. Pure text; what is None is called unknown, never zero."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """Two summaries side by side: what changed, cause by cause."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Hashable
 from typing import Literal, TypeVar

@@ -1,7 +1,5 @@
 """Which files were named, and whether they are one trace or two to compare."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -1,7 +1,5 @@
 """From timelines to the record: all facts of all ranks. Defined in docs/reference/trace.md."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 
@@ -9,22 +7,13 @@ import msgspec
 import numpy as np
 
 from dynotune.schema.facts import Unknown
-from dynotune.schema.trace_summary import (
-    DeviceTime,
-    Gap,
-    Idle,
-    Kernels,
-    Overlap,
-    Place,
-    TraceSummary,
-)
+from dynotune.schema.trace_summary import DeviceTime, Gap, Idle, Kernels, Overlap, Place, TraceSummary
 from dynotune.trace.causes import ranking
 from dynotune.trace.facts import (
     call_order,
     copies,
     cuda_calls,
     device_time,
-    fusion,
     host_time,
     idle,
     kernels,
@@ -104,7 +93,7 @@ def gather(timeline: Timeline) -> RankFacts:
 
 
 def _kernels(timeline: Timeline, window: tuple[int, int], num_steps: int | None) -> Kernels:
-    fusable_ns = fusion.fusable_ns(timeline, window)
+    fusable_ns = kernels.fusable_ns(timeline, window)
     fusable_s = None if fusable_ns is None else fusable_ns / 1e9
     return msgspec.structs.replace(kernels.facts(timeline, window, num_steps), fusable_s=fusable_s)
 

@@ -1,7 +1,5 @@
 """Alerts when they begin, and a command of the user's that each of them starts."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from typing import IO

@@ -4,8 +4,6 @@ Each second's `Look` becomes a `Moment`, and a change is a moment unlike those o
 in the guide.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence

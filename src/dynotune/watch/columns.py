@@ -1,7 +1,5 @@
 """How a value is called and written in tables and metrics: by its field's name and the unit that ends it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Follows a run folder: new steps, samples of the machine and processes, into the store."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

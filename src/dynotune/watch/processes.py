@@ -1,7 +1,5 @@
 """The run's processes, second by second, and what their threads are at."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

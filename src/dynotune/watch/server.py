@@ -1,7 +1,5 @@
 """The view as a page that asks for it each second, as JSON, and for Prometheus: the standard library's server."""
 
-from __future__ import annotations
-
 import hmac
 import ipaddress
 import math

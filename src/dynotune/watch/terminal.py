@@ -1,7 +1,5 @@
 """The view in a terminal: a line every few seconds, or a screen that is drawn anew."""
 
-from __future__ import annotations
-
 import time
 from itertools import accumulate
 from typing import IO

@@ -1,7 +1,5 @@
 """Once a second: follow, judge, and hand the view to whoever shows it."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from dynotune.agent.tasks.onnx_export import MOST_BATCHES, MOST_TEXT, OnnxExport
-from dynotune.agent.tasks.record_shapes import RecordShapes
+from dynotune.agent.tasks.record_shapes import MOST_BATCHES, MOST_TEXT, OnnxExport, RecordShapes
 
 from .fake_program import fake_program
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import dataclasses
+import tomllib
+from importlib.resources import files
 
 import pytest
 
@@ -583,3 +585,8 @@ def test_what_a_graph_waited_for_is_told_apart():
         "gaps: 2 a step, 15 ms each, 20 ms at most",
         "10 ms a step before or between pieces of CUDA graphs, of which a recording may lack some",
     ]
+
+
+def test_a_cause_that_the_verdict_has_words_for_has_a_claim():
+    told = tomllib.loads(files("dynotune.trace.causes").joinpath("ranking.toml").read_text(encoding="utf-8"))
+    assert {*told["idle"], *told["work"]} - {"rank-imbalance"} == told["claims"].keys()

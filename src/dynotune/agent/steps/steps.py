@@ -12,7 +12,6 @@ from ..core.writer import EPOCH
 from . import cycle as cycles
 from . import fast_paths, samples
 from .cycle import MAX_EVENTS, AllDraws, History
-from .identities import Identities
 
 # Loaders are drawn from ahead of use by a batch or so (Lightning, accelerate).
 _MAX_AHEAD = 4
@@ -65,7 +64,7 @@ class Steps:
         self._record, self._flags_now, self._reached, self._fixed = record, flags_now, reached, fixed
         self._search_again, self._has_stepped = search_again, has_stepped
         self._wait, self._phase = wait, phase
-        self._names = Identities()
+        self._names = fast_paths.Identities()
         self._tokens = self._names.tokens
         self._history = History()
         self._begun: set[Key] = set()

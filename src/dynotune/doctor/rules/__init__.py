@@ -3,8 +3,6 @@
 A rule is a pure function of an `ObservationView`. Arithmetic that families share lives beside this folder.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Algorithms: which ones cuDNN and torch may use, and whether results must repeat bit by bit."""
 
-from __future__ import annotations
-
 from dynotune.doctor import bounds, policy
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.observation_view import ObservationView, evidence_of
@@ -34,7 +32,6 @@ def cudnn_benchmark_off(view: ObservationView) -> Judgements:
         share=share,
         evidence=[view.mentions("live.cudnn_benchmark"), *evidence_of(slow)],
         where=bounds.place_of(slow, bounds.main_model(view)),
-        remedy="Set torch.backends.cudnn.benchmark = True: cuDNN then times its algorithms. Last digits may change.",
     )
 
 
@@ -53,7 +50,6 @@ def cudnn_deterministic_on(view: ObservationView) -> Judgements:
         evidence=[view.mentions("live.cudnn_deterministic"), view.mentions("live.cudnn_benchmark")],
         model=bounds.main_model(view),
         candidates=[Setting("cudnn.deterministic", False), *([] if benchmarks else [Setting("cudnn.benchmark", True)])],
-        remedy="Set torch.backends.cudnn.deterministic = False if results need not repeat bit by bit.",
     )
 
 
@@ -82,7 +78,6 @@ def cudnn_benchmark_dynamic(view: ObservationView) -> Judgements:
             *(slow.evidence() if slow else []),
         ],
         model=bounds.main_model(view),
-        remedy="Set torch.backends.cudnn.benchmark = False, or pad inputs to a few sizes.",
     )
 
 
@@ -98,7 +93,6 @@ def cudnn_benchmark_limit(view: ObservationView) -> Judgements:
         severity="low",
         share=Unknown("the other algorithms were not tried"),
         evidence=[view.mentions("live.cudnn_benchmark_limit")],
-        remedy="Try torch.backends.cudnn.benchmark_limit = 0 in a long training: cuDNN then times all, once a shape.",
     )
 
 
@@ -117,7 +111,6 @@ def deterministic_algos_on(view: ObservationView) -> Judgements:
         share=share,
         evidence=[view.mentions("live.deterministic_algorithms"), view.mentions("live.deterministic_warn_only")],
         model=bounds.main_model(view),
-        remedy="Call torch.use_deterministic_algorithms(False) if results need not repeat bit by bit.",
     )
 
 
@@ -126,11 +119,7 @@ def fill_uninitialized(view: ObservationView) -> Judgements:
     if not view.truth("live.deterministic_algorithms") or not view.truth("live.fill_uninitialized_memory"):
         return
     fills, share = _filling(view)
-    yield Judgement(
-        share=share,
-        evidence=[f"{fills / (view.trace.num_steps or 1):,.0f} fills per step"],
-        remedy="Set torch.utils.deterministic.fill_uninitialized_memory = False.",
-    )
+    yield Judgement(share=share, evidence=[f"{fills / (view.trace.num_steps or 1):,.0f} fills per step"])
 
 
 def _filling(view: ObservationView) -> tuple[int, float]:

@@ -1,7 +1,5 @@
 """Batches: their content, and the time in which one is made."""
 
-from __future__ import annotations
-
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import faster_device_saving
 from dynotune.doctor.declaration import Judgement, Judgements, rule
@@ -28,7 +26,6 @@ def collate_heavy(view: ObservationView) -> Judgements:
         evidence=[_part(loading, loading.collate_s, "in the collate function"), f"collate_fn: {loader.collate}"],
         where=place(known(of_loader, view), loading.collate if loading.collate.function else loader.place),
         candidates=_workers(view, loader),
-        remedy="Write samples into one tensor for each batch, or let the data set return whole batches (__getitems__).",
     )
 
 
@@ -48,7 +45,6 @@ def decode_bound(view: ObservationView) -> Judgements:
         evidence=[_part(loading, loading.decode_s, f"in {', '.join(loading.decoders)}")],
         where=place(known(of_loader, view), loading.items if loading.items.function else loader.place),
         candidates=_workers(view, loader),
-        remedy="Store the data decoded, at its final size; or decode with a faster library or on the GPU.",
     )
 
 
@@ -70,11 +66,9 @@ def cow_growth(view: ObservationView) -> Judgements:
         seen, much = f"{loader.num_workers} workers", grown * 60 / over_s >= policy.COPIED_MUCH_BYTES
     yield Judgement(
         severity="medium" if much else "low",
-        kind="memory",
         claim=claim,
         evidence=[f"the data set holds some {loading.num_objects:,} Python objects", seen],
         where=loader.place,
-        remedy="Hold the data in numpy arrays, torch tensors or Arrow tables: each is one object, however long.",
     )
 
 
@@ -95,12 +89,10 @@ def last_batch_shape(view: ObservationView) -> Judgements:
         return
     yield Judgement(
         severity="low",
-        kind="jitter",
         claim=f"The last batch of an epoch holds {rest} samples, not {loader.batch_size}, and so has its own shape.",
         share=Unknown("it costs once a shape"),
         evidence=[*recompiled[:2], *([view.mentions("live.cudnn_benchmark")] if tunes else [])],
         where=loader.place,
-        remedy="Drop the last batch (drop_last=True), or pad it.",
     )
 
 

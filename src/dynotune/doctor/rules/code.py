@@ -1,7 +1,5 @@
 """Code patterns: what programs leave on, leave out, or inherit from a library."""
 
-from __future__ import annotations
-
 from dynotune.doctor import bounds, policy
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.hot_lines import steps_thread
@@ -29,7 +27,6 @@ def profiler_left_on(view: ObservationView) -> Judgements:
         share=share,
         evidence=[f"running in the window: {where}"],
         where=Place(where) if where != "elsewhere" else Place(),
-        remedy="Remove the profiler, or give its schedule repeat=1, so that it ends.",
     )
 
 
@@ -49,7 +46,6 @@ def inference_mode_absent(view: ObservationView) -> Judgements:
         share=share,
         evidence=[f"results of {model.name} require gradients; no optimizer stepped, no backward pass ran"],
         model=model,
-        remedy="Call the model under torch.inference_mode() or torch.no_grad(): it then keeps no activations.",
     )
 
 
@@ -69,7 +65,6 @@ def gradients_unused(view: ObservationView) -> Judgements:
             share=share,
             evidence=[f"{model.num_tensors} tensors, in evaluation mode; its results require gradients"],
             where=call.place,
-            remedy="Call it under torch.no_grad(), or set requires_grad_(False) on its parameters.",
         )
 
 
@@ -110,11 +105,9 @@ def model_train_mode_eval(view: ObservationView) -> Judgements:
         return
     yield Judgement(
         severity="high",
-        kind="correctness",
         claim=f"{model.num_training} layers of the model (dropout, batch norm) are in training mode during inference.",
         evidence=[f"{model.name}.training: {model.training}", "no optimizer stepped"],
         model=model,
-        remedy="Call model.eval() before inference.",
     )
 
 
@@ -135,7 +128,6 @@ def zero_grad_memset(view: ObservationView) -> Judgements:
         evidence=[f"{num} tensors, {num_bytes / 1e6:,.0f} MB"],
         where=Place(place) if isinstance(place, str) and place else None,
         model=bounds.main_model(view),
-        remedy="Leave out set_to_none=False: gradients are then dropped, and the new ones take their place.",
     )
 
 
@@ -183,5 +175,4 @@ def ul_deterministic_default(view: ObservationView) -> Judgements:
         ),
         evidence=[view.mentions("live.deterministic_algorithms"), f"model: {model.name}"],
         model=model,
-        remedy="Pass deterministic=False to train() if results need not repeat bit by bit.",
     )

@@ -1,7 +1,5 @@
 """Compilation: graph breaks, recompilations, and CUDA graphs that torch.compile left out."""
 
-from __future__ import annotations
-
 import re
 
 from dynotune.doctor import bounds, policy
@@ -33,7 +31,6 @@ def compile_default(view: ObservationView) -> Judgements:
         share=share,
         losses=losses,
         model=bounds.main_model(view),
-        remedy="Compile the model, torch.compile(model): it fuses these kernels.",
     )
 
 
@@ -62,8 +59,6 @@ def graph_breaks(view: ObservationView) -> Judgements:
         evidence=reasons[:SHOWN] or [f"modes: {', '.join(compilation.modes)}; graphs: {compilation.num_graphs}"],
         where=_place(reasons),
         model=bounds.main_model(view),
-        remedy="Remove from forward what breaks the graph (print, .item(), data-dependent branches, unknown calls), "
-        "and check with torch.compile(fullgraph=True).",
     )
 
 
@@ -113,7 +108,6 @@ def cudagraph_skipped(view: ObservationView) -> Judgements:
         evidence=[f"modes: {', '.join(compilation.modes)}", *compilation.cudagraph_skips[:SHOWN]],
         where=_place(compilation.cudagraph_skips),
         model=bounds.main_model(view),
-        remedy="Remove the reason that torch gives: inputs changed in place, operations on the CPU, varying shapes.",
     )
 
 
@@ -133,7 +127,6 @@ def cudagraph_rerecord(view: ObservationView) -> Judgements:
         share=or_unknown(lambda: view.attribution.shares.host),
         evidence=[f"modes: {', '.join(compilation.modes)}"],
         model=bounds.main_model(view),
-        remedy="Pad inputs to a few shapes, or set torch._inductor.config.triton.cudagraph_skip_dynamic_graphs.",
     )
 
 

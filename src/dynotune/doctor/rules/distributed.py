@@ -1,7 +1,5 @@
 """Distributed: how ranks exchange gradients, and whether they keep in step."""
 
-from __future__ import annotations
-
 import re
 
 from dynotune.doctor import policy
@@ -27,7 +25,6 @@ def dataparallel_used(view: ObservationView) -> Judgements:
         share=share,
         evidence=[f"{model.name}: {model.num_parameters:,} parameters", *_devices(view)],
         model=model,
-        remedy="Start a process for each device with torchrun, and wrap the model in DistributedDataParallel.",
     )
 
 
@@ -58,7 +55,6 @@ def ddp_find_unused_on(view: ObservationView) -> Judgements:
         share=or_unknown(lambda: _of_unused(view, model)),
         evidence=["find_unused_parameters=True, unused: none", f"{model.num_tensors} parameters"],
         model=model,
-        remedy="Leave out find_unused_parameters=True: all parameters get a gradient.",
     )
 
 
@@ -85,7 +81,6 @@ def ddp_no_sync_absent(view: ObservationView) -> Judgements:
         share=share,
         evidence=[f"a step: {view.process.step}"],
         model=model,
-        remedy="Call the model and backward() inside model.no_sync() for all batches of an update but the last.",
     )
 
 
@@ -102,8 +97,6 @@ def ddp_bucket_cap(view: ObservationView) -> Judgements:
         evidence=[*([f"bucket_cap_mb: {cap}"] if isinstance(cap, int | float) else [])],
         model=model,
         candidates=[Setting("ddp.bucket_cap_mb", size) for size in (10.0, 100.0) if size != cap],
-        remedy="Try bucket_cap_mb from 10 to 100 with gradient_as_bucket_view=True; accumulate gradients under "
-        "no_sync(), or send them in bfloat16 (bf16_compress_hook), which changes results.",
     )
 
 
@@ -119,7 +112,6 @@ def ddp_bucket_view(view: ObservationView) -> Judgements:
         share=share,
         evidence=[f"{model.parameter_bytes / 1e6:,.0f} MB of parameters", "gradient_as_bucket_view=False"],
         model=model,
-        remedy="Pass gradient_as_bucket_view=True, which also spares the memory of one copy.",
     )
 
 
@@ -128,12 +120,7 @@ def ddp_static_graph(view: ObservationView) -> Judgements:
     model = _ddp(view)
     if model is None or model.ddp.get("static_graph") is not False or model.ddp.get("can_set_static_graph") is not True:
         return
-    yield Judgement(
-        severity="low",
-        share=Unknown("the saving is not known"),
-        model=model,
-        remedy="Pass static_graph=True if no step takes another path.",
-    )
+    yield Judgement(severity="low", share=Unknown("the saving is not known"), model=model)
 
 
 @rule()
@@ -149,8 +136,6 @@ def communication_exposed(view: ObservationView) -> Judgements:
         share=share,
         evidence=evidence_of(losses) or [view.mentions("live.distributed_backend")],
         where=place_of(losses, main_model(view)),
-        remedy="Start collectives early (async_op=True, DistributedDataParallel's buckets), send fewer or smaller "
-        "tensors, or accumulate gradients under no_sync().",
     )
 
 

@@ -1,7 +1,5 @@
 """Engines: calls of TensorRT that its newer versions no longer have."""
 
-from __future__ import annotations
-
 import tomllib
 from importlib.resources import files
 
@@ -29,7 +27,6 @@ def trt_removed_api(view: ObservationView) -> Judgements:
         is_gone = bool(installed) and version(installed) >= version(since)
         yield Judgement(
             claim=f"{named[0][1]} is gone from TensorRT {since} on.",
-            kind="correctness",
             severity="high" if is_gone else "medium",
             evidence=[*map(" ".join, named), f"TensorRT installed: {installed or 'not known'}"],
             where=Place(named[0][0]),

@@ -1,7 +1,5 @@
 """Environment variables that slow a program down, left over from debugging or set by a library."""
 
-from __future__ import annotations
-
 from dynotune.doctor import machine, policy
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.hot_lines import steps_thread
@@ -92,12 +90,7 @@ def device_order(view: ObservationView) -> Judgements:
         several = range(int(view.number("gpu.count")))
         differ = len({view.text(f"gpu{at or ''}.name") for at in several}) > 1
     if differ:
-        yield Judgement(
-            severity="low",
-            kind="measurement",
-            evidence=view.variable_evidence("CUDA_DEVICE_ORDER"),
-            remedy="Set CUDA_DEVICE_ORDER=PCI_BUS_ID, so that both number them alike.",
-        )
+        yield Judgement(severity="low", evidence=view.variable_evidence("CUDA_DEVICE_ORDER"))
 
 
 @machine_rule()
@@ -107,11 +100,9 @@ def alloc_conf_both_names(view: ObservationView) -> Judgements:
         return
     yield Judgement(
         otherwise="medium",
-        kind="memory",
         share=machine.NOT_MEASURED,
         evidence=view.variable_evidence("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
         where=view.place_of_variable("PYTORCH_CUDA_ALLOC_CONF"),
-        remedy="Keep only PYTORCH_ALLOC_CONF, with the options that you want.",
     )
 
 
@@ -132,5 +123,4 @@ def nccl_path_disabled(view: ObservationView) -> Judgements:
         share=machine.part_of_step(view, "communication"),
         variables=names,
         evidence=view.fact_evidence("gpu.topology"),
-        remedy="Unset them, and check once with NCCL_DEBUG=INFO which path NCCL uses.",
     )

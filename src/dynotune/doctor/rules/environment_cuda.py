@@ -1,7 +1,5 @@
 """The torch build, the driver and CUDA's libraries, and their workspaces."""
 
-from __future__ import annotations
-
 from dynotune.doctor import machine
 from dynotune.doctor.bounds import host_share
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
@@ -25,11 +23,6 @@ def driver_too_old(view: ObservationView) -> Judgements:
             severity="high",
             claim=f"torch is built for CUDA {view.text('torch.cuda')}, which the GPU's driver does not support.",
             evidence=[view.mentions(name) for name in ("torch.version", "gpu.driver", "gpu.cuda_driver")],
-            remedy="Install a newer driver, or a torch built for the CUDA that the driver supports.",
-            commands=[
-                "nvidia-smi",
-                "# the driver: from NVIDIA or the distribution; a container uses its host's driver",
-            ],
         )
 
 
@@ -43,7 +36,6 @@ def torch_without_cuda(view: ObservationView) -> Judgements:
             severity="high",
             claim=f"There is a GPU, and torch {torch_version} is built without CUDA.",
             evidence=[view.mentions(name) for name in ("gpu.name", "torch.version", "python.executable")],
-            remedy="Install a CUDA build: https://pytorch.org/get-started/locally/ names it for your driver.",
         )
 
 
@@ -66,7 +58,6 @@ def cublas_env_regex(view: ObservationView) -> Judgements:
             *products,
             *(["deterministic algorithms are on, which need it"] if wanted else []),
         ],
-        remedy="Unset it unless results must repeat bit by bit. torch 2.13 and later read it only once.",
     )
 
 

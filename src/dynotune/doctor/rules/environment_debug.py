@@ -1,7 +1,5 @@
 """Debugging aids that were left on, and caches that are off."""
 
-from __future__ import annotations
-
 from dynotune.doctor import machine
 from dynotune.doctor.bounds import severity_of
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
@@ -77,7 +75,6 @@ def caches_disabled(view: ObservationView) -> Judgements:
     unused = unused or view.number_or_none("start.num_graphs") == 0
     yield Judgement(
         severity="low" if unused else "medium",
-        kind="start",
         claim=f"{off}: each start compiles everything again.",
         variables=[*names, *fresh],
         evidence=[*live, *what_it_saves(view)],
@@ -108,7 +105,6 @@ def bytecode_not_kept(view: ObservationView) -> Judgements:
     compiles = [f"{python} -m compileall -q {packages}"] if packages and python else []
     yield Judgement(
         severity="low" if machine.is_watched(view) else "medium",
-        kind="start",
         evidence=view.variable_evidence(name) if refused else ["there are none, and their folder is not writable"],
         where=view.place_of_variable(name),
         remedy=f"{way}, or compile the modules once, for instance while an image is built.",

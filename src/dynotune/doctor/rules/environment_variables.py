@@ -1,7 +1,5 @@
 """Variables: one each that slows a program down, by the values that count and what they do."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from importlib.resources import files

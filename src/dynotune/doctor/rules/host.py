@@ -1,7 +1,5 @@
 """Host: Python and kernel launches for which the device waits."""
 
-from __future__ import annotations
-
 from dynotune.doctor import bounds, hot_lines, policy
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
 from dynotune.doctor.machine import cores_in_use
@@ -48,7 +46,6 @@ def launch_bound(view: ObservationView) -> Judgements:
         evidence=evidence_of([*losses, *view.losses("host-bound")] if counted else losses),
         where=bounds.place_of(losses, bounds.main_model(view)),
         candidates=candidates,
-        remedy="Launch fewer kernels: larger batches, CUDA graphs (compile.mode=reduce-overhead), fused optimizers.",
     )
 
 
@@ -97,7 +94,6 @@ def host_bound(view: ObservationView) -> Judgements:
         share=share,
         evidence=[*hot_lines.told(lines), *evidence_of(losses)],
         where=hot_lines.place(lines, bounds.place_of(losses, bounds.main_model(view))),
-        remedy="The GPU waits while Python runs: do this less often, on the GPU, or in a thread or process beside it.",
     )
 
 
@@ -166,7 +162,6 @@ def launch_latency(view: ObservationView) -> Judgements:
         share=share,
         losses=losses,
         model=bounds.main_model(view),
-        remedy="Fuse kernels (torch.compile), or replay them as CUDA graphs.",
     )
 
 
@@ -223,7 +218,6 @@ def python_elementwise_loops(view: ObservationView) -> Judgements:
         evidence=[f"{row.name}: {called.num / num_steps:,.0f} a step" for row, called in commonest]
         + evidence_of(losses, 1),
         where=bounds.place_of(losses, bounds.main_model(view)),
-        remedy="Write the loop as operations on the whole tensor (masks, where, cumsum, indexing by tensors).",
     )
 
 

@@ -1,14 +1,11 @@
 """Evenness: what distinguishes the slowest hundredth of the steps."""
 
-from __future__ import annotations
-
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.loaders import starts_workers_each_epoch
 from dynotune.doctor.observation_view import ObservationView
-from dynotune.doctor.phases import periodic, sampling, seen
-from dynotune.doctor.slow_steps import ms, slow_steps, usual_step_s
+from dynotune.doctor.slow_steps import ms, periodic, sampling, seen, slow_steps, usual_step_s
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
@@ -20,7 +17,7 @@ def gc_jitter(view: ObservationView) -> Judgements:
     slow = slow_steps(view, "garbage")
     if isinstance(garbage, Unknown):
         if slow:
-            yield slow.judgement("had a collection of garbage", _COLLECT_LATER)
+            yield slow.judgement("had a collection of garbage")
         return
     share = unless_waited(view, min(1.0, garbage.total_s / timing.window_s))
     if share < policy.LEAST_SHARE:
@@ -39,32 +36,19 @@ def gc_jitter(view: ObservationView) -> Judgements:
             *([f"{garbage.num_objects:,} objects"] if garbage.num_objects is not None else []),
             *(slow.evidence() if slow else []),
         ],
-        remedy=_COLLECT_LATER,
     )
-
-
-_COLLECT_LATER = (
-    "Call gc.freeze() after the setup, then gc.disable(), and gc.collect() where a pause does no harm; or raise "
-    "gc.set_threshold()."
-)
 
 
 @rule()
 def alloc_jitter(view: ObservationView) -> Judgements:
     if slow := slow_steps(view, "allocation"):
-        yield slow.judgement(
-            "allocated device memory",
-            "Pad batches to a few sizes, or run the largest batch first, so that the cache fits all of them.",
-        )
+        yield slow.judgement("allocated device memory")
 
 
 @rule()
 def recompile_jitter(view: ObservationView) -> Judgements:
     if slow := slow_steps(view, "compilation"):
-        yield slow.judgement(
-            "compiled something",
-            "Pad inputs to a few shapes, mark sizes that change (torch._dynamo.mark_dynamic), or use dynamic=True.",
-        )
+        yield slow.judgement("compiled something")
 
 
 @rule()
@@ -81,7 +65,6 @@ def epoch_jitter(view: ObservationView) -> Judgements:
     begun = [] if sampler else [loader for loader in view.loaders if starts_workers_each_epoch(view, loader)]
     times = "once" if timing.num_epochs == 1 else f"{timing.num_epochs} times"
     yield Judgement(
-        kind="jitter",
         claim=f"A step that begins an epoch takes {timing.epoch_begin_s / usual_s:.1f} times as long as others.",
         share=share,
         evidence=[

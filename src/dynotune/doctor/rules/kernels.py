@@ -1,7 +1,5 @@
 """Kernels: attention, layouts and sizes that cost a busy device needless work."""
 
-from __future__ import annotations
-
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import is_at, main_model, operator_share, operators, place_of, saving
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
@@ -73,7 +71,6 @@ def manual_attention(view: ObservationView) -> Judgements:
         share=share,
         evidence=evidence_of(losses) or [f"softmax between batched products: {softmax:.0%} of a step"],
         where=place_of(losses, main_model(view)),
-        remedy="Call torch.nn.functional.scaled_dot_product_attention, which uses a fused kernel.",
     )
 
 
@@ -104,11 +101,7 @@ def _softmax_of_attention(view: ObservationView) -> tuple[float, float]:
 def gemm_misaligned(view: ObservationView) -> Judgements:
     losses = [loss for loss in view.losses("gemm-misaligned") if not is_at(loss.where, "conv")]
     share = saving(view, policy.MISALIGNED * sum(loss.share for loss in losses))
-    yield Judgement(
-        share=share,
-        losses=losses,
-        remedy="Pad sizes (vocabulary, hidden size, sequence length) to multiples of 8, better of 64.",
-    )
+    yield Judgement(share=share, losses=losses)
 
 
 @rule()
@@ -133,7 +126,6 @@ def conv_bn_unfused(view: ObservationView) -> Judgements:
         share=share,
         evidence=[f"normalisation takes {share:.0%} of a step"],
         where=model.call.place,
-        remedy="Fuse them (torch.nn.utils.fusion.fuse_conv_bn_eval; in Ultralytics model.fuse()), or compile.",
     )
 
 
@@ -141,11 +133,7 @@ def conv_bn_unfused(view: ObservationView) -> Judgements:
 def device_copies(view: ObservationView) -> Judgements:
     losses = view.losses("device-copies")
     share = saving(view, sum(loss.share for loss in losses))
-    yield Judgement(
-        share=share,
-        losses=losses,
-        remedy="Remove clones, or write results where they are needed (out=, views, in-place operations).",
-    )
+    yield Judgement(share=share, losses=losses)
 
 
 @cuda_rule()
@@ -154,11 +142,7 @@ def d2h_not_overlapped(view: ObservationView) -> Judgements:
     lost = sum(loss.share for loss in losses)
     share = min(lost, 1.0 - lost)
     yield Judgement(
-        claim=f"The device only sends results to the host for {lost:.0%} of a step.",
-        share=share,
-        losses=losses,
-        remedy="Send less (reduce or convert on the device first), or copy to pinned memory with non_blocking=True on "
-        "a stream of its own, and wait for an event before reading.",
+        claim=f"The device only sends results to the host for {lost:.0%} of a step.", share=share, losses=losses
     )
 
 
@@ -175,5 +159,4 @@ def queue_stalled(view: ObservationView) -> Judgements:
         share=share,
         losses=losses,
         evidence=[*(["part of the work is in CUDA graphs"] if in_graphs else [])],
-        remedy="Look in the trace for the events, wait_stream calls and host functions that others wait for.",
     )

@@ -1,7 +1,5 @@
 """Lines: usual mistakes that a line of the program, or what it calls, shows by itself."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from importlib.resources import files
@@ -13,7 +11,7 @@ from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.declaration import Judgement, Judgements, Rule, rule
 from dynotune.doctor.machine import cores_in_use
 from dynotune.doctor.observation_view import Missing, ObservationView
-from dynotune.doctor.phases import periodic
+from dynotune.doctor.slow_steps import periodic
 from dynotune.schema.observation import Line, PeriodicKind
 from dynotune.schema.trace_summary import Place
 
@@ -150,5 +148,4 @@ def threads_compete(view: ObservationView) -> Judgements:
         share=share,
         evidence=[f"thread {one.name or 'without a name'}: {hot_lines.in_words(one.lines[0])}" for one in others[:3]],
         where=Place(function=busiest.lines[0].function),
-        remedy="Do this work in processes (DataLoader workers, multiprocessing), or in code that releases the lock.",
     )

@@ -1,13 +1,11 @@
 """Input: the waits of a program for its next batch."""
 
-from __future__ import annotations
-
 from dynotune.doctor import loaders, policy
 from dynotune.doctor.bounds import delay_of_device
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.hot_lines import known, of_loader, place, told
 from dynotune.doctor.observation_view import ObservationView, evidence_of, or_else
-from dynotune.doctor.phases import sampling
+from dynotune.doctor.slow_steps import sampling
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading
 from dynotune.schema.setting import Setting
@@ -138,7 +136,6 @@ def num_workers_too_many(view: ObservationView) -> Judgements:
         evidence=[_in_words(loader), *_making(loader), view.mentions("window.tree_cpu_s_per_s")],
         where=loader.place,
         candidates=[Setting("loader.num_workers", num) for num in dict.fromkeys((fewer, max(1, fewer // 2)))],
-        remedy="Use no more workers than the cores that each rank may use.",
     )
 
 
@@ -153,7 +150,6 @@ def persistent_workers(view: ObservationView) -> Judgements:
         share=share,
         evidence=[*_epochs_in_words(view), _in_words(loader)],
         where=loader.place,
-        remedy="Keep the workers from one epoch to the next (persistent_workers=True).",
     )
 
 
@@ -170,7 +166,6 @@ def mp_context(view: ObservationView) -> Judgements:
         share=share,
         evidence=[*_epochs_in_words(view), _in_words(loader)],
         where=loader.place,
-        remedy="Keep the workers, or fork them if that is safe.",
     )
 
 
@@ -198,7 +193,6 @@ def prefetch_factor(view: ObservationView) -> Judgements:
         evidence=[_in_words(loader), *_making(loader)],
         where=loader.place,
         candidates=[Setting("loader.prefetch_factor", num) for num in (2 * ahead, 4 * ahead)],
-        remedy="Let workers make more batches ahead. If order does not matter, in_order=False passes slow batches by.",
     )
 
 
@@ -209,7 +203,6 @@ def iterable_duplicated(view: ObservationView) -> Judgements:
         return
     yield Judgement(
         severity="high",
-        kind="correctness",
         claim=f"Each of {loader.num_workers} workers yields all samples of {loader.dataset.rpartition('.')[2]}.",
         share=Unknown("it makes epochs longer, not steps"),
         evidence=[_in_words(loader), f"{loader.dataset} does not ask torch.utils.data.get_worker_info()"],

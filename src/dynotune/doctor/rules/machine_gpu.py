@@ -1,7 +1,5 @@
 """GPUs: power, heat, clocks, health, and other processes on them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -40,7 +38,6 @@ def gpu_power_capped(view: ObservationView) -> Judgements:
             f"{machine.gpu_label(view, gpu)}: {limit:g} W, its default is {default:g} W"
             for gpu, limit, default in lowered
         ],
-        remedy="Ask why the limit was lowered. Raise it if power supply and cooling allow.",
         commands=[f"sudo nvidia-smi{machine.gpu_option(view, gpu)} -pl {default:g}" for gpu, _, default in lowered],
     )
 
@@ -57,7 +54,6 @@ def slowed_gpus(
     look: Callable[[str], Slowed | None],
     *,
     claim: str,
-    remedy: str,
     otherwise: Severity,
     commands: Sequence[str] = (),
 ) -> Judgements:
@@ -90,7 +86,6 @@ def slowed_gpus(
             claim=text[0].upper() + text[1:],
             share=machine.measured(max(bounds) if len(bounds) == len(slowed) else None),
             evidence=[f"{machine.gpu_label(view, gpu)}: {each.seen}" for gpu, each in slowed.items()],
-            remedy=remedy,
             commands=list(dict.fromkeys(lines)),
         )
 
@@ -132,11 +127,7 @@ def _lost(view: ObservationView, gpu: str, at_load: machine.Load, held: float = 
 @machine_rule()
 def gpu_thermal_slowdown(view: ObservationView) -> Judgements:
     yield from slowed_gpus(
-        view,
-        _held_by(view, THERMAL),
-        claim="{names} slowed down because of heat.",
-        remedy="Look at fans, air flow, the room's temperature, and a busy GPU beside this one.",
-        otherwise="high",
+        view, _held_by(view, THERMAL), claim="{names} slowed down because of heat.", otherwise="high"
     )
 
 
@@ -146,7 +137,6 @@ def gpu_hw_slowdown(view: ObservationView) -> Judgements:
         view,
         _held_by(view, HARDWARE, unless="hw-thermal"),
         claim="The hardware held the clocks of {names} down.",
-        remedy="Look at the power supply, its cables and the board. The machine's log names the event.",
         otherwise="high",
     )
 
@@ -157,7 +147,6 @@ def gpu_sync_boost(view: ObservationView) -> Judgements:
         view,
         _held_by(view, ("sync-boost",)),
         claim="{names} kept to the clocks of the slowest GPU in its group.",
-        remedy="Remove it from its sync boost group (dcgmi, or the cluster's configuration).",
         otherwise="medium",
     )
 
@@ -177,7 +166,6 @@ def gpu_clocks_locked_low(view: ObservationView) -> Judgements:
         view,
         look,
         claim="The clocks of {names} stay low under load, and the driver names no reason.",
-        remedy="Reset locked clocks and application clocks.",
         otherwise="high",
         commands=["sudo nvidia-smi{option} -rgc", "sudo nvidia-smi{option} -rac"],
     )
@@ -188,11 +176,7 @@ def persistence_off(view: ObservationView) -> Judgements:
     off = [gpu for gpu in machine.gpus(view) if not view.truth(f"{gpu}.persistence")]
     if off:
         yield Judgement(
-            severity="low",
-            kind="start",
-            evidence=[f"{machine.gpu_label(view, gpu)}: persistence mode is off" for gpu in off],
-            remedy="Run nvidia-persistenced, or switch persistence mode on until the next restart of the machine.",
-            commands=["sudo systemctl enable --now nvidia-persistenced", "sudo nvidia-smi -pm 1"],
+            severity="low", evidence=[f"{machine.gpu_label(view, gpu)}: persistence mode is off" for gpu in off]
         )
 
 
@@ -220,7 +204,6 @@ def gpu_shared(view: ObservationView) -> Judgements:
         severities: tuple[Severity, ...] = ("high", "medium", "low")
         yield Judgement(
             severity=severities[min(worst)],
-            kind="measurement",
             claim=(
                 "Other processes compute on the GPU.",
                 "Other processes hold memory of the GPU.",
@@ -228,8 +211,6 @@ def gpu_shared(view: ObservationView) -> Judgements:
             )[min(worst)],
             share=machine.NOT_MEASURED,
             evidence=evidence,
-            remedy="Choose another GPU with CUDA_VISIBLE_DEVICES, wait, or ask the owners of the processes.",
-            commands=["nvidia-smi"],
         )
     elif hidden is not None:
         raise hidden
@@ -244,12 +225,7 @@ def _held(view: ObservationView, gpu: str) -> bool:
 @machine_rule()
 def mig_slice(view: ObservationView) -> Judgements:
     if not machine.no_gpu(view) and view.truth("gpu.mig"):
-        yield Judgement(
-            severity="low",
-            evidence=["MIG mode is on"],
-            remedy="Choose a larger profile if the program needs more.",
-            commands=["nvidia-smi -L", "sudo nvidia-smi mig -lgip"],
-        )
+        yield Judgement(severity="low", evidence=["MIG mode is on"])
 
 
 @machine_rule()
@@ -258,12 +234,10 @@ def row_remap_pending(view: ObservationView) -> Judgements:
     if pending:
         yield Judgement(
             severity="medium",
-            kind="correctness",
             share=0.0,
             evidence=[
                 *(f"{machine.gpu_label(view, gpu)}: remapped rows are pending" for gpu in pending),
                 *view.fact_evidence(*(f"{gpu}.ecc_uncorrected" for gpu in pending)),
             ],
-            remedy="Reset the GPU during maintenance, when no program uses it.",
             commands=[f"sudo nvidia-smi --gpu-reset{machine.gpu_option(view, gpu)}" for gpu in pending],
         )

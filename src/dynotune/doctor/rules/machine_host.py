@@ -1,7 +1,5 @@
 """The host: processors, their quota, memory nodes and the kernel."""
 
-from __future__ import annotations
-
 from dynotune.doctor import machine, policy
 from dynotune.doctor.bounds import severity_of
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
@@ -26,8 +24,6 @@ def cpu_governor_powersave(view: ObservationView) -> Judgements:
         claim="The frequency governor of the processors is powersave"
         + (f", which with {driver} is the lowest frequency." if fixed else "."),
         evidence=view.fact_evidence("host.governor", "host.governor_driver"),
-        remedy="Try the governor performance if steps wait for the host.",
-        commands=["sudo cpupower frequency-set -g performance"],
     )
 
 
@@ -56,7 +52,6 @@ def cgroup_cpu_quota(view: ObservationView) -> Judgements:
         share=share,
         evidence=evidence,
         remedy=f"Use at most {max(int(cores), 1)} threads and loader workers together, or ask for a larger quota.",
-        commands=["docker run --cpus=N …", "# Kubernetes: resources.limits.cpu"],
     )
 
 
@@ -78,8 +73,6 @@ def cpu_affinity_narrow(view: ObservationView) -> Judgements:
             *([] if used is None else [f"the command used {used:.1f} of them"]),
             *view.variable_evidence(*(name for name in BINDING if view.variable(name))),
         ],
-        remedy="Look at the launcher, taskset, numactl, the job's request and the container's cpuset.",
-        commands=["taskset -pc $$", "# Slurm: --cpus-per-task=N; docker: --cpuset-cpus"],
     )
 
 
@@ -122,8 +115,6 @@ def numa_balancing(view: ObservationView) -> Judgements:
                 f"bound to {num_cpus} of {num_online:g} processors",
                 *view.fact_evidence("window.numa_pte_updates"),
             ],
-            remedy="Switch it off on machines whose jobs are bound, and compare.",
-            commands=["sudo sysctl kernel.numa_balancing=0"],
         )
 
 
@@ -132,10 +123,7 @@ def zone_reclaim(view: ObservationView) -> Judgements:
     mode = view.number("host.zone_reclaim_mode")
     if mode and view.number("host.num_numa_nodes") > 1:
         yield Judgement(
-            severity="medium",
-            evidence=[f"vm.zone_reclaim_mode is {mode:g}", view.mentions("host.num_numa_nodes")],
-            remedy="Set it to 0, the default.",
-            commands=["sudo sysctl vm.zone_reclaim_mode=0"],
+            severity="medium", evidence=[f"vm.zone_reclaim_mode is {mode:g}", view.mentions("host.num_numa_nodes")]
         )
 
 
@@ -145,8 +133,6 @@ def preempt_rt_kernel(view: ObservationView) -> Judgements:
         yield Judgement(
             severity="medium" if machine.no_gpu(view) else machine.severity_on_gpu(view, "high"),
             evidence=view.fact_evidence("host.preempt_rt", "host.kernel", "host.kernel_version"),
-            remedy="Boot the distribution's standard kernel. NVIDIA does not support its driver on a real-time kernel.",
-            commands=["uname -v"],
         )
 
 
@@ -174,6 +160,4 @@ def swap_active(view: ObservationView) -> Judgements:
         claim=claim,
         share=share,
         evidence=view.fact_evidence("host.swap_used_bytes", "host.memory_available_bytes", "window.major_faults"),
-        remedy="Free memory: fewer loader workers, a smaller prefetch, fewer programs. vm.swappiness changes little.",
-        commands=["vmstat 1", "free -h"],
     )

@@ -1,7 +1,5 @@
 """Limits of the host's memory and files: shared memory, huge pages, locked memory, containers."""
 
-from __future__ import annotations
-
 from dynotune.doctor import policy
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.machine import NOT_MEASURED, no_gpu
@@ -25,11 +23,6 @@ def thp_mode(view: ObservationView) -> Judgements:
         claim="Transparent huge pages are off." if off else "Allocations wait while the kernel assembles huge pages.",
         share=NOT_MEASURED,
         evidence=[view.mentions("host.thp_enabled"), view.mentions("host.thp_defrag")],
-        remedy="Set enabled to madvise and defrag to defer+madvise. It holds for processes that start afterwards.",
-        commands=[
-            "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
-            "echo defer+madvise | sudo tee /sys/kernel/mm/transparent_hugepage/defrag",
-        ],
     )
 
 
@@ -53,17 +46,10 @@ def shm_too_small(view: ObservationView) -> Judgements:
     if severity is not None:
         yield Judgement(
             severity=severity,
-            kind="memory",
             claim=f"/dev/shm holds {size / MIB:,.0f} MiB, {free / MIB:,.0f} MiB of them free: "
             "little for the batches of loader workers.",
             share=0.0,
             evidence=[f"/dev/shm: {size / MIB:,.0f} MiB, {free / MIB:,.0f} MiB free", why],
-            remedy="Start the container with more. --ipc=host works, too, but weakens its isolation.",
-            commands=[
-                "docker run --shm-size=16g …",
-                "# Kubernetes: an emptyDir volume with medium: Memory at /dev/shm",
-                "sudo mount -o remount,size=16G /dev/shm",
-            ],
         )
 
 
@@ -93,13 +79,9 @@ def fd_limit_loader(view: ObservationView) -> Judgements:
     if severity is not None:
         yield Judgement(
             severity=severity,
-            kind="correctness",
             claim=f"A process may open {limit:g} files, and loader workers open one for each tensor.",
             share=0.0,
             evidence=[*evidence, view.mentions("host.nofile_soft"), view.mentions("host.nofile_hard")],
-            remedy="Raise the limit, or call torch.multiprocessing.set_sharing_strategy('file_system'), which leaves "
-            "shared memory behind if a process dies.",
-            commands=["ulimit -n 65536", "docker run --ulimit nofile=65536:65536 …"],
         )
 
 
@@ -116,17 +98,11 @@ def memlock_rdma(view: ObservationView) -> Judgements:
         return
     yield Judgement(
         otherwise="medium",
-        kind="correctness",
         claim=f"A process may lock {limit / MIB:,.3g} MiB, and NCCL is set up for InfiniBand, which locks its buffers.",
         share=NOT_MEASURED,
         evidence=[
             f"locked memory: {limit / MIB:,.3g} MiB",
             *view.variable_evidence(*named, *(["NCCL_NET"] if by_name else [])),
-        ],
-        remedy="Lift the limit in limits.conf, the service's unit or the container.",
-        commands=[
-            "docker run --ulimit memlock=-1 …",
-            "echo '* - memlock unlimited' | sudo tee -a /etc/security/limits.conf",
         ],
     )
 
@@ -142,7 +118,6 @@ def cgroup_mem_high(view: ObservationView) -> Judgements:
     if killed or high:
         yield Judgement(
             severity="medium" if killed else "low",
-            kind="memory",
             claim=f"{killed:g} processes of this container were killed for memory."
             if killed
             else "The kernel slowed this container because it is near its memory limit.",
@@ -152,6 +127,4 @@ def cgroup_mem_high(view: ObservationView) -> Judgements:
                 view.mentions("host.cgroup_oom_kills"),
                 view.mentions("host.cgroup_memory_high"),
             ],
-            remedy="Ask for a higher limit, or use fewer workers and a smaller prefetch.",
-            commands=["docker run --memory=… …", "# Kubernetes: resources.limits.memory"],
         )

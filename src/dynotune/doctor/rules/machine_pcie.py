@@ -1,37 +1,22 @@
 """The link between host and GPU. An idle GPU slows its link down, so rules judge it only under load."""
 
-from __future__ import annotations
-
 from dynotune.doctor import machine, policy
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.observation_view import Missing, ObservationView, needs
 from dynotune.doctor.rules.machine_gpu import Slowed, slowed_gpus
 
-LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
-"""Line rate of a PCIe lane by its generation, one direction, after the line's encoding."""
-
 
 @machine_rule()
 def pcie_width_degraded(view: ObservationView) -> Judgements:
-    yield from _degraded(
-        view,
-        "width",
-        "{now:g} of {most:g} lanes under load",
-        "Reseat the card; look at the riser and the firmware's bifurcation.",
-    )
+    yield from _degraded(view, "width", "{now:g} of {most:g} lanes under load")
 
 
 @machine_rule()
 def pcie_gen_degraded(view: ObservationView) -> Judgements:
-    yield from _degraded(
-        view,
-        "generation",
-        "generation {now:g} of {most:g} under load",
-        "Look at the slot and its setting in the firmware.",
-    )
+    yield from _degraded(view, "generation", "generation {now:g} of {most:g} under load")
 
 
-def _degraded(view: ObservationView, what: str, way: str, remedy: str) -> Judgements:
+def _degraded(view: ObservationView, what: str, way: str) -> Judgements:
     def look(gpu: str) -> Slowed | None:
         most, now = view.number(f"{gpu}.pcie_max_{what}"), machine.at_work(view, gpu, f"pcie_{what}")
         if now >= most or now < 1:
@@ -41,12 +26,7 @@ def _degraded(view: ObservationView, what: str, way: str, remedy: str) -> Judgem
         return Slowed(way.format(now=now, most=most), None if parts is None else parts.transfer * lost)
 
     yield from slowed_gpus(
-        view,
-        look,
-        claim=f"The PCIe link of {{names}} runs below its highest {what}.",
-        remedy=remedy,
-        otherwise="medium",
-        commands=["nvidia-smi -q -d PCIE", "sudo lspci -vv | grep -A40 NVIDIA | grep LnkSta"],
+        view, look, claim=f"The PCIe link of {{names}} runs below its highest {what}.", otherwise="medium"
     )
 
 
@@ -56,9 +36,9 @@ def pcie_saturated(view: ObservationView) -> Judgements:
         return
     needs(machine.is_watched(view), "traffic of a running command", machine.DIAGNOSE)
     generation, width = view.number("gpu.pcie_max_generation"), view.number("gpu.pcie_max_width")
-    if int(generation) not in LANE_BYTES_PER_S or width < 1:
+    if int(generation) not in policy.PCIE_LANE_BYTES_PER_S or width < 1:
         raise Missing("the link's line rate", f"{width:g} lanes of generation {generation:g} are not known here")
-    rate = LANE_BYTES_PER_S[int(generation)] * width
+    rate = policy.PCIE_LANE_BYTES_PER_S[int(generation)] * width
     used = {
         "to the GPU": view.number("window.pcie_rx_bytes_per_s"),
         "from the GPU": view.number("window.pcie_tx_bytes_per_s"),
@@ -74,7 +54,6 @@ def pcie_saturated(view: ObservationView) -> Judgements:
             f"{used[way] / 1e9:.1f} GB/s {way}",
             f"{width:g} lanes of generation {generation:g} have {rate / 1e9:.1f} GB/s",
         ],
-        remedy="Move fewer bytes: send images as uint8 and convert them on the GPU, or decode on the GPU.",
     )
 
 
@@ -90,6 +69,4 @@ def pcie_replays(view: ObservationView) -> Judgements:
             otherwise="medium",
             claim=f"The PCIe link repeated {grown:g} packets while the command ran.",
             evidence=[view.mentions(f"{gpu}.pcie_replays") for gpu in counted],
-            remedy="Reseat the card, and look at riser and cables.",
-            commands=["nvidia-smi -q -d PCIE"],
         )

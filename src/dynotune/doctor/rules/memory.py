@@ -1,7 +1,5 @@
 """Memory: the caching allocator in the loop, and growth."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
@@ -40,7 +38,6 @@ def empty_cache_in_loop(view: ObservationView) -> Judgements:
             *(slow.evidence() if slow else []),
         ],
         where=Place(place) if isinstance(place, str) and place else place_of(losses),
-        remedy="Remove torch.cuda.empty_cache() from the loop: the allocator reuses its cache.",
     )
 
 
@@ -72,7 +69,6 @@ def alloc_retries(view: ObservationView) -> Judgements:
         ],
         where=place_of(losses),
         candidates=[*expandable(view), *([COLLECTS] if retries and not _is_set(view, "garbage_c") else [])],
-        remedy="Lower the peak: use a smaller batch or checkpointing, or keep fewer tensors alive.",
     )
 
 
@@ -80,7 +76,7 @@ def alloc_retries(view: ObservationView) -> Judgements:
 def pinned_alloc_slow(view: ObservationView) -> Judgements:
     losses = view.losses("pinned-alloc-slow")
     share = sum(loss.share for loss in losses)
-    yield Judgement(share=share, losses=losses, remedy="Allocate the buffer once and reuse it.")
+    yield Judgement(share=share, losses=losses)
 
 
 @rule()
@@ -113,7 +109,6 @@ def leak_graph_kept(view: ObservationView) -> Judgements:
     elif kept:
         yield Judgement(
             severity="medium",
-            kind="memory",
             claim=f"Each step leaves {kept:,.0f} {'nodes' if kept >= 1.5 else 'node'} of its autograd graph behind.",
             evidence=[f"{view.process.graph_nodes_growth:,} nodes more after {num_steps} steps"],
             remedy=_KEEP_NO_GRAPH,

@@ -1,7 +1,5 @@
 """Tell what would save device memory, by the terms of a recorded step: each with the bytes predicted."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 
@@ -42,12 +40,13 @@ def _checkpointing(rank: RankMemory, peak: Moment) -> float:
     return sum(sizes) - max(sizes) if rank.trains and not rank.facts.get("recomputes") else 0
 
 
-def _saving(id: str, remedy: str, saved: Saved, *, term: str = "") -> Rule:
+def _saving(id: str, saved: Saved, *, term: str = "", remedy: str = "") -> Rule:
     """Return the rule that finds what saves memory, if that is worth it, in the rank that holds most.
 
     Args:
         saved: bytes at the peak; 0 without the evidence.
         term: whose largest line is where the finding lies.
+        remedy: one that names `{modules}`; that of findings.toml if it is empty.
     """
 
     @rule(id=id, costs="memory.", wrong_when=_WRONG)
@@ -74,38 +73,23 @@ def _saving(id: str, remedy: str, saved: Saved, *, term: str = "") -> Rule:
 
 
 RULES = (
-    _saving(
-        "memory-autocast",
-        "Run the forward pass under torch.autocast in bfloat16.",
-        _autocast,
-        term="activations",
-    ),
+    _saving("memory-autocast", _autocast, term="activations"),
     _saving(
         "memory-optimizer-copies",
-        "Build the optimizer with fused=True, or with foreach=False.",
         lambda rank, peak: _fact(rank, "peak_in_update") * (not rank.facts.get("fused")) * peak.of("temporary"),
         term="temporary",
     ),
     _saving(
         "memory-checkpointing",
-        "Wrap the modules of {modules} in torch.utils.checkpoint: each runs its forward once more.",
         _checkpointing,
         term="activations",
+        remedy="Wrap the modules of {modules} in torch.utils.checkpoint: each runs its forward once more.",
     ),
-    _saving(
-        "memory-old-gradients",
-        "Call zero_grad(set_to_none=True) before the forward pass.",
-        lambda rank, _: _fact(rank, "old_gradient_bytes"),
-    ),
+    _saving("memory-old-gradients", lambda rank, _: _fact(rank, "old_gradient_bytes")),
     _saving(
         "memory-graph-unused",
-        "Call the model under torch.inference_mode().",
         lambda rank, _: _fact(rank, "graph_bytes") if rank.facts.get("grad_enabled") and not rank.trains else 0,
         term="activations",
     ),
-    _saving(
-        "memory-segments",
-        "Let segments grow: alloc.expandable_segments=true.",
-        lambda _, peak: peak.of("fragmentation"),
-    ),
+    _saving("memory-segments", lambda _, peak: peak.of("fragmentation")),
 )

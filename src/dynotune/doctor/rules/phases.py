@@ -1,11 +1,9 @@
 """Phases: what some steps do beside what all do, as a validation after every hundredth."""
 
-from __future__ import annotations
-
 from dynotune.doctor import policy
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.observation_view import ObservationView
-from dynotune.doctor.phases import is_librarys, periodic, seen, when
+from dynotune.doctor.slow_steps import is_librarys, periodic, seen, when
 from dynotune.schema.trace_summary import Place
 
 
@@ -17,7 +15,6 @@ def validation_often(view: ObservationView) -> Judgements:
             share=work.share,
             evidence=seen(view, work),
             where=Place(function=work.function),
-            remedy="Validate more rarely, or on a part of the data; larger batches without gradients are faster, too.",
         )
 
 
@@ -33,5 +30,4 @@ def periodic_work(view: ObservationView) -> Judgements:
             share=work.share,
             evidence=seen(view, work),
             where=Place(function=work.function),
-            remedy="Do it more rarely, or in a thread or process beside the loop.",
         )

@@ -1,7 +1,5 @@
 """Pinning: page-locked memory as the source of copies, and the cost of locking it."""
 
-from __future__ import annotations
-
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import behind_pageable_copies, delay_of_device, is_pinned, place_of, to_device
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
@@ -51,12 +49,7 @@ def custom_batch_not_pinned(view: ObservationView) -> Judgements:
     share = min(1.0, sum(loss.share for loss in losses))
     if not pageable or share < policy.LEAST_SHARE:
         return
-    yield Judgement(
-        share=share,
-        losses=losses,
-        evidence=[*_loader_in_words(loader)],
-        remedy="Add a method pin_memory() to the batch's class that pins its tensors and returns the batch.",
-    )
+    yield Judgement(share=share, losses=losses, evidence=[*_loader_in_words(loader)])
 
 
 @rule()
@@ -68,7 +61,6 @@ def pin_device_arg(view: ObservationView) -> Judgements:
                 claim=f"pin_memory_device={loader.pin_memory_device!r} is deprecated; newer torch ignores it.",
                 share=Unknown("it costs nothing"),
                 where=loader.place,
-                remedy="Remove the argument.",
             )
             return
 
@@ -88,7 +80,6 @@ def pin_thread_bound(view: ObservationView) -> Judgements:
         share=wait,
         evidence=[f"a batch: {len(tensors)} tensors, {sum(each.num_bytes for each in tensors) / 1e6:.3g} MB"],
         where=loader.place,
-        remedy="Use smaller types and fewer tensors in a batch, or pin in your own threads.",
     )
 
 
@@ -107,7 +98,6 @@ def pin_in_hot_loop(view: ObservationView) -> Judgements:
         evidence=[*evidence_of(losses), *([f"pin_memory(): {calls:.3g} calls per step"] if pinning else [])],
         where=Place(place) if isinstance(place, str) and place and not place_of(losses).function else place_of(losses),
         candidates=[PIN] if loader is not None and not loader.pin_memory else [],
-        remedy="Let the loader pin its batches, or fill a single buffer that is pinned once.",
     )
 
 

@@ -1,7 +1,5 @@
 """Precision: types that cost needless time, and types that make results wrong."""
 
-from __future__ import annotations
-
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import capability, is_at, main_model, place_of, saving
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
@@ -49,19 +47,13 @@ def fp32_matmul_no_tf32(view: ObservationView) -> Judgements:
             Setting("matmul.fp32_precision", "high"),
             *([Setting("precision.autocast", "bf16")] if beyond >= policy.LEAST_SHARE else []),
         ],
-        remedy='Call torch.set_float32_matmul_precision("high") to allow TF32, and check the loss.',
     )
 
 
 @rule()
 def amp_absent(view: ObservationView) -> Judgements:
     share, evidence = _gain_of_half(view)
-    yield Judgement(
-        share=share,
-        evidence=evidence,
-        where=place_of(view.losses("amp-absent"), main_model(view)),
-        remedy='Call the model and the loss inside torch.autocast("cuda", dtype=torch.bfloat16), and check the loss.',
-    )
+    yield Judgement(share=share, evidence=evidence, where=place_of(view.losses("amp-absent"), main_model(view)))
 
 
 @rule()
@@ -84,7 +76,6 @@ def inference_fp32_weights(view: ObservationView) -> Judgements:
         evidence=[f"{model.parameter_bytes / 1e6:,.0f} MB of weights in float32", *evidence],
         where=model.call.place,
         candidates=[] if autocast else [Setting("precision.autocast", "bf16")],
-        remedy="Convert the model once (model.to(torch.bfloat16) or model.half()), and compare its outputs.",
     )
 
 
@@ -95,11 +86,7 @@ def amp_fp16_no_scaler(view: ObservationView) -> Judgements:
     if "float16" not in _autocast_types(view) or view.truth("live.grad_scaler"):
         return
     yield Judgement(
-        severity="high",
-        kind="correctness",
-        evidence=["autocast: float16", view.mentions("live.grad_scaler")],
-        model=main_model(view),
-        remedy='Step the optimizer through torch.amp.GradScaler("cuda"), or use bfloat16, which needs none.',
+        severity="high", evidence=["autocast: float16", view.mentions("live.grad_scaler")], model=main_model(view)
     )
 
 
@@ -118,7 +105,6 @@ def scaler_with_bf16(view: ObservationView) -> Judgements:
         share=share,
         evidence=["autocast: bfloat16", view.mentions("live.grad_scaler")],
         where=view.optimizers[0].place,
-        remedy="Remove the GradScaler.",
     )
 
 
@@ -157,7 +143,6 @@ def casts(view: ObservationView) -> Judgements:
         claim=f"Conversions between types take {share:.0%} of a step.",
         share=share,
         losses=losses,
-        remedy="Make tensors in the type that is used; or compile: that fuses conversions with the next operator.",
     )
 
 

@@ -1,7 +1,5 @@
 """The start of a program: what torch.compile and the driver compile, where they keep it, and the loading of kernels."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace
@@ -46,7 +44,6 @@ def compile_cold_cache(view: ObservationView) -> Judgements:
         return
     yield Judgement(
         severity="low",
-        kind="start",
         claim="torch.compile keeps its results in a folder of the container, which is lost with it.",
         share=BEFORE_STEPS,
         evidence=[
@@ -54,7 +51,6 @@ def compile_cold_cache(view: ObservationView) -> Judgements:
             f"TORCHINDUCTOR_CACHE_DIR: {folder or 'not set: a folder in /tmp'}",
             view.mentions("host.container"),
         ],
-        remedy="Set TORCHINDUCTOR_CACHE_DIR (and TRITON_CACHE_DIR) to a folder on a volume that lasts.",
     )
 
 
@@ -90,7 +86,6 @@ def compile_threads(view: ObservationView) -> Judgements:
     each = f" for each of {ranks} ranks" if ranks > 1 else ""
     yield Judgement(
         severity="low",
-        kind="start",
         claim=f"torch.compile compiles in {threads:g} processes{each}, on {cores:g} cores."
         if too_many
         else f"torch.compile compiles in one process, on {cores:g} cores.",
@@ -179,7 +174,6 @@ def jit_cache_too_small(view: ObservationView) -> Judgements:
     if again and left_by_driver(view):
         yield Judgement(
             severity=at_least(severity_of_driver(view), "medium"),
-            kind="start",
             claim="The driver compiles kernels again: its cache does not hold all of them.",
             evidence=[
                 f"a cold start leaves {words.num_bytes(left_by_driver(view))} in it",
@@ -197,7 +191,6 @@ def jit_cache_too_small(view: ObservationView) -> Judgements:
     severity: Severity = "medium" if small and _compiles_ptx(view) else "low"
     yield Judgement(
         severity=machine.severity_on_gpu(view, severity),
-        kind="start",
         claim=f"CUDA_CACHE_MAXSIZE is {words.num_bytes(size)}; the default is 1 GiB, the maximum 4 GiB.",
         variables=["CUDA_CACHE_MAXSIZE"],
         evidence=[*_what_was_kept(view)],
@@ -231,10 +224,8 @@ def jit_cache_disabled(view: ObservationView) -> Judgements:
     severity: Severity = "low" if compiles is False else "high" if compiles else "medium"
     yield Judgement(
         severity=machine.severity_on_gpu(view, severity),
-        kind="start",
         variables=["CUDA_CACHE_DISABLE"],
         evidence=[view.mentions("torch.runs_natively"), *without_machine_code(view)],
-        remedy="Unset it. CUDA_CACHE_PATH can name a folder that lasts.",
     )
 
 
@@ -251,10 +242,7 @@ def lazy_first_call_jitter(view: ObservationView) -> Judgements:
         return
     yield Judgement(
         severity="low",
-        kind="jitter",
         evidence=[f"{words.duration(late_s)} in all, with warm caches", *view.variable_evidence("CUDA_MODULE_LOADING")],
-        remedy="In a service, run every shape once before the first request. CUDA_MODULE_LOADING=EAGER loads all "
-        "kernels at the start, which takes more time and memory.",
     )
 
 

@@ -1,7 +1,5 @@
 """Transfer: copies between host and device, and their waits."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 
@@ -32,11 +30,7 @@ def h2d_blocking(view: ObservationView) -> Judgements:
         return
     # The copies that were waited for are known, even if the wait left no gap of its own.
     losses = losses or view.losses("h2d-not-overlapped")
-    yield Judgement(
-        share=share,
-        losses=losses,
-        remedy="Copy with non_blocking=True, so that the host queues the next work meanwhile.",
-    )
+    yield Judgement(share=share, losses=losses)
 
 
 @cuda_rule()
@@ -44,12 +38,7 @@ def h2d_not_overlapped(view: ObservationView) -> Judgements:
     losses = view.losses("h2d-not-overlapped")
     lost = sum(loss.share for loss in losses)
     share = min(lost, 1.0 - lost)
-    yield Judgement(
-        claim=f"The device only receives data for {lost:.0%} of a step.",
-        share=share,
-        losses=losses,
-        remedy="Copy the next batch on a separate stream beside the current step (wait_stream, record_stream).",
-    )
+    yield Judgement(claim=f"The device only receives data for {lost:.0%} of a step.", share=share, losses=losses)
 
 
 @cuda_rule()
@@ -75,7 +64,6 @@ def transfer_float(view: ObservationView) -> Judgements:
             *evidence_of(converting, 1),
         ],
         where=place_of(losses),
-        remedy="Send images as uint8, and convert and normalise them on the device.",
     )
 
 
@@ -134,10 +122,7 @@ def many_small_copies(view: ObservationView) -> Judgements:
     share = min(1.0, max(own, view.lost("pin-memory-off", "h2d-not-overlapped")) + view.lost("h2d-blocking"))
     num = sum(row.num for row in small) / num_steps
     yield Judgement(
-        claim=f"{num:,.0f} small copies a step go to the device, and each costs a call.",
-        share=share,
-        losses=losses,
-        remedy="Pack the pieces into one tensor on the host, copy it once, and take views of it on the device.",
+        claim=f"{num:,.0f} small copies a step go to the device, and each costs a call.", share=share, losses=losses
     )
 
 
@@ -148,12 +133,7 @@ def create_on_cpu_then_move(view: ObservationView) -> Judgements:
     drawn = _drawing(view) if to_device(view) else 0.0
     share = max(made if losses else 0.0, drawn)
     lines = known(_drawing_lines, view) if drawn > made or not losses else []
-    yield Judgement(
-        share=share,
-        evidence=[*told(lines), *evidence_of(losses)],
-        where=place(lines, place_of(losses)),
-        remedy="Make the tensors on the device: pass device= to the function that makes them.",
-    )
+    yield Judgement(share=share, evidence=[*told(lines), *evidence_of(losses)], where=place(lines, place_of(losses)))
 
 
 def _drawing_lines(view: ObservationView) -> list[Seen]:

@@ -1,7 +1,5 @@
 """Work that need not be: operators that compute what is known, or what nobody asked for."""
 
-from __future__ import annotations
-
 import math
 
 from dynotune.doctor import bounds, policy
@@ -36,7 +34,6 @@ def embedding_grads_dense(view: ObservationView) -> Judgements:
         share=share,
         evidence=[f"weights of {table.num_bytes / 1e6:,.0f} MB, read or written {words} times per step"],
         model=model,
-        remedy="Pass sparse=True to the embedding, and update it by torch.optim.SparseAdam or SGD.",
     )
 
 
@@ -62,8 +59,6 @@ def cache_absent(view: ObservationView) -> Judgements:
         share=share,
         evidence=[f"{call.num_grown} of {call.num} calls had longer inputs than the call before"],
         model=model,
-        remedy="Keep what does not change: use_cache=True (transformers), or pass past keys, values or states and the "
-        "new items alone. Or pass no more than the latest items.",
     )
 
 
@@ -77,7 +72,6 @@ def double_precision(view: ObservationView) -> Judgements:
         share=share,
         evidence=[", ".join(f"{num:,} parameters of {name}" for name, num in sorted(model.dtypes.items()))],
         model=model,
-        remedy="Convert inputs and model to float32 (.float()): numpy's arrays are float64 unless told otherwise.",
     )
 
 
@@ -107,7 +101,6 @@ def small_operators(view: ObservationView) -> Judgements:
         evidence=[*told(lines), _commonest(small, view.trace.num_steps)],
         where=place(lines, bounds.place_of([], bounds.main_model(view))),
         candidates=[] if any(model.compiled for model in view.models) else [Setting("compile.mode", "default")],
-        remedy="Give each operator more to do: larger batches, whole tensors in place of loops, torch.compile.",
     )
 
 

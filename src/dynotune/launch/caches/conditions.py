@@ -1,7 +1,5 @@
 """What compiled code depends on: asked of this machine and interpreter, and compared with what a pack says."""
 
-from __future__ import annotations
-
 import contextlib
 import platform
 import re

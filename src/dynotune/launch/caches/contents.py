@@ -1,7 +1,5 @@
 """Compile and kernel caches: those of an arm, so that the first does not pay for the second; and any command's own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pwd

@@ -5,8 +5,6 @@ them: two gzip members behind each other are one. Members are numbered, and thei
 read back needs none of tar's extensions for names, which are where archives become hostile.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import os

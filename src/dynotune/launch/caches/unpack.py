@@ -5,8 +5,6 @@ the file or names its digest; nothing is put in place before the digest of all t
 kinds of members the reader takes one, the plain file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import gzip

@@ -1,7 +1,5 @@
 """Which files came, changed or went below a directory: the same walk before and after."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterable

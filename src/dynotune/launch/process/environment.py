@@ -1,7 +1,5 @@
 """The environment of a command under settings, and the plan that its agent reads them back by."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence

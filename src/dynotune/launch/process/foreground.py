@@ -1,7 +1,5 @@
 """Running a command as if dynotune were not there: terminal, signals, job control, how it ended; with a record."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource

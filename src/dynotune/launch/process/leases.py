@@ -6,8 +6,6 @@ to be trusted. A later start takes the leases that nobody holds, ends the proces
 their environment or see the run's mount, and removes the copies.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

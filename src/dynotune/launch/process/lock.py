@@ -5,8 +5,6 @@ when the process dies, however it dies. The file is one user's own and names the
 a home folder shared between machines does not make one wait for the other.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """What dynotune and a supervisor say to each other: JSON, a line a message."""
 
-from __future__ import annotations
-
 import json
 import socket
 from typing import Any

@@ -4,8 +4,6 @@ What goes on runs the command and the settings in the folder. A folder that was 
 this user can make. In any other one, the user types again what could run foreign code.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import hmac

@@ -7,8 +7,6 @@ else (no sudo, no chown). The kernel still checks permissions with the real ids,
 included. Capabilities are gone in there, so a caller who has one to read files of others gets no view.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

@@ -1,7 +1,5 @@
 """Processes as the kernel tells them: who descends from whom, and signals that cannot hit the wrong one."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

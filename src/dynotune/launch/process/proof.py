@@ -7,8 +7,6 @@ folder. Files that are neither the user's own nor writable are only looked at: m
 for it would cost more.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -1,7 +1,5 @@
 """A repository as it was at another revision: what has to change in a view of the working tree."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

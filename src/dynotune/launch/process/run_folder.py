@@ -1,7 +1,5 @@
 """Run folders: made so that nobody else can read them, and the end of what a run printed."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import re

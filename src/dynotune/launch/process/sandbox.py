@@ -5,8 +5,6 @@ NFS, or on an overlay itself), into the folder for temporary files or /var/tmp, 
 checkpoint written there would count against what is being measured.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -3,8 +3,6 @@
 A pipe can be read once, and whoever waits for its end may wait for ever.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat

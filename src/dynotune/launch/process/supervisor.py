@@ -8,8 +8,6 @@ sleeps while the command runs, and talks JSON, a line a message:
     supervisor says   {"pid": p} or {"failed": step, …} · {"stopped": n} · {"exit": code, "cpu_s": …, …}
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

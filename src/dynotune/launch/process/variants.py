@@ -1,7 +1,5 @@
 """Settings that change what is started: arguments of the command, and the Python that runs it."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What making batches took, from the events of those who made them, brought to the loaders that they were made for."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

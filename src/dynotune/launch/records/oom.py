@@ -1,7 +1,5 @@
 """An allocation that failed, from torch's own message: what was asked, who held what, and what was free in pieces."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 

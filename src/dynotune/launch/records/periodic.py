@@ -1,7 +1,5 @@
 """What only some steps do, and are longer for: from where the thread of the steps was seen in each of them."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import statistics

@@ -1,7 +1,5 @@
 """From the record of an observed run: what its process is like, and where the time of its window went."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Reads the records that the agent's processes write; what is cut short is read up to the cut."""
 
-from __future__ import annotations
-
 import statistics
 import struct
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Orders tasks of a live run: task files, counted in a page that the run's processes have mapped."""
 
-from __future__ import annotations
-
 import fcntl
 import mmap
 import os

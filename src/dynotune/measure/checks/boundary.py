@@ -1,7 +1,5 @@
 """How low the precision of a command can go: each one's speed, by a comparison, and its results, by `guard`."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

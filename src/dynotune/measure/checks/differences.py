@@ -1,7 +1,5 @@
 """How far two runs of one program lie apart in what they compute. Arithmetic only."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

@@ -10,8 +10,6 @@ baseline runs again and, where its modules draw random numbers, once more with o
 away all the same, the baseline runs with its weights moved by a rounding error.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress

@@ -4,8 +4,6 @@ An error is how far a value lies from the same value of a reference in float64. 
 the baseline, or that of a baseline whose numbers are rounded as the arm promises, whichever is larger.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

@@ -1,7 +1,5 @@
 """Compare a model in ONNX Runtime with the module that it was exported from, by the module's own noise."""
 
-from __future__ import annotations
-
 import importlib
 import math
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Rounding differs, so results do; these say from where on it is no longer roundin
 layout that the program does not stand, gradients that underflow) differs by tens of per cent, or is no number at all.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable, Sequence
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """How sure each look must be, so that all looks of a comparison together err no more than promised."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -4,8 +4,6 @@ A block takes the place of a pair: stretches of both arms, in an order that is d
 group-sequential test. No start is paid for, and what differs between processes is the same on both sides.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

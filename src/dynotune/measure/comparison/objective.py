@@ -1,7 +1,5 @@
 """What a comparison is about: a run's value of each objective. Of all of them lower is better."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence

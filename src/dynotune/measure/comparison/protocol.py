@@ -1,7 +1,5 @@
 """A comparison from beginning to end: pilots, pairs in randomised order, verdict, and all of it on disk."""
 
-from __future__ import annotations
-
 import math
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which arm runs first in each pair, and after which pairs the data are looked at."""
 
-from __future__ import annotations
-
 import random
 
 from dynotune.schema.comparison import LOOKS, MIN_PAIRS, MOST_PAIRS, ArmName

@@ -1,7 +1,5 @@
 """From the pairs measured so far to a verdict, or to none yet. docs/decisions/0001 says why it is done so."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """From runs to values: what a pair compares, what is shown beside it, and what voids it."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence

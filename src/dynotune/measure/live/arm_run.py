@@ -1,7 +1,5 @@
 """One run of one arm: its window planned from the start, in a fresh process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

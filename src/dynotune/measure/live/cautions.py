@@ -1,7 +1,5 @@
 """What runs and their plans give reason to be wary of, in sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -9,8 +9,6 @@ A lane in which steps take much longer than on the whole machine is left out all
 cores, a disk that lanes share, a worse GPU. What a setting does there says little to the user.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -1,7 +1,5 @@
 """A run to be launched: a RunSpec and settings become an environment, a plan for the agent, and folders to keep."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """One live run: a started command that carries out tasks, one after another, until it is ended."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The machine that a command runs on: what is known of it, and having it to oneself."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

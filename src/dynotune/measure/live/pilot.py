@@ -1,7 +1,5 @@
 """One unmeasured run of each arm: warms its caches, and says where the window begins and how long it is."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

@@ -1,7 +1,5 @@
 """Where in a live run a task begins: once its steps are steady, with the same step in all ranks."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

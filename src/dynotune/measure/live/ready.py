@@ -1,7 +1,5 @@
 """When a program that makes no steps is ready: a line of its output says so."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import time

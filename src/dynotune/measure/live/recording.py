@@ -1,7 +1,5 @@
 """Records a trace of a command: waits until its steps are steady, has a few of them recorded, and ends it."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a comparison is asked to do, and what a recording."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 import msgspec

@@ -4,8 +4,6 @@ Each arm is switched on and off in blocks of stretches. Nothing starts for it, a
 same on both sides.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import time

@@ -1,7 +1,5 @@
 """Has a command carry out tasks in one live run; it is started anew only if it ended before it could."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager

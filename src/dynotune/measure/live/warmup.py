@@ -1,7 +1,5 @@
 """Where a run has become steady, and how long its window should be."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

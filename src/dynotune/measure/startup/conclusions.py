@@ -1,7 +1,5 @@
 """What follows from timed starts: sentences, variables to set, and the findings about them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a start is made of: spans that may lie inside one another become shares of one stretch of time."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """One start of a command with caches cold, warm or off: launch, until its first step or a line, and what it left."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """How long a command takes to its first step with caches cold, warm and off: blocks of one start of each, judged."""
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

@@ -1,7 +1,5 @@
 """Runs a command again and again until it compiles nothing more: until a run adds nothing to any cache."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Whether driver, GPU and this build of torch fit: arithmetic on facts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Environment variables that PyTorch, CUDA and what lies below them read, why they matter, and who set them."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Facts of the state of the GPUs: link, clocks, power, health, who else computes on them, how they reach each other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path

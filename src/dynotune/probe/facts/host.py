@@ -1,7 +1,5 @@
 """Facts of the host: what this process may use of its cores and memory."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection
 from pathlib import Path

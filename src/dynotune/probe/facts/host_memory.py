@@ -1,7 +1,5 @@
 """Facts of the host's memory: what is free, what may be locked or shared, how pages are managed."""
 
-from __future__ import annotations
-
 import os
 import resource
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Facts of the host's processors and kernel: cores, nodes, clocks, throttling, limits, network buffers, hypervisor."""
 
-from __future__ import annotations
-
 import platform
 import re
 import resource

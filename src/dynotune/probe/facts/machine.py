@@ -1,7 +1,5 @@
 """Every fact of machine, container, interpreter and environment, gathered side by side within a deadline."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -3,8 +3,6 @@
 Source: proc_pid_mountinfo(5), overlayfs and tmpfs in the kernel's documentation.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import NamedTuple

@@ -4,10 +4,10 @@
 architectures of builds of which `ask` cannot read them.
 """
 
-from __future__ import annotations
-
 import os
+import tomllib
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from typing import Any
 
 from dynotune.probe.sources.interpreter import MARK, answer
@@ -30,40 +30,9 @@ NAMES = (
     "torch.nccl",
     "torch.arch_list",
 )
-"""Always answered by `ask`; besides, `package.NAME` for each package of `PACKAGES` that is installed."""
+"""Always answered by `ask`; besides, `package.NAME` for each of packages.toml that is installed."""
 
-PACKAGES = (
-    "accelerate",
-    "apex",
-    "deepspeed",
-    "flash-attn",
-    "lightning",
-    "numpy",
-    "onnxruntime-gpu",
-    "pillow",
-    "pillow-simd",
-    "pytorch-lightning",
-    "simplejpeg",
-    "tensorrt",
-    "timm",
-    "torchao",
-    "torchaudio",
-    "torchvision",
-    "transformers",
-    "triton",
-    "ultralytics",
-    "xformers",
-)
-PACKAGE_PREFIXES = (
-    "nvidia-cublas",
-    "nvidia-cudnn-cu",
-    "nvidia-dali-",
-    "nvidia-nccl-cu",
-    "opencv-contrib-python",
-    "opencv-python",
-    "tensorrt-cu",
-)
-"""Their names go on with a version of CUDA, or `-headless`."""
+_PACKAGES: dict[str, list[str]] = tomllib.loads(files(__package__).joinpath("packages.toml").read_text("utf-8"))
 
 # Runs on any Python since 3.8. The working directory leaves the path first: a folder `torch` or `json` in it
 # is not what the command would import, whose own folder comes first instead.
@@ -188,7 +157,7 @@ facts_of_packages = packages()
 facts.update({"package." + name: version for name, version in facts_of_packages.items()})
 ask_torch()
 reply()
-""".replace("PACKAGES", repr(PACKAGES)).replace("PREFIXES", repr(PACKAGE_PREFIXES))
+""".replace("PACKAGES", repr(_PACKAGES["names"])).replace("PREFIXES", repr(tuple(_PACKAGES["prefixes"])))
 )
 
 # The flags themselves: `torch.cuda.get_arch_list` tells them only where a GPU works.

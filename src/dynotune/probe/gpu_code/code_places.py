@@ -1,7 +1,5 @@
 """Which files may hold GPU code: those of named paths, of an interpreter, of a command."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -5,8 +5,6 @@ Only headers are read, several files side by side. Code that a library keeps in 
 seen, by cuobjdump neither.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import threading

@@ -7,8 +7,6 @@ Layout checked against cuobjdump of CUDA 13.5 on libraries of CUDA 11.8 to 13.5.
 Source: fatbinary_section.h of the CUDA toolkit; https://github.com/n-eiling/cuda-fatbin-decompression
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Iterator
 

@@ -10,8 +10,6 @@ Sources: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#binary-compatibi
 https://docs.nvidia.com/cuda/cuda-compiler-driver-nvcc/#gpu-feature-list, torch.cuda.DEVICE_REQUIREMENT
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable

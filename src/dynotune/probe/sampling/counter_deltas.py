@@ -1,7 +1,5 @@
 """Arithmetic on samples: what a counter grew by in a window, and which samples say what held inside it."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 

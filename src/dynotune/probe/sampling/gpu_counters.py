@@ -1,7 +1,5 @@
 """What NVML says about GPUs at one moment. No CUDA context is made."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,11 +8,56 @@ from typing import Any
 from dynotune.probe.facts.gpu import QUESTIONS
 from dynotune.probe.sampling.pcie_meter import PcieRates
 from dynotune.probe.sources import clock_reasons
-from dynotune.probe.sources.gpm import NOT_ASKED, Gpm
 from dynotune.probe.sources.kernel_files import process_name
 from dynotune.probe.sources.nvml import NvmlUnavailable, answer, close_library, open_library
 from dynotune.probe.sources.samples import Gpu, GpuProcess
 from dynotune.schema.facts import Unknown, needed, or_unknown
+
+NOT_ASKED = Unknown("GPM counters were not asked for")
+FIRST = Unknown("the first reading has none before it")
+NOT_HERE = Unknown("this GPU has no GPM counters: Hopper and later have them")
+
+Fullness = tuple[float | Unknown, float | Unknown]
+
+
+class Gpm:
+    """The counters of one GPU, between one reading and the next; `close` before NVML is."""
+
+    def __init__(self, library: Any, handle: Any) -> None:
+        self._library, self._handle = library, handle
+        self._samples: list[Any] = []  # the last reading, and room for the next
+        self._is_first = True
+        found = answer(library, lambda: bool(library.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice))
+        self._unknown = found if isinstance(found, Unknown) else None if found else NOT_HERE
+
+    def read(self) -> Fullness:
+        """Return the percent of time that a multiprocessor had a warp, and a tensor core was at work; means of all."""
+        found: Any = self._unknown or answer(self._library, self._read)
+        return (found, found) if isinstance(found, Unknown) else found
+
+    def close(self) -> None:
+        while self._samples:
+            answer(self._library, lambda: self._library.nvmlGpmSampleFree(self._samples.pop()))
+
+    def _read(self) -> Fullness:
+        library = self._library
+        while len(self._samples) < 2:
+            self._samples.append(library.nvmlGpmSampleAlloc())
+        library.nvmlGpmSampleGet(self._handle, self._samples[1])
+        self._samples.reverse()
+        if self._is_first:
+            self._is_first = False
+            return FIRST, FIRST
+        asked = library.c_nvmlGpmMetricsGet_t()
+        asked.version, asked.numMetrics = library.NVML_GPM_METRICS_GET_VERSION, 2
+        asked.sample2, asked.sample1 = self._samples
+        asked.metrics[0].metricId = library.NVML_GPM_METRIC_SM_UTIL
+        asked.metrics[1].metricId = library.NVML_GPM_METRIC_ANY_TENSOR_UTIL
+        found = library.nvmlGpmMetricsGet(asked).metrics
+        unsaid = Unknown("NVML does not say: the counter is not there")
+        sm, tensor = (found[at].value if found[at].nvmlReturn == library.NVML_SUCCESS else unsaid for at in (0, 1))
+        return sm, tensor
+
 
 NO_NEW = PcieRates(*[Unknown("the PCIe link was not asked since the sample before")] * 4)
 NO_RATES: Mapping[int, PcieRates] = {}

@@ -1,7 +1,5 @@
 """Whether something outside the arm's own process tree disturbed a window: arithmetic on samples."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """What other programs take of the cores, before anything of ours runs."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

@@ -1,7 +1,5 @@
 """The link between host and GPU and what moves over it, asked in a thread of its own: an answer takes 20 ms."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Tell what the driver counts for one process on one GPU, with the memory of other processes apart."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

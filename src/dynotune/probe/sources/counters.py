@@ -3,8 +3,6 @@
 Each reader takes the root under which `/proc` and `/sys` stand; what the kernel does not count is Unknown.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping

@@ -1,7 +1,5 @@
 """Which Python a command will start, told from the command alone: by PATH, shebang and a few launchers."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

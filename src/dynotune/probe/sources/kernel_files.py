@@ -1,7 +1,5 @@
 """Small files below `/proc` and `/sys`: their text, or why it cannot be had."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

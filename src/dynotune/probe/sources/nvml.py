@@ -1,7 +1,5 @@
 """Facts of the GPUs that a command will see, from the driver's management library, without a CUDA context."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

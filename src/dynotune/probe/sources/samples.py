@@ -1,7 +1,5 @@
 """What the sampler keeps of one moment, and `samples.jsonl`: a line with the schema, then a sample a line."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A study as one page that stands alone: no other file, no network."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

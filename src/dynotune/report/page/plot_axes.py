@@ -1,7 +1,5 @@
 """What the figures of a study's page share: axes of ratios, bands, and whiskers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Texts are kept raw and in places of their own (`rows`, `hover`): the page's scri
 tags in texts. A colour is `{"css": name}`, a custom property of the page's style.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The tables of a study's page: beside each plot, its numbers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import UTC, datetime
 

@@ -1,7 +1,5 @@
 """Compile caches in the terminal: filled, packed, unpacked."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath

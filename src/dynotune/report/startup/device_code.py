@@ -1,7 +1,5 @@
 """Which GPU code is there and what a GPU does with it, in the terminal."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from itertools import groupby

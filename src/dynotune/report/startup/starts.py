@@ -1,7 +1,5 @@
 """Timed starts in the terminal: a line for each block while it runs; then what a warm cache saves, and of what."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 

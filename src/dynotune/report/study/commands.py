@@ -1,7 +1,5 @@
 """The commands that repeat a study, each exactly as a shell takes it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The head of a study's report: the answer in a few words, and the figures beside it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

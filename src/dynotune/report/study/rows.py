@@ -1,7 +1,5 @@
 """What a study's reports are made of: the settings tried, what they gave together, and what bounded them."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Two traces of one program in the terminal: what changed, part by part and cause by cause."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from rich.console import Group, RenderableType

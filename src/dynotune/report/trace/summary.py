@@ -1,32 +1,42 @@
 """What a trace says, in the terminal: the verdict, where a step goes, what it was lost to, then the tables."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import TypeVar
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from dynotune.report.bars import OF_A_WINDOW, Bar, Legend
 from dynotune.report.layout import fields, spaced, table
-from dynotune.report.trace.tables import tables
 from dynotune.report.trace_parts import (
     NUM_OF_A_MACHINE,
     Per,
     left_out,
+    listed,
     place,
     prose,
     recorded,
     rows_of,
+    short_kernel,
     title,
     window,
 )
-from dynotune.schema.trace_summary import Cause, DeviceTime, TraceSummary
+from dynotune.schema.trace_summary import RANK_PHASES, Calls, Cause, Copies, DeviceTime, Kernels, Place, TraceSummary
 from dynotune.text import words
 
 # The rest is in the JSON.
 NUM_EVIDENCE, LONGEST_EVIDENCE = 6, 160
 NEXT = "What a remedy is worth: dynotune compare SETTING -- COMMAND; dynotune knobs lists settings."
+T = TypeVar("T")
+_total = attrgetter("total_s")
+ALIGNED = {
+    "clock": "Their clocks were aligned by the times that the traces carry.",
+    "collectives": "Their clocks were aligned by the collectives that they share.",
+    "nothing": "Their clocks could not be aligned.",
+}
 
 
 def trace_report(summary: TraceSummary, *, top: int = 5) -> RenderableType:
@@ -121,3 +131,259 @@ def _cause(cause: Cause) -> Text:
         lines.append(where)
     lines += [prose(line, style="dim", longest=LONGEST_EVIDENCE) for line in cause.evidence[:NUM_EVIDENCE]]
     return Text("\n").join(lines)
+
+
+def tables(summary: TraceSummary, top: int) -> list[RenderableType]:
+    """Make all that have a row, with `top` rows of each."""
+    makers = (_ranks, _communication, _kernels, _copies, _syncs, _allocations, _gaps, _operators, _memory)
+    return [table for make in makers if (table := make(summary, top)) is not None]
+
+
+def _kernels(summary: TraceSummary, top: int) -> RenderableType | None:
+    """Show classes, summed over the ranks and divided by their number."""
+    per, num_ranks = Per.of(summary), len(summary.kernels)
+    if not any(kernels.num for kernels in summary.kernels):
+        return None
+    whole_s = sum(kernels.total_s for kernels in summary.kernels)
+    every = [each for kernels in summary.kernels for each in kernels.classes]
+    classes = sorted(_grouped(every, key=lambda each: (each.name,)), key=lambda alike: -sum(map(_total, alike)))
+    rows = []
+    for alike in classes:
+        total_s, num = sum(map(_total, alike)), sum(each.num for each in alike)
+        rows.append(
+            (
+                alike[0].name,
+                words.fine_share(total_s / whole_s if whole_s else None),
+                per.time(total_s / num_ranks),
+                per.count(num / num_ranks),
+                _time(total_s / num if num else None),
+                short_kernel(max(alike, key=_total).largest),
+            )
+        )
+    columns = [("class", "left"), *((name, "right") for name in ("share", "time", "kernels", "mean"))]
+    detail = per.words + (f", mean of {num_ranks} ranks" if num_ranks > 1 else "")
+    # Classes are few, and their shares are read together: twice as many as of other lists.
+    table = listed("Kernels by class", detail, [*columns, ("most of it in", "place")], rows, 2 * top)
+    about = _about_kernels(summary.kernels[0], per) if num_ranks == 1 else _kernels_by_rank(summary, top)
+    return about if table is None else Group(table, about)
+
+
+def _about_kernels(kernels: Kernels, per: Per) -> RenderableType:
+    facts = [f"{per.count(kernels.num)} kernels {per.words}", f"{words.rate(kernels.per_s)} per second"]
+    if kernels.mean_s is not None:
+        facts.append(f"mean {words.duration(kernels.mean_s)}")
+    if kernels.median_s is not None:
+        facts.append(f"median {words.duration(kernels.median_s)}")
+    if kernels.num_launches is not None:
+        facts.append(f"{per.count(kernels.num_launches)} launches")
+    if kernels.in_graphs:
+        facts.append(f"{per.count(kernels.in_graphs)} from CUDA graphs")
+    if kernels.mean_queue_depth is not None:
+        deepest = "" if kernels.max_queue_depth is None else f", {words.count(kernels.max_queue_depth)} at most"
+        facts.append(f"queue {words.count(kernels.mean_queue_depth)} deep on average{deepest}")
+    told = "; ".join(facts) + "."
+    if kernels.tensor_core_share is not None:
+        used = words.share(kernels.tensor_core_share)
+        told += f" Tensor cores: {used} of the time of matrix products, convolutions and attention."
+    return Text(told, style="dim")
+
+
+def _kernels_by_rank(summary: TraceSummary, top: int) -> RenderableType:
+    per = Per.of(summary)
+    rows = [
+        (
+            _rank(each.rank),
+            per.count(each.num),
+            words.rate(each.per_s),
+            _time(each.mean_s),
+            "" if each.num_launches is None else per.count(each.num_launches),
+            per.count(each.in_graphs) if each.in_graphs else "",
+            "" if each.mean_queue_depth is None else words.count(each.mean_queue_depth),
+            "" if each.tensor_core_share is None else words.share(each.tensor_core_share),
+        )
+        for each in summary.kernels
+    ]
+    names = ("rank", "kernels", "a second", "mean", "launches", "in graphs", "queue", "tensor cores")
+    table = listed("Kernels by rank", per.words, [(name, "right") for name in names], rows, max(top, NUM_OF_A_MACHINE))
+    return Padding(table or "", (1, 0, 0, 0))
+
+
+def _copies(summary: TraceSummary, top: int) -> RenderableType | None:
+    """Show kinds, summed over the ranks and divided by their number."""
+    per, num_ranks = Per.of(summary), len({copies.rank for copies in summary.copies}) or 1
+    grouped = sorted(
+        _grouped(summary.copies, key=lambda each: (each.kind, str(each.pinned))),
+        key=lambda alike: -sum(map(_total, alike)),
+    )
+    rows = [_copies_of(alike, per, num_ranks) for alike in grouped]
+    columns = [("kind", "left"), ("time", "right"), ("exposed", "right"), ("copies", "right"), ("bytes", "right")]
+    columns += [("median", "right"), ("achieved", "right")]
+    detail = per.words + (f", mean of {num_ranks} ranks" if num_ranks > 1 else "")
+    return listed("Copies", detail, columns, rows, top)
+
+
+def _copies_of(alike: Sequence[Copies], per: Per, num_ranks: int) -> list[str]:
+    first = alike[0]
+    memory = "" if first.pinned is None else ", pinned" if first.pinned else ", pageable"
+    num_bytes = [each.num_bytes for each in alike if each.num_bytes is not None]
+    known = [each for each in alike if each.num_bytes and each.bytes_per_s]
+    known_s = sum((each.num_bytes or 0) / (each.bytes_per_s or 1) for each in known)
+    achieved = sum(each.num_bytes or 0 for each in known) / known_s if known_s else None
+    return [
+        first.kind + memory,
+        per.time(sum(map(_total, alike)) / num_ranks),
+        per.time(sum(each.exposed_s for each in alike) / num_ranks),
+        per.count(sum(each.num for each in alike) / num_ranks),
+        per.num_bytes(sum(num_bytes) / num_ranks if len(num_bytes) == len(alike) else None),
+        words.num_bytes(first.median_bytes) if len(alike) == 1 and first.median_bytes is not None else "",
+        words.bandwidth(achieved),
+    ]
+
+
+def _syncs(summary: TraceSummary, top: int) -> RenderableType | None:
+    return _calls("Calls that wait for the device", summary.syncs, summary, top)
+
+
+def _allocations(summary: TraceSummary, top: int) -> RenderableType | None:
+    name = "Memory asked of CUDA inside steps" if summary.num_steps else "Memory asked of CUDA"
+    return _calls(name, summary.allocations, summary, top)
+
+
+def _calls(name: str, calls: Sequence[Calls], summary: TraceSummary, top: int) -> RenderableType | None:
+    """Show calls by place; of several ranks that which spent most on them."""
+    per = Per.of(summary)
+    several = len({each.rank for each in calls}) > 1
+    worst = [
+        max(alike, key=_total)
+        for alike in _grouped(calls, key=lambda each: (each.call, each.where.function, each.where.operator))
+    ]
+    rows = [
+        (
+            per.time(each.total_s),
+            per.count(each.num),
+            _rank(each.rank) if several else "",
+            each.call,
+            place(Place(each.where.function, each.where.operator)),
+        )
+        for each in sorted(worst, key=lambda each: -each.total_s)
+    ]
+    columns = [("time", "right"), ("calls", "right"), ("rank", "right"), ("call", "left"), ("from", "place")]
+    return listed(name, per.words + (", of the rank that spent most" if several else ""), columns, rows, top)
+
+
+def _gaps(summary: TraceSummary, top: int) -> RenderableType | None:
+    devices = {(gap.rank, gap.device) for gap in summary.gaps}
+    rows = [
+        (
+            _time(gap.duration_s),
+            _time(gap.start_s),
+            gap.cause,
+            "" if len(devices) < 2 else _device_words(gap.rank, gap.device),
+            place(gap.where),
+        )
+        for gap in sorted(summary.gaps, key=lambda gap: -gap.duration_s)
+    ]
+    columns = [("gap", "right"), ("at", "right"), ("waits for", "left"), ("on", "left"), ("meanwhile", "place")]
+    return listed("Longest gaps", "in which the device ran nothing", columns, rows, top)
+
+
+def _communication(summary: TraceSummary, top: int) -> RenderableType | None:
+    per = Per.of(summary)
+    several = len(summary.communication) > 1
+    rows = [
+        (
+            _rank(each.rank) if several else "",
+            per.time(each.total_s),
+            per.time(each.exposed_s),
+            per.time(each.hidden_s),
+            per.count(each.num),
+        )
+        for each in sorted(summary.communication, key=lambda each: -each.exposed_s)
+        if each.num
+    ]
+    columns = [(name, "right") for name in ("rank", "time", "exposed", "hidden", "collectives")]
+    return listed("Communication", per.words, columns, rows, max(top, NUM_OF_A_MACHINE))
+
+
+def _ranks(summary: TraceSummary, top: int) -> RenderableType | None:
+    if summary.ranks is None or not summary.ranks.ranks:
+        return None
+    ranks = summary.ranks
+    slowest_first = sorted(ranks.ranks, key=lambda each: (each.rank != ranks.straggler, -(each.step_s or 0)))
+    limit = max(top, NUM_OF_A_MACHINE)
+    chosen = slowest_first if len(slowest_first) > limit else ranks.ranks
+    rows = [
+        (
+            _rank(each.rank),
+            _time(each.step_s),
+            _time(each.busy_s),
+            _time(each.waits_s),
+            "" if each.clock_offset_s is None else words.change(each.clock_offset_s),
+            Text("the others wait for it", style="yellow") if each.rank == ranks.straggler is not None else "",
+        )
+        for each in chosen
+    ]
+    columns = [("rank", "right"), ("step", "right"), ("busy", "right"), ("waits", "right")]
+    table = listed("Ranks", "", [*columns, ("clock", "right"), ("", "left")], rows, limit)
+    known = [each for each in chosen if each.phase_s]
+    own = [(_rank(each.rank), *(_time(each.phase_s.get(phase)) for phase in RANK_PHASES)) for each in known]
+    names = [(name, "right") for name in ("rank", *RANK_PHASES)]
+    phases = listed("Own time by phase", "in a middling step, without waits and exchange", names, own, limit)
+    told = ALIGNED[ranks.aligned_by]
+    if ranks.imbalance is not None:
+        told = f"The busiest rank computes {words.times(ranks.imbalance)} as long as the idlest. {told}"
+    return Group(table or title("Ranks"), Text(told, style="dim"), *([Padding(phases, (1, 0, 0, 0))] if phases else []))
+
+
+def _operators(summary: TraceSummary, top: int) -> RenderableType | None:
+    """Show operators, summed over the ranks and divided by their number."""
+    per, num_ranks = Per.of(summary), len(summary.ranks.ranks) if summary.ranks is not None else 1
+    named = [
+        (sum(each.self_s for each in alike) / num_ranks, sum(each.num for each in alike) / num_ranks, alike[0].name)
+        for alike in _grouped(summary.operators, key=lambda each: (each.name,))
+    ]
+    rows = [
+        (
+            per.time(self_s),
+            words.fine_share(self_s / summary.window_s if summary.window_s else None),
+            per.count(num),
+            name,
+        )
+        for self_s, num, name in sorted(named, key=lambda row: (-row[0], row[2]))
+    ]
+    columns = [("own time", "right"), ("of window", "right"), ("calls", "right"), ("operator", "place")]
+    detail = per.words + (f", mean of {num_ranks} ranks" if num_ranks > 1 else "")
+    return listed("Operators on the host", detail, columns, rows, top if summary.devices else 2 * top)
+
+
+def _memory(summary: TraceSummary, top: int) -> RenderableType | None:
+    per = Per.of(summary)
+    several = len(summary.memory) > 1
+    rows = [
+        (
+            _device_words(each.rank, each.device) if several else "",
+            words.num_bytes(each.peak_allocated_bytes),
+            words.num_bytes(each.peak_reserved_bytes),
+            per.count(each.num_allocations),
+        )
+        for each in sorted(summary.memory, key=lambda each: -each.peak_allocated_bytes)
+    ]
+    columns = [("on", "left"), ("peak allocated", "right"), ("peak reserved", "right")]
+    return listed("Memory", "", [*columns, (f"allocations {per.words}", "right")], rows, max(top, NUM_OF_A_MACHINE))
+
+
+def _grouped(items: Iterable[T], key: Callable[[T], tuple[str, ...]]) -> list[list[T]]:
+    return [list(alike) for _, alike in groupby(sorted(items, key=key), key=key)]
+
+
+def _rank(rank: int | None) -> str:
+    return "" if rank is None else str(rank)
+
+
+def _time(seconds: float | None) -> str:
+    return words.duration(seconds, column=True)
+
+
+def _device_words(rank: int | None, device: int) -> str:
+    on = "host" if device < 0 else f"device {device}"
+    return on if rank is None else f"rank {rank}, {on}"

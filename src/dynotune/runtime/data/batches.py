@@ -1,7 +1,5 @@
 """Batches as loaders make them: tensors in dicts, tuples, dataclasses and objects with a `to` of their own."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import inspect

@@ -1,7 +1,5 @@
 """Samples kept on disk or in memory, so that they are decoded once."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import io

@@ -1,7 +1,5 @@
 """Pictures decoded on the device that they are needed on."""
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Sequence

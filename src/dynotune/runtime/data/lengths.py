@@ -1,7 +1,5 @@
 """Batches of sequences that are about as long."""
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence

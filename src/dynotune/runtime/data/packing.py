@@ -1,7 +1,5 @@
 """Sequences one behind the other in one row, without padding, for attention that keeps them apart."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

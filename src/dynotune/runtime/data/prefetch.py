@@ -1,7 +1,5 @@
 """Batches on the device before they are needed: uploaded and converted on a stream beside the computing one."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """Making an engine's buckets: for each the fastest way asked for that works, checked against the eager model."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Shape buckets: what an engine is built for, and which bucket serves a call."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """A model made ready for a few input shapes: one captured graph for each, checked against the eager model."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import threading

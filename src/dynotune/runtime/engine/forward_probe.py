@@ -1,7 +1,5 @@
 """What a forward pass does that decides how it may be run: waits for the device, and convolutions before BatchNorm."""
 
-from __future__ import annotations
-
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Mapping

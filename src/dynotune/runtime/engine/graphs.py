@@ -5,8 +5,6 @@ outputs come to lie in tensors that stay, and whatever else the kernels read (we
 such as a detection head's anchors) must not be freed while the graph lives.
 """
 
-from __future__ import annotations
-
 import gc
 import threading
 import traceback

@@ -1,7 +1,5 @@
 """How far an engine's outputs are from the eager model's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

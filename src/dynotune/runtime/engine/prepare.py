@@ -1,7 +1,5 @@
 """The model that an engine runs, made of the user's, and what the user's gives on every bucket."""
 
-from __future__ import annotations
-
 import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """How long calls take, without waiting for any of them."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import deque

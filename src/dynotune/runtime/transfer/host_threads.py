@@ -3,8 +3,6 @@
 `torch.set_num_threads` is not it: the number it keeps is also that of every thread which first asks later.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

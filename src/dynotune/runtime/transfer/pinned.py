@@ -1,7 +1,5 @@
 """A ring of reused pinned buffers: what is written into one is safe until its upload has ended."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator, Sequence

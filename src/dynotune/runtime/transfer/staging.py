@@ -1,7 +1,5 @@
 """Uploads of host arrays through reused pinned memory, on a stream of their own."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Threads that do what they are given."""
 
-from __future__ import annotations
-
 import threading
 import weakref
 from collections.abc import Callable

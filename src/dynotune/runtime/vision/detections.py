@@ -1,7 +1,5 @@
 """What a detector found in one frame."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

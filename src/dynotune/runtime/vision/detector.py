@@ -1,7 +1,5 @@
 """Detection with YOLO-shaped models: letterbox, forward and suppression on the device, without waiting in between."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass

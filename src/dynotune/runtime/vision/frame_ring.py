@@ -6,8 +6,6 @@ copied, by the caller or by threads of the ring's own, and is free again when wh
 All chunks work on one stream.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -1,7 +1,5 @@
 """What a frame has to be, and frames put together into batches that one network input can hold."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """Kernels of our own, where they can be used."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import logging

@@ -4,8 +4,6 @@ The resize is the linear one of OpenCV (half-pixel centres, no smoothing, edges 
 OpenCV rounds, so that a network sees what it was trained on.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A YOLO-shaped model for one input size, from a filled input to packed detections on the host."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any

@@ -5,8 +5,6 @@ solution, and substituting any guess into it settles at least one more box each 
 is recorded in a graph, and the result says whether the last one still changed something; only then is more work done.
 """
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import torch

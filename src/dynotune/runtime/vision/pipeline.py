@@ -5,8 +5,6 @@
 At most `depth` batches are on their way. Order is kept: each thread hands on first in, first out.
 """
 
-from __future__ import annotations
-
 import atexit
 import threading
 from collections.abc import Callable, Generator, Iterator

@@ -5,8 +5,6 @@ buffers (its lane) belong to it through all stages, and are used again only when
 Nothing else is needed to keep a buffer from being overwritten.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

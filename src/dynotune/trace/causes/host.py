@@ -1,7 +1,5 @@
 """What a program without a device lost time to, on the thread that works most."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 
@@ -32,7 +30,7 @@ def losses(facts: RankFacts) -> list[LostTime]:
     lost = int(in_loader(facts.timeline, start, end, thread)[0])
     if lost:
         where, evidence = draws(facts)
-        found.append(LostTime("loader-bound", lost, "The program waited for its data loader.", where, evidence))
+        found.append(LostTime("loader-bound", lost, where, evidence, claim="The program waited for its data loader."))
     return found
 
 
@@ -55,5 +53,5 @@ def _optimizer_on_host(facts: RankFacts) -> Iterator[LostTime]:
     claim = "The optimizer updates each parameter by operators of its own."
     work = int(took[~at_once].sum())
     yield LostTime(
-        "optimizer-forloop", max(lost, work), claim, Place(where.function, where.operator), (evidence,), work
+        "optimizer-forloop", max(lost, work), Place(where.function, where.operator), (evidence,), work, claim
     )

@@ -1,7 +1,5 @@
 """What a device's idle time was lost to. The parts do not overlap: each nanosecond is lost to one cause."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 
@@ -66,9 +64,8 @@ def losses(facts: RankFacts) -> list[LostTime]:
 def _loader(facts: RankFacts, gaps: Gaps) -> Iterator[LostTime]:
     lost = int(gaps.split_ns["loader"].sum())
     if lost:
-        claim = "The device had nothing to do while the program waited for its data loader."
         where, evidence = draws(facts)
-        yield LostTime("loader-bound", lost, claim, where, evidence)
+        yield LostTime("loader-bound", lost, where, evidence)
 
 
 def draws(facts: RankFacts) -> tuple[Place, tuple[str, ...]]:
@@ -105,10 +102,6 @@ def _syncs(facts: RankFacts, gaps: Gaps) -> Iterator[LostTime]:
     host, device = facts.timeline.host, facts.timeline.device
     lost, wait = gaps.split_ns["sync"][rows], gaps.wait[rows]
     behind_copy = np.isin(gaps.start_ns[rows], device.end_ns[_uploads(facts)])
-    claims = {
-        "h2d-blocking": "The host waited until a copy to the device was done, and the device then waited for the host.",
-        "sync-per-step": "The host waited for the device, which then had nothing to do until more was queued.",
-    }
     for cause, chosen in (("h2d-blocking", behind_copy), ("sync-per-step", ~behind_copy)):
         found = facts.places.of_calls(wait[chosen])
         for where, group in by_place(facts, found, lost[chosen]):
@@ -118,30 +111,27 @@ def _syncs(facts: RankFacts, gaps: Gaps) -> Iterator[LostTime]:
             evidence = f"waits that emptied the queue: {times}"
             part = lost[chosen][group]
             places = largest_places(facts, found.of(group), part, where)
-            yield LostTime(cause, int(part.sum()), claims[cause], where, (evidence, *places))
+            yield LostTime(cause, int(part.sum()), where, (evidence, *places))
 
 
 def _pinning(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTime]:
     """Yield page-locking and the copy into that memory, which takes most of the time once the memory is cached."""
     rows = outermost(facts.timeline.host, _touching(facts, named(facts.timeline, _PINS, HostKind.OPERATOR)))
-    claim = "The host copied data to page-locked memory while the device had nothing to do."
-    yield from _inside_spans(facts, gaps, host_left, rows, "pin-in-hot-loop", claim, "pin_memory")
+    yield from _inside_spans(facts, gaps, host_left, rows, "pin-in-hot-loop", "pin_memory")
 
 
 def _made_on_host(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTime]:
     threads = np.unique(facts.timeline.host.thread[gaps.call[gaps.call != UNKNOWN]])
     rows = _touching(facts, call_order.made_then_copied(facts.timeline, threads)[0])
     rows = np.setdiff1d(rows, named(facts.timeline, _PINS, HostKind.OPERATOR))
-    claim = "The host made tensors that it then copied to the device, which had nothing to do."
     told = "operators on the host before a copy"
-    yield from _inside_spans(facts, gaps, host_left, rows, "create-on-cpu-then-move", claim, told)
+    yield from _inside_spans(facts, gaps, host_left, rows, "create-on-cpu-then-move", told)
 
 
 def _host_memory(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTime]:
     rows = _touching(facts, named(facts.timeline, _HOST_MEMORY, HostKind.CALL))
     rows = rows[~begins_inside(facts.timeline.host, rows, named(facts.timeline, _PINS, HostKind.OPERATOR))]
-    claim = "The host allocated page-locked memory while the device had nothing to do."
-    yield from _inside_spans(facts, gaps, host_left, rows, "pinned-alloc-slow", claim)
+    yield from _inside_spans(facts, gaps, host_left, rows, "pinned-alloc-slow")
 
 
 def _device_memory(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTime]:
@@ -153,12 +143,11 @@ def _device_memory(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Lo
     each_step = min(num_frees, len(rows) - num_frees) >= facts.num_steps
     emptied = each_step or any(_EMPTIES_CACHE.match(name) for name in facts.timeline.names)
     cause = "empty-cache-in-loop" if emptied else "alloc-retries"
-    claim = "The host allocated or freed device memory while the device had nothing to do."
-    yield from _inside_spans(facts, gaps, host_left, rows, cause, claim)
+    yield from _inside_spans(facts, gaps, host_left, rows, cause)
 
 
 def _inside_spans(
-    facts: RankFacts, gaps: Gaps, host_left: Ints, rows: Ints, cause: str, claim: str, told: str = ""
+    facts: RankFacts, gaps: Gaps, host_left: Ints, rows: Ints, cause: str, told: str = ""
 ) -> Iterator[LostTime]:
     """Yield what lies inside these rows of the host, on threads that queue work; it is taken from `host_left`.
 
@@ -173,13 +162,8 @@ def _inside_spans(
         took = in_window(facts, host.start_ns[rows], host.end_ns[rows])
         found = facts.places.of_spans(rows) if told else facts.places.of_calls(rows)
         evidence = f"{told}: {per_step(facts, len(rows))}, {of_step(facts, int(took.sum()))}"
-        yield LostTime(
-            cause,
-            lost,
-            claim,
-            heaviest(facts, found, took),
-            (evidence if told else _calls_in_words(facts, rows, took),),
-        )
+        seen = evidence if told else _calls_in_words(facts, rows, took)
+        yield LostTime(cause, lost, heaviest(facts, found, took), (seen,))
 
 
 def _queueing(facts: RankFacts, gaps: Gaps, rows: Ints) -> Ints:
@@ -231,9 +215,8 @@ def _small_copies(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Los
     lost = _take(host_left, host_left * _ended_by(gaps, device.launch[rows])) + work
     size = f"{int(np.median(device.num_bytes[rows])):,} bytes in the middle"
     evidence = f"copies of less than 64 KiB to the device: {per_step(facts, len(rows))}, {size}"
-    claim = "Data went to the device in many small copies, each of which costs its latency."
     where = launched_at(facts, rows, np.ones(len(rows), dtype=np.int64))
-    yield LostTime("many-small-copies", lost, claim, where, (evidence,), work)
+    yield LostTime("many-small-copies", lost, where, (evidence,), work)
 
 
 def _ended_by(gaps: Gaps, calls: Ints) -> Ints:
@@ -253,9 +236,8 @@ def _optimizer(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTi
     work = int(took.sum())
     lost = _take(host_left, host_left * _ended_by(gaps, device.launch[rows])) + work
     evidence = f"{len(rows) / len(spans):,.0f} kernels in each call of the optimizer, {duration(np.median(took))} each"
-    claim = "The optimizer updates each parameter by kernels of its own."
     where = heaviest(facts, facts.places.of_spans(spans), host.end_ns[spans] - host.start_ns[spans])
-    yield LostTime("optimizer-forloop", lost, claim, Place(where.function, where.operator), (evidence,), work)
+    yield LostTime("optimizer-forloop", lost, Place(where.function, where.operator), (evidence,), work)
 
 
 def _kernels_launched_inside(facts: RankFacts, spans: Ints, begin_ns: Ints) -> Ints:
@@ -288,9 +270,7 @@ def _host(facts: RankFacts, on_device: OnDevice, host_left: Ints) -> Iterator[Lo
             "time",
             *largest_places(facts, places, between, where),
         )
-        claim = "Kernels are shorter than the host takes to launch the next one."
-        yield LostTime("launch-bound", int(between.sum()), claim, where, evidence)
-    claim = "Nothing was queued: the device waited for the host's own work."
+        yield LostTime("launch-bound", int(between.sum()), where, evidence)
     for where, rows in by_place(facts, places, host_left):
         longest = int(rows[np.argmax(host_left[rows])])
         evidence = (
@@ -298,7 +278,7 @@ def _host(facts: RankFacts, on_device: OnDevice, host_left: Ints) -> Iterator[Lo
             *largest_places(facts, places.of(rows), host_left[rows], where),
             *_inside(facts, gaps, longest, where),
         )
-        yield LostTime("host-bound", int(host_left[rows].sum()), claim, where, evidence)
+        yield LostTime("host-bound", int(host_left[rows].sum()), where, evidence)
 
 
 def _between_short_work(facts: RankFacts, gaps: Gaps) -> NDArray[np.bool_]:
@@ -333,12 +313,8 @@ def _inside(facts: RankFacts, gaps: Gaps, row: int, where: Place) -> tuple[str, 
 
 def _queued(facts: RankFacts, gaps: Gaps) -> Iterator[LostTime]:
     queued, length = gaps.split_ns["kernel"], gaps.end_ns - gaps.start_ns
-    stalled = "Work was queued and did not start: it waited for a stream, device or rank, or what ran was not recorded."
-    latency = "Work was queued, and the device paused before each piece of it."
-    for cause, claim, chosen in (
-        ("launch-latency", latency, length <= LATENCY_GAP_NS),
-        ("queue-stalled", stalled, length > LATENCY_GAP_NS),
-    ):
+    short = length <= LATENCY_GAP_NS
+    for cause, chosen in (("launch-latency", short), ("queue-stalled", ~short)):
         rows = np.flatnonzero(chosen & (queued > 0))
         if len(rows):
             # Latency is everywhere; what stalls does so somewhere.
@@ -352,7 +328,7 @@ def _queued(facts: RankFacts, gaps: Gaps) -> Iterator[LostTime]:
                     f"{time_per_step(facts, in_graphs)} before or between pieces of CUDA graphs, "
                     "of which a recording may lack some"
                 )
-            yield LostTime(cause, int(queued[rows].sum()), claim, where, tuple(evidence))
+            yield LostTime(cause, int(queued[rows].sum()), where, tuple(evidence))
 
 
 def _largest_place(facts: RankFacts, found: PlaceRows, lost_ns: Ints) -> Place:

@@ -1,7 +1,5 @@
 """What time was lost to, ranked, and the verdict in one sentence. Defined in docs/reference/trace.md."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Sequence
 from importlib.resources import files
@@ -22,8 +20,8 @@ MIN_SHARE = 0.01
 """Of the window. What is lost to smaller causes is within what steps vary by."""
 
 _WORDS = tomllib.loads(files(__package__).joinpath("ranking.toml").read_text(encoding="utf-8"))
-_IDLE, _WORK = _WORDS["idle"], _WORDS["work"]
-"""What the verdict calls a cause. Time in which the device did nothing is lost; time in which it worked is a cost."""
+_IDLE, _WORK, _CLAIMS = _WORDS["idle"], _WORDS["work"], _WORDS["claims"]
+"""Words of the verdict, and claims. Time in which the device did nothing is lost; time in which it worked is a cost."""
 _PHASES = {"input": "its input", "upload": "copies to its device", "other": "other work"}
 
 
@@ -58,7 +56,7 @@ def _of_rank(facts: RankFacts, *, named_rank: bool) -> dict[str, list[Cause]]:
                 id=cause,
                 lost_s=lost_ns / 1e9,
                 share=lost_ns / facts.window_ns,
-                claim=losses[0].claim,
+                claim=losses[0].claim or _CLAIMS[cause],
                 where=where,
                 evidence=[line for loss in losses for line in loss.evidence] + suffix,
                 work_s=sum(loss.work_ns for loss in losses) / 1e9,

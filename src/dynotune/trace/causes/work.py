@@ -1,7 +1,5 @@
 """What a busy device spent its time on without need, as far as a trace can tell."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 
@@ -13,9 +11,8 @@ from dynotune.schema.trace_summary import Copies, KernelClass, Place
 from dynotune.trace.facts import intervals
 from dynotune.trace.facts.copies import kind_of
 from dynotune.trace.facts.device_time import work_sets
-from dynotune.trace.facts.fusion import POINTWISE, spared_ns
 from dynotune.trace.facts.kernel_names import CLASSES, is_fp32_matmul, is_misaligned, is_of_half, is_slow_product
-from dynotune.trace.facts.kernels import classes_of, math_attention
+from dynotune.trace.facts.kernels import POINTWISE, classes_of, math_attention, spared_ns
 from dynotune.trace.facts.rank_facts import (
     LostTime,
     RankFacts,
@@ -50,7 +47,7 @@ def losses(facts: RankFacts) -> list[LostTime]:
 
 def _copies(facts: RankFacts) -> Iterator[LostTime]:
     for row in facts.copies:
-        cause, claim = _COPIES.get((row.kind, row.pinned is False), ("", ""))
+        cause = _COPIES.get((row.kind, row.pinned is False))
         if not cause or not row.exposed_s:
             continue
         rows = _copied(facts, row)
@@ -60,15 +57,15 @@ def _copies(facts: RankFacts) -> Iterator[LostTime]:
             size = f", {row.num_bytes / (facts.num_steps or 1) / 1e6:,.3g} MB at {row.bytes_per_s / 1e9:.3g} GB/s"
         memory = {True: " of page-locked memory", False: " of pageable memory", None: ""}[row.pinned]
         evidence = f"{row.kind} copies{memory}: {per_step(facts, row.num)}{size}"
-        yield LostTime(cause, round(row.exposed_s * 1e9), claim, launched_at(facts, rows, took), (evidence,))
+        yield LostTime(cause, round(row.exposed_s * 1e9), launched_at(facts, rows, took), (evidence,))
 
 
 _COPIES = {
-    ("HtoD", True): ("pin-memory-off", "Copies from pageable memory ran while the device computed nothing."),
-    ("HtoD", False): ("h2d-not-overlapped", "Copies to the device ran while it computed nothing."),
-    ("DtoH", True): ("d2h-not-overlapped", "Copies back to the host ran while the device computed nothing."),
-    ("DtoH", False): ("d2h-not-overlapped", "Copies back to the host ran while the device computed nothing."),
-    ("DtoD", False): ("device-copies", "Copies within the device's memory ran while it computed nothing."),
+    ("HtoD", True): "pin-memory-off",
+    ("HtoD", False): "h2d-not-overlapped",
+    ("DtoH", True): "d2h-not-overlapped",
+    ("DtoH", False): "d2h-not-overlapped",
+    ("DtoD", False): "device-copies",
 }
 
 
@@ -97,8 +94,7 @@ def _communication(facts: RankFacts) -> Iterator[LostTime]:
         *(f"{time_per_step(facts, total)} exposed in {short_kernel_name(name)}" for total, name in ranked[:3] if total),
         "what of this was waiting for another rank, one rank's trace cannot tell",
     )
-    claim = "Collectives ran while the device did nothing else."
-    yield LostTime(cause, exposed_ns, claim, launched_at(facts, rows, took), evidence)
+    yield LostTime(cause, exposed_ns, launched_at(facts, rows, took), evidence)
 
 
 def _exposed_collectives(facts: RankFacts) -> tuple[Ints, Ints]:
@@ -116,19 +112,14 @@ _COMMUNICATION = CLASSES.index("communication")
 
 def _kernel_classes(facts: RankFacts) -> Iterator[LostTime]:
     for row in _classes(facts):
-        cause, claim = _CLASSES.get(row.name, ("", ""))
-        if cause:
+        if cause := _CLASSES.get(row.name):
             where = _where_math_attention(facts) if row.name == "attention-math" else _where(facts, row.name)
             share = f"{percent(row.share)} of the time of all kernels"
             evidence = f"kernels: {per_step(facts, row.num)}, {share}; most in {short_kernel_name(row.largest)}"
-            yield LostTime(cause, round(row.total_s * 1e9), claim, where, (evidence,))
+            yield LostTime(cause, round(row.total_s * 1e9), where, (evidence,))
 
 
-_CLASSES = {
-    "layout": ("channels-last", "Tensors were converted between memory layouts around convolutions."),
-    "cast": ("casts", "Tensors were converted between types by kernels of their own."),
-    "attention-math": ("sdpa-math", "Attention ran by its plain formula, not by a fused kernel."),
-}
+_CLASSES = {"layout": "channels-last", "cast": "casts", "attention-math": "sdpa-math"}
 
 
 def _where(facts: RankFacts, name: str) -> Place:
@@ -181,17 +172,7 @@ def _no_tensor_cores(facts: RankFacts) -> Iterator[LostTime]:
             if convolves[chosen].all() and "conv" not in where.operator:
                 # A compiled graph is one operator, whatever is in it.
                 where = Place(where.function, "convolution", where.call)
-            yield LostTime(cause, int(took.sum()), _NO_TENSOR_CORES[cause], where, (evidence,))
-
-
-_NO_TENSOR_CORES = {
-    "gemm-misaligned": (
-        "Products of half types ran without tensor cores, or products loaded one or two elements at a time, "
-        "as for sizes that are no multiples of 8 (of 4 in TF32)."
-    ),
-    "fp32-matmul-no-tf32": "Matrix products in float32 ran without tensor cores.",
-    "amp-absent": "Matrix products or convolutions ran without tensor cores.",
-}
+            yield LostTime(cause, int(took.sum()), where, (evidence,))
 
 
 def _named(facts: RankFacts, rows: Ints, tell: Callable[[str], object]) -> NDArray[np.bool_]:
@@ -210,8 +191,7 @@ def _softmax(facts: RankFacts) -> Iterator[LostTime]:
         return
     share = percent(took.sum() / 1e9 / total_s)
     evidence = f"softmax kernels: {per_step(facts, len(rows))}, {share} of the time of all kernels"
-    claim = "Softmax over large tensors ran as kernels of its own, as in attention written out by hand."
-    yield LostTime("manual-attention", int(took.sum()), claim, launched_at(facts, rows, took), (evidence,))
+    yield LostTime("manual-attention", int(took.sum()), launched_at(facts, rows, took), (evidence,))
 
 
 def _pointwise(facts: RankFacts) -> Iterator[LostTime]:
@@ -221,5 +201,4 @@ def _pointwise(facts: RankFacts) -> Iterator[LostTime]:
     lost_ns = spared_ns(facts)
     if lost_ns:
         evidence = tuple(f"{row.name}: {percent(row.share)} of the time, {per_step(facts, row.num)}" for row in rows)
-        claim = "Kernels that read and write memory once for each small operation took the time."
-        yield LostTime("compile-default", lost_ns, claim, Place(), evidence)
+        yield LostTime("compile-default", lost_ns, Place(), evidence)

@@ -1,7 +1,5 @@
 """Operators in the order in which a program calls them: what it makes on the host to copy it, and reads too early."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

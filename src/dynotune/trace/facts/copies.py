@@ -1,7 +1,5 @@
 """Copies between host and devices: how many of which kind, how fast, and how long nothing else ran beside them."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 

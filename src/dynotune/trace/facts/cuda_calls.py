@@ -1,7 +1,5 @@
 """Calls of the CUDA runtime and driver that cost more than their launch: those that wait, and those that allocate."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """What a device did with the window: compute, copies, communication, and which of them at once."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

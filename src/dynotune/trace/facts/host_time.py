@@ -1,7 +1,5 @@
 """What a process did on the host within its window: in the loader, in operators, in collectives of the CPU."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

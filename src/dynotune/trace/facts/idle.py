@@ -1,7 +1,5 @@
 """When a device had nothing to run, and what it waited for. Defined in docs/reference/trace.md."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

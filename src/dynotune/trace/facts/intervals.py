@@ -3,8 +3,6 @@
 A set is an int64 array of shape (n, 2): sorted, disjoint, no empty interval. `union` makes one of anything.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

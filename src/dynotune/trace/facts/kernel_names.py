@@ -1,7 +1,5 @@
 """What the name of a kernel tells: the kind of work it does, and whether it uses tensor cores."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from functools import cache

@@ -1,7 +1,5 @@
 """The caching allocator's level on each device inside the window."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dynotune.schema.trace_summary import Memory

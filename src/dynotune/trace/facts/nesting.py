@@ -1,7 +1,5 @@
 """Which span of a thread encloses which: spans of one thread nest, give or take the recorder's jitter."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

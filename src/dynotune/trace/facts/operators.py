@@ -1,7 +1,5 @@
 """Operators by the time the host spent in them themselves, without the operators inside."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

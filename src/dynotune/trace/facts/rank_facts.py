@@ -1,7 +1,5 @@
 """All that was found out about one rank, for the rules that name causes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -68,17 +66,17 @@ class LostTime:
 
     Args:
         lost_ns: defined cause by cause in docs/reference/trace.md.
-        claim: one sentence, without the figure.
         evidence: the figures.
         work_ns: the part of `lost_ns` in which the device worked, of causes that hold idle time too.
+        claim: one sentence, without the figure; that of ranking.toml if it is empty.
     """
 
     id: str
     lost_ns: int
-    claim: str
     where: Place
     evidence: tuple[str, ...] = ()
     work_ns: int = 0
+    claim: str = ""
 
 
 def in_window(facts: RankFacts, start_ns: Ints, end_ns: Ints) -> Ints:

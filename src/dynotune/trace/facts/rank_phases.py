@@ -5,8 +5,6 @@ own time in it counts: less its waits for others, and less the exchange beside w
 ahead of its device hides its work behind such waits: there, what it took to issue a step counts if that is longer.
 """
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

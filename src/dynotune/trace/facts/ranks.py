@@ -1,7 +1,5 @@
 """Collectives of a rank, and ranks of one job side by side: whose clock is off, who waits, and for whom."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

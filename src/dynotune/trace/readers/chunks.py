@@ -1,7 +1,5 @@
 """The text of a file, plain or gzipped, a chunk at a time."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator
 from pathlib import Path

@@ -5,8 +5,6 @@ stand in a string or a nested object as well. So an end is proposed and then pro
 bracket, decodes as a list only if the cut lies between elements of the outermost list.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import re

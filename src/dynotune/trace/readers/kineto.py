@@ -3,11 +3,9 @@
 Times in the file are microseconds, whole or with a fraction, since 1970 or since `baseTimeNanoseconds`.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dynotune.schema.errors import UsageError
-from dynotune.trace.readers.columns import Columns, Place, decode, flows
+from dynotune.trace.readers.columns import Columns, DeviceRows, Id, MemoryRows, Numbering, Place, decode, flows
 from dynotune.trace.readers.json_slices import SLICE_BYTES, Progress, Slices
-from dynotune.trace.readers.processes import Process, split
 from dynotune.trace.timeline import (
     UNKNOWN,
     DeviceProperties,
@@ -30,8 +27,124 @@ from dynotune.trace.timeline import (
     Timeline,
     by_alphabet,
     in_order,
+    launches,
     taken,
 )
+
+_NOBODY = -1
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The rows of one process.
+
+    Args:
+        pid: None where the file is of one process, whatever ids it holds.
+        device: its `launch` is the row in `host` of the call that queued each; UNKNOWN where none is recorded.
+    """
+
+    pid: Id
+    host: HostSpans
+    device: DeviceRows
+    memory: MemoryRows
+
+
+def split(
+    host: HostSpans, device: DeviceRows, memory: MemoryRows, places: list[Place], names: list[str]
+) -> tuple[list[Process], tuple[str, ...]]:
+    """Return the processes that launched device work, or all as one if fewer than two did; and unassigned work.
+
+    Args:
+        host, device, memory: in order of time.
+        places, names: what their `place` and `name` count.
+    """
+    numbers: Numbering[Id] = Numbering()
+    pid = np.array([numbers[pid] for pid, _ in places], dtype=np.int32)
+    calls = (host.kind == HostKind.CALL) & (host.correlation != UNKNOWN)
+    callers = _distinct(pid[host.thread[calls]])
+    if len(callers) > 1:
+        parts = [taken(host, pid[host.thread] == caller) for caller in callers]
+        launch = np.stack([launches(device.launch, part) for part in parts])
+        has_launched = (launch != UNKNOWN).any(axis=1)
+        if has_launched.sum() > 1:
+            chosen = np.flatnonzero(has_launched)
+            starts_graph = np.array(["graph" in name.lower() for name in names], dtype=np.bool_)
+            owner, notes = _owners(launch[chosen], [parts[i] for i in chosen], device, pid[device.place], starts_graph)
+            ids = list(numbers)
+            found = [
+                Process(
+                    pid=ids[callers[i]],
+                    host=parts[i],
+                    device=taken(replace(device, launch=launch[i]), owner == number),
+                    memory=taken(memory, pid[memory.place] == callers[i]),
+                )
+                for number, i in enumerate(chosen)
+            ]
+            num_others = len(host) - sum(len(process.host) for process in found)
+            if num_others:
+                notes += (f"{num_others:,} spans of processes that launched nothing were left out",)
+            return found, notes
+    return [Process(None, host, replace(device, launch=launches(device.launch, host)), memory)], ()
+
+
+def _owners(
+    launch: NDArray[np.int64],
+    parts: list[HostSpans],
+    device: DeviceRows,
+    group: NDArray[np.int32],
+    starts_graph: NDArray[np.bool_],
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Return the index of the process that queued each row of `device`, or _NOBODY.
+
+    Processes number their calls alike, so a number may be found in several. Where the calls of one process explain
+    all work of a group (what the file gives as its process), the group is that process's; else each row is its own.
+    """
+    is_tied = launch != UNKNOWN
+    lag_ns = np.full(launch.shape, _NEVER)
+    for number, part in enumerate(parts):
+        tied = is_tied[number]
+        lag_ns[number, tied] = device.start_ns[tied] - part.start_ns[launch[number, tied]]
+    owner = np.full(launch.shape[1], _NOBODY, dtype=np.int64)
+    num_guesses = 0
+    for one in _distinct(group):
+        rows = np.flatnonzero(group == one)
+        tied = rows[is_tied[:, rows].any(axis=0)]
+        if not len(tied):
+            continue
+        whole = [i for i, part in enumerate(parts) if _explains(launch[i, tied], part, starts_graph)]
+        if whole:
+            chosen, is_guess = _likeliest(lag_ns[np.ix_(whole, tied)])
+            owner[rows] = whole[chosen]
+            num_guesses += is_guess * len(tied)
+        else:
+            owner[tied] = np.where(lag_ns[:, tied] < 0, _NEVER, lag_ns[:, tied]).argmin(axis=0)
+            num_guesses += int((is_tied[:, tied].sum(axis=0) > 1).sum())
+    notes: tuple[str, ...] = ()
+    if num_guesses:
+        notes += (f"{num_guesses:,} device activities fit calls of several processes and were given to the likeliest",)
+    if num_lost := int((owner == _NOBODY).sum()):
+        notes += (f"{num_lost:,} device activities fit no call of any process and were left out",)
+    return owner, notes
+
+
+def _explains(launch: NDArray[np.int64], calls: HostSpans, starts_graph: NDArray[np.bool_]) -> bool:
+    """Tell whether the calls may have queued all of some work: a call that starts no graph queues one piece."""
+    plain = launch[~starts_graph[calls.name[launch]]]
+    return bool((launch != UNKNOWN).all()) and len(_distinct(plain)) == len(plain)
+
+
+def _likeliest(lag_ns: NDArray[np.int64]) -> tuple[int, bool]:
+    """Return the process (row) contradicted least, as work never starts before its call; then the nearest in time."""
+    num_contradictions = (lag_ns < 0).sum(axis=1)
+    least = np.flatnonzero(num_contradictions == num_contradictions.min())
+    return int(least[np.median(lag_ns[least], axis=1).argmin()]), len(least) > 1
+
+
+def _distinct(numbers: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the distinct numbers, none negative; np.unique would first import numpy.ma, which takes longer."""
+    return np.flatnonzero(np.bincount(numbers))
+
 
 _SCHEMA_VERSION = 1
 _SINCE_1970_NS = 10**18  # 2001; no clock that starts with a machine or a month comes near

@@ -4,8 +4,6 @@ The schema is read up to its major version 3. Tables are made only when there is
 missing is a missing fact. See docs/reference/trace.md, "Nsight Systems".
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from pathlib import Path

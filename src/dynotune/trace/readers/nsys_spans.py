@@ -4,8 +4,6 @@ Names and values of columns are those of NVIDIA's "SQLite Schema Reference" and 
 (https://docs.nvidia.com/nsight-systems/AnalysisGuide), of which only `start` and `end` are taken for granted.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

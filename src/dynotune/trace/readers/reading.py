@@ -1,7 +1,5 @@
 """Opens recorded traces, whoever recorded them."""
 
-from __future__ import annotations
-
 import gzip
 import re
 import zlib

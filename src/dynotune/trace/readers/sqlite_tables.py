@@ -2,8 +2,6 @@
 it or beside it, and nothing that its author could have put there (views, virtual tables, generated columns) runs.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -153,8 +151,7 @@ def _check_header(path: Path) -> None:
     expected = int.from_bytes(header[28:32], "big") * page_bytes if header[24:28] == header[92:96] else 0
     if len(header) < 100 or num_bytes < expected:
         raise UsageError(
-            f"{path} is cut short: {num_bytes:,} bytes of {max(expected, 100):,}.",
-            hint="Copy or export it again.",
+            f"{path} is cut short: {num_bytes:,} bytes of {max(expected, 100):,}.", hint="Copy or export it again."
         )
 
 

@@ -4,8 +4,6 @@ The allocator logs an allocation and its release with the size that the program 
 (c10/cuda/CUDACachingAllocator.cpp).
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import msgspec

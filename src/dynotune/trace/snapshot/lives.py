@@ -5,8 +5,6 @@ of large blocks a piece of up to 1 MiB is not split off, so a gap of that size b
 blocks are multiples of 512 bytes (c10/cuda/CUDACachingAllocator.cpp).
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -6,8 +6,6 @@ That also bounds what a hostile file can cost: no length reaches beyond the file
 overflows the stack of C), and memory stays within some fifty times the file.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 import pickletools

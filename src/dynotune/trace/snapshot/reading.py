@@ -4,8 +4,6 @@ Their structure stands in the docstring of `torch.cuda.memory._snapshot`. Nothin
 `plain_pickle`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal

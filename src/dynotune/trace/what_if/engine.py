@@ -20,16 +20,7 @@ from dynotune.trace.facts.copies import uploads
 from dynotune.trace.facts.idle import launching_thread, loader_spans, working_thread
 from dynotune.trace.facts.nesting import outermost
 from dynotune.trace.facts.steps import named
-from dynotune.trace.timeline import (
-    UNKNOWN,
-    DeviceKind,
-    DeviceSpans,
-    HostKind,
-    Ints,
-    Timeline,
-    in_order,
-    taken,
-)
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, DeviceSpans, HostKind, Ints, Timeline, in_order, taken
 
 MOST_SLOWED = 30.0
 """No recorder makes a host slower than this; a step that needs more is short for another reason."""

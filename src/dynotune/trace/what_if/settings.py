@@ -7,8 +7,6 @@ the pace, faster kernels save nothing, and the other way round; that is what run
 What compiling saves is not predicted: it was measured twice, and lay above the range and far below it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import NamedTuple
@@ -19,10 +17,9 @@ from numpy.typing import NDArray
 from dynotune.schema.attribution import Predicted
 from dynotune.trace.facts import intervals
 from dynotune.trace.facts.copies import kind_of, uploads
-from dynotune.trace.facts.fusion import COMPILED
 from dynotune.trace.facts.idle import loader_spans
 from dynotune.trace.facts.kernel_names import CLASSES, is_of_half, is_slow_product, tensor_cores_of
-from dynotune.trace.facts.kernels import classes_of
+from dynotune.trace.facts.kernels import COMPILED, classes_of
 from dynotune.trace.facts.steps import MODULE, named, updates
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Timeline, told_by_name
 from dynotune.trace.what_if.engine import Change, Replay, replay

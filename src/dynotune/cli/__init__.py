@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from dynotune.cli import limits
+from dynotune.cli import completion, limits
 from dynotune.schema.errors import CommandFailed, DynotuneError, UsageError
 
 __all__ = ["command_of", "main", "with_command"]
@@ -46,6 +46,8 @@ LONGEST_MESSAGE = 4000
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run `dynotune` with `argv` (without the program's name; those of the process by default), and exit."""
     given = list(sys.argv[1:] if argv is None else argv)
+    if completion.VARIABLE in os.environ:
+        _complete(completion.words_asked())
     at = given.index("--") if "--" in given else len(given)
     ours, command = given[:at], given[at + 1 :] if at < len(given) else None
     # Wherever it stands: nobody remembers which half of a command line it belongs to.
@@ -132,11 +134,19 @@ def _refuse_command_without_dashes(ours: Sequence[str]) -> None:
         raise UsageError("The command has to stand after two dashes.", hint=line)
 
 
+def _complete(typed: Sequence[str]) -> NoReturn:
+    """Answer the shell, and exit. After `--` stands the user's command, which the shell completes by itself."""
+    from typer.core import TyperCommand
+
+    command = TyperCommand("dynotune") if "--" in typed[:-1] else _parser(typed)
+    command.main(args=[], prog_name="dynotune")
+    sys.exit(1)
+
+
 def _parser(ours: Sequence[str]) -> Any:
     """Return the command line's parser, with the subcommand in `ours` imported and the others only named."""
     asked = next((argument for argument in ours if not argument.startswith("-")), None)
     app = typer.Typer(
-        add_completion=False,
         rich_markup_mode="rich",
         epilog=EPILOG,
         name="dynotune",
@@ -154,7 +164,11 @@ def _parser(ours: Sequence[str]) -> Any:
                 continue
         of_command = with_command() if name in WITH_COMMAND else None
         app.command(name, help=long_help, short_help=summary, cls=of_command)(function)
-    return _without_types(typer.main.get_command(app))
+    command = _without_types(typer.main.get_command(app))
+    for param in command.params:
+        if param.name in ("install_completion", "show_completion"):
+            param.rich_help_panel = "Shell completion"
+    return command
 
 
 def _without_types(command: Any, above: Any = None) -> Any:

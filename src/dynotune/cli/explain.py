@@ -6,13 +6,18 @@ from typing import Annotated
 
 import typer
 
-from dynotune.cli import answers
+from dynotune.cli import answers, completion
 from dynotune.cli.options import Json, check_json
 
 
 def explain(
     id: Annotated[
-        str | None, typer.Argument(metavar="ID", help="A finding, a claim, or a word for it; lists findings without.")
+        str | None,
+        typer.Argument(
+            metavar="ID",
+            help="A finding, a claim, or a word for it; lists findings without.",
+            autocompletion=completion.explained,
+        ),
     ] = None,
     json: Json = None,
 ) -> None:

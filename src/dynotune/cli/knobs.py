@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from dynotune import knobs as catalogue
+from dynotune.cli import completion
 from dynotune.cli.answers import write_json
 from dynotune.cli.options import Json
 
@@ -22,7 +23,12 @@ class Catalogue(msgspec.Struct, frozen=True):
 
 def knobs(
     id: Annotated[
-        str | None, typer.Argument(metavar="ID", help="Explain this knob, or list those that speak of a word.")
+        str | None,
+        typer.Argument(
+            metavar="ID",
+            help="Explain this knob, or list those that speak of a word.",
+            autocompletion=completion.knob_ids,
+        ),
     ] = None,
     json: Json = None,
 ) -> None:

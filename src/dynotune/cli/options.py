@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from dynotune.cli import command_of
+from dynotune.cli import command_of, completion
 from dynotune.schema import private, redaction
 from dynotune.schema.comparison import MOST_PAIRS
 from dynotune.schema.diagnosis import Severity
@@ -110,7 +110,7 @@ Margin = Annotated[float, option("margin")]
 InProcess = Annotated[str, option("in_process", "--in-process", callback=one_of("auto", "only", "never"))]
 Pairs = Annotated[int, option("pairs", **number(2, MOST_PAIRS))]
 Precision = Annotated[float | None, option("precision", **number(0.01))]
-Resume = Annotated[str | None, option("resume")]
+Resume = Annotated[str | None, option("resume", autocompletion=completion.runs)]
 Storage = Annotated[str | None, option("storage", envvar="DYNOTUNE_STORAGE")]
 StudyName = Annotated[str, option("study_name", "--study", callback=_study_name)]
 Python = Annotated[str | None, option("python")]
@@ -121,11 +121,11 @@ Json = Annotated[str | None, option("json", "--json")]
 
 def _of_a_run(name: str, flag: str, *, among: Sequence[str] = (), **about: Any) -> Any:
     """An option of a run; `among`: the words that it takes."""
-    words = {"parser": str, "callback": one_of(*among)} if among else {}
+    words = {"parser": str, "callback": one_of(*among), "autocompletion": completion.words(among)} if among else {}
     return option(name, flag, rich_help_panel=RUN_PANEL, **words, **about)
 
 
-Settings = Annotated[list[str] | None, _of_a_run("settings", "--set")]
+Settings = Annotated[list[str] | None, _of_a_run("settings", "--set", autocompletion=completion.settings)]
 StepFunction = Annotated[str | None, _of_a_run("step_function", "--step-function")]
 RunDir = Annotated[Path | None, _of_a_run("base", "--run-dir")]
 

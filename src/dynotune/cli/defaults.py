@@ -1,12 +1,13 @@
 """A project's defaults: options from `dynotune.toml`, or from `[tool.dynotune]` of `pyproject.toml`.
 
-The file may be of a repository that somebody cloned. So it sets only how long, how exactly and how loudly dynotune works:
+The file may be of a repository that somebody cloned. So it sets only how long and how exactly dynotune works:
 never what is run, applied, read, written or connected to.
 """
 
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import tomllib
 from collections.abc import Collection, Iterator
@@ -17,11 +18,12 @@ from dynotune.schema.errors import DynotuneError, UsageError
 
 FILE, PROJECT = "dynotune.toml", "pyproject.toml"
 LARGEST_BYTES = 1 << 18
-ACCEPTED = frozenset(
+_ACCEPTED = (
     "--budget --margin --in-process --pairs --precision --objective --warmup --steps --phase --timeout --seed "
     "--page-cache --run-to-end --nice --lock --lanes --isolate-loader --fail-on --top --stacks --shapes "
-    "--blocks --max-runs --exclude --strict --compute-capability --quiet --verbose".split()
+    "--blocks --max-runs --exclude --strict --compute-capability"
 )
+ACCEPTED = frozenset(_ACCEPTED.split())
 """Options that a file may set, in each subcommand that has them, unless they name a file there."""
 
 
@@ -61,11 +63,11 @@ class Defaults:
 
     def _value(self, command: Any, param: Any, place: tuple[str, ...], value: Any) -> Any:
         flag = f"--{place[-1]}"
-        if flag not in ACCEPTED or "Path" in str(getattr(param, "type_descriptor", "")) + str(param.callback):
+        if flag not in ACCEPTED or "FILE" in (param.metavar or ""):
             raise self._error(place, f"{flag} is not taken from a file", "Type it on the command line.")
         if param.is_flag != isinstance(value, bool) or isinstance(value, dict):
             kind = "true or false" if param.is_flag else "a value, and a list if the option may be repeated"
-            raise self._error(place, f"{flag} takes {kind}", f"For example {flag} as `dynotune --help` of it shows.")
+            raise self._error(place, f"{flag} takes {kind}", f"See dynotune {' '.join(place[:-1])} --help.")
         values = value if isinstance(value, list) else [value]
         given: Any = value if param.is_flag else [str(one) for one in values]
         if not param.is_flag and not param.multiple:
@@ -73,7 +75,7 @@ class Defaults:
                 raise self._error(place, f"{flag} takes one value", "Leave the brackets out.")
             (given,) = given
         try:
-            param.process_value(command.context_class(command, info_name=" ".join(place[:-1])), given)
+            _ = param.is_flag or param.process_value(command.context_class(command), given)
         except DynotuneError as error:
             raise self._error(place, error.message.removesuffix("."), error.hint) from error
         except Exception as error:
@@ -130,7 +132,8 @@ def _bounded(raw: bytes) -> bytes:
 def _folders(cwd: Path) -> Iterator[Path]:
     """Yield the folders to look into: only `cwd` if it is neither in a repository nor below the home folder."""
     all_ = [cwd, *cwd.parents]
-    ends = (at for at, folder in enumerate(all_) if (folder / ".git").exists() or folder == Path.home())
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - the other raises without a home
+    ends = (at for at, folder in enumerate(all_) if (folder / ".git").exists() or folder == home)
     yield from all_[: next(ends, 0) + 1]
 
 

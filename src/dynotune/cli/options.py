@@ -226,7 +226,7 @@ def given(context: typer.Context, *, but: Collection[str] = ()) -> list[str]:
     return [
         param.opts[0]
         for param in context.command.params
-        if param.name not in but
+        if param.name not in (*but, "quiet", "verbose")
         and getattr(context.get_parameter_source(param.name or ""), "name", "") == "COMMANDLINE"
     ]
 
@@ -246,6 +246,8 @@ def resumed_folder(context: typer.Context, resume: str, base: Path, file: str, *
 
     Raises UsageError: there is none, or something else was given.
     """
+    from dynotune import launch
+
     what = file.removesuffix(".json")
     places = (Path(resume).expanduser().absolute(), base / resume)
     folder = next((place for place in places if (place / file).is_file()), None)
@@ -260,6 +262,7 @@ def resumed_folder(context: typer.Context, resume: str, base: Path, file: str, *
             hint=f"Leave it out: {context.command_path} --resume {resume}; or leave --resume out to begin a new one.",
         )
     if folder is not None:
+        launch.hold(folder)
         return folder
     known = sorted(path.parent.name for path in base.glob(f"*/{file}"))[-3:]
     raise UsageError(

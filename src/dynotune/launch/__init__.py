@@ -16,8 +16,9 @@ from dynotune.lazy_face import lazy_face
 if TYPE_CHECKING:
     from dynotune.launch.process.executable import check_run
     from dynotune.launch.process.foreground import die_by
+    from dynotune.launch.process.kept_runs import hold, in_use, remove_run
     from dynotune.launch.process.launcher import Exit, Launched, start
-    from dynotune.launch.process.leases import sweep
+    from dynotune.launch.process.leases import size_bytes, sweep
     from dynotune.launch.process.lock import measuring
     from dynotune.launch.process.revision import Revision
     from dynotune.launch.process.run_folder import error_line, last_lines, new_run_folder
@@ -31,9 +32,13 @@ __all__ = [
     "check_run",
     "die_by",
     "error_line",
+    "hold",
+    "in_use",
     "last_lines",
     "measuring",
     "new_run_folder",
+    "remove_run",
+    "size_bytes",
     "start",
     "sweep",
 ]
@@ -45,8 +50,9 @@ _HOMES = {
     "process.sandbox": "Seed",
     "process.foreground": "die_by",
     "process.run_folder": "error_line last_lines new_run_folder",
+    "process.kept_runs": "hold in_use remove_run",
     "process.lock": "measuring",
-    "process.leases": "sweep",
+    "process.leases": "size_bytes sweep",
 }
 
 __getattr__ = lazy_face(__name__, _HOMES)

@@ -10,6 +10,7 @@ import shutil
 import time
 from pathlib import Path
 
+from dynotune.launch.process import kept_runs
 from dynotune.schema import private, redaction
 from dynotune.schema.errors import CannotRunHere
 
@@ -45,6 +46,7 @@ def new_run_folder(base: Path) -> Path:
             raise
     except OSError as error:
         raise _no_folder(base, error) from error
+    kept_runs.hold(folder)
     return folder
 
 

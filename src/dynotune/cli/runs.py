@@ -1,0 +1,160 @@
+"""`dynotune runs`: the runs that are kept, and their removal."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from dynotune.api import IN_A_FOLDER
+from dynotune.cli import HELP_OF, answers, completion
+from dynotune.cli.options import Json, RunDir, check_json, option, runs_folder, seconds
+from dynotune.schema.errors import RecordError, UsageError
+
+DOCUMENTS = (*IN_A_FOLDER, "precision.json", "run.json", "plan.json")
+NAME = re.compile(r"\d{8}-\d{6}-\d{3}-[0-9a-f]{6}")
+SUBCOMMANDS = {"study": "tune", "comparison": "compare", "observation": "diagnose", "startup": "startup time"}
+
+runs = typer.Typer(invoke_without_command=True, help=HELP_OF["runs"]["help"])
+
+
+class _Document(msgspec.Struct):
+    """What documents of runs have in common."""
+
+    command: list[str] = []
+    run: Any = None
+    verdict: str | None = None
+
+
+class KeptRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Row of the list. `subcommand`: that made it; `verdict`: in short, "" if there is none; `alive`: in use now."""
+
+    name: str
+    path: str
+    subcommand: str
+    command: list[str]
+    verdict: str
+    num_bytes: int
+    alive: bool
+
+
+class KeptRuns(msgspec.Struct, frozen=True):
+    """Document of `--json`, the newest run first."""
+
+    schema: str = "dynotune.runs/1"
+    runs: list[KeptRun] = []
+
+
+@runs.callback()
+def list_(context: typer.Context, run_dir: RunDir = None, json: Json = None) -> None:
+    if context.invoked_subcommand is not None:
+        context.meta["base"] = runs_folder(run_dir)
+        return
+    check_json(json)
+    from dynotune import launch
+
+    folders = _folders(runs_folder(run_dir))
+    used = launch.in_use(folders)
+    found = KeptRuns(runs=[_row(folder, alive=folder in used) for folder in folders])
+    answers.show(_table, found, json)
+
+
+def rm(
+    context: typer.Context,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="RUN", help="Names of runs.", autocompletion=completion.runs)
+    ] = None,
+    older_than: Annotated[str | None, option("runs_older_than")] = None,
+    all_: Annotated[bool, option("runs_all", "--all")] = False,
+    yes: Annotated[bool, option("runs_yes", "--yes", "-y")] = False,
+) -> None:
+    from dynotune import launch
+    from dynotune.text import words
+
+    base = context.meta["base"]
+    if sum(map(bool, (names, older_than, all_))) != 1:
+        raise UsageError("Say which runs to remove.", hint="Give names, or --older-than 30d, or --all.")
+    folders = [base / name for name in names or []] or _folders(base)
+    for folder in folders:
+        if NAME.fullmatch(folder.name) is None or folder.parent != base or not folder.is_dir() or folder.is_symlink():
+            raise UsageError(f"There is no run {folder.name} in {base}.", hint="dynotune runs lists them.")
+    if older_than is not None:
+        newest = time.strftime("%Y%m%d-%H%M%S", time.gmtime(time.time() - _age_s(older_than)))
+        folders = [folder for folder in folders if folder.name < newest]
+    used = launch.in_use(folders)
+    if used and names:
+        raise UsageError(f"The run {min(used).name} is still in use.", hint="Wait for its end, or end it; then repeat.")
+    folders = [folder for folder in folders if folder not in used]
+    if folders and not yes:
+        if not sys.stdin.isatty():
+            raise UsageError("Nothing is removed unasked, and nobody can be asked here.", hint="Add --yes.")
+        size = words.num_bytes(sum(map(launch.size_bytes, folders)))
+        if input(f"Remove {len(folders)} runs, {size}? [y/N] ").strip().lower() not in ("y", "yes"):
+            raise typer.Exit(1)
+    freed = sum(map(launch.remove_run, folders))
+    left = f" {len(used)} in use were left." if used else ""
+    print(f"Removed {len(folders)} runs, {words.num_bytes(freed)}.{left}")
+
+
+def _age_s(text: str) -> float:
+    days = re.fullmatch(r"(\d+)d", text)
+    return int(days[1]) * 86400.0 if days else seconds(text, "--older-than")
+
+
+def _folders(base: Path) -> list[Path]:
+    """Return the folders of runs, the newest first; other files and links are nobody's run."""
+    try:
+        found = [path for path in base.iterdir() if NAME.fullmatch(path.name) and not path.is_symlink()]
+    except FileNotFoundError:
+        return []
+    return sorted((path for path in found if path.is_dir()), reverse=True)
+
+
+def _row(folder: Path, *, alive: bool) -> KeptRun:
+    from dynotune import launch
+    from dynotune.schema import atomic, document
+
+    file = next((folder / name for name in DOCUMENTS if (folder / name).is_file()), None)
+    noun, found = "", _Document()
+    if file is not None:
+        noun = file.stem
+        with contextlib.suppress(OSError, ValueError, RecordError):  # damaged: it is listed all the same
+            found = document.parse(atomic.read(file), _Document)
+    command = found.command or (found.run.get("command") if isinstance(found.run, dict) else None)
+    return KeptRun(
+        name=folder.name,
+        path=str(folder),
+        subcommand=SUBCOMMANDS.get(noun, noun),
+        command=[str(word) for word in command] if isinstance(command, list) else [],
+        verdict=found.verdict or "",
+        num_bytes=launch.size_bytes(folder),
+        alive=alive,
+    )
+
+
+def _table(found: KeptRuns) -> Any:
+    from rich.console import Group
+    from rich.text import Text
+
+    from dynotune.report.layout import table
+    from dynotune.text import words
+
+    if not found.runs:
+        return Text("No runs are kept.")
+    rows = table("run:whole", "by:whole", "size:number", "command:text", "verdict:text")
+    for one in found.runs:
+        verdict = "in use" if one.alive else words.plain(one.verdict, longest=60)
+        command = words.plain(words.command(one.command), longest=60)
+        rows.add_row(one.name, one.subcommand, words.num_bytes(one.num_bytes), command, verdict)
+    total = words.num_bytes(sum(one.num_bytes for one in found.runs))
+    where = f"{len(found.runs)} runs, {total}, in {Path(found.runs[0].path).parent}"
+    return Group(rows, Text(words.plain(where), style="dim"))
+
+
+runs.command(help=HELP_OF["runs rm"]["help"])(rm)

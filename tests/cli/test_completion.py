@@ -36,7 +36,6 @@ def asked(user, shell: str, line: str, **more: str) -> str:
         ("dynotune compare loader.num_w", "loader.num_workers="),
         ("dynotune tune --objective lat", "latency-p99"),
         ("dynotune explain num-workers-z", "num-workers-zero"),
-        ("dynotune knobs matmul.", "matmul.fp32_precision"),
         ("dynotune tune --bud", "--budget"),
     ],
 )

@@ -11,7 +11,6 @@ What a subcommand does lives in the rooms below, and what a result looks like in
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import re
 import sys
@@ -223,33 +222,15 @@ def _with_loudness(command: Any) -> Any:
 
 
 def _project_defaults(parser: Any, ours: Sequence[str]) -> dict[str, Any] | None:
-    """Return the project's defaults for the subcommand in `ours`, and let it say which of them it uses."""
+    """Return the project's defaults for the command line `ours`, and say which of them it uses."""
+    if set(ours) & {"--help", "-h", "--version", "-V"}:
+        return None
     from dynotune.cli import answers, defaults
 
-    asked = next((argument for argument in ours if not argument.startswith("-")), None)
-    if (
-        asked is None
-        or asked not in parser.commands
-        or set(ours) & {"--help", "-h"}
-        or (found := defaults.find(Path.cwd())) is None
-    ):
-        return None
-    made = found.map_for(parser, asked)
-
-    def told(command: Any) -> None:
-        for sub in getattr(command, "commands", {}).values():
-            told(sub)
-        command.invoke = functools.partial(invoked, command.invoke)
-
-    def invoked(invoke: Callable[[Any], Any], context: Any) -> Any:
-        sources = {name: context.get_parameter_source(name) for name in found.options}
-        used = [found.options[name] for name, source in sources.items() if getattr(source, "name", "") == "DEFAULT_MAP"]
-        if used:
-            answers.say(f"From {found.file}: {' '.join(used)}")
-        return invoke(context)
-
-    told(parser.commands[asked])
-    return made
+    found, told = defaults.of_project(Path.cwd(), parser, ours)
+    if told and not set(ours) & {"--quiet", "-q"}:
+        answers.say(told)
+    return found
 
 
 def with_command() -> type[Any]:

@@ -34,13 +34,6 @@ def settings(incomplete: str) -> list[tuple[str, str]]:
     return _begin(((f"{name}={word}", "") for word in values), incomplete)
 
 
-def knob_ids(incomplete: str) -> list[tuple[str, str]]:
-    """Complete the id of a knob."""
-    from dynotune import knobs
-
-    return _begin(((knob.id, knob.doc) for knob in knobs.all_knobs()), incomplete)
-
-
 def explained(incomplete: str) -> list[tuple[str, str]]:
     """Complete the id of a finding or a claim."""
     from dynotune.claims import all_claims

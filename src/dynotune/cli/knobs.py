@@ -9,7 +9,6 @@ import msgspec
 import typer
 
 from dynotune import knobs as catalogue
-from dynotune.cli import completion
 from dynotune.cli.answers import write_json
 from dynotune.cli.options import Json
 
@@ -23,12 +22,7 @@ class Catalogue(msgspec.Struct, frozen=True):
 
 def knobs(
     id: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="ID",
-            help="Explain this knob, or list those that speak of a word.",
-            autocompletion=completion.knob_ids,
-        ),
+        str | None, typer.Argument(metavar="ID", help="Explain this knob, or list those that speak of a word.")
     ] = None,
     json: Json = None,
 ) -> None:

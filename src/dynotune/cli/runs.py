@@ -15,7 +15,7 @@ import typer
 from dynotune.api import IN_A_FOLDER
 from dynotune.cli import HELP_OF, answers, completion
 from dynotune.cli.options import Json, RunDir, check_json, option, runs_folder, seconds
-from dynotune.schema.errors import RecordError, UsageError
+from dynotune.schema.errors import UsageError
 
 DOCUMENTS = (*IN_A_FOLDER, "precision.json", "run.json", "plan.json")
 NAME = re.compile(r"\d{8}-\d{6}-\d{3}-[0-9a-f]{6}")
@@ -24,31 +24,23 @@ SUBCOMMANDS = {"study": "tune", "comparison": "compare", "observation": "diagnos
 runs = typer.Typer(invoke_without_command=True, help=HELP_OF["runs"]["help"])
 
 
+class _Spec(msgspec.Struct):
+    command: list[str] = []
+
+
 class _Document(msgspec.Struct):
     """What documents of runs have in common."""
 
     command: list[str] = []
-    run: Any = None
+    run: _Spec | str | None = None
     verdict: str | None = None
 
 
-class KeptRun(msgspec.Struct, frozen=True, kw_only=True):
-    """Row of the list. `subcommand`: that made it; `verdict`: in short, "" if there is none; `alive`: in use now."""
-
-    name: str
-    path: str
-    subcommand: str
-    command: list[str]
-    verdict: str
-    num_bytes: int
-    alive: bool
-
-
 class KeptRuns(msgspec.Struct, frozen=True):
-    """Document of `--json`, the newest run first."""
+    """Document of `--json`, the newest run first. `alive`: a process uses it."""
 
     schema: str = "dynotune.runs/1"
-    runs: list[KeptRun] = []
+    runs: list[dict[str, Any]] = []
 
 
 @runs.callback()
@@ -116,26 +108,23 @@ def _folders(base: Path) -> list[Path]:
     return sorted((path for path in found if path.is_dir()), reverse=True)
 
 
-def _row(folder: Path, *, alive: bool) -> KeptRun:
+def _row(folder: Path, *, alive: bool) -> dict[str, Any]:
     from dynotune import launch
     from dynotune.schema import atomic, document
 
-    file = next((folder / name for name in DOCUMENTS if (folder / name).is_file()), None)
-    noun, found = "", _Document()
-    if file is not None:
-        noun = file.stem
-        with contextlib.suppress(OSError, ValueError, RecordError):  # damaged: it is listed all the same
-            found = document.parse(atomic.read(file), _Document)
-    command = found.command or (found.run.get("command") if isinstance(found.run, dict) else None)
-    return KeptRun(
-        name=folder.name,
-        path=str(folder),
-        subcommand=SUBCOMMANDS.get(noun, noun),
-        command=[str(word) for word in command] if isinstance(command, list) else [],
-        verdict=found.verdict or "",
-        num_bytes=launch.size_bytes(folder),
-        alive=alive,
-    )
+    file = next((folder / name for name in DOCUMENTS if (folder / name).is_file()), folder / DOCUMENTS[-1])
+    found = _Document()
+    with contextlib.suppress(OSError, ValueError):  # damaged: it is listed all the same
+        found = document.parse(atomic.read(file), _Document)
+    return {
+        "name": folder.name,
+        "path": str(folder),
+        "subcommand": SUBCOMMANDS.get(file.stem, file.stem),
+        "command": found.command or (found.run.command if isinstance(found.run, _Spec) else []),
+        "verdict": found.verdict or "",
+        "num_bytes": launch.size_bytes(folder),
+        "alive": alive,
+    }
 
 
 def _table(found: KeptRuns) -> Any:
@@ -145,16 +134,13 @@ def _table(found: KeptRuns) -> Any:
     from dynotune.report.layout import table
     from dynotune.text import words
 
-    if not found.runs:
-        return Text("No runs are kept.")
     rows = table("run:whole", "by:whole", "size:number", "command:text", "verdict:text")
     for one in found.runs:
-        verdict = "in use" if one.alive else words.plain(one.verdict, longest=60)
-        command = words.plain(words.command(one.command), longest=60)
-        rows.add_row(one.name, one.subcommand, words.num_bytes(one.num_bytes), command, verdict)
-    total = words.num_bytes(sum(one.num_bytes for one in found.runs))
-    where = f"{len(found.runs)} runs, {total}, in {Path(found.runs[0].path).parent}"
-    return Group(rows, Text(words.plain(where), style="dim"))
+        command, verdict = words.command(one["command"]), "in use" if one["alive"] else one["verdict"]
+        texts = (words.plain(text, longest=60) for text in (command, verdict))
+        rows.add_row(one["name"], one["subcommand"], words.num_bytes(one["num_bytes"]), *texts)
+    total = words.num_bytes(sum(one["num_bytes"] for one in found.runs))
+    return Group(rows, Text(f"{len(found.runs)} runs, {total}", style="dim")) if found.runs else "No runs are kept."
 
 
 runs.command(help=HELP_OF["runs rm"]["help"])(rm)

@@ -16,12 +16,11 @@ from dynotune.lazy_face import lazy_face
 if TYPE_CHECKING:
     from dynotune.launch.process.executable import check_run
     from dynotune.launch.process.foreground import die_by
-    from dynotune.launch.process.kept_runs import hold, in_use, remove_run
     from dynotune.launch.process.launcher import Exit, Launched, start
     from dynotune.launch.process.leases import size_bytes, sweep
     from dynotune.launch.process.lock import measuring
     from dynotune.launch.process.revision import Revision
-    from dynotune.launch.process.run_folder import error_line, last_lines, new_run_folder
+    from dynotune.launch.process.run_folder import error_line, hold, in_use, last_lines, new_run_folder, remove_run
     from dynotune.launch.process.sandbox import Seed
 
 __all__ = [
@@ -49,8 +48,7 @@ _HOMES = {
     "process.revision": "Revision",
     "process.sandbox": "Seed",
     "process.foreground": "die_by",
-    "process.run_folder": "error_line last_lines new_run_folder",
-    "process.kept_runs": "hold in_use remove_run",
+    "process.run_folder": "error_line hold in_use last_lines new_run_folder remove_run",
     "process.lock": "measuring",
     "process.leases": "size_bytes sweep",
 }

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import os
 import re
 import secrets
 import shutil
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
-from dynotune.launch.process import kept_runs
+from dynotune.launch.process import processes
+from dynotune.launch.process.leases import MARK, size_bytes
 from dynotune.schema import private, redaction
-from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.errors import CannotRunHere, UsageError, may_fail
 
 STDOUT = "stdout"
 STDERR = "stderr"
@@ -23,6 +27,8 @@ _TRACEBACK = "Traceback (most recent call last)"
 _ASIDE = ("Exception in thread", "Exception ignored")
 # torchrun writes the first before each line of a rank's traceback; the second says no more than that a rank had one.
 _OF_RANK, _RANK_FAILED = re.compile(r"^\[rank\d+\]: ?"), "ChildFailedError"
+_MOST_HELD = 16
+_held: list[int] = []
 # CSI and OSC sequences, other escapes, and what else a terminal obeys: what a program printed is only quoted.
 _TERMINAL_CODES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
@@ -46,7 +52,7 @@ def new_run_folder(base: Path) -> Path:
             raise
     except OSError as error:
         raise _no_folder(base, error) from error
-    kept_runs.hold(folder)
+    hold(folder)
     return folder
 
 
@@ -153,3 +159,50 @@ def _tail(path: Path) -> str:
 def _as_shown(line: str) -> str:
     drawn = [_TERMINAL_CODES.sub("", part).rstrip() for part in line.split("\r")]
     return next((part for part in reversed(drawn) if part), "")
+
+
+def hold(folder: Path) -> None:
+    """Hold the folder for the life of this process, or until it has held 16 later ones."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        _held.append(descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    if len(_held) > _MOST_HELD:
+        os.close(_held.pop(0))
+
+
+def in_use(folders: Iterable[Path]) -> set[Path]:
+    """Return the folders that a process holds, or that a run of which processes are left has, in them or below them."""
+    marked: set[Path] = set()
+    for process in processes.everyone():
+        with contextlib.suppress(OSError):
+            for entry in Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0"):
+                if entry.startswith(MARK.encode() + b"="):
+                    path = Path(os.fsdecode(entry.partition(b"=")[2]))
+                    marked.update((path, *path.parents))
+    return {folder for folder in folders if folder in marked or _is_held(folder)}
+
+
+def _is_held(folder: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+    return False
+
+
+def remove_run(folder: Path) -> int:
+    """Remove a run folder; returns how many bytes that freed. Links in it are removed, not followed.
+
+    Raises UsageError, CannotRunHere: it is a link or in use; something in it cannot be removed.
+    """
+    if folder.is_symlink() or in_use([folder]):
+        raise UsageError(f"The run {folder.name} is still in use.", hint="Wait for its end, or end it; then repeat.")
+    num_bytes = size_bytes(folder)
+    with may_fail(f"remove {folder}", "Check who owns what is in it."):
+        shutil.rmtree(folder)
+    return num_bytes

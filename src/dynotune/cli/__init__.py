@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     debug = "--debug" in ours
     ours = [argument for argument in ours if argument != "--debug"] or ([] if command else ["--help"])
     code = 0
-    loudness.be(quiet=False, verbose=False)
+    loudness.said.update(quiet=False, verbose=False)
     limits.one_thread_for_numbers()
     for stream in (sys.stdout, sys.stderr):
         # Names may hold what the terminal's encoding does not, and bytes that are no text.
@@ -191,15 +191,10 @@ def _without_types(command: Any, above: Any = None) -> Any:
 
 def _be(param: typer.CallbackParam, is_asked: bool) -> None:
     if is_asked:
-        loudness.be(quiet=param.name == "quiet", verbose=param.name == "verbose")
+        loudness.said[str(param.name)] = True
 
 
-_LOUD: dict[str, Any] = {
-    "expose_value": False,
-    "is_eager": True,
-    "callback": _be,
-    "rich_help_panel": "How much is said",
-}
+_LOUD: Any = {"expose_value": False, "is_eager": True, "callback": _be, "rich_help_panel": "How much is said"}
 
 
 def _loudness(

@@ -25,9 +25,7 @@ def compare(
     context: typer.Context,
     settings: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="SETTING", help="Settings of the candidate, knob=value.", autocompletion=completion.settings
-        ),
+        typer.Argument(metavar="SETTING", help="Settings of the candidate.", autocompletion=completion.settings),
     ] = None,
     baseline: Annotated[list[str] | None, option("compare_baseline", autocompletion=completion.settings)] = None,
     pairs: Pairs = 12,

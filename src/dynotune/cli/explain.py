@@ -13,11 +13,7 @@ from dynotune.cli.options import Json, check_json
 def explain(
     id: Annotated[
         str | None,
-        typer.Argument(
-            metavar="ID",
-            help="A finding, a claim, or a word for it; lists findings without.",
-            autocompletion=completion.explained,
-        ),
+        typer.Argument(metavar="ID", help="A finding, claim or word.", autocompletion=completion.explained),
     ] = None,
     json: Json = None,
 ) -> None:

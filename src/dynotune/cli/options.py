@@ -36,7 +36,7 @@ OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 RUN_PANEL = "How the command is run"
 _TOLD = tomllib.loads(files(__package__).joinpath("options.toml").read_text("utf-8"))
 _UNITS_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-_UNITS_S = {"s": 1, "min": 60, "m": 60, "h": 3600}
+_UNITS_S = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
 
 
 def seconds(text: str, option: str) -> float:
@@ -44,7 +44,7 @@ def seconds(text: str, option: str) -> float:
 
     Raises UsageError: the text is not a length of time, or has no unit.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h)?", text.strip())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)?", text.strip())
     if match is None or float(match[1]) == 0:
         raise UsageError(f"{option} {text} is not a length of time.", hint=f"For example {option} 90s or {option} 15m.")
     if match[2] is None:

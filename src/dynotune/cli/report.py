@@ -24,11 +24,7 @@ LONGEST_RECIPE_BYTES = 1 << 20
 def report(
     path: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="PATH",
-            help="A folder of a run, or a JSON file of dynotune. Default: the last run.",
-            autocompletion=completion.run_folders,
-        ),
+        typer.Argument(metavar="PATH", help="Default: the last.", autocompletion=completion.run_folders),
     ] = None,
     html: Annotated[Path | None, option("report_html")] = None,
     storage: Storage = None,

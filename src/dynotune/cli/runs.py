@@ -14,7 +14,7 @@ import typer
 
 from dynotune.api import IN_A_FOLDER
 from dynotune.cli import HELP_OF, answers, completion
-from dynotune.cli.options import Json, RunDir, check_json, option, runs_folder, seconds
+from dynotune.cli.options import Json, RunDir, check_json, option, runs_folder, seconds_of
 from dynotune.schema.errors import UsageError
 
 DOCUMENTS = (*IN_A_FOLDER, "precision.json", "run.json", "plan.json")
@@ -22,18 +22,6 @@ NAME = re.compile(r"\d{8}-\d{6}-\d{3}-[0-9a-f]{6}")
 SUBCOMMANDS = {"study": "tune", "comparison": "compare", "observation": "diagnose", "startup": "startup time"}
 
 runs = typer.Typer(invoke_without_command=True, help=HELP_OF["runs"]["help"])
-
-
-class _Spec(msgspec.Struct):
-    command: list[str] = []
-
-
-class _Document(msgspec.Struct):
-    """What documents of runs have in common."""
-
-    command: list[str] = []
-    run: _Spec | str | None = None
-    verdict: str | None = None
 
 
 class KeptRuns(msgspec.Struct, frozen=True):
@@ -62,7 +50,7 @@ def rm(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="RUN", help="Names of runs.", autocompletion=completion.runs)
     ] = None,
-    older_than: Annotated[str | None, option("runs_older_than")] = None,
+    older_than: Annotated[float | None, option("runs_older_than", parser=str, callback=seconds_of)] = None,
     all_: Annotated[bool, option("runs_all", "--all")] = False,
     yes: Annotated[bool, option("runs_yes", "--yes", "-y")] = False,
 ) -> None:
@@ -72,13 +60,11 @@ def rm(
     base = context.meta["base"]
     if sum(map(bool, (names, older_than, all_))) != 1:
         raise UsageError("Say which runs to remove.", hint="Give names, or --older-than 30d, or --all.")
-    folders = [base / name for name in names or []] or _folders(base)
-    for folder in folders:
-        if NAME.fullmatch(folder.name) is None or folder.parent != base or not folder.is_dir() or folder.is_symlink():
-            raise UsageError(f"There is no run {folder.name} in {base}.", hint="dynotune runs lists them.")
-    if older_than is not None:
-        newest = time.strftime("%Y%m%d-%H%M%S", time.gmtime(time.time() - _age_s(older_than)))
-        folders = [folder for folder in folders if folder.name < newest]
+    known = {folder.name: folder for folder in _folders(base)}
+    if unknown := set(names or ()) - set(known):
+        raise UsageError(f"There is no run {min(unknown)} in {base}.", hint="dynotune runs lists them.")
+    before = time.strftime("%Y%m%d-%H%M%S", time.gmtime(time.time() - (older_than or 0.0))) if older_than else "~"
+    folders = [folder for name, folder in known.items() if (name in names if names else name < before)]
     used = launch.in_use(folders)
     if used and names:
         raise UsageError(f"The run {min(used).name} is still in use.", hint="Wait for its end, or end it; then repeat.")
@@ -94,18 +80,10 @@ def rm(
     print(f"Removed {len(folders)} runs, {words.num_bytes(freed)}.{left}")
 
 
-def _age_s(text: str) -> float:
-    days = re.fullmatch(r"(\d+)d", text)
-    return int(days[1]) * 86400.0 if days else seconds(text, "--older-than")
-
-
 def _folders(base: Path) -> list[Path]:
     """Return the folders of runs, the newest first; other files and links are nobody's run."""
-    try:
-        found = [path for path in base.iterdir() if NAME.fullmatch(path.name) and not path.is_symlink()]
-    except FileNotFoundError:
-        return []
-    return sorted((path for path in found if path.is_dir()), reverse=True)
+    named = (path for path in base.glob("*") if NAME.fullmatch(path.name))
+    return sorted((path for path in named if path.is_dir() and not path.is_symlink()), reverse=True)
 
 
 def _row(folder: Path, *, alive: bool) -> dict[str, Any]:
@@ -113,15 +91,17 @@ def _row(folder: Path, *, alive: bool) -> dict[str, Any]:
     from dynotune.schema import atomic, document
 
     file = next((folder / name for name in DOCUMENTS if (folder / name).is_file()), folder / DOCUMENTS[-1])
-    found = _Document()
+    found: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):  # damaged: it is listed all the same
-        found = document.parse(atomic.read(file), _Document)
+        found = document.parse(atomic.read(file), dict[str, Any])
+    run, verdict = found.get("run"), found.get("verdict")
+    command = found.get("command") or (run.get("command") if isinstance(run, dict) else None)
     return {
         "name": folder.name,
         "path": str(folder),
         "subcommand": SUBCOMMANDS.get(file.stem, file.stem),
-        "command": found.command or (found.run.command if isinstance(found.run, _Spec) else []),
-        "verdict": found.verdict or "",
+        "command": list(map(str, command)) if isinstance(command, list) else [],
+        "verdict": verdict if isinstance(verdict, str) else "",
         "num_bytes": launch.size_bytes(folder),
         "alive": alive,
     }

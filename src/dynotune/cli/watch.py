@@ -27,8 +27,7 @@ LOG = "watch.log"
 def watch(
     context: typer.Context,
     folder: Annotated[
-        Path | None,
-        typer.Argument(metavar="RUN_DIR", help="Join the run of this folder.", autocompletion=completion.run_folders),
+        Path | None, typer.Argument(metavar="RUN_DIR", help="A run to join.", autocompletion=completion.run_folders)
     ] = None,
     serve: Annotated[str | None, option("watch_serve")] = None,
     token: Annotated[str | None, option("watch_token", envvar="DYNOTUNE_TOKEN")] = None,

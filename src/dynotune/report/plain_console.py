@@ -24,7 +24,7 @@ def console(*, stderr: bool = False, soft_wrap: bool = False, is_error: bool = F
     what slips through stands here as one sign for one character, so that no text moves the cursor or names a colour. A
     text is no markup.
     """
-    is_quiet = loudness.quiet and stderr and not is_error
+    is_quiet = loudness.said["quiet"] and stderr and not is_error
     return _Console(stderr=stderr, soft_wrap=soft_wrap, quiet=is_quiet)
 
 

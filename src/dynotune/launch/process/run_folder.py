@@ -176,31 +176,27 @@ def in_use(folders: Iterable[Path]) -> set[Path]:
     marked: set[Path] = set()
     for process in processes.everyone():
         with contextlib.suppress(OSError):
-            for entry in Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0"):
-                if entry.startswith(MARK.encode() + b"="):
-                    path = Path(os.fsdecode(entry.partition(b"=")[2]))
-                    marked.update((path, *path.parents))
+            entries = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+            for name, _, value in (entry.partition(b"=") for entry in entries):
+                if name == MARK.encode():
+                    marked.update((Path(os.fsdecode(value)), *Path(os.fsdecode(value)).parents))
     return {folder for folder in folders if folder in marked or _is_held(folder)}
 
 
 def _is_held(folder: Path) -> bool:
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(descriptor)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
     return False
 
 
 def remove_run(folder: Path) -> int:
-    """Remove a run folder; returns how many bytes that freed. Links in it are removed, not followed.
-
-    Raises UsageError, CannotRunHere: it is a link or in use; something in it cannot be removed.
-    """
-    if folder.is_symlink() or in_use([folder]):
+    """Remove a run folder, following no link; returns the bytes freed. Raises DynotuneError: in use, or it cannot be."""
+    if in_use([folder]):
         raise UsageError(f"The run {folder.name} is still in use.", hint="Wait for its end, or end it; then repeat.")
     num_bytes = size_bytes(folder)
     with may_fail(f"remove {folder}", "Check who owns what is in it."):

@@ -111,10 +111,10 @@ def _table(found: KeptRuns) -> Any:
     from rich.console import Group
     from rich.text import Text
 
-    from dynotune.report.layout import table
+    from dynotune.report import layout
     from dynotune.text import words
 
-    rows = table("run:whole", "by:whole", "size:number", "command:text", "verdict:text")
+    rows = layout.table("run:whole", "by:whole", "size:number", "command:text", "verdict:text")
     for one in found.runs:
         command, verdict = words.command(one["command"]), "in use" if one["alive"] else one["verdict"]
         texts = (words.plain(text, longest=60) for text in (command, verdict))

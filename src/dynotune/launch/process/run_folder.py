@@ -195,7 +195,7 @@ def _is_held(folder: Path) -> bool:
 
 
 def remove_run(folder: Path) -> int:
-    """Remove a run folder, following no link; returns the bytes freed. Raises DynotuneError: in use, or it cannot be."""
+    """Remove a run folder, following no link; returns the bytes freed. Raises DynotuneError: in use, or denied."""
     if in_use([folder]):
         raise UsageError(f"The run {folder.name} is still in use.", hint="Wait for its end, or end it; then repeat.")
     num_bytes = size_bytes(folder)

@@ -20,7 +20,7 @@ HELP = sorted([*ROOT.glob("src/dynotune/cli/*.py"), ROOT / "src/dynotune/cli/hel
 
 PATH = re.compile(r"(?<![\w/.-])(?:src|tests|benchmarks|docs|examples|tools)/[\w./*-]*[\w*]")
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
-MODULE = re.compile(r"(?<![\w./@:-])dynotune(?:\.[A-Za-z_]\w*)+(?![\w/-]|\.(?:toml|json|py)\b)")
+MODULE = re.compile(r"(?<![\w./@:-])dynotune(?!\.toml\b)(?:\.[A-Za-z_]\w*)+(?![\w/-]|\.(?:toml|json|py)\b)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 COMMAND = re.compile(r"(?<![\w./-])dynotune((?: (?!-)[\w|]+)+)")
 CODE = re.compile(r"```.*?```|`[^`]+`", re.DOTALL)

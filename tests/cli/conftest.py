@@ -79,7 +79,7 @@ class User:
     def start(self, *words: str, **more) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "dynotune", *words]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
-        return subprocess.Popen(command, cwd=self.cwd, env=self.env, text=True, **(streams | more))
+        return subprocess.Popen(command, **{"cwd": self.cwd, "env": self.env, "text": True} | streams | more)
 
     def types(self, *words: str, **more) -> subprocess.CompletedProcess[str]:
         with self.start(*words, **more) as process:

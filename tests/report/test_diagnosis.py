@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from dynotune.report import loudness
 from dynotune.report.bars import OF_A_STEP, Bar
 from dynotune.report.diagnosis import diagnosis_report
 from dynotune.schema.attribution import Shares
@@ -169,7 +170,14 @@ def test_what_is_not_known_is_folded_by_its_reason_and_cut_at_ten():
         in text
     )
     assert text.count("no NVML here") == 9
-    assert "3 more reasons: --json has all" in text
+    assert "3 more reasons: --verbose shows all" in text
+
+
+def test_a_verbose_report_leaves_no_reason_out(monkeypatch):
+    monkeypatch.setitem(loudness.said, "verbose", True)
+    unknown = [NotKnown(f"other-{index}", f"fact.{index}", "no NVML here") for index in range(12)]
+    text = single_spaced(text_of(diagnosis(unknown=unknown), width=140))
+    assert text.count("no NVML here") == 12 and "more reasons" not in text
 
 
 def test_ceilings_are_shown_where_they_were_asked_for():

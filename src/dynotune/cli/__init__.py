@@ -16,11 +16,13 @@ import tomllib
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
 
-from dynotune.cli import limits
+from dynotune.cli import completion, limits
+from dynotune.report import loudness
 from dynotune.schema.errors import CommandFailed, DynotuneError, UsageError
 
 __all__ = ["command_of", "main", "with_command"]
@@ -31,7 +33,7 @@ COMMANDS = {name: told["summary"] for name, told in HELP_OF.items() if "summary"
 WITH_COMMAND = ("diagnose", "compare", "tune", "precision", "run", "watch")
 TAKE_COMMANDS = (*WITH_COMMAND, "trace", "memory", "watch", "doctor", "startup", "recipe", "plan")
 _PROGRAM = re.compile(r"(.*/)?(python[\d.]*|torchrun|accelerate|deepspeed|srun|uv|yolo)|[^=]+\.py")
-WITHOUT_NUMBERS = ("run", "watch", "recipe", "doctor", "explain", "knobs", "mcp", "--help", "--version")
+WITHOUT_NUMBERS = ("run", "watch", "recipe", "doctor", "explain", "knobs", "mcp", "runs", "--help", "--version")
 EPILOG = (
     "Exit codes: 0 done; 1 a gate said no; 2 wrong usage; 3 cannot run here; 4 your command failed; "
     "70 a mistake of dynotune's own; 130 interrupted. `dynotune run` and `watch` exit as your command does."
@@ -44,12 +46,15 @@ LONGEST_MESSAGE = 4000
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run `dynotune` with `argv` (without the program's name; those of the process by default), and exit."""
     given = list(sys.argv[1:] if argv is None else argv)
+    if completion.VARIABLE in os.environ:
+        _complete(completion.words_asked())
     at = given.index("--") if "--" in given else len(given)
     ours, command = given[:at], given[at + 1 :] if at < len(given) else None
     # Wherever it stands: nobody remembers which half of a command line it belongs to.
     debug = "--debug" in ours
     ours = [argument for argument in ours if argument != "--debug"] or ([] if command else ["--help"])
     code = 0
+    loudness.said.update(quiet=False, verbose=False)
     limits.one_thread_for_numbers()
     for stream in (sys.stdout, sys.stderr):
         # Names may hold what the terminal's encoding does not, and bytes that are no text.
@@ -61,7 +66,9 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
                 _refuse_command_without_dashes(ours)
             if not set(ours) & set(WITHOUT_NUMBERS):
                 limits.refuse_little_memory()
-            code = _parser(ours).main(args=ours, prog_name="dynotune", obj=command, standalone_mode=False) or 0
+            parser = _parser(ours)
+            more = {"default_map": _project_defaults(parser, ours), "obj": command, "standalone_mode": False}
+            code = parser.main(args=ours, prog_name="dynotune", **more) or 0
         except SystemExit as ended:
             code = ended.code  # type: ignore[assignment]
         if sys.stdout is not None:  # closed
@@ -130,11 +137,21 @@ def _refuse_command_without_dashes(ours: Sequence[str]) -> None:
         raise UsageError("The command has to stand after two dashes.", hint=line)
 
 
+def _complete(typed: Sequence[str]) -> NoReturn:
+    """Answer the shell, and exit. After `--` stands the user's command, which the shell completes by itself."""
+    from typer.completion import get_completion_inspect_parameters
+    from typer.core import TyperCommand
+
+    get_completion_inspect_parameters()  # makes the shells known
+    command = TyperCommand("dynotune", add_help_option=False) if "--" in typed[:-1] else _parser(typed)
+    command.main(args=[], prog_name="dynotune")
+    sys.exit(1)
+
+
 def _parser(ours: Sequence[str]) -> Any:
     """Return the command line's parser, with the subcommand in `ours` imported and the others only named."""
     asked = next((argument for argument in ours if not argument.startswith("-")), None)
     app = typer.Typer(
-        add_completion=False,
         rich_markup_mode="rich",
         epilog=EPILOG,
         name="dynotune",
@@ -152,7 +169,11 @@ def _parser(ours: Sequence[str]) -> Any:
                 continue
         of_command = with_command() if name in WITH_COMMAND else None
         app.command(name, help=long_help, short_help=summary, cls=of_command)(function)
-    return _without_types(typer.main.get_command(app))
+    command = _without_types(_with_loudness(typer.main.get_command(app)))
+    for param in command.params:
+        if param.name in ("install_completion", "show_completion"):
+            param.rich_help_panel = "Shell completion"
+    return command
 
 
 def _without_types(command: Any, above: Any = None) -> Any:
@@ -164,6 +185,45 @@ def _without_types(command: Any, above: Any = None) -> Any:
         if getattr(param, "is_flag", False):
             param.metavar = ""
     return command
+
+
+def _be(param: typer.CallbackParam, is_asked: bool) -> None:
+    if is_asked:
+        loudness.said[str(param.name)] = True
+
+
+_LOUD: Any = {"expose_value": False, "is_eager": True, "callback": _be, "rich_help_panel": "How much is said"}
+
+
+def _loudness(
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="Only the answer and errors.", **_LOUD),
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Also what reports leave out.", **_LOUD),
+) -> None:
+    """Take the options that every subcommand has."""
+
+
+def _with_loudness(command: Any) -> Any:
+    """Give `--quiet` and `--verbose` to `command` and to all its subcommands."""
+    app = typer.Typer(add_completion=False)
+    app.command()(_loudness)
+    params, waiting = typer.main.get_command(app).params, [command]
+    while waiting:
+        one = waiting.pop()
+        one.params.extend(params)
+        waiting.extend(getattr(one, "commands", {}).values())
+    return command
+
+
+def _project_defaults(parser: Any, ours: Sequence[str]) -> dict[str, Any] | None:
+    """Return the project's defaults for the command line `ours`, and say which of them it uses."""
+    if set(ours) & {"--help", "-h", "--version", "-V"}:
+        return None
+    from dynotune.cli import answers, defaults
+
+    found, told = defaults.of_project(Path.cwd(), parser, ours)
+    if told and not set(ours) & {"--quiet", "-q"}:
+        answers.say(told)
+    return found
 
 
 def with_command() -> type[Any]:
@@ -205,7 +265,7 @@ def _explain(error: Exception) -> None:
     from dynotune.report import console
     from dynotune.schema.redaction import redacted
 
-    screen = console(stderr=True, soft_wrap=True)
+    screen = console(stderr=True, soft_wrap=True, is_error=True)
     if not isinstance(error, DynotuneError):
         what = _said(f"{type(error).__name__}: {error}")
         screen.print(Text.assemble(("dynotune made a mistake: ", "bold red"), what))

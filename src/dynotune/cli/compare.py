@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from dynotune import api
-from dynotune.cli import answers, options
+from dynotune.cli import answers, completion, options
 from dynotune.cli.options import Budget, InProcess, Json, Margin, Pairs, Precision, Resume, option, runs_a_command
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 def compare(
     context: typer.Context,
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="SETTING", help="Settings of the candidate, knob=value.")
+        list[str] | None,
+        typer.Argument(metavar="SETTING", help="Settings of the candidate.", autocompletion=completion.settings),
     ] = None,
-    baseline: Annotated[list[str] | None, option("compare_baseline")] = None,
+    baseline: Annotated[list[str] | None, option("compare_baseline", autocompletion=completion.settings)] = None,
     pairs: Pairs = 12,
     margin: Margin = 0.01,
     budget: Budget = None,

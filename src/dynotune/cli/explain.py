@@ -4,13 +4,14 @@ from typing import Annotated
 
 import typer
 
-from dynotune.cli import answers
+from dynotune.cli import answers, completion
 from dynotune.cli.options import Json, check_json
 
 
 def explain(
     id: Annotated[
-        str | None, typer.Argument(metavar="ID", help="A finding, a claim, or a word for it; lists findings without.")
+        str | None,
+        typer.Argument(metavar="ID", help="A finding, claim or word.", autocompletion=completion.explained),
     ] = None,
     json: Json = None,
 ) -> None:

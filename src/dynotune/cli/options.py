@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from dynotune.cli import command_of
+from dynotune.cli import command_of, completion
 from dynotune.schema import private, redaction
 from dynotune.schema.comparison import MOST_PAIRS
 from dynotune.schema.diagnosis import Severity
@@ -36,7 +36,7 @@ OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 RUN_PANEL = "How the command is run"
 _TOLD = tomllib.loads(files(__package__).joinpath("options.toml").read_text("utf-8"))
 _UNITS_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-_UNITS_S = {"s": 1, "min": 60, "m": 60, "h": 3600}
+_UNITS_S = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
 
 
 def seconds(text: str, option: str) -> float:
@@ -44,7 +44,7 @@ def seconds(text: str, option: str) -> float:
 
     Raises UsageError: the text is not a length of time, or has no unit.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h)?", text.strip())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)?", text.strip())
     if match is None or float(match[1]) == 0:
         raise UsageError(f"{option} {text} is not a length of time.", hint=f"For example {option} 90s or {option} 15m.")
     if match[2] is None:
@@ -110,7 +110,7 @@ Margin = Annotated[float, option("margin")]
 InProcess = Annotated[str, option("in_process", "--in-process", callback=one_of("auto", "only", "never"))]
 Pairs = Annotated[int, option("pairs", **number(2, MOST_PAIRS))]
 Precision = Annotated[float | None, option("precision", **number(0.01))]
-Resume = Annotated[str | None, option("resume")]
+Resume = Annotated[str | None, option("resume", autocompletion=completion.runs)]
 Storage = Annotated[str | None, option("storage", envvar="DYNOTUNE_STORAGE")]
 StudyName = Annotated[str, option("study_name", "--study", callback=_study_name)]
 Python = Annotated[str | None, option("python")]
@@ -121,11 +121,11 @@ Json = Annotated[str | None, option("json", "--json")]
 
 def _of_a_run(name: str, flag: str, *, among: Sequence[str] = (), **about: Any) -> Any:
     """An option of a run; `among`: the words that it takes."""
-    words = {"parser": str, "callback": one_of(*among)} if among else {}
+    words = {"parser": str, "callback": one_of(*among), "autocompletion": completion.words(among)} if among else {}
     return option(name, flag, rich_help_panel=RUN_PANEL, **words, **about)
 
 
-Settings = Annotated[list[str] | None, _of_a_run("settings", "--set")]
+Settings = Annotated[list[str] | None, _of_a_run("settings", "--set", autocompletion=completion.settings)]
 StepFunction = Annotated[str | None, _of_a_run("step_function", "--step-function")]
 RunDir = Annotated[Path | None, _of_a_run("base", "--run-dir")]
 
@@ -226,7 +226,7 @@ def given(context: typer.Context, *, but: Collection[str] = ()) -> list[str]:
     return [
         param.opts[0]
         for param in context.command.params
-        if param.name not in but
+        if param.name not in (*but, "quiet", "verbose")
         and getattr(context.get_parameter_source(param.name or ""), "name", "") == "COMMANDLINE"
     ]
 
@@ -246,6 +246,8 @@ def resumed_folder(context: typer.Context, resume: str, base: Path, file: str, *
 
     Raises UsageError: there is none, or something else was given.
     """
+    from dynotune import launch
+
     what = file.removesuffix(".json")
     places = (Path(resume).expanduser().absolute(), base / resume)
     folder = next((place for place in places if (place / file).is_file()), None)
@@ -260,6 +262,7 @@ def resumed_folder(context: typer.Context, resume: str, base: Path, file: str, *
             hint=f"Leave it out: {context.command_path} --resume {resume}; or leave --resume out to begin a new one.",
         )
     if folder is not None:
+        launch.hold(folder)
         return folder
     known = sorted(path.parent.name for path in base.glob(f"*/{file}"))[-3:]
     raise UsageError(

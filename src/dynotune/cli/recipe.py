@@ -126,7 +126,7 @@ def _command(context: typer.Context, found: Recipe, file: Path, run: RunSpec) ->
             + shown,
         )
     redaction.learn({}, found.recipe.command)
-    print(f"Running the recipe's own command: {shown}", file=sys.stderr)
+    answers.say(f"Running the recipe's own command: {shown}")
     return list(found.recipe.command)
 
 
@@ -136,7 +136,7 @@ def _checked(found: Recipe, file: Path, typed: list[Setting]) -> Checked:
 
     checked = checking.settings(found, str(file), typed)
     for line in checking.not_applied(checked.left_out, str(file)):
-        print(line, file=sys.stderr)
+        answers.say(line)
     return checked
 
 

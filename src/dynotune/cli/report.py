@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dynotune import api
+from dynotune.cli import completion
 from dynotune.cli.answers import say, show
 from dynotune.cli.options import Json, Storage, StudyName, check_json, opened, option, runs_folder
 from dynotune.schema.errors import UsageError, from_elsewhere
@@ -23,7 +24,7 @@ LONGEST_RECIPE_BYTES = 1 << 20
 def report(
     path: Annotated[
         Path | None,
-        typer.Argument(metavar="PATH", help="A folder of a run, or a JSON file of dynotune. Default: the last run."),
+        typer.Argument(metavar="PATH", help="Default: the last.", autocompletion=completion.run_folders),
     ] = None,
     html: Annotated[Path | None, option("report_html")] = None,
     storage: Storage = None,

@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from dynotune import api
-from dynotune.cli import answers, options
+from dynotune.cli import answers, completion, options
 from dynotune.cli.options import Budget, Json, Margin, Resume, Storage, StudyName, one_of, option, runs_a_command
 from dynotune.schema import toml_text
 from dynotune.schema.errors import UsageError, may_fail
@@ -35,8 +35,8 @@ def tune(
     budget: Budget = None,
     recipe: Annotated[Path | None, option("tune_recipe")] = None,
     allow: Annotated[list[str] | None, option("tune_allow")] = None,
-    extra: Annotated[list[str] | None, option("tune_extra", "--try")] = None,
-    exclude: Annotated[list[str] | None, option("tune_exclude")] = None,
+    extra: Annotated[list[str] | None, option("tune_extra", "--try", autocompletion=completion.settings)] = None,
+    exclude: Annotated[list[str] | None, option("tune_exclude", autocompletion=completion.settings)] = None,
     values: Annotated[list[str] | None, option("tune_values")] = None,
     margin: Margin = 0.01,
     storage: Storage = None,

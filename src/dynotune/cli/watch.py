@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from dynotune.cli import command_of, run
+from dynotune.cli import command_of, completion, run
 from dynotune.cli.options import RunDir, Settings, StepFunction, option, seconds
 from dynotune.schema.errors import CannotRunHere, UsageError
 
@@ -26,7 +26,9 @@ LOG = "watch.log"
 
 def watch(
     context: typer.Context,
-    folder: Annotated[Path | None, typer.Argument(metavar="RUN_DIR", help="Join the run of this folder.")] = None,
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="RUN_DIR", help="A run to join.", autocompletion=completion.run_folders)
+    ] = None,
     serve: Annotated[str | None, option("watch_serve")] = None,
     token: Annotated[str | None, option("watch_token", envvar="DYNOTUNE_TOKEN")] = None,
     fail_on: Annotated[list[str] | None, option("watch_fail_on")] = None,

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from dynotune.launch.process.executable import check_run
     from dynotune.launch.process.foreground import die_by
     from dynotune.launch.process.launcher import Exit, Launched, start
-    from dynotune.launch.process.leases import sweep
+    from dynotune.launch.process.leases import size_bytes, sweep
     from dynotune.launch.process.lock import measuring
     from dynotune.launch.process.revision import Revision
-    from dynotune.launch.process.run_folder import error_line, last_lines, new_run_folder
+    from dynotune.launch.process.run_folder import error_line, hold, in_use, last_lines, new_run_folder, remove_run
     from dynotune.launch.process.sandbox import Seed
 
 __all__ = [
@@ -31,9 +31,13 @@ __all__ = [
     "check_run",
     "die_by",
     "error_line",
+    "hold",
+    "in_use",
     "last_lines",
     "measuring",
     "new_run_folder",
+    "remove_run",
+    "size_bytes",
     "start",
     "sweep",
 ]
@@ -44,9 +48,9 @@ _HOMES = {
     "process.revision": "Revision",
     "process.sandbox": "Seed",
     "process.foreground": "die_by",
-    "process.run_folder": "error_line last_lines new_run_folder",
+    "process.run_folder": "error_line hold in_use last_lines new_run_folder remove_run",
     "process.lock": "measuring",
-    "process.leases": "sweep",
+    "process.leases": "size_bytes sweep",
 }
 
 __getattr__ = lazy_face(__name__, _HOMES)

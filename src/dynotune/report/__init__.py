@@ -35,6 +35,7 @@ __all__ = [
     "explanation_report",
     "export",
     "layout",
+    "loudness",
     "memory_report",
     "precision_report",
     "recipe_report",

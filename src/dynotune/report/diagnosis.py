@@ -8,6 +8,7 @@ from rich.text import Text
 
 from dynotune.report.bars import OF_A_STEP, Bar, Legend
 from dynotune.report.layout import fields
+from dynotune.report.loudness import most
 from dynotune.report.shell_lines import ShellCommand
 from dynotune.report.trace_parts import place, prose, title
 from dynotune.report.upper_bounds import forecasts_report, upper_bounds_report
@@ -108,7 +109,7 @@ def _lines(finding: Finding) -> list[Text]:
     lines = [prose(finding.claim)]
     if where := place(finding.where):
         lines.append(where)
-    lines += [prose(line, style="dim", longest=LONGEST_EVIDENCE) for line in finding.evidence[:NUM_EVIDENCE]]
+    lines += [prose(line, style="dim", longest=LONGEST_EVIDENCE) for line in finding.evidence[: most(NUM_EVIDENCE)]]
     if finding.also:
         lines.append(Text(f"explains {words.plain(', '.join(finding.also))}", style="dim"))
     if finding.remedy:
@@ -148,10 +149,10 @@ def _not_known(unknown: Sequence[NotKnown]) -> list[RenderableType]:
     ranked = sorted(by_reason.items(), key=lambda item: -len(item[1]))
     lines = [
         Text.assemble(words.plain(f"{missing}: {reason}", longest=LONGEST_REASON), (f"  ({_some(ids)})", "dim"))
-        for (missing, reason), ids in ranked[:NUM_UNKNOWN]
+        for (missing, reason), ids in ranked[: most(NUM_UNKNOWN)]
     ]
-    if len(ranked) > NUM_UNKNOWN:
-        lines.append(Text(f"{len(ranked) - NUM_UNKNOWN} more reasons: --json has all", style="dim"))
+    if len(ranked) > most(NUM_UNKNOWN):
+        lines.append(Text(f"{len(ranked) - NUM_UNKNOWN} more reasons: --verbose shows all", style="dim"))
     return [Group(title("Not known", f"{len(unknown)} rule{'s' if len(unknown) > 1 else ''} could not judge"), *lines)]
 
 

@@ -12,6 +12,7 @@ from rich.text import Text
 from dynotune.report.claims import claim_report
 from dynotune.report.findings import finding_lines
 from dynotune.report.layout import fields, spaced
+from dynotune.report.loudness import most
 from dynotune.schema.diagnosis import Difference, Examination, NotKnown
 from dynotune.schema.facts import Facts, Unknown, Value, known
 from dynotune.text import words
@@ -110,7 +111,7 @@ def _differences(differences: Sequence[Difference]) -> RenderableType:
     if not differences:
         return _titled("Against the other machine", Text("No fact that can matter differs."))
     known = [each for each in differences if not isinstance(each.here, Unknown) and not isinstance(each.there, Unknown)]
-    shown = known[:MOST_DIFFERENCES]
+    shown = known[: most(MOST_DIFFERENCES)]
     width = min(max((len(each.fact) for each in shown), default=0), WIDEST_FACT)
     parts: list[RenderableType] = []
     for matters, group in groupby(shown, key=lambda each: each.matters):
@@ -125,11 +126,13 @@ def _differences(differences: Sequence[Difference]) -> RenderableType:
             Padding(rows, (0, 0, 0, 2)),
         ]
     if len(known) > len(shown):
-        parts.append(Text(f"and {len(known) - len(shown)} more; --json has all.", style="dim"))
+        parts.append(Text(f"and {len(known) - len(shown)} more; --verbose shows all.", style="dim"))
     one_sided = [words.plain(each.fact, longest=LONGEST_VALUE) for each in differences if each not in known]
     if one_sided:
-        more = f" and {len(one_sided) - MOST_ONE_SIDED} more" if len(one_sided) > MOST_ONE_SIDED else ""
-        parts.append(Text(f"Known of one machine alone: {', '.join(one_sided[:MOST_ONE_SIDED])}{more}.", style="dim"))
+        more = f" and {len(one_sided) - MOST_ONE_SIDED} more" if len(one_sided) > most(MOST_ONE_SIDED) else ""
+        parts.append(
+            Text(f"Known of one machine alone: {', '.join(one_sided[: most(MOST_ONE_SIDED)])}{more}.", style="dim")
+        )
     return _titled("Against the other machine", Group(*parts))
 
 
@@ -160,8 +163,8 @@ def _not_known(unknown: Sequence[NotKnown]) -> RenderableType:
         by_reason.setdefault(words.plain(f"{each.missing}: {each.reason}"), []).append(words.plain(each.id))
     lines = [
         Group(Text(", ".join(ids)), Padding(Text(reason, style="dim"), (0, 0, 0, 2)))
-        for reason, ids in list(by_reason.items())[:MOST_UNKNOWN]
+        for reason, ids in list(by_reason.items())[: most(MOST_UNKNOWN)]
     ]
-    left = len(by_reason) - MOST_UNKNOWN
-    more = [Text(f"and {left} more reasons; --json has all.", style="dim")] if left > 0 else []
+    left = len(by_reason) - most(MOST_UNKNOWN)
+    more = [Text(f"and {left} more reasons; --verbose shows all.", style="dim")] if left > 0 else []
     return _titled("Could not be judged", Group(*lines, *more))

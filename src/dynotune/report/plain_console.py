@@ -7,18 +7,23 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
+from dynotune.report import loudness
+
 _PICTURES = {number: 0x2400 + number for number in range(0x20)} | {0x7F: 0x2421}
 """Of control characters, as Unicode draws them: `␛`."""
 
 
-def console(*, stderr: bool = False, soft_wrap: bool = False) -> Console:
+def console(*, stderr: bool = False, soft_wrap: bool = False, is_error: bool = False) -> Console:
     """Make a console on standard output or standard error whose texts can only be read.
+
+    With `--quiet`, standard error takes nothing but errors (`is_error`).
 
     Names, arguments and lines of output are anybody's. Reports write out what does not print (`text.words.plain`);
     what slips through stands here as one sign for one character, so that no text moves the cursor or names a colour. A
     text is no markup.
     """
-    return _Console(stderr=stderr, soft_wrap=soft_wrap)
+    is_quiet = loudness.said["quiet"] and stderr and not is_error
+    return _Console(stderr=stderr, soft_wrap=soft_wrap, quiet=is_quiet)
 
 
 def as_text(report: RenderableType, *, width: int = 100) -> str:

@@ -145,7 +145,7 @@ def _sweep_one(path: Path) -> Leftovers:
         num_processes = _end_marked(token, str(noted["run_dir"])) if is_here else 0
         num_bytes = 0
         if _is_ours(scratch, token):
-            num_bytes = _size_bytes(scratch)
+            num_bytes = size_bytes(scratch)
             overlay.remove(str(scratch))
             if scratch.exists():
                 return Leftovers(num_processes)
@@ -212,7 +212,8 @@ def _is_ours(scratch: Path, token: str) -> bool:
         return False
 
 
-def _size_bytes(folder: Path) -> int:
+def size_bytes(folder: Path) -> int:
+    """Return what the folder takes on disk; no link is followed."""
     found = 0
     for inside, _, names in os.walk(folder):
         for name in names:

@@ -2,14 +2,19 @@
 
 import contextlib
 import errno
+import fcntl
+import os
 import re
 import secrets
 import shutil
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
+from dynotune.launch.process import processes
+from dynotune.launch.process.leases import MARK, size_bytes
 from dynotune.schema import private, redaction
-from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.errors import CannotRunHere, UsageError, may_fail
 
 STDOUT = "stdout"
 STDERR = "stderr"
@@ -20,6 +25,8 @@ _TRACEBACK = "Traceback (most recent call last)"
 _ASIDE = ("Exception in thread", "Exception ignored")
 # torchrun writes the first before each line of a rank's traceback; the second says no more than that a rank had one.
 _OF_RANK, _RANK_FAILED = re.compile(r"^\[rank\d+\]: ?"), "ChildFailedError"
+_MOST_HELD = 16
+_held: list[int] = []
 # CSI and OSC sequences, other escapes, and what else a terminal obeys: what a program printed is only quoted.
 _TERMINAL_CODES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
@@ -43,6 +50,7 @@ def new_run_folder(base: Path) -> Path:
             raise
     except OSError as error:
         raise _no_folder(base, error) from error
+    hold(folder)
     return folder
 
 
@@ -149,3 +157,46 @@ def _tail(path: Path) -> str:
 def _as_shown(line: str) -> str:
     drawn = [_TERMINAL_CODES.sub("", part).rstrip() for part in line.split("\r")]
     return next((part for part in reversed(drawn) if part), "")
+
+
+def hold(folder: Path) -> None:
+    """Hold the folder for the life of this process, or until it has held 16 later ones."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        _held.append(descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    if len(_held) > _MOST_HELD:
+        os.close(_held.pop(0))
+
+
+def in_use(folders: Iterable[Path]) -> set[Path]:
+    """Return the folders that a process holds, or that a run of which processes are left has, in them or below them."""
+    marked: set[Path] = set()
+    for process in processes.everyone():
+        with contextlib.suppress(OSError):
+            entries = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+            for name, _, value in (entry.partition(b"=") for entry in entries):
+                if name == MARK.encode():
+                    marked.update((Path(os.fsdecode(value)), *Path(os.fsdecode(value)).parents))
+    return {folder for folder in folders if folder in marked or _is_held(folder)}
+
+
+def _is_held(folder: Path) -> bool:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def remove_run(folder: Path) -> int:
+    """Remove a run folder, following no link; returns the bytes freed. Raises DynotuneError: in use, or denied."""
+    if in_use([folder]):
+        raise UsageError(f"The run {folder.name} is still in use.", hint="Wait for its end, or end it; then repeat.")
+    num_bytes = size_bytes(folder)
+    with may_fail(f"remove {folder}", "Check who owns what is in it."):
+        shutil.rmtree(folder)
+    return num_bytes

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from dynotune.report.bars import OF_A_STEP
 from dynotune.report.layout import fields, table
+from dynotune.report.loudness import most
 from dynotune.report.shell_lines import ShellCommand
 from dynotune.report.study.commands import RECIPE, repeats
 from dynotune.report.study.header import headline, pays_off, stats
@@ -166,13 +167,13 @@ class _Rows:
 
 def _chosen(rows: Sequence[Tried]) -> list[Tried]:
     """Choose as many as there is room for: of each fate some, those of the recipe before all others."""
-    if len(rows) <= NUM_SETTINGS:
+    if len(rows) <= most(NUM_SETTINGS):
         return list(rows)
     kept = [row for row in rows if row.kind == "proved"]
     for depth in range(len(rows)):
         for kind in KINDS:
             of_kind = [row for row in rows if row.kind == kind and kind != "proved"]
-            if depth < len(of_kind) and len(kept) < NUM_SETTINGS:
+            if depth < len(of_kind) and len(kept) < most(NUM_SETTINGS):
                 kept.append(of_kind[depth])
     return [row for row in rows if row in kept]
 
@@ -190,13 +191,13 @@ def _cells(row: Tried) -> list[Text]:
 
 def _unmeasured(rows: Sequence[Tried], widest: int) -> Iterator[Text]:
     """Yield a line for each of the first ones, with the reason; how many more there are."""
-    for row in rows[:NUM_SETTINGS]:
+    for row in rows[: most(NUM_SETTINGS)]:
         line = Text.assemble((f"{row.word:<{widest}}", row.look.style), f"  {words.plain(row.candidate.id)}")
         if row.reason:
             line.append(f"  {words.plain(row.reason, longest=LONGEST_REASON)}", style="dim")
         line.no_wrap, line.overflow = True, "ellipsis"
         yield line
-    if len(rows) > NUM_SETTINGS:
+    if len(rows) > most(NUM_SETTINGS):
         yield Text(f"{len(rows) - NUM_SETTINGS} more without a measurement: report.html has all", style="dim")
 
 
@@ -233,9 +234,9 @@ class _Scale:
 
 
 def _warnings(warnings: Sequence[str]) -> list[RenderableType]:
-    lines = [Text.assemble(("warning: ", "yellow"), prose(warning)) for warning in warnings[:NUM_WARNINGS]]
-    if len(warnings) > NUM_WARNINGS:
-        lines.append(Text(f"{len(warnings) - NUM_WARNINGS} more warnings: report.html has all", style="dim"))
+    lines = [Text.assemble(("warning: ", "yellow"), prose(warning)) for warning in warnings[: most(NUM_WARNINGS)]]
+    if len(warnings) > most(NUM_WARNINGS):
+        lines.append(Text(f"{len(warnings) - NUM_WARNINGS} more warnings: --verbose shows all", style="dim"))
     return [Text("\n").join(lines)] if lines else []
 
 

@@ -1,0 +1,117 @@
+"""A project's defaults: options from `dynotune.toml`, or from `[tool.dynotune]` of `pyproject.toml`.
+
+The file may be of a repository that somebody cloned. So it sets only how long and how exactly dynotune works:
+never what is run, applied, read, written or connected to.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from dynotune.schema import atomic
+from dynotune.schema.errors import DynotuneError, UsageError
+
+LARGEST_BYTES = 1 << 18
+_ACCEPTED = (
+    "--budget --margin --in-process --pairs --precision --objective --warmup --steps --phase --timeout --seed "
+    "--page-cache --run-to-end --nice --lock --lanes --isolate-loader --fail-on --top --stacks --shapes "
+    "--blocks --max-runs --exclude --strict --compute-capability"
+)
+ACCEPTED = frozenset(_ACCEPTED.split())
+"""Options that a file may set, in each subcommand that has them, unless they name a file there."""
+
+
+def of_project(cwd: Path, parser: Any, ours: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """Return click's `default_map` for the command line `ours`, and a line that says what it takes from which file.
+
+    Raises UsageError: a table or key is unknown, may not be set by a file, or has a value that the option refuses.
+    """
+    used: list[str] = []
+    for path, raw, table in _tables(cwd):
+        found = _of(parser, table, ours, (), used, path, raw)
+        return found, f"From {path}: {' '.join(used)}" if used else ""
+    return {}, ""
+
+
+def _of(
+    command: Any, table: Any, ours: Sequence[str], above: tuple[str, ...], used: list[str], path: Path, raw: str
+) -> dict[str, Any]:
+    """Check a table, and those below it of subcommands in `ours`; adds to `used` what is not typed there."""
+    subcommands = getattr(command, "commands", {})
+    params = {opt[2:]: param for param in command.params for opt in param.opts if above and opt.startswith("--")}
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        flag, param = f"--{key}", params.get(key)
+        try:
+            if key in subcommands:
+                if not isinstance(value, dict):
+                    raise UsageError(f"{key} is a subcommand.", hint=f"Write a table: [{'.'.join((*above, key))}].")
+                if key in ours:
+                    found[key] = _of(subcommands[key], value, ours, (*above, key), used, path, raw)
+                continue
+            if param is None:
+                what = f"option of dynotune {' '.join(above)}" if above else "subcommand"
+                raise UsageError(f"{key!r} is no {what}.", hint=_near(key, [*subcommands, *params]))
+            found[param.name] = _value(command, param, flag, value)
+        except Exception as error:
+            line = next((f":{at}" for at, text in enumerate(raw.splitlines(), 1) if _names(key, text)), "")
+            if str(error).startswith(str(path)) or not (
+                isinstance(error, DynotuneError) or hasattr(error, "format_message")
+            ):
+                raise
+            why = error.message if isinstance(error, DynotuneError) else error.format_message()
+            hint = getattr(error, "hint", "") or "Correct it there."
+            raise UsageError(f"{path}{line}: {why}", hint=hint) from error
+        if not any(word.split("=")[0] in (*param.opts, *param.secondary_opts) for word in ours):
+            used += [flag] if value is True else [flag, str(value)]
+    return found
+
+
+def _value(command: Any, param: Any, flag: str, value: Any) -> Any:
+    """Return the value as the option takes it, once it has been checked as if it were typed."""
+    if flag not in ACCEPTED or "FILE" in (param.metavar or ""):
+        raise UsageError(f"{flag} is not taken from a file.", hint="Type it on the command line.")
+    if param.is_flag != isinstance(value, bool):
+        raise UsageError(f"{flag} takes {'true or false' if param.is_flag else 'a value'}.")
+    if param.is_flag:
+        return value
+    given = [str(one) for one in (value if isinstance(value, list) else [value])] if param.multiple else str(value)
+    param.process_value(command.context_class(command), given)
+    return given
+
+
+def _near(key: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(key, known, 3)
+    return f"Did you mean {' or '.join(near)}?" if near else f"There are {', '.join(sorted(known))}."
+
+
+def _names(key: str, line: str) -> bool:
+    return bool(re.match(rf"\s*(\[[^\]]*\b{re.escape(key)}\s*\]|[\"']?{re.escape(key)}[\"']?\s*[=.])", line))
+
+
+def _tables(cwd: Path) -> Iterator[tuple[Path, str, Any]]:
+    """Yield files with their text and table, the nearest first, up to the repository's root or the home folder.
+
+    Only `cwd` is looked into if it is in neither. Raises UsageError: a file cannot be read.
+    """
+    folders, home = [cwd, *cwd.parents], os.path.expanduser("~")  # noqa: PTH111 - the other raises without a home
+    ends = (at for at, folder in enumerate(folders) if (folder / ".git").exists() or str(folder) == home)
+    for folder in folders[: next(ends, 0) + 1]:
+        for path in filter(Path.is_file, (folder / "dynotune.toml", folder / "pyproject.toml")):
+            try:
+                raw = atomic.read(path, LARGEST_BYTES).decode()
+                table = tomllib.loads(raw)
+            except (OSError, ValueError, RecursionError) as error:
+                if path.name == "dynotune.toml":
+                    raise UsageError(f"{path} cannot be read: {error}.", hint="Correct it, or remove it.") from error
+                continue  # another program's file
+            if path.name == "pyproject.toml":
+                table = table.get("tool", {}).get("dynotune")
+            if isinstance(table, dict):
+                yield path, raw, table

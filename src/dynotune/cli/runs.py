@@ -1,0 +1,126 @@
+"""`dynotune runs`: the runs that are kept, and their removal."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from dynotune.api import IN_A_FOLDER
+from dynotune.cli import HELP_OF, answers, completion
+from dynotune.cli.options import Json, RunDir, check_json, option, runs_folder, seconds_of
+from dynotune.schema.errors import UsageError
+
+DOCUMENTS = (*IN_A_FOLDER, "precision.json", "run.json", "plan.json")
+NAME = re.compile(r"\d{8}-\d{6}-\d{3}-[0-9a-f]{6}")
+SUBCOMMANDS = {"study": "tune", "comparison": "compare", "observation": "diagnose", "startup": "startup time"}
+
+runs = typer.Typer(invoke_without_command=True, help=HELP_OF["runs"]["help"])
+
+
+class KeptRuns(msgspec.Struct, frozen=True):
+    """Document of `--json`, the newest run first. `alive`: a process uses it."""
+
+    schema: str = "dynotune.runs/1"
+    runs: list[dict[str, Any]] = []
+
+
+@runs.callback()
+def list_(context: typer.Context, run_dir: RunDir = None, json: Json = None) -> None:
+    if context.invoked_subcommand is not None:
+        context.meta["base"] = runs_folder(run_dir)
+        return
+    check_json(json)
+    from dynotune import launch
+
+    folders = _folders(runs_folder(run_dir))
+    used = launch.in_use(folders)
+    found = KeptRuns(runs=[_row(folder, alive=folder in used) for folder in folders])
+    answers.show(_table, found, json)
+
+
+def rm(
+    context: typer.Context,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="RUN", help="Names of runs.", autocompletion=completion.runs)
+    ] = None,
+    older_than: Annotated[float | None, option("runs_older_than", parser=str, callback=seconds_of)] = None,
+    all_: Annotated[bool, option("runs_all", "--all")] = False,
+    yes: Annotated[bool, option("runs_yes", "--yes", "-y")] = False,
+) -> None:
+    from dynotune import launch
+    from dynotune.text import words
+
+    base = context.meta["base"]
+    if sum(map(bool, (names, older_than, all_))) != 1:
+        raise UsageError("Say which runs to remove.", hint="Give names, or --older-than 30d, or --all.")
+    known = {folder.name: folder for folder in _folders(base)}
+    if unknown := set(names or ()) - set(known):
+        raise UsageError(f"There is no run {min(unknown)} in {base}.", hint="dynotune runs lists them.")
+    before = time.strftime("%Y%m%d-%H%M%S", time.gmtime(time.time() - (older_than or 0.0))) if older_than else "~"
+    folders = [folder for name, folder in known.items() if (name in names if names else name < before)]
+    used = launch.in_use(folders)
+    if used and names:
+        raise UsageError(f"The run {min(used).name} is still in use.", hint="Wait for its end, or end it; then repeat.")
+    folders = [folder for folder in folders if folder not in used]
+    if folders and not yes:
+        if not sys.stdin.isatty():
+            raise UsageError("Nothing is removed unasked, and nobody can be asked here.", hint="Add --yes.")
+        size = words.num_bytes(sum(map(launch.size_bytes, folders)))
+        if input(f"Remove {len(folders)} runs, {size}? [y/N] ").strip().lower() not in ("y", "yes"):
+            raise typer.Exit(1)
+    freed = sum(map(launch.remove_run, folders))
+    left = f" {len(used)} in use were left." if used else ""
+    print(f"Removed {len(folders)} runs, {words.num_bytes(freed)}.{left}")
+
+
+def _folders(base: Path) -> list[Path]:
+    """Return the folders of runs, the newest first; other files and links are nobody's run."""
+    named = (path for path in base.glob("*") if NAME.fullmatch(path.name))
+    return sorted((path for path in named if path.is_dir() and not path.is_symlink()), reverse=True)
+
+
+def _row(folder: Path, *, alive: bool) -> dict[str, Any]:
+    from dynotune import launch
+    from dynotune.schema import atomic, document
+
+    file = next((folder / name for name in DOCUMENTS if (folder / name).is_file()), folder / DOCUMENTS[-1])
+    found: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):  # damaged: it is listed all the same
+        found = document.parse(atomic.read(file), dict[str, Any])
+    run, verdict = found.get("run"), found.get("verdict")
+    command = found.get("command") or (run.get("command") if isinstance(run, dict) else None)
+    return {
+        "name": folder.name,
+        "path": str(folder),
+        "subcommand": SUBCOMMANDS.get(file.stem, file.stem),
+        "command": list(map(str, command)) if isinstance(command, list) else [],
+        "verdict": verdict if isinstance(verdict, str) else "",
+        "num_bytes": launch.size_bytes(folder),
+        "alive": alive,
+    }
+
+
+def _table(found: KeptRuns) -> Any:
+    from rich.console import Group
+    from rich.text import Text
+
+    from dynotune.report import layout
+    from dynotune.text import words
+
+    rows = layout.table("run:whole", "by:whole", "size:number", "command:text", "verdict:text")
+    for one in found.runs:
+        command, verdict = words.command(one["command"]), "in use" if one["alive"] else one["verdict"]
+        texts = (words.plain(text, longest=60) for text in (command, verdict))
+        rows.add_row(one["name"], one["subcommand"], words.num_bytes(one["num_bytes"]), *texts)
+    total = words.num_bytes(sum(one["num_bytes"] for one in found.runs))
+    return Group(rows, Text(f"{len(found.runs)} runs, {total}", style="dim")) if found.runs else "No runs are kept."
+
+
+runs.command(help=HELP_OF["runs rm"]["help"])(rm)

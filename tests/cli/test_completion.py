@@ -1,0 +1,62 @@
+"""Completion as the shells ask for it: typer's scripts start dynotune with the words typed so far."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def asked(user, shell: str, line: str, **more: str) -> str:
+    words = line.split(" ")
+    env = {"_DYNOTUNE_COMPLETE": f"complete_{shell}"}
+    if shell == "bash":
+        env |= {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+    else:
+        env |= {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    code = (
+        "import sys; from dynotune.cli import main\ntry:\n    main()\nfinally:\n    assert 'torch' not in sys.modules"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=user.env | env | more, cwd=user.cwd, capture_output=True, text=True, timeout=120)
+    assert done.stderr == "", done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("dynotune diag", "diagnose"),
+        ("dynotune recipe ver", "verify"),
+        ("dynotune diagnose --set loader.num_w", "loader.num_workers="),
+        ("dynotune compare loader.num_w", "loader.num_workers="),
+        ("dynotune tune --objective lat", "latency-p99"),
+        ("dynotune explain num-workers-z", "num-workers-zero"),
+        ("dynotune tune --bud", "--budget"),
+    ],
+)
+def test_a_shell_is_offered_what_fits(user, shell, line, offered):
+    assert offered in asked(user, shell, line)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_runs_are_offered_by_name_and_by_folder(user, shell):
+    folder = user.cwd.parent / "state" / "dynotune" / "runs" / "20260101-120000-000-abcdef"
+    folder.mkdir(parents=True)
+    assert folder.name in asked(user, shell, "dynotune compare --resume 2026")
+    assert str(folder) in asked(user, shell, "dynotune report ")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_nothing_is_offered_for_the_users_command(user, shell):
+    assert asked(user, shell, "dynotune diagnose -- train.py --s").strip() in ("", "_files")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_script_for_a_shell_starts_dynotune(user, shell):
+    said = asked(user, shell, "", _DYNOTUNE_COMPLETE=f"source_{shell}")
+    assert f"_DYNOTUNE_COMPLETE=complete_{shell}" in said

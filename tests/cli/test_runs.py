@@ -1,0 +1,88 @@
+"""Kept runs: listed, removed when asked, and left alone while something uses them."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+
+import pytest
+
+from .conftest import CALL, MARKED, until
+
+OLD, NEW = "20200101-120000-000-abcdef", "29991231-120000-000-abcdef"
+
+
+@pytest.fixture
+def kept(user):
+    base = user.cwd.parent / "state" / "dynotune" / "runs"
+    for name in (OLD, NEW):
+        (base / name).mkdir(parents=True)
+    (base / NEW / "comparison.json").write_text('{"verdict": "faster", "run": {"command": ["python", "train.py"]}}')
+    (base / OLD / "study.json").write_text("damaged")
+    return base
+
+
+def test_runs_are_listed_newest_first_with_what_they_found(user, kept):
+    (kept / "notes.txt").write_text("not a run")
+    told = json.loads(user.types("runs", "--json", "-").stdout)["runs"]
+    assert [(one["name"], one["subcommand"], one["verdict"]) for one in told] == [
+        (NEW, "compare", "faster"),
+        (OLD, "tune", ""),
+    ]
+    assert told[0]["command"] == ["python", "train.py"] and not told[0]["alive"]
+    assert "2 runs" in user.types("runs").stdout
+
+
+def test_a_folder_without_runs_is_told(user):
+    assert user.types("runs").stdout.strip() == "No runs are kept."
+
+
+def test_old_runs_are_removed_and_others_stay(user, kept):
+    done = user.types("runs", "rm", "--older-than", "30d", "--yes")
+    assert done.returncode == 0 and "Removed 1 runs" in done.stdout, done.stderr
+    assert not (kept / OLD).exists() and (kept / NEW).exists()
+
+
+def test_nothing_is_removed_unasked(user, kept):
+    done = user.types("runs", "rm", "--all")
+    assert done.returncode == 2 and "--yes" in done.stderr
+    assert (kept / OLD).exists()
+
+
+def test_links_are_not_followed(user, kept):
+    outside = user.write("precious", "data")
+    (kept / OLD / "link").symlink_to(user.cwd)
+    linked = kept / "20210101-120000-000-abcdef"
+    linked.symlink_to(user.cwd)
+    assert user.types("runs", "rm", linked.name, "--yes").returncode == 2
+    assert user.types("runs", "rm", "../../../project", "--yes").returncode == 2
+    assert user.types("runs", "rm", "--all", "--yes").returncode == 0
+    assert outside.read_text() == "data" and linked.is_symlink() and not (kept / OLD).exists()
+
+
+def test_a_run_whose_folder_is_held_is_never_removed(user, kept):
+    descriptor = os.open(kept / OLD, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    try:
+        refused = user.types("runs", "rm", OLD, "--yes")
+        assert refused.returncode == 2 and "still in use" in refused.stderr
+        assert "1 in use were left" in user.types("runs", "rm", "--all", "--yes").stdout
+    finally:
+        os.close(descriptor)
+    assert (kept / OLD).exists() and not (kept / NEW).exists()
+
+
+@pytest.mark.parametrize("how", [["run"], ["diagnose", "--no-lock", *MARKED]], ids=["run", "diagnose"])
+def test_a_run_that_goes_on_is_in_use(user, how):
+    user.write("train.py", f"open({str(user.cwd.parent / 'begun')!r}, 'w').close()\n" + CALL)
+    base = user.cwd.parent / "state" / "dynotune" / "runs"
+    with user.start(*how, "--", sys.executable, "train.py") as process:
+        until((user.cwd.parent / "begun").exists, "the command starts")
+        (one,) = json.loads(user.types("runs", "--json", "-").stdout)["runs"]
+        refused = user.types("runs", "rm", one["name"], "--yes")
+        process.terminate()
+        process.communicate()
+    assert one["alive"] and refused.returncode == 2 and "still in use" in refused.stderr
+    assert (base / one["name"]).is_dir()

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dynotune import api
-from dynotune.cli.answers import say, show
+from dynotune.cli.answers import say, show, write_bytes
 from dynotune.cli.options import Json, Storage, StudyName, check_json, opened, option, runs_folder
 from dynotune.schema.errors import UsageError, from_elsewhere
 
 if TYPE_CHECKING:
+    from dynotune.schema.comparison import Comparison
+    from dynotune.schema.diagnosis import Diagnosis
+    from dynotune.schema.setting import Setting
     from dynotune.schema.study import Study
 
 RECIPE, PAGE = "recipe.toml", "report.html"
+PAGES = ("study", "comparison", "observation", "diagnosis")
 LONGEST_RECIPE_BYTES = 1 << 20
 
 
@@ -26,30 +31,32 @@ def report(
         typer.Argument(metavar="PATH", help="A folder of a run, or a JSON file of dynotune. Default: the last run."),
     ] = None,
     html: Annotated[Path | None, option("report_html")] = None,
+    markdown: Annotated[Path | None, option("report_markdown")] = None,
     storage: Storage = None,
     study: StudyName = "",
     json: Json = None,
 ) -> None:
-    from dynotune.schema.study import Study
-
     check_json(json)
+    for target, name in ((html, "--html"), (markdown, "--markdown")):
+        api.check_output(None if target == Path("-") else target, name)
     if study:
         with opened(storage) as store, from_elsewhere(study):
             kept = store.study(study)
             show(api.report_of, kept, json)
-            if html is not None:
-                _write_page(html, kept, recipe=_recipe_of(kept))
+            _write_pages(kept, html, markdown, recipe=_recipe_of(kept))
         return
     file = api.file_of(path or _last())
     noun = api.noun_of(file)
-    if html is not None and noun != "study":
-        raise UsageError(f"--html is of a study, and {file} is {api.with_article(noun)}.", hint="Leave it out.")
+    if noun not in PAGES and (html or markdown):
+        raise UsageError(
+            f"{file} is {api.with_article(noun)}, which has no page.", hint="Leave --html and --markdown out."
+        )
     with from_elsewhere(file):
         document = api.load(file)
-        show(api.report_of, document, json)
-        if isinstance(document, Study):
-            recipe = _recipe_beside(file, document)
-            _write_page(html or file.with_name(PAGE), document, recipe=recipe, own_name=html is None)
+        if markdown != Path("-"):
+            show(api.report_of, document, json)
+        recipe = _recipe_beside(file, document) if noun == "study" else ""
+        _write_pages(document, html, markdown, recipe=recipe, beside=file.with_name(PAGE) if noun == "study" else None)
 
 
 def _last() -> Path:
@@ -62,12 +69,41 @@ def _last() -> Path:
     return found
 
 
-def _write_page(target: Path, study: Study, *, recipe: str, own_name: bool = False) -> None:
-    """The page, after the terminal's report is out: a folder that cannot be written to takes away no more than it."""
-    from dynotune.report.page import html as html_page
+def _write_pages(
+    document: Study | Comparison | Diagnosis,
+    html: Path | None,
+    markdown: Path | None,
+    *,
+    recipe: str,
+    beside: Path | None = None,
+) -> None:
+    """The pages, after the terminal's report is out: a folder that cannot be written to takes away no more than them.
 
-    html_page.write(target, study, recipe=recipe, own_name=own_name)
-    say(f"Report: {target}")
+    Args:
+        beside: where the page goes if nothing else is asked for; None for nowhere.
+    """
+    from dynotune.report.page import html as pages
+
+    told: dict[str, Any] = {"recipe": recipe, "effects": _effects(getattr(document, "candidate_settings", ()))}
+    if (target := html or beside) is not None:
+        pages.write(target, document, own_name=html is None, **told)
+        say(f"Report: {target}")
+    if markdown == Path("-"):
+        write_bytes(pages.markdown(document, **told).encode())
+    elif markdown is not None:
+        pages.write(markdown, document, form=pages.markdown, **told)
+        say(f"Report: {markdown}")
+
+
+def _effects(settings: Iterable[Setting]) -> dict[str, str]:
+    """Say of settings what each may change besides speed, where the catalogue has its knob."""
+    from dynotune import knobs
+
+    found: dict[str, str] = {}
+    for setting in settings:
+        with suppress(UsageError):
+            found[str(setting)] = knobs.get(setting.knob).effect
+    return found
 
 
 def _recipe_of(study: Study) -> str:

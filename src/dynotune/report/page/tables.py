@@ -1,7 +1,8 @@
-"""The tables of a study's page: beside each plot, its numbers."""
+"""The tables of pages: beside each plot, its numbers."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -9,9 +10,11 @@ from dynotune.report.bars import OF_A_STEP
 from dynotune.report.study.header import pays_off
 from dynotune.report.study.rows import PHASES, Tried, ablated, interval_of, joints, long_time, saved, tried
 from dynotune.report.terminal import unverified
+from dynotune.schema.comparison import ArmName, Comparison
 from dynotune.schema.diagnosis import Diagnosis
-from dynotune.schema.facts import Unknown, Value
+from dynotune.schema.facts import Facts, Unknown, Value
 from dynotune.schema.observation import Timing
+from dynotune.schema.run import Objective, Readback
 from dynotune.schema.study import Estimate, Study
 from dynotune.text import words
 
@@ -91,15 +94,19 @@ def not_known(study: Study) -> Table:
         if isinstance(made.steps, Unknown):
             rows.append([f"{label}: how long a step takes", made.steps.reason])
     if isinstance(study.diagnosis, Diagnosis):
-        rows += [[f"{one.id}: {one.missing}", one.reason] for one in study.diagnosis.unknown]
+        rows += not_judged(study.diagnosis)
     rows += [[name, value.reason] for name, value in sorted(study.facts.items()) if isinstance(value, Unknown)]
     return Table("What could not be known", header, rows[:MOST_UNKNOWN], _more(len(rows), MOST_UNKNOWN))
 
 
-def readback(study: Study) -> Table:
+def not_judged(diagnosis: Diagnosis) -> list[list[str]]:
+    return [[f"{one.id}: {one.missing}", one.reason] for one in diagnosis.unknown]
+
+
+def readback(readbacks: Mapping[str, Readback]) -> Table:
     header = "Knob:code | Asked:code | Found:code | Witness:text"
     rows = []
-    for one in study.readback.values():
+    for one in readbacks.values():
         found = f"unknown: {one.found.reason}" if isinstance(one.found, Unknown) else one.found
         rows.append([one.knob, one.asked, found, one.witness or NOTHING])
     return Table("Read back from the running program", header, rows)
@@ -111,9 +118,9 @@ def attempts(study: Study) -> Table:
     return Table("Attempts", header, rows, cards=False)
 
 
-def facts(study: Study) -> Table:
+def facts(known: Facts) -> Table:
     header = "Fact:code | Value:code"
-    rows = [[name, _fact(value)] for name, value in sorted(study.facts.items())]
+    rows = [[name, _fact(value)] for name, value in sorted(known.items())]
     return Table("What held on this machine", header, rows)
 
 
@@ -139,8 +146,9 @@ def _fact(value: Value | Unknown) -> str:
 
 def tables(study: Study) -> dict[str, Table]:
     """Return each table by its name; one without rows is left out."""
+    sides = [(study.begun.capitalize(), study.diagnosis), ("With the recipe", study.diagnosis_with_recipe)]
     made = {
-        "step": _step(study),
+        "step": step(sides),
         "settings": _settings(study),
         "worth": _worth(study),
         "together": _together(study),
@@ -152,10 +160,15 @@ def tables(study: Study) -> dict[str, Table]:
         "pays_off": _pays_off(study),
         "not_offered": not_offered(study),
         "not_known": not_known(study),
-        "readback": readback(study),
+        "readback": readback(study.readback),
         "attempts": attempts(study),
-        "facts": facts(study),
+        "facts": facts(study.facts),
     }
+    return told(made)
+
+
+def told(made: Mapping[str, Table]) -> dict[str, Table]:
+    """Return the tables that have rows."""
     return {name: table for name, table in made.items() if table.rows}
 
 
@@ -167,8 +180,8 @@ def warnings(study: Study) -> list[str]:
     return list(dict.fromkeys([*found, *unverified(study.readback.values())]))
 
 
-def _step(study: Study) -> Table:
-    sides = [(study.begun.capitalize(), study.diagnosis), ("With the recipe", study.diagnosis_with_recipe)]
+def step(sides: Sequence[tuple[str, Diagnosis | Unknown]]) -> Table:
+    """Say where a step goes, by each diagnosis under its name."""
     known = [
         (name, made) for name, made in sides if isinstance(made, Diagnosis) and not isinstance(made.shares, Unknown)
     ]
@@ -266,22 +279,31 @@ def _bounds(study: Study) -> Table:
 
 
 def _pairs(study: Study) -> Table:
-    header = f"Pair:number | First:text | {study.begun.capitalize()}:number | With the recipe:number | Ratio:number"
-    confirmed = study.confirmed
-    rows = []
-    for at, pair in enumerate(confirmed.pairs if confirmed else [], start=1):
-        first = "recipe" if pair.first == "candidate" else "written"
-        ratio = words.times(pair.baseline_s / pair.candidate_s, digits=3) if pair.candidate_s > 0 else words.UNKNOWN
-        sides = [_value(study, pair.baseline_s), _value(study, pair.candidate_s)]
-        rows.append([str(at), first, *sides, ratio])
     caption = f"Each pair of the confirmation ({study.unit})" if study.unit else "Each pair"
+    names: dict[ArmName, tuple[str, str]] = {
+        "baseline": (study.begun.capitalize(), "written"),
+        "candidate": ("With the recipe", "recipe"),
+    }
+    return pairs(study.confirmed, caption, names, study.run.objective)
+
+
+def pairs(
+    found: Comparison | None, caption: str, names: Mapping[ArmName, tuple[str, str]], objective: Objective
+) -> Table:
+    """List the pairs of a comparison; `names`: of each arm, above its column and as the first of a pair."""
+    header = f"Pair:number | First:text | {names['baseline'][0]}:number | {names['candidate'][0]}:number | Ratio:number"
+    rows = []
+    for at, pair in enumerate(found.pairs if found else [], start=1):
+        ratio = words.times(pair.baseline_s / pair.candidate_s, digits=3) if pair.candidate_s > 0 else words.UNKNOWN
+        sides = [_value(objective, pair.baseline_s), _value(objective, pair.candidate_s)]
+        rows.append([str(at), names[pair.first][1], *sides, ratio])
     return Table(caption, header, rows, cards=False)
 
 
-def _value(study: Study, value: float) -> str:
-    if study.run.objective == "memory":
+def _value(objective: Objective, value: float) -> str:
+    if objective == "memory":
         return words.num_bytes(value)
-    return f"{value:.4g}" if study.run.objective == "energy" else words.duration(value, column=True)
+    return f"{value:.4g}" if objective == "energy" else words.duration(value, column=True)
 
 
 def _guarded(study: Study) -> Table:

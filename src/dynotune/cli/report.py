@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,17 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dynotune import api
-from dynotune.cli.answers import say, show, write_bytes
+from dynotune.cli.answers import say, show, write_bytes, write_json
 from dynotune.cli.options import Json, Storage, StudyName, check_json, opened, option, runs_folder
 from dynotune.schema.errors import UsageError, from_elsewhere
 
 if TYPE_CHECKING:
-    from dynotune.schema.comparison import Comparison
-    from dynotune.schema.diagnosis import Diagnosis
-    from dynotune.schema.setting import Setting
     from dynotune.schema.study import Study
 
 RECIPE, PAGE = "recipe.toml", "report.html"
+STDOUT = Path("-")
 PAGES = ("study", "comparison", "observation", "diagnosis")
 LONGEST_RECIPE_BYTES = 1 << 20
 
@@ -38,25 +35,23 @@ def report(
 ) -> None:
     check_json(json)
     for target, name in ((html, "--html"), (markdown, "--markdown")):
-        api.check_output(None if target == Path("-") else target, name)
+        api.check_output(None if target == STDOUT else target, name)
+    if markdown == STDOUT and json == "-":
+        raise UsageError("--markdown - and --json - both want standard output.", hint="Name a file for one of them.")
     if study:
         with opened(storage) as store, from_elsewhere(study):
             kept = store.study(study)
-            show(api.report_of, kept, json)
-            _write_pages(kept, html, markdown, recipe=_recipe_of(kept))
+            _tell(kept, json, html, markdown, recipe=_recipe_of(kept))
         return
     file = api.file_of(path or _last())
     noun = api.noun_of(file)
     if noun not in PAGES and (html or markdown):
-        raise UsageError(
-            f"{file} is {api.with_article(noun)}, which has no page.", hint="Leave --html and --markdown out."
-        )
+        hint = "Leave --html and --markdown out."
+        raise UsageError(f"{file} is {api.with_article(noun)}, which has no page.", hint=hint)
     with from_elsewhere(file):
         document = api.load(file)
-        if markdown != Path("-"):
-            show(api.report_of, document, json)
-        recipe = _recipe_beside(file, document) if noun == "study" else ""
-        _write_pages(document, html, markdown, recipe=recipe, beside=file.with_name(PAGE) if noun == "study" else None)
+        recipe, beside = (_recipe_beside(file, document), file.with_name(PAGE)) if noun == "study" else ("", None)
+        _tell(document, json, html, markdown, recipe=recipe, beside=beside)
 
 
 def _last() -> Path:
@@ -69,41 +64,27 @@ def _last() -> Path:
     return found
 
 
-def _write_pages(
-    document: Study | Comparison | Diagnosis,
-    html: Path | None,
-    markdown: Path | None,
-    *,
-    recipe: str,
-    beside: Path | None = None,
+def _tell(
+    found: Any, json: str | None, html: Path | None, markdown: Path | None, *, recipe: str, beside: Path | None = None
 ) -> None:
-    """The pages, after the terminal's report is out: a folder that cannot be written to takes away no more than them.
+    """The terminal's report, then the pages: a folder that cannot be written to takes away no more than them.
 
-    Args:
-        beside: where the page goes if nothing else is asked for; None for nowhere.
+    `beside`: where the page goes if nothing else is asked for.
     """
     from dynotune.report.page import html as pages
 
-    told: dict[str, Any] = {"recipe": recipe, "effects": _effects(getattr(document, "candidate_settings", ()))}
+    if markdown == STDOUT:
+        write_bytes(pages.markdown(found, recipe=recipe).encode())
+        if json is not None:
+            write_json(found, json)
+    else:
+        show(api.report_of, found, json)
     if (target := html or beside) is not None:
-        pages.write(target, document, own_name=html is None, **told)
+        pages.write(target, found, recipe=recipe, own_name=html is None)
         say(f"Report: {target}")
-    if markdown == Path("-"):
-        write_bytes(pages.markdown(document, **told).encode())
-    elif markdown is not None:
-        pages.write(markdown, document, form=pages.markdown, **told)
+    if markdown is not None and markdown != STDOUT:
+        pages.write(markdown, found, recipe=recipe, form=pages.markdown)
         say(f"Report: {markdown}")
-
-
-def _effects(settings: Iterable[Setting]) -> dict[str, str]:
-    """Say of settings what each may change besides speed, where the catalogue has its knob."""
-    from dynotune import knobs
-
-    found: dict[str, str] = {}
-    for setting in settings:
-        with suppress(UsageError):
-            found[str(setting)] = knobs.get(setting.knob).effect
-    return found
 
 
 def _recipe_of(study: Study) -> str:

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from dynotune.report.page import comparison, diagnosis, plots, tables
+from dynotune.report.page import answers, plots, tables
 from dynotune.report.study.commands import compares, repeats
 from dynotune.report.study.header import headline, stats
 from dynotune.report.study.rows import KINDS, ablated, tried
@@ -27,12 +27,13 @@ from dynotune.schema.study import Study
 from dynotune.text import words
 
 LONGEST_LINE, LONGEST_RECIPE = 20_000, 200_000
+_ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;", "$": "&#36;"})
 
 
 Found = Study | Comparison | Diagnosis
 
 
-def page(found: Found, *, recipe: str = "", effects: Mapping[str, str] | None = None) -> str:
+def page(found: Found, *, recipe: str = "") -> str:
     """Write the whole story of a study, a comparison or a diagnosis as HTML.
 
     What comes from the program (names, paths, arguments, values, lines of errors) is escaped, and characters that do
@@ -40,40 +41,36 @@ def page(found: Found, *, recipe: str = "", effects: Mapping[str, str] | None = 
 
     Args:
         recipe: text of a study's `recipe.toml`; "" where there is none.
-        effects: of a comparison's settings, what each may change besides speed.
 
     Raises:
         CannotRunHere: the installed plotly has no script to put into the page.
     """
-    name, told = _story(found, recipe, effects or {})
+    name, told = _story(found, recipe)
     scripts = [_plotly(), _part("page.js")] if told["figures"] else []
-    look = {
-        "style": Markup(_part("style.css")),
-        "scripts": map(Markup, scripts) if scripts else [],
-        "policy": _policy(scripts),
-    }
-    return (
-        _templates(_harmless).get_template(f"{name}.html").render(**told, **look, data=Markup(_data(told["figures"])))
-    )
+    look = {"style": Markup(_part("style.css")), "scripts": [Markup(script) for script in scripts]}
+    template = _templates(_harmless).get_template(f"{name}.html")
+    return template.render(**told, **look, policy=_policy(scripts), data=Markup(_data(told["figures"])))
 
 
-def markdown(found: Found, *, recipe: str = "", effects: Mapping[str, str] | None = None) -> str:
-    """Write the same as Markdown, with the numbers of each plot. Texts of the program can neither format nor link."""
-    name, told = _story(found, recipe, effects or {})
-    return re.sub(r"\n{3,}", "\n\n", _templates(_in_markdown).get_template(f"{name}.md").render(**told)).strip() + "\n"
+def markdown(found: Found, *, recipe: str = "") -> str:
+    """Write the same as Markdown, in which texts of the program can neither format nor link."""
+    name, told = _story(found, recipe)
+    text = _templates(_in_markdown).get_template(f"{name}.md").render(**told)
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
-def _story(found: Found, recipe: str, effects: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+def _story(found: Found, recipe: str) -> tuple[str, dict[str, Any]]:
     """Return the name of the templates, and what they name."""
     found = document.without_secrets(found)
     if isinstance(found, Comparison):
-        name, told = "comparison", comparison.names(found, effects)
+        name, told = "comparison", answers.of_comparison(found)
     elif isinstance(found, Diagnosis):
-        name, told = "diagnosis", diagnosis.names(found)
+        name, told = "diagnosis", answers.of_diagnosis(found)
     else:
         name, told = "study", _of_study(found, redaction.redacted(recipe))
-    line = words.plain(" ".join(told["command"]), longest=80)
-    return name, told | {"title": f"dynotune: {line}", "command": _words(words.shell(told["command"]))}
+    told["title"] = f"dynotune: {words.plain(' '.join(told['command']), longest=80)}"
+    told |= {"found": found, "command": words.shell(told["command"]), "facts": tables.facts(found.facts)}
+    return name, told | {"figures": {name: figure for name, figure in told["figures"].items() if figure is not None}}
 
 
 def _of_study(study: Study, recipe: str) -> dict[str, Any]:
@@ -102,13 +99,7 @@ def live() -> str:
 
 
 def write(
-    path: Path,
-    found: Found,
-    *,
-    recipe: str = "",
-    effects: Mapping[str, str] | None = None,
-    own_name: bool = False,
-    form: Callable[..., str] = page,
+    path: Path, found: Found, *, recipe: str = "", own_name: bool = False, form: Callable[..., str] = page
 ) -> None:
     """Write the page at `path`, whole or not at all.
 
@@ -119,22 +110,18 @@ def write(
     Raises:
         CannotRunHere: as `page`; the folder cannot be written to, or the disk is full.
     """
-    text = form(found, recipe=recipe, effects=effects)
+    text = form(found, recipe=recipe)
     with may_fail(f"write {path}", "Name another file: dynotune report PATH --html FILE"):
         atomic.write(path, text.encode(), own_name=own_name)
 
 
-def _figures(study: Study) -> dict[str, plots.Figure]:
-    margin = study.margin
-    drawn = {
-        "step": plots.shares(
-            [(study.begun, study.diagnosis), ("with the recipe", study.diagnosis_with_recipe)],
-            f"Where a step goes, {study.begun} and with the recipe",
-        ),
-        "settings": plots.forest(tried(study), margin=margin),
-        "worth": plots.worths(ablated(study), margin=margin),
+def _figures(study: Study) -> dict[str, plots.Figure | None]:
+    sides = [(study.begun, study.diagnosis), ("with the recipe", study.diagnosis_with_recipe)]
+    return {
+        "step": plots.shares(sides, f"Where a step goes, {study.begun} and with the recipe"),
+        "settings": plots.forest(tried(study), margin=study.margin),
+        "worth": plots.worths(ablated(study), margin=study.margin),
     }
-    return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
 @cache
@@ -147,6 +134,7 @@ def _templates(finalize: Callable[[Any], Any]) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.globals |= answers.WORDS | {"table": tables.Table, "told": tables.told}
     made.filters |= {"words": _words, "code": _code, "listed": lambda text: Markup(text.unescape())}
     return made
 
@@ -162,16 +150,7 @@ def _in_markdown(value: Any) -> Any:
         return value
     text = re.sub(r"[\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", words.plain(value))
     text = re.sub(r"^(\d*)([#+=.)-])(?=[#+=-]*(\s|$))", r"\1\\\2", text)
-    for sign, entity in (
-        ("&", "&amp;"),
-        ("<", "&lt;"),
-        (">", "&gt;"),
-        ("://", "&#58;//"),
-        ("@", "&#64;"),
-        ("$", "&#36;"),
-    ):
-        text = text.replace(sign, entity)
-    return Markup(text)
+    return Markup(text.translate(_ENTITIES).replace("://", "&#58;//"))
 
 
 def _code(text: str) -> Any:

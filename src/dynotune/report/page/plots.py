@@ -121,10 +121,8 @@ def pairs(comparison: Comparison) -> Figure | None:
         for at, (name, ratio, ci) in enumerate(named)
     ]
     traces = [_points(points[:1], "circle", "accent"), _points(points[1:], "circle-open", "muted")]
-    for trace, part in zip(traces, (named[:1], named[1:]), strict=True):
-        trace["hover"] = [
-            [name, words.times(ratio) + (f" ({words.interval(ci)})" if ci else "")] for name, ratio, ci in part
-        ]
+    for trace in traces:
+        trace["hover"] = [lines[:-1] for lines in trace["hover"]]
     rows = [{"y": at, "text": name} for at, name, _ in points]
     return _ratios("The speed-up with its interval, and each pair", points, traces, rows, comparison.margin)
 
@@ -165,6 +163,6 @@ def _figures(estimate: Estimate) -> list[str]:
     speedup = words.times(estimate.speedup, digits=words.digits(ci))
     unit = "switches" if estimate.phase == "switch" else "blocks"
     return [
-        f"{speedup} ({words.interval(ci)}, {estimate.confidence:.0%})",
+        f"{speedup} ({words.interval(ci)}, {estimate.confidence:.0%})" if ci else speedup,
         f"{estimate.num_blocks} {unit}, {PHASES[estimate.phase]}",
     ]

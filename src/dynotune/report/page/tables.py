@@ -10,11 +10,9 @@ from dynotune.report.bars import OF_A_STEP
 from dynotune.report.study.header import pays_off
 from dynotune.report.study.rows import PHASES, Tried, ablated, interval_of, joints, long_time, saved, tried
 from dynotune.report.terminal import unverified
-from dynotune.schema.comparison import ArmName, Comparison
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Facts, Unknown, Value
 from dynotune.schema.observation import Timing
-from dynotune.schema.run import Objective, Readback
 from dynotune.schema.study import Estimate, Study
 from dynotune.text import words
 
@@ -94,19 +92,15 @@ def not_known(study: Study) -> Table:
         if isinstance(made.steps, Unknown):
             rows.append([f"{label}: how long a step takes", made.steps.reason])
     if isinstance(study.diagnosis, Diagnosis):
-        rows += not_judged(study.diagnosis)
+        rows += [[f"{one.id}: {one.missing}", one.reason] for one in study.diagnosis.unknown]
     rows += [[name, value.reason] for name, value in sorted(study.facts.items()) if isinstance(value, Unknown)]
     return Table("What could not be known", header, rows[:MOST_UNKNOWN], _more(len(rows), MOST_UNKNOWN))
 
 
-def not_judged(diagnosis: Diagnosis) -> list[list[str]]:
-    return [[f"{one.id}: {one.missing}", one.reason] for one in diagnosis.unknown]
-
-
-def readback(readbacks: Mapping[str, Readback]) -> Table:
+def readback(study: Study) -> Table:
     header = "Knob:code | Asked:code | Found:code | Witness:text"
     rows = []
-    for one in readbacks.values():
+    for one in study.readback.values():
         found = f"unknown: {one.found.reason}" if isinstance(one.found, Unknown) else one.found
         rows.append([one.knob, one.asked, found, one.witness or NOTHING])
     return Table("Read back from the running program", header, rows)
@@ -160,7 +154,7 @@ def tables(study: Study) -> dict[str, Table]:
         "pays_off": _pays_off(study),
         "not_offered": not_offered(study),
         "not_known": not_known(study),
-        "readback": readback(study.readback),
+        "readback": readback(study),
         "attempts": attempts(study),
         "facts": facts(study.facts),
     }
@@ -279,31 +273,22 @@ def _bounds(study: Study) -> Table:
 
 
 def _pairs(study: Study) -> Table:
-    caption = f"Each pair of the confirmation ({study.unit})" if study.unit else "Each pair"
-    names: dict[ArmName, tuple[str, str]] = {
-        "baseline": (study.begun.capitalize(), "written"),
-        "candidate": ("With the recipe", "recipe"),
-    }
-    return pairs(study.confirmed, caption, names, study.run.objective)
-
-
-def pairs(
-    found: Comparison | None, caption: str, names: Mapping[ArmName, tuple[str, str]], objective: Objective
-) -> Table:
-    """List the pairs of a comparison; `names`: of each arm, above its column and as the first of a pair."""
-    header = f"Pair:number | First:text | {names['baseline'][0]}:number | {names['candidate'][0]}:number | Ratio:number"
+    header = f"Pair:number | First:text | {study.begun.capitalize()}:number | With the recipe:number | Ratio:number"
+    confirmed = study.confirmed
     rows = []
-    for at, pair in enumerate(found.pairs if found else [], start=1):
+    for at, pair in enumerate(confirmed.pairs if confirmed else [], start=1):
+        first = "recipe" if pair.first == "candidate" else "written"
         ratio = words.times(pair.baseline_s / pair.candidate_s, digits=3) if pair.candidate_s > 0 else words.UNKNOWN
-        sides = [_value(objective, pair.baseline_s), _value(objective, pair.candidate_s)]
-        rows.append([str(at), names[pair.first][1], *sides, ratio])
+        sides = [_value(study, pair.baseline_s), _value(study, pair.candidate_s)]
+        rows.append([str(at), first, *sides, ratio])
+    caption = f"Each pair of the confirmation ({study.unit})" if study.unit else "Each pair"
     return Table(caption, header, rows, cards=False)
 
 
-def _value(objective: Objective, value: float) -> str:
-    if objective == "memory":
+def _value(study: Study, value: float) -> str:
+    if study.run.objective == "memory":
         return words.num_bytes(value)
-    return f"{value:.4g}" if objective == "energy" else words.duration(value, column=True)
+    return f"{value:.4g}" if study.run.objective == "energy" else words.duration(value, column=True)
 
 
 def _guarded(study: Study) -> Table:

@@ -8,7 +8,7 @@ import msgspec
 
 from dynotune.schema.attribution import Predicted, Shares
 from dynotune.schema.comparison import ArmSummary, Comparison, FailedArm, Pair, Voided
-from dynotune.schema.diagnosis import Diagnosis, Finding, NotKnown, UpperBound
+from dynotune.schema.diagnosis import Diagnosis, Finding, Forecast, NotKnown, UpperBound
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import SlowStep, Timing
 from dynotune.schema.run import EnvironmentChange, Readback
@@ -106,6 +106,9 @@ def diagnosis(**changes: Any) -> Diagnosis:
             UpperBound(part="step", step_s=0.009, num_steps=60),
             UpperBound(part="both", step_s=0.023, num_steps=120),
         ],
+        "forecasts": [
+            Forecast(change="4 workers", loader_s=0.004, step_s=0.01, least_step_s=0.009, note="of 16 cores")
+        ],
         "facts": FACTS,
         "notes": ["Meanwhile other processes used 1.77 of 2 cores (89%)."],
     }
@@ -115,4 +118,6 @@ def diagnosis(**changes: Any) -> Diagnosis:
 def nothing_found() -> Diagnosis:
     none = Unknown("the command ended before its steps were timed")
     bare = diagnosis(findings=[], bottleneck="none", verdict="Nothing holds it up.", shares=none, steps=none)
-    return msgspec.structs.replace(bare, facts={}, unknown=[], notes=[], busy_share=None, upper_bounds=none)
+    return msgspec.structs.replace(
+        bare, facts={}, unknown=[], notes=[], busy_share=None, upper_bounds=none, forecasts=none
+    )

@@ -33,7 +33,8 @@ WORDS = {
 def of_comparison(found: Comparison) -> dict[str, Any]:
     gained, between = words.gained(found)
     against = words.settings(found.run.settings, separator=" ") if found.run.settings else "the command as it is"
-    told, noun = words.verdict(found), plots.noun(found)
+    noun = plots.noun(found)
+    told = f"the command failed in the {found.failed.arm}" if found.failed else words.verdict(found)
     verdict = f"{told[0].upper()}{told[1:]}{',' if ':' in told else ''} with "
     verdict += f"{words.settings(found.candidate_settings, separator=' ')} against {against}."
     large = "Failed" if found.failed else _LARGE.get(found.verdict, gained)

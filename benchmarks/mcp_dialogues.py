@@ -1,16 +1,19 @@
 """Whether a coding agent reaches the right setting through `dynotune mcp`: dialogues, without a model.
 
-    python benchmarks/mcp_dialogues.py [--only NAME]… [--out FILE] [--again]
+    python benchmarks/mcp_dialogues.py [--only NAME]… [--out FILE] [--again] [--quiet]
 
 The official client of the protocol talks over standard input and output to the real server, of a folder with the
 program alone. The client has one policy for all programs and reads only what the server returns: it asks for a
 diagnosis, proves the first setting that the answer offers, then the next one, and stops at the first that is `faster`;
-where all were tried and one was `undecided`, it asks for that one again with more time. It has five calls.
+an answer that names the budget that it needs gets it; where all were tried and one was `undecided`, it asks for that
+one again with more time. It has five calls.
 
 The judge knows what was planted, and the client does not. A dialogue is right if the setting that the client ends with
 is of a knob that takes the planted fault away and was proved `faster`; of a program without a fault, if the client
 ends with no setting. Of each call FILE keeps the question, the answer, its size in tokens (characters / 4) and its
-time. What is in FILE already is not run again, unless `--again` says so.
+time, and `others` the cores that other programs used before it began, of all. `--quiet` waits, ten minutes at most,
+until that is below a tenth: a busy machine cannot prove much. What is in FILE already is not run again, unless
+`--again` says so; then the one that was there is kept under `earlier`.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -29,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import psutil
 from hardware import RESULTS, describe, without_places
 from kept import opened, read
 from mcp.client.stdio import StdioServerParameters, stdio_client
@@ -40,6 +45,8 @@ OURS, THEIRS = (ROOT / "tests" / "faults" / name for name in ("programs", "other
 MOST_CALLS = 5
 CHARACTERS_A_TOKEN = 4
 BUDGET, LONGER_BUDGET, WAIT_S = "2m", "5m", 600
+NEEDED = re.compile(r"give at least --budget (\d+[sm])")
+QUIET, LONGEST_WAIT_S = 0.1, 600
 
 Answer = dict[str, Any]
 Ask = Callable[[str, dict[str, Any]], Awaitable[Answer]]
@@ -120,19 +127,18 @@ async def dialogue(ask: Ask, command: Sequence[str]) -> list[str]:
         return told
 
     diagnosis = await answered("diagnose", command=list(command))
-    undecided = None
-    for settings in offered(diagnosis.get("report", "")):
-        if not left:
-            return []
-        told = await answered("compare", settings=settings, command=list(command), budget=BUDGET)
+    asked = [(settings, BUDGET) for settings in offered(diagnosis.get("report", ""))]
+    undecided = False
+    while asked and left:
+        settings, budget = asked.pop(0)
+        told = await answered("compare", settings=settings, command=list(command), budget=budget)
         if told.get("verdict") == "faster":
             return settings
-        if told.get("verdict") == "undecided" and undecided is None:
-            undecided = settings
-    if undecided is not None and left:
-        told = await answered("compare", settings=undecided, command=list(command), budget=LONGER_BUDGET)
-        if told.get("verdict") == "faster":
-            return undecided
+        if budget == BUDGET and (needed := NEEDED.search(told.get("report", ""))) and told.get("state") == "failed":
+            asked.insert(0, (settings, needed[1]))
+        if budget == BUDGET and told.get("verdict") == "undecided" and not undecided:
+            undecided = True
+            asked.append((settings, LONGER_BUDGET))
     return []
 
 
@@ -206,6 +212,14 @@ def summary(dialogues: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
+def others(until: float) -> float:
+    """Return the share of the cores in use, waiting for as little as `until`, but not for ever."""
+    began_s = time.monotonic()
+    while (used := psutil.cpu_percent(5.0) / 100) > until and time.monotonic() - began_s < LONGEST_WAIT_S:
+        pass
+    return round(used, 2)
+
+
 def chosen(only: Sequence[str]) -> Iterator[Case]:
     return (case for case in CASES if not only or case.name in only)
 
@@ -215,14 +229,18 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[], choices=[case.name for case in CASES])
     parser.add_argument("--out", type=Path, default=RESULTS / "mcp_dialogues_cpu.json")
     parser.add_argument("--again", action="store_true", help="hold those anew that are in the file already")
+    parser.add_argument("--quiet", action="store_true", help="begin when others leave the machine alone")
     args = parser.parse_args()
     for case in chosen(args.only):
         if not args.again and case.name in read(args.out).get("dialogues", {}):
             continue
-        found = held(case)
+        found = {"others": others(QUIET if args.quiet else 1.0)} | held(case)
         with opened(args.out) as result:
             result.update(describe())
-            result.setdefault("dialogues", {})[case.name] = found
+            dialogues = result.setdefault("dialogues", {})
+            if case.name in dialogues:
+                result.setdefault("earlier", []).append({"name": case.name, **dialogues[case.name]})
+            dialogues[case.name] = found
             result["summary"] = summary(result["dialogues"])
         told = " ".join(found["settings"]) or "nothing"
         print(f"{case.name:32} {'right' if found['right'] else 'WRONG'}: {told}, {found['num_calls']} calls, "

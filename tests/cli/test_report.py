@@ -15,7 +15,7 @@ from dynotune.schema import document, private
 from dynotune.schema.document import write
 from dynotune.schema.study import Study
 
-from ..report import studies
+from ..report import answers, studies
 from ..report.summaries import summary
 
 
@@ -111,11 +111,38 @@ def test_a_diagnosis_and_a_trace_are_told_as_they_were(capsys, tmp_path):
     assert "verdict" in report(capsys, tmp_path / "trace.json")[0]
 
 
-def test_a_page_is_of_a_study(capsys, tmp_path):
-    write(tmp_path / "diagnosis.json", studies.diagnosis())
-    _, err = report(capsys, tmp_path / "diagnosis.json", "--html", tmp_path / "x.html", exit_code=2)
-    assert "--html is of a study" in err
-    assert "is a diagnosis" in err
+@pytest.mark.parametrize("option", ["--html", "--markdown"])
+def test_of_a_trace_there_is_no_page(capsys, tmp_path, option):
+    write(tmp_path / "trace.json", summary())
+    _, err = report(capsys, tmp_path / "trace.json", option, tmp_path / "x", exit_code=2)
+    assert "is a trace, which has no page" in err
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(("made", "told"), [(answers.comparison, "1.42× faster"), (answers.diagnosis, "61% of it")])
+def test_of_a_comparison_and_a_diagnosis_a_page_and_markdown_are_written_where_asked(capsys, tmp_path, made, told):
+    write(tmp_path / "found.json", made())
+    report(capsys, tmp_path / "found.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["found.json"]
+    page, text = tmp_path / "page.html", tmp_path / "page.md"
+    _, err = report(capsys, tmp_path / "found.json", "--html", page, "--markdown", text)
+    assert err.count("Report: ") == 2
+    assert told in page.read_text() and told in text.read_text()
+
+
+def test_markdown_on_standard_output_stands_alone(capsys, folder):
+    out, _ = report(capsys, folder / "study.json", "--markdown", "-")
+    assert out.startswith("# dynotune tune\n") and "Three settings make it 2.31× faster" in out
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_anything_is_told(capsys, folder):
+    out, err = report(capsys, folder, "--markdown", folder / "none" / "x.md", exit_code=2)
+    assert out == "" and "there is no folder" in err
+
+
+def test_markdown_and_json_cannot_both_be_on_standard_output(capsys, folder):
+    out, err = report(capsys, folder, "--markdown", "-", "--json", "-", exit_code=2)
+    assert out == "" and "Name a file for one of them" in err
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -159,6 +160,27 @@ def test_the_protocol_is_spoken_on_standard_input_and_output(project):
         names
     )
     assert answer.structured_content["state"] == "done"
+
+
+def test_a_server_whose_host_is_gone_ends_without_a_word(project):
+    ours = [sys.executable, "-m", "dynotune", "mcp", "--root", str(project)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(ours, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdin and process.stdout and process.stderr
+        about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "host", "version": "1"}}
+        for message in ({"id": 1, "method": "initialize", "params": about}, {"method": "notifications/initialized"}):
+            process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["id"] == 1
+        process.stdout.close()
+        with contextlib.suppress(BrokenPipeError):
+            for id in range(2, 10**5):
+                process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": id, "method": "ping"}) + "\n")
+                process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        assert process.wait(timeout=120) in (0, 141)
+        assert process.stderr.read() == ""
 
 
 def test_the_page_needs_no_library_and_the_server_says_which(tmp_path):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dynotune import api
 from dynotune.cli import completion
-from dynotune.cli.answers import say, show
+from dynotune.cli.answers import say, show, write_bytes, write_json
 from dynotune.cli.options import Json, Storage, StudyName, check_json, opened, option, runs_folder
 from dynotune.schema.errors import UsageError, from_elsewhere
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from dynotune.schema.study import Study
 
 RECIPE, PAGE = "recipe.toml", "report.html"
+STDOUT = Path("-")
+PAGES = ("study", "comparison", "observation", "diagnosis")
 LONGEST_RECIPE_BYTES = 1 << 20
 
 
@@ -27,30 +29,30 @@ def report(
         typer.Argument(metavar="PATH", help="Default: the last.", autocompletion=completion.run_folders),
     ] = None,
     html: Annotated[Path | None, option("report_html")] = None,
+    markdown: Annotated[Path | None, option("report_markdown")] = None,
     storage: Storage = None,
     study: StudyName = "",
     json: Json = None,
 ) -> None:
-    from dynotune.schema.study import Study
-
     check_json(json)
+    for target, name in ((html, "--html"), (markdown, "--markdown")):
+        api.check_output(None if target == STDOUT else target, name)
+    if markdown == STDOUT and json == "-":
+        raise UsageError("--markdown - and --json - both want standard output.", hint="Name a file for one of them.")
     if study:
         with opened(storage) as store, from_elsewhere(study):
             kept = store.study(study)
-            show(api.report_of, kept, json)
-            if html is not None:
-                _write_page(html, kept, recipe=_recipe_of(kept))
+            _tell(kept, json, html, markdown, recipe=_recipe_of(kept))
         return
     file = api.file_of(path or _last())
     noun = api.noun_of(file)
-    if html is not None and noun != "study":
-        raise UsageError(f"--html is of a study, and {file} is {api.with_article(noun)}.", hint="Leave it out.")
+    if noun not in PAGES and (html or markdown):
+        hint = "Leave --html and --markdown out."
+        raise UsageError(f"{file} is {api.with_article(noun)}, which has no page.", hint=hint)
     with from_elsewhere(file):
         document = api.load(file)
-        show(api.report_of, document, json)
-        if isinstance(document, Study):
-            recipe = _recipe_beside(file, document)
-            _write_page(html or file.with_name(PAGE), document, recipe=recipe, own_name=html is None)
+        recipe, beside = (_recipe_beside(file, document), file.with_name(PAGE)) if noun == "study" else ("", None)
+        _tell(document, json, html, markdown, recipe=recipe, beside=beside)
 
 
 def _last() -> Path:
@@ -63,12 +65,27 @@ def _last() -> Path:
     return found
 
 
-def _write_page(target: Path, study: Study, *, recipe: str, own_name: bool = False) -> None:
-    """The page, after the terminal's report is out: a folder that cannot be written to takes away no more than it."""
-    from dynotune.report.page import html as html_page
+def _tell(
+    found: Any, json: str | None, html: Path | None, markdown: Path | None, *, recipe: str, beside: Path | None = None
+) -> None:
+    """The terminal's report, then the pages: a folder that cannot be written to takes away no more than them.
 
-    html_page.write(target, study, recipe=recipe, own_name=own_name)
-    say(f"Report: {target}")
+    `beside`: where the page goes if nothing else is asked for.
+    """
+    from dynotune.report.page import html as pages
+
+    if markdown == STDOUT:
+        write_bytes(pages.markdown(found, recipe=recipe).encode())
+        if json is not None:
+            write_json(found, json)
+    else:
+        show(api.report_of, found, json)
+    if (target := html or beside) is not None:
+        pages.write(target, found, recipe=recipe, own_name=html is None)
+        say(f"Report: {target}")
+    if markdown is not None and markdown != STDOUT:
+        pages.write(markdown, found, recipe=recipe, form=pages.markdown)
+        say(f"Report: {markdown}")
 
 
 def _recipe_of(study: Study) -> str:

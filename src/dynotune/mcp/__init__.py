@@ -30,4 +30,7 @@ def serve(root: Path, *, allow_run: bool) -> None:
     except ImportError as error:
         hint = "Install it with dynotune: pip install 'dynotune[mcp]'"
         raise CannotRunHere(f"The protocol's library is missing: {error.name}.", hint=hint) from error
-    server(root, allow_run=allow_run).run("stdio")
+    try:
+        server(root, allow_run=allow_run).run("stdio")
+    except* BrokenPipeError:
+        pass  # the agent's host is gone: nobody reads on

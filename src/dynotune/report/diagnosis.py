@@ -32,7 +32,7 @@ def diagnosis_report(diagnosis: Diagnosis) -> RenderableType:
         _head(diagnosis),
         *_shares(diagnosis),
         *_findings("Findings", speed, diagnosis.command),
-        *_jitter(diagnosis.steps, jitter, diagnosis.command),
+        *_jitter(diagnosis, jitter),
         *upper_bounds_report(diagnosis.upper_bounds),
         *forecasts_report(diagnosis.forecasts),
         *_not_known(diagnosis.unknown),
@@ -90,12 +90,12 @@ def _finding(finding: Finding, command: Sequence[str]) -> RenderableType:
     grid.add_column(no_wrap=True, width=8)
     grid.add_column(overflow="fold")
     severity = Text(finding.severity, style=SEVERITY_STYLES[finding.severity])
-    grid.add_row(severity, Text.assemble((words.plain(finding.id), "bold"), "  ", (_cost(finding), "dim")))
+    grid.add_row(severity, Text.assemble((words.plain(finding.id), "bold"), "  ", (cost(finding), "dim")))
     grid.add_row("", Text("\n").join(_lines(finding)))
     return Group(grid, *_commands(finding, command))
 
 
-def _cost(finding: Finding) -> str:
+def cost(finding: Finding) -> str:
     """Say what it costs at most, and what it is about if that is not speed."""
     kind = {"speed": "", "jitter": "", "start": "time to the first step"}.get(finding.kind, finding.kind)
     if isinstance(finding.share, Unknown):
@@ -128,15 +128,21 @@ def _commands(finding: Finding, command: Sequence[str]) -> list[RenderableType]:
     return lines
 
 
-def _jitter(steps: Timing | Unknown, findings: Sequence[Finding], command: Sequence[str]) -> list[RenderableType]:
+def _jitter(diagnosis: Diagnosis, findings: Sequence[Finding]) -> list[RenderableType]:
     if findings:
-        return _findings("Jitter", findings, command)
-    if isinstance(steps, Unknown) or not steps.slow:
-        return []
+        return _findings("Jitter", findings, diagnosis.command)
+    return [title("Jitter", told)] if (told := jitter_in_words(diagnosis)) else []
+
+
+def jitter_in_words(diagnosis: Diagnosis) -> str:
+    """Say how uneven steps are if no finding does; "" if they are not."""
+    steps = diagnosis.steps
+    if isinstance(steps, Unknown) or not steps.slow or any(one.kind == "jitter" for one in diagnosis.findings):
+        return ""
     if all("work" in step.causes for step in steps.slow):
-        return []  # a finding of its own says what they do more
+        return ""  # a finding of its own says what they do more
     longest, usual = words.duration(steps.longest_step_s), words.duration(steps.typical_step_s or steps.median_step_s)
-    return [title("Jitter", f"the slowest step took {longest}, a usual one {usual}; nothing seen explains it")]
+    return f"the slowest step took {longest}, a usual one {usual}; nothing seen explains it"
 
 
 def _not_known(unknown: Sequence[NotKnown]) -> list[RenderableType]:

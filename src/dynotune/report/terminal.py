@@ -127,22 +127,22 @@ def _headline(comparison: Comparison) -> RenderableType:
 def _arms(comparison: Comparison) -> RenderableType:
     ratio = "ratio:" if comparison.run.objective in ("memory", "energy") else "speed-up:"
     rows = table(":", "baseline:text", "candidate:text", ratio, style="bold", gap=3)
-    objective = _objective(comparison)
+    compared = objective(comparison)
     rows.add_row("settings", words.settings(comparison.run.settings), words.settings(comparison.candidate_settings), "")
-    rows.add_row(objective[0], *objective[1], Text(words.speedup(comparison), style="bold"))
+    rows.add_row(compared[0], *compared[1], Text(words.speedup(comparison), style="bold"))
     rows.add_row(f"{comparison.confidence:.0%} interval", "", "", words.interval(comparison.ci))
     num = f"{comparison.num_pairs} of at most {comparison.max_pairs}"
     void = f", {len(comparison.voided)} void" if comparison.voided else ""
     rows.add_row("blocks" if comparison.within else "pairs", "", "", num + void)
-    for label, text in _details(comparison.baseline, comparison.candidate):
+    for label, text in arms(comparison.baseline, comparison.candidate):
         # Within one run both arms have the same start.
-        if label == objective[0] or (comparison.within and words.UNKNOWN in text):
+        if label == compared[0] or (comparison.within and words.UNKNOWN in text):
             continue
         rows.add_row(label, *text, "", style="dim")
     return rows
 
 
-def _details(baseline: ArmSummary, candidate: ArmSummary) -> list[tuple[str, list[str]]]:
+def arms(baseline: ArmSummary, candidate: ArmSummary) -> list[tuple[str, list[str]]]:
     """Show what is not compared; a row that neither arm knows is left out, save the first two."""
     arms = (baseline, candidate)
     rows = [
@@ -156,7 +156,7 @@ def _details(baseline: ArmSummary, candidate: ArmSummary) -> list[tuple[str, lis
     return rows[:2] + [entry for entry in rows[2:] if set(entry[1]) != {words.UNKNOWN}]
 
 
-def _objective(comparison: Comparison) -> tuple[str, list[str]]:
+def objective(comparison: Comparison) -> tuple[str, list[str]]:
     """Show what was compared, of both arms."""
     arms, unit = (comparison.baseline, comparison.candidate), comparison.unit
     if comparison.run.objective == "throughput":

@@ -136,6 +136,11 @@ def test_what_a_pilot_took_to_compile_does_not_count_whole_for_runs_that_find_it
         plan(request(), slow, 400.0)
 
 
+def test_a_budget_that_is_used_up_is_told_as_nothing_left():
+    with pytest.raises(UsageError, match="do not fit into the 0 s left of the budget"):
+        plan(request(), [pilot([0.05] * 400)] * 2, -18.0)
+
+
 def test_a_run_without_a_step_says_once_how_one_is_named(monkeypatch):
     now, told = [0.0], []
     monkeypatch.setattr("dynotune.measure.live.pilot.time", SimpleNamespace(monotonic=lambda: now[0]))

@@ -11,12 +11,13 @@ import msgspec
 import pytest
 
 from dynotune.report.page import html
-from dynotune.report.page.html import page, write
+from dynotune.report.page.html import markdown, page, write
 from dynotune.schema import document
+from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.study import Study
 
-from .. import studies
+from .. import answers, studies
 
 HOSTILE = (
     "</script><script>alert(1)</script><img src=//evil.example/x onerror=alert(1)>\"'&<!--{{7*7}}\x1b[31m\u202e\x00]]>"
@@ -75,8 +76,8 @@ def light(monkeypatch):
     monkeypatch.setattr(html, "_plotly", lambda: "/* plotly */")
 
 
-def hostile(study: Study) -> Study:
-    """With the same strange text in every string of the study that may be any text."""
+def hostile(found: Any) -> Any:
+    """With the same strange text in every string of a document that may be any text."""
     escaped = HOSTILE.replace("\\", "\\\\")
 
     def changed(value: Any) -> Any:
@@ -90,11 +91,13 @@ def hostile(study: Study) -> Study:
         in_keys = re.sub(r"(?<![\w.])([a-z]+\.[A-Za-z])", rf"{escaped}\1", value)
         return in_keys if "=" in value else HOSTILE + value
 
-    made = msgspec.json.decode(document.encode(study))
-    fates = {changed(name): changed(fate) for name, fate in made["outcomes"].items()}
-    facts = {HOSTILE + name: changed(value) for name, value in made["facts"].items()}
-    raw = document.encode(changed(made) | {"outcomes": fates, "facts": facts})
-    return document.decode(raw, Study, name="a hostile study")
+    made = msgspec.json.decode(document.encode(found))
+    named = {"facts": {HOSTILE + name: changed(value) for name, value in made["facts"].items()}}
+    if isinstance(found, Study):
+        named["outcomes"] = {changed(name): changed(fate) for name, fate in made["outcomes"].items()}
+    if isinstance(found, Comparison):
+        named["readback"] = {changed(name): changed(value) for name, value in made["readback"].items()}
+    return document.decode(document.encode(changed(made) | named), type(found), name="a hostile document")
 
 
 @pytest.fixture(scope="module")
@@ -254,6 +257,144 @@ def test_plotly_stands_in_the_page_once_and_whole():
     assert text.count("plotly.js v") == 1
     assert "</script" not in html._plotly()
     assert Reading(text).tags.count("script") == 3
+
+
+def test_a_comparison_begins_with_its_verdict_in_one_sentence_and_tells_the_rest_in_order(light):
+    text = Reading(page(answers.comparison())).text
+    told = [
+        "1.42×",
+        "speed-up 1.38× to 1.45× at 95%, on 4 pairs",
+        "1.42× faster with loader.num_workers=8 precision.autocast=bf16 against the command as it is.",
+        "281 → 399",
+        "Each pair is one fresh run of each arm",
+        "another program used 31% of the GPU",
+        "It does not compare losses or outputs",
+        "workers will share cores",
+        "dynotune compare loader.num_workers=8 precision.autocast=bf16 --warmup 12 --steps 30 -- python train.py",
+    ]
+    places = [text.index(one) for one in told]
+    assert places == sorted(places)
+    assert "unknown: no call was seen" in text and "□ unverified" in text and "● in effect" in text
+    assert "OMP_NUM_THREADS=1" in text and "train.py:12" in text
+    assert "gpu.name unknown: no driver" in text
+
+
+def test_each_pair_of_a_comparison_is_drawn_below_its_interval(light):
+    figure = figures(page(answers.comparison()))["pairs"]
+    assert [row["text"] for row in figure["rows"]] == ["all", "pair 1", "pair 2", "pair 3", "pair 4"]
+    whole, each = figure["data"][:2]
+    assert whole["x"] == [1.4162] and each["x"] == pytest.approx([3.55 / 2.51, 1.44, 3.5 / 2.55, 3.52 / 2.45])
+    assert whole["hover"] == [["all", "1.42× (1.38× to 1.45×, 95%)"]] and each["hover"][1] == ["pair 2", "1.44×"]
+
+
+def test_an_arm_that_failed_and_a_comparison_that_is_open_say_so_first(light):
+    text = Reading(page(answers.failed())).text
+    assert (
+        text.index("Failed The command failed in the candidate with")
+        < text.index("RuntimeError: out of memory")
+        < text.rindex("Both arms")
+    )
+    text = Reading(page(answers.undecided())).text
+    assert "Undecided speed-up 0.97× to 1.07× at 95%, on 4 blocks" in text
+    assert "Undecided: 22 pairs would likely settle it, with loader.num_workers=8" in text
+
+
+def test_a_diagnosis_begins_with_what_limits_the_program_and_each_finding_with_one_thing_to_do(light):
+    text = Reading(page(answers.diagnosis())).text
+    told = [
+        "Input limits this command",
+        "61% of it the device waits for the data loader",
+        "high num-workers-zero up to 61% of a step",
+        "Batches are made in the training process.",
+        "train.py:31 main",
+        "Do this: Let workers make batches",
+        "dynotune compare loader.num_workers=4 -- python train.py --data 'my photos'",
+        "predicted to save 30% to 55% of a step",
+        "batches drawn: 1 a step, 14 ms each",
+        "low cpu-governor-powersave",
+        "sudo cpupower frequency-set",
+        "the slowest step took 90 ms, a usual one 22 ms",
+        "Part of a step",
+        "No change of the loader can gain more than 61% of a step.",
+        "4 workers 4 ms 10 ms 9 ms of 16 cores",
+        "dynotune tune -- python train.py --data 'my photos'",
+        "dynotune explain num-workers-zero",
+        "Meanwhile other processes used 1.77 of 2 cores",
+        "thermal-throttling: gpu.clocks",
+    ]
+    assert [one for one in told if one not in text] == []
+    places = [text.index(one) for one in told]
+    assert places == sorted(places)
+
+
+def test_of_a_diagnosis_without_findings_the_page_says_that_there_are_none(light):
+    reading = Reading(page(answers.nothing_found()))
+    assert "No bottleneck" in reading.text and "None: no rule found anything" in reading.text
+    assert "script" not in reading.tags
+
+
+@pytest.mark.parametrize("made", [answers.comparison, answers.failed, answers.undecided, answers.diagnosis])
+def test_no_text_of_the_program_becomes_part_of_the_page_of_an_answer(made, light):
+    usual, reading = Reading(page(made())), Reading(page(hostile(made())))
+    assert set(reading.tags) == set(usual.tags)
+    assert reading.tags.count("script") == usual.tags.count("script")
+    assert {(tag, name) for tag, name, _ in reading.attributes} == {(tag, name) for tag, name, _ in usual.attributes}
+    assert reading.text.count("{{7*7}}") > 10
+    assert not {"\x1b", "\u202e", "\x00"} & set(page(hostile(made())))
+
+
+def test_many_findings_and_long_lines_make_a_small_page(light):
+    one = answers.diagnosis().findings[0]
+    long = msgspec.structs.replace(one, evidence=["x" * 2000] * 40, claim="y" * 4000, remedy="z" * 4000)
+    text = page(answers.diagnosis(findings=[long] * 60, notes=["n" * 4000]))
+    assert len(text) < 2_000_000
+    assert "20 more: --json has all." in Reading(text).text
+
+
+MADE = [studies.rich, *DEGENERATE, answers.comparison, answers.failed, answers.undecided]
+MADE += [answers.diagnosis, answers.nothing_found, lambda: answers.diagnosis(upper_bounds=[])]
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_markdown_tells_what_the_page_tells_and_its_tables_are_whole(made, light):
+    text = markdown(made())
+    assert text.startswith("# dynotune ") and "\n\n\n" not in text
+    for table in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
+        lines = table.splitlines()
+        assert len(lines) > 2 and set(lines[1]) <= set("|-: ")
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
+    rows = len(re.findall(r'<tr role="row"><td', page(made())))
+    assert (
+        len(re.findall(r"^\|", text, flags=re.MULTILINE)) - 2 * len(re.findall(r"^\| -", text, flags=re.MULTILINE))
+        == rows
+    )
+
+
+@pytest.mark.parametrize("made", [studies.rich, answers.comparison, answers.failed, answers.diagnosis])
+def test_no_text_of_the_program_becomes_markup_of_markdown(made, light):
+    text = markdown(hostile(made()), recipe=HOSTILE + "\n# more")
+    of_lines = re.sub(r"^    .*$|`[^`\n]*`", "", text, flags=re.MULTILINE)  # code is shown as it is
+    assert not re.search(r"<(?!code)|(?<!\\)[\[\]~]|://|@", of_lines)
+    assert "{{7*7}}" in text or "7\\*7" in text
+    assert not {"\x1b", "\u202e", "\x00"} & set(text)
+    usual = re.findall(r"^#+ ", markdown(made()), flags=re.MULTILINE)
+    assert re.findall(r"^#+ ", text, flags=re.MULTILINE) == usual
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("1. not a list", "1\\. not a list"),
+        ("# no heading", "\\# no heading"),
+        ("- no item", "\\- no item"),
+        ("1.42× faster", "1.42× faster"),
+        ("num_workers and _this_", "num_workers and \\_this\\_"),
+        ("<b>@me $x$ www https://a.b</b>", "&lt;b&gt;&#64;me &#36;x&#36; www https&#58;//a.b&lt;/b&gt;"),
+        ("a|b `c` *d* [e](f)", "a\\|b \\`c\\` \\*d\\* \\[e\\](f)"),
+    ],
+)
+def test_a_text_in_markdown_reads_as_it_is(text, shown):
+    assert str(html._in_markdown(text)) == shown
 
 
 def test_a_page_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path, light):

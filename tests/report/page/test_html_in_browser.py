@@ -11,7 +11,7 @@ import pytest
 
 from dynotune.report.page.html import page, write
 
-from .. import studies
+from .. import answers, studies
 from ..browser import CHROMIUM, Browser
 from .test_html import hostile
 
@@ -162,6 +162,40 @@ def test_pages_that_lack_parts_are_as_sound(made, browser, tmp_path):
         assert shown.drawn == shown.seen["plots"]
         assert shown.complaints == []
     assert browser.ask("document.documentElement.scrollWidth") <= 400
+
+
+@pytest.mark.parametrize("made", [answers.comparison, answers.diagnosis])
+@pytest.mark.parametrize("width", [400, 1600])
+def test_an_answers_page_is_drawn_asks_nothing_and_fits(made, width, browser, tmp_path):
+    path = tmp_path / "answer.html"
+    write(path, made())
+    shown = show(browser, path, width, dark=width == 400)
+    assert shown.drawn == shown.seen["plots"] == 1
+    assert shown.complaints == [] and shown.requests == [path.as_uri()]
+    assert shown.seen["overflow"] <= 0 and max(shown.seen["widths"]) <= shown.seen["room"]
+
+
+@pytest.mark.parametrize("made", [answers.comparison, answers.diagnosis])
+def test_by_the_keyboard_all_of_an_answers_page_is_reached(made, browser, tmp_path):
+    path = tmp_path / "answer.html"
+    write(path, made())
+    show(browser, path, 400)
+    reached: list[str] = []
+    for _ in range(browser.ask("document.querySelectorAll('a, summary, [tabindex=\"0\"]').length")):
+        for kind in ("keyDown", "keyUp"):
+            browser.call("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
+        reached.append(browser.ask("document.activeElement.className + document.activeElement.tagName"))
+    assert reached[0] == "skipA"
+    assert {"lineDIV", "linePRE", "scrollDIV", "SUMMARY"} & set(reached) >= {"linePRE", "SUMMARY"}
+
+
+@pytest.mark.parametrize("made", [answers.comparison, answers.diagnosis])
+def test_strange_names_run_nothing_in_an_answers_page(made, browser, tmp_path):
+    path = tmp_path / "answer.html"
+    path.write_text(page(hostile(made())).replace("alert(1)", "window.alerted=1"), encoding="utf-8")
+    shown = show(browser, path, 400)
+    assert not shown.seen["alerted"] and shown.seen["links"] == 0 and shown.seen["overflow"] <= 0
+    assert shown.complaints == [] and len(shown.requests) == 1
 
 
 def test_the_browser_of_these_tests_does_complain(browser, tmp_path):

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from dynotune.report.page import plots
 from dynotune.report.page.plots import ratio_axis
@@ -249,7 +248,8 @@ def test_no_figure_holds_a_number_that_json_has_not(speedups):
 
 
 def test_bars_before_and_after_are_of_one_scale():
-    figure = plots.shares(studies.rich())
+    study = studies.rich()
+    figure = plots.shares([("before", study.diagnosis), ("after", study.diagnosis_with_recipe)], "Both")
     assert figure is not None
     totals = [sum(trace["x"][side] for trace in figure["data"]) for side in (0, 1)]
     assert totals == pytest.approx([83.97, 36.35], rel=1e-3)
@@ -259,7 +259,7 @@ def test_without_times_the_bars_are_parts_of_a_hundred():
     from dynotune.schema.facts import Unknown
 
     untimed = studies.diagnosis(steps=Unknown("none was seen"))
-    figure = plots.shares(replace(studies.rich(), diagnosis=untimed, diagnosis_with_recipe=Unknown("not yet made")))
+    figure = plots.shares([("before", untimed), ("after", Unknown("not yet made"))], "Both")
     assert figure is not None
     assert sum(trace["x"][0] for trace in figure["data"]) == pytest.approx(100)
     assert figure["layout"]["xaxis"]["ticksuffix"] == "%"

@@ -221,7 +221,7 @@ def plan(
             if window.num_steps >= least and num_runs * window.run_s <= left_s:
                 return window, num_pairs
     raise UsageError(
-        f"An answer needs {fewest} pairs, and they do not fit into the {left_s:.0f} s left of the budget.",
+        f"An answer needs {fewest} pairs, and they do not fit into the {max(0.0, left_s):.0f} s left of the budget.",
         hint=f"A pair takes about {2 * whole.run_s:.0f} s here: give at least "
         f"--budget {math.ceil(2 * most_in_a_lane(fewest, num_lanes) * whole.run_s + request.budget_s - left_s)}s."
         if request.budget_s is not None

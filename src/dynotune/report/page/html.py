@@ -1,9 +1,10 @@
-"""A study as one page that stands alone: no other file, no network."""
+"""A study, a comparison or a diagnosis as one page that stands alone: no other file, no network."""
 
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -12,55 +13,78 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from dynotune.report.page import plots, tables
-from dynotune.report.study.commands import Command, compares, repeats
+from dynotune.report.page import answers, plots, tables
+from dynotune.report.study.commands import compares, repeats
 from dynotune.report.study.header import headline, stats
 from dynotune.report.study.rows import KINDS, ablated, tried
 from dynotune.schema import atomic, document, redaction
+from dynotune.schema.comparison import Comparison
+from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.errors import CannotRunHere, may_fail
 from dynotune.schema.study import Study
 from dynotune.text import words
 
 LONGEST_LINE, LONGEST_RECIPE = 20_000, 200_000
+_ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;", "$": "&#36;"})
 
 
-def page(study: Study, *, recipe: str = "") -> str:
-    """Write the whole story of a study as HTML.
+Found = Study | Comparison | Diagnosis
+
+
+def page(found: Found, *, recipe: str = "") -> str:
+    """Write the whole story of a study, a comparison or a diagnosis as HTML.
 
     What comes from the program (names, paths, arguments, values, lines of errors) is escaped, and characters that do
     not print are written out. A policy in the page's head forbids everything but its own two scripts.
 
     Args:
-        recipe: text of `recipe.toml`; "" where there is none.
+        recipe: text of a study's `recipe.toml`; "" where there is none.
 
     Raises:
         CannotRunHere: the installed plotly has no script to put into the page.
     """
-    study, recipe = document.without_secrets(study), redaction.redacted(recipe)
-    figures = _figures(study)
-    scripts = [_plotly(), _part("page.js")] if figures else []
-    return (
-        _templates()
-        .get_template("page.html")
-        .render(
-            study=study,
-            title=f"dynotune: {words.plain(' '.join(study.run.command), longest=80)}",
-            command=_words(words.shell(study.run.command)),
-            headline=headline(study),
-            stats=stats(study),
-            style=Markup(_part("style.css")),
-            scripts=[Markup(script) for script in scripts],
-            policy=_policy(scripts),
-            figures=figures,
-            data=Markup(_data(figures)),
-            looks=KINDS,
-            tables=tables.tables(study),
-            warnings=tables.warnings(study),
-            commands=_lines(repeats(study)),
-            compares=_lines(compares(study)),
-            recipe=_listing(recipe),
-        )
-    )
+    name, told = _story(found, recipe)
+    scripts = [_plotly(), _part("page.js")] if told["figures"] else []
+    look = {"style": Markup(_part("style.css")), "scripts": [Markup(script) for script in scripts]}
+    template = _templates(_harmless).get_template(f"{name}.html")
+    return template.render(**told, **look, policy=_policy(scripts), data=Markup(_data(told["figures"])))
+
+
+def markdown(found: Found, *, recipe: str = "") -> str:
+    """Write the same as Markdown, in which texts of the program can neither format nor link."""
+    name, told = _story(found, recipe)
+    text = _templates(_in_markdown).get_template(f"{name}.md").render(**told)
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def _story(found: Found, recipe: str) -> tuple[str, dict[str, Any]]:
+    """Return the name of the templates, and what they name."""
+    found = document.without_secrets(found)
+    if isinstance(found, Comparison):
+        name, told = "comparison", answers.of_comparison(found)
+    elif isinstance(found, Diagnosis):
+        name, told = "diagnosis", answers.of_diagnosis(found)
+    else:
+        name, told = "study", _of_study(found, redaction.redacted(recipe))
+    told["title"] = f"dynotune: {words.plain(' '.join(told['command']), longest=80)}"
+    told |= {"found": found, "command": words.shell(told["command"]), "facts": tables.facts(found.facts)}
+    return name, told | {"figures": {name: figure for name, figure in told["figures"].items() if figure is not None}}
+
+
+def _of_study(study: Study, recipe: str) -> dict[str, Any]:
+    return {
+        "study": study,
+        "command": study.run.command,
+        "headline": headline(study),
+        "stats": list(stats(study)),
+        "figures": _figures(study),
+        "looks": KINDS,
+        "tables": tables.tables(study),
+        "warnings": tables.warnings(study),
+        "commands": repeats(study),
+        "compares": compares(study),
+        "recipe": _listing(recipe),
+    }
 
 
 def live() -> str:
@@ -68,44 +92,49 @@ def live() -> str:
 
     Raises CannotRunHere: as `page`.
     """
-    scripts, found = [_plotly(), _part("live.js")], _templates().get_template("live.html")
+    scripts, found = [_plotly(), _part("live.js")], _templates(_harmless).get_template("live.html")
     return found.render(scripts=map(Markup, scripts), style=Markup(_part("style.css")), policy=_policy(scripts))
 
 
-def write(path: Path, study: Study, *, recipe: str = "", own_name: bool = False) -> None:
+def write(
+    path: Path, found: Found, *, recipe: str = "", own_name: bool = False, form: Callable[..., str] = page
+) -> None:
     """Write the page at `path`, whole or not at all.
 
     Args:
         own_name: as `atomic.write`.
+        form: `page` or `markdown`.
 
     Raises:
         CannotRunHere: as `page`; the folder cannot be written to, or the disk is full.
     """
-    text = page(study, recipe=recipe)
+    text = form(found, recipe=recipe)
     with may_fail(f"write {path}", "Name another file: dynotune report PATH --html FILE"):
         atomic.write(path, text.encode(), own_name=own_name)
 
 
-def _figures(study: Study) -> dict[str, plots.Figure]:
-    margin = study.margin
-    drawn = {
-        "step": plots.shares(study),
-        "settings": plots.forest(tried(study), margin=margin),
-        "worth": plots.worths(ablated(study), margin=margin),
+def _figures(study: Study) -> dict[str, plots.Figure | None]:
+    sides = [(study.begun, study.diagnosis), ("with the recipe", study.diagnosis_with_recipe)]
+    return {
+        "step": plots.shares(sides, f"Where a step goes, {study.begun} and with the recipe"),
+        "settings": plots.forest(tried(study), margin=study.margin),
+        "worth": plots.worths(ablated(study), margin=study.margin),
     }
-    return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
 @cache
-def _templates() -> Environment:
-    return Environment(
+def _templates(finalize: Callable[[Any], Any]) -> Environment:
+    made = Environment(
         loader=PackageLoader("dynotune.report.page", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_harmless,
+        finalize=finalize,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.globals |= answers.WORDS | {"table": tables.Table, "told": tables.told}
+    made.filters |= {"words": _words, "code": _code, "listed": lambda text: Markup(text.unescape())}
+    return made
 
 
 def _harmless(value: Any) -> Any:
@@ -113,8 +142,19 @@ def _harmless(value: Any) -> Any:
     return words.plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _lines(commands: Sequence[Command]) -> list[tuple[str, list[Markup]]]:
-    return [(one.what, _words(one.words)) for one in commands]
+def _in_markdown(value: Any) -> Any:
+    """Clean every text that is put into Markdown: it is neither its structure, nor a link, nor HTML."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    text = re.sub(r"[\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", words.plain(value))
+    text = re.sub(r"^(\d*)([#+=.)-])(?=[#+=-]*(\s|$))", r"\1\\\2", text)
+    return Markup(text.translate(_ENTITIES).replace("://", "&#58;//"))
+
+
+def _code(text: str) -> Any:
+    """Return a span of code, if its text cannot end it."""
+    shown = words.plain(text)
+    return Markup(f"`{shown}`") if shown.strip() and not set("`|") & set(shown) else text
 
 
 def _words(line: Sequence[str]) -> list[Markup]:

@@ -1,4 +1,4 @@
-"""The figures of a study's page, as data for Plotly.
+"""The figures of pages, as data for Plotly.
 
 Texts are kept raw and in places of their own (`rows`, `hover`): the page's script escapes them, since Plotly reads
 tags in texts. A colour is `{"css": name}`, a custom property of the page's style.
@@ -11,9 +11,11 @@ from dynotune.report.bars import OF_A_STEP
 from dynotune.report.page.plot_axes import bars, dots, edge_arrows, ratio_axis, shown, whiskers
 from dynotune.report.study.rows import KINDS, PHASES, Kind, Tried, interval_of
 from dynotune.schema.attribution import Shares
+from dynotune.schema.comparison import Comparison
+from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Timing
-from dynotune.schema.study import Estimate, Study
+from dynotune.schema.study import Estimate
 from dynotune.text import words
 
 Figure = dict[str, Any]
@@ -24,11 +26,11 @@ MOST_ROWS_OVER_AN_AXIS = 18
 LONGEST_LABEL, LONGEST_HOVER = 400, 400
 
 
-def shares(study: Study) -> Figure | None:
-    """Plot a step before and after as stacked bars: in milliseconds if both are timed, else in parts of one."""
+def shares(diagnoses: Sequence[tuple[str, Diagnosis | Unknown]], label: str) -> Figure | None:
+    """Plot steps as stacked bars, one for each named diagnosis: in milliseconds if all are timed, else in parts."""
     sides = [
-        (label, found.shares, found.steps, found.busy_share is not None)
-        for label, found in ((study.begun, study.diagnosis), ("with the recipe", study.diagnosis_with_recipe))
+        (name, found.shares, found.steps, found.busy_share is not None)
+        for name, found in diagnoses
         if not isinstance(found, Unknown) and not isinstance(found.shares, Unknown)
     ]
     if not sides:
@@ -45,8 +47,8 @@ def shares(study: Study) -> Figure | None:
             continue
         lengths = [share * scale for share, scale in zip(parts, scales, strict=True)]
         hover = [
-            [f"{label}: {part.named(has_device)}", words.fine_share(share)]
-            for (label, *_), share in zip(sides, parts, strict=True)
+            [f"{name}: {part.named(has_device)}", words.fine_share(share)]
+            for (name, *_), share in zip(sides, parts, strict=True)
         ]
         if timed:
             for lines, length in zip(hover, lengths, strict=True):
@@ -59,10 +61,10 @@ def shares(study: Study) -> Figure | None:
         }
         traces.append(bars(lengths, places, hover, width=0.62, marker=marker))
     return {
-        "label": f"Where a step goes, {study.begun} and with the recipe",
+        "label": label,
         "data": traces,
         "layout": {"barmode": "stack", "xaxis": {"ticksuffix": unit, "rangemode": "tozero", "nticks": 6}},
-        "rows": [{"y": at, "text": label} for at, (label, *_) in enumerate(sides)],
+        "rows": [{"y": at, "text": name} for at, (name, *_) in enumerate(sides)],
         "row_height": 58,
     }
 
@@ -105,6 +107,28 @@ def worths(rows: Sequence[Tried], *, margin: float) -> Figure | None:
     return _ratios("What each setting is worth within the whole, with its interval", points, traces, lines, margin)
 
 
+def pairs(comparison: Comparison) -> Figure | None:
+    """Plot the speed-up of a comparison with its interval, and each pair below it."""
+    ratios = [pair.baseline_s / pair.candidate_s for pair in comparison.pairs if pair.candidate_s > 0]
+    if comparison.speedup is None or not ratios:
+        return None
+    named = [("all", comparison.speedup, comparison.ci)]
+    named += [(f"{noun(comparison)} {at}", ratio, None) for at, ratio in enumerate(ratios, start=1)]
+    points = [
+        (at, name, Estimate(arm=name, against="", phase="confirm", speedup=ratio, ci=ci, num_blocks=1))
+        for at, (name, ratio, ci) in enumerate(named)
+    ]
+    traces = [_points(points[:1], "circle", "accent"), _points(points[1:], "circle-open", "muted")]
+    for trace in traces:
+        trace["hover"] = [lines[:-1] for lines in trace["hover"]]
+    rows = [{"y": at, "text": name} for at, name, _ in points]
+    return _ratios("The speed-up with its interval, and each pair", points, traces, rows, comparison.margin)
+
+
+def noun(comparison: Comparison) -> str:
+    return "block" if comparison.within else "pair"
+
+
 def _ratios(
     label: str,
     points: Sequence[tuple[int, str, Estimate]],
@@ -137,6 +161,6 @@ def _figures(estimate: Estimate) -> list[str]:
     speedup = words.times(estimate.speedup, digits=words.digits(ci))
     unit = "switches" if estimate.phase == "switch" else "blocks"
     return [
-        f"{speedup} ({words.interval(ci)}, {estimate.confidence:.0%})",
+        f"{speedup} ({words.interval(ci)}, {estimate.confidence:.0%})" if ci else speedup,
         f"{estimate.num_blocks} {unit}, {PHASES[estimate.phase]}",
     ]

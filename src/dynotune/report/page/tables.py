@@ -1,5 +1,6 @@
-"""The tables of a study's page: beside each plot, its numbers."""
+"""The tables of pages: beside each plot, its numbers."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -8,7 +9,7 @@ from dynotune.report.study.header import pays_off
 from dynotune.report.study.rows import PHASES, Tried, ablated, interval_of, joints, long_time, saved, tried
 from dynotune.report.terminal import unverified
 from dynotune.schema.diagnosis import Diagnosis
-from dynotune.schema.facts import Unknown, Value
+from dynotune.schema.facts import Facts, Unknown, Value
 from dynotune.schema.observation import Timing
 from dynotune.schema.study import Estimate, Study
 from dynotune.text import words
@@ -109,9 +110,9 @@ def attempts(study: Study) -> Table:
     return Table("Attempts", header, rows, cards=False)
 
 
-def facts(study: Study) -> Table:
+def facts(known: Facts) -> Table:
     header = "Fact:code | Value:code"
-    rows = [[name, _fact(value)] for name, value in sorted(study.facts.items())]
+    rows = [[name, _fact(value)] for name, value in sorted(known.items())]
     return Table("What held on this machine", header, rows)
 
 
@@ -137,8 +138,9 @@ def _fact(value: Value | Unknown) -> str:
 
 def tables(study: Study) -> dict[str, Table]:
     """Return each table by its name; one without rows is left out."""
+    sides = [(study.begun.capitalize(), study.diagnosis), ("With the recipe", study.diagnosis_with_recipe)]
     made = {
-        "step": _step(study),
+        "step": step(sides),
         "settings": _settings(study),
         "worth": _worth(study),
         "together": _together(study),
@@ -152,8 +154,13 @@ def tables(study: Study) -> dict[str, Table]:
         "not_known": not_known(study),
         "readback": readback(study),
         "attempts": attempts(study),
-        "facts": facts(study),
+        "facts": facts(study.facts),
     }
+    return told(made)
+
+
+def told(made: Mapping[str, Table]) -> dict[str, Table]:
+    """Return the tables that have rows."""
     return {name: table for name, table in made.items() if table.rows}
 
 
@@ -165,8 +172,8 @@ def warnings(study: Study) -> list[str]:
     return list(dict.fromkeys([*found, *unverified(study.readback.values())]))
 
 
-def _step(study: Study) -> Table:
-    sides = [(study.begun.capitalize(), study.diagnosis), ("With the recipe", study.diagnosis_with_recipe)]
+def step(sides: Sequence[tuple[str, Diagnosis | Unknown]]) -> Table:
+    """Say where a step goes, by each diagnosis under its name."""
     known = [
         (name, made) for name, made in sides if isinstance(made, Diagnosis) and not isinstance(made.shares, Unknown)
     ]

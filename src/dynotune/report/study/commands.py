@@ -1,4 +1,4 @@
-"""The commands that repeat a study, each exactly as a shell takes it."""
+"""The commands that repeat a study or a comparison, each exactly as a shell takes it."""
 
 import re
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from dynotune.report.study.rows import Tried, tried
+from dynotune.schema.comparison import Comparison
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Study
 from dynotune.text import words
@@ -94,22 +95,30 @@ def _tune(study: Study, recipe: str = "") -> list[str]:
 
 
 def _compare(study: Study, settings: Sequence[Setting], against: Sequence[Setting]) -> list[str]:
-    baseline = [word for setting in over(study.run.settings, against) for word in ("--baseline", str(setting))]
-    objective = [] if study.run.objective == "throughput" else ["--objective", study.run.objective]
-    names = map(str, over(study.run.settings, settings))
-    options = [*baseline, *objective, *_measured_as(study)]
-    return words.shell(["dynotune", "compare", *names, *options, "--", *study.run.command])
+    return _compared(study, over(study.run.settings, settings), over(study.run.settings, against))
 
 
-def _measured_as(study: Study) -> list[str]:
+def again(comparison: Comparison) -> list[str]:
+    """Return the words that make a comparison again."""
+    return _compared(comparison, comparison.candidate_settings, comparison.run.settings)
+
+
+def _compared(of: Study | Comparison, candidate: Sequence[Setting], against: Sequence[Setting]) -> list[str]:
+    baseline = [word for setting in against for word in ("--baseline", str(setting))]
+    objective = [] if of.run.objective == "throughput" else ["--objective", of.run.objective]
+    options = [*baseline, *objective, *_measured_as(of)]
+    return words.shell(["dynotune", "compare", *map(str, candidate), *options, "--", *of.run.command])
+
+
+def _measured_as(of: Study | Comparison) -> list[str]:
     """Return options that `tune` and `compare` share."""
-    run = study.run
+    run = of.run
     given = {
         "--warmup": run.warmup_steps,
         "--steps": run.window_steps,
         "--step-function": run.step_function,
         "--phase": run.phase,
-        "--margin": f"{study.margin:g}" if study.margin != 0.01 else None,
+        "--margin": f"{of.margin:g}" if of.margin != 0.01 else None,
         "--timeout": None if run.timeout_s is None else _time(run.timeout_s),
         "--seed": run.seed or None,
         "--caches": run.caches if run.caches != "warm" else None,

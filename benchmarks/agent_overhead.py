@@ -1,6 +1,7 @@
 """What the agent costs a step: blocks of the same loop with its covers on and off, in one process.
 
     python benchmarks/agent_overhead.py [--device cuda] [--processes 3] [--pairs 100] [--tree NAME=FOLDER] [--live]
+    python benchmarks/agent_overhead.py --ranks 2 --kind train --device cuda
 
 Two processes of one program differ by more than what is to be seen here, so the covers are taken off and put back
 within one: hooks of optimizers, `__next__` of loaders, the call of the root's class. The step has been found by then
@@ -36,6 +37,8 @@ import dynotune
 
 HERE = Path(dynotune.__file__).parents[1]
 PROGRAM = Path(__file__).parent / "programs" / "small_step.py"
+RANKS = PROGRAM.with_name("ranks.py")
+TARGETS_OF_RANKS = {"train": {5e-3: 0.01}}
 # What a step is to take, and what the agent may add to it.
 TARGETS = {"train": {0.3e-3: 0.03, 2e-3: 0.01}, "infer": {0.3e-3: 0.03, 2e-3: 0.01}, "loader": {2e-3: 0.01}}
 ENDLESS = 10**9
@@ -57,26 +60,28 @@ Row = dict[str, Any]
 Pairs = list[dict[str, float]]
 
 
-def layers_of(kind: str, device: str, step_s: float) -> int:
+def layers_of(kind: str, device: str, step_s: float, ranks: int) -> int:
     """How many layers make a step last about so long without the agent."""
-    few, many = seconds_of_layers(kind, device)
+    few, many = seconds_of_layers(kind, device, ranks)
     return max(1, round(2 + 40 * (step_s - few) / (many - few)))
 
 
 @functools.cache
-def seconds_of_layers(kind: str, device: str) -> tuple[float, float]:
+def seconds_of_layers(kind: str, device: str, ranks: int) -> tuple[float, float]:
     """A step of 2 layers, and one of 42."""
-    few, many = (float(run_program(kind, device, num_layers, pairs=0, env=dict(os.environ))) for num_layers in (2, 42))
+    env = dict(os.environ)
+    few, many = (float(run_program(kind, device, num, pairs=0, env=env, ranks=ranks)) for num in (2, 42))
     return few, many
 
 
-def run_program(kind: str, device: str, num_layers: int, *, pairs: int, env: dict[str, str]) -> str:
-    words = [sys.executable, str(PROGRAM), "--kind", kind, "--device", device, "--layers", str(num_layers)]
+def run_program(kind: str, device: str, num_layers: int, *, pairs: int, env: dict[str, str], ranks: int) -> str:
+    words = [sys.executable, *([str(RANKS), str(ranks)] if ranks > 1 else []), str(PROGRAM)]
+    words += ["--kind", kind, "--device", device, "--layers", str(num_layers)]
     done = subprocess.run([*words, "--pairs", str(pairs)], env=env, stdout=subprocess.PIPE, text=True, check=True)
     return done.stdout
 
 
-def measure(tree: Path, kind: str, device: str, num_layers: int, pairs: int, *, live: bool) -> Pairs:
+def measure(tree: Path, kind: str, device: str, num_layers: int, pairs: int, *, live: bool, ranks: int) -> Pairs:
     """Pairs of blocks of one process: seconds a step with and without the covers of that tree's agent.
 
     Args:
@@ -89,7 +94,7 @@ def measure(tree: Path, kind: str, device: str, num_layers: int, pairs: int, *, 
         give_plan(tree, Path(folder), live=live)
         bootstrap = tree / "dynotune" / "agent" / "bootstrap"
         env = {**os.environ, "DYNOTUNE_RUN": folder, "PYTHONPATH": before_ours(bootstrap)}
-        lines = run_program(kind, device, num_layers, pairs=pairs, env=env).splitlines()
+        lines = run_program(kind, device, num_layers, pairs=pairs, env=env, ranks=ranks).splitlines()
         values = [json.loads(line) for line in lines]
         if num_steps(tree, folder) < 300 + 30 * len(values):
             raise SystemExit(f"{kind}: the agent of {tree} did not count the steps")
@@ -197,6 +202,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--processes", type=int, default=3)
+    parser.add_argument("--ranks", type=int, default=1, help="More than one exchange gradients, a GPU each.")
     parser.add_argument("--pairs", type=int, default=100, help="Pairs of blocks in each process.")
     parser.add_argument("--kind", choices=list(TARGETS), action="append", help="Measure this alone; repeat for more.")
     parser.add_argument(
@@ -210,19 +216,22 @@ def main() -> None:
     args = parser.parse_args()
     trees: dict[str, Path] = dict(args.tree or [("this", HERE)])
     name_of_result = "agent_overhead" + ("_trees" if len(trees) > 1 else "") + ("_live" if args.live else "")
+    name_of_result += f"_{args.ranks}_ranks" if args.ranks > 1 else ""
     out = args.out or RESULTS / f"{name_of_result}_{args.device}.json"
     first, *others = trees
     result: dict[str, Any] = {**describe(), "rows": []}
     differences: list[Row] = []
-    for kind, targets in TARGETS.items():
+    result["ranks"] = args.ranks
+    for kind, targets in (TARGETS if args.ranks == 1 else TARGETS_OF_RANKS).items():
         if args.kind and kind not in args.kind:
             continue
         for step_s, bound in targets.items():
-            num_layers = layers_of(kind, args.device, step_s)
+            num_layers = layers_of(kind, args.device, step_s, args.ranks)
             runs: dict[str, list[Pairs]] = {name: [] for name in trees}
             for number in range(args.processes):
                 for name in list(trees) if number % 2 == 0 else list(trees)[::-1]:
-                    runs[name].append(measure(trees[name], kind, args.device, num_layers, args.pairs, live=args.live))
+                    how = {"live": args.live, "ranks": args.ranks}
+                    runs[name].append(measure(trees[name], kind, args.device, num_layers, args.pairs, **how))
             rows = {name: cost(name, kind, num_layers, bound, runs[name]) for name in trees}
             for row in rows.values():
                 show(row)

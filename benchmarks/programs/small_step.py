@@ -1,13 +1,15 @@
 """A loop of small steps that times itself with the agent's covers on and off, in blocks that take turns.
 
 Run under the agent. Prints one line of JSON a pair of blocks: seconds a step with them and without. With no pairs it
-wants no agent and prints the seconds of a step.
+wants no agent and prints the seconds of a step. Started as a rank, it exchanges gradients with the others, all ranks
+switch at the same step, and the first one prints.
 """
 
 import argparse
 import importlib
 import itertools
 import json
+import os
 import random
 import time
 
@@ -56,10 +58,18 @@ def main() -> None:
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
+    if is_rank := "RANK" in os.environ:
+        torch.distributed.init_process_group("gloo" if args.device == "cpu" else "nccl")
+        if args.device != "cpu":
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     net, run = build(args)
-    step_s = min(run(100) for _ in range(5))  # the step is found
+    told = torch.tensor([min(run(100) for _ in range(5))], dtype=torch.float64, device=args.device)  # the step is found
+    if is_rank:
+        torch.distributed.broadcast(told, 0)
+    step_s, prints = told.item(), os.environ.get("RANK", "0") == "0"
     if not args.pairs:
-        print(step_s)
+        if prints:
+            print(step_s)
         return
     covers = Covers(net)
     steps = max(10, round(args.block_s / step_s))
@@ -70,14 +80,19 @@ def main() -> None:
             getattr(covers, name)()
             run(UNTIMED_STEPS)
             values[name] = run(steps)
-        print(json.dumps(values), flush=True)
+        if prints:
+            print(json.dumps(values), flush=True)
     covers.on()
+    if is_rank:
+        torch.distributed.destroy_process_group()
 
 
 def build(args: argparse.Namespace):
     """The network, and a function that runs some steps of it and gives the seconds of one."""
     layers = [layer for _ in range(args.layers) for layer in (nn.Linear(64, 64), nn.ReLU())]
     net = nn.Sequential(*layers).to(args.device)
+    if torch.distributed.is_initialized():
+        net = nn.parallel.DistributedDataParallel(net)
     loader = DataLoader(TensorDataset(torch.randn(16 * 1000, 64)), batch_size=16)
     batches = itertools.chain.from_iterable(itertools.repeat(loader))
     x = torch.randn(16, 64, device=args.device)

@@ -202,6 +202,7 @@ def test_more_workers_than_cores_are_warned_about_and_not_refused():
 
 def test_the_paths_that_sites_name_exist_in_torch():
     torch = pytest.importorskip("torch")
+    pytest.importorskip("torch.distributed.fsdp")  # `import torch` alone does not bring it
     for knob in knobs.all_knobs():
         for path in _paths(knob.site):
             found = torch

@@ -18,6 +18,7 @@ from .loader import LoaderSite
 from .module import AutocastSite, ChannelsLastSite
 from .optimizer import OptimizerSite
 from .quantize import QuantizeSite
+from .sharded import ShardedSite
 from .site import Site, answer, call_inside, chosen
 from .transfer import TransferSite
 from .worker_threads import WorkerThreadsSite
@@ -34,6 +35,7 @@ _SITES: dict[str, type[Site]] = {
     "torch.utils.data.DataLoader": LoaderSite,
     "torch.optim.Adam": OptimizerSite,
     "torch.nn.parallel.DistributedDataParallel": DistributedSite,
+    "torch.distributed.fsdp.FSDPModule": ShardedSite,
     "env": EnvironmentSite,
     "alloc_conf": AllocatorSite,
     "preload": PreloadSite,

@@ -1,0 +1,69 @@
+"""`fsdp.…`: when modules that `fully_shard` shards gather their parameters and let go of them, on every rank alike."""
+
+from __future__ import annotations
+
+import sys
+
+from ..core.annotations import Answer, Any, Event, Planned
+from .site import Site, answer
+
+_RESHARD, _PREFETCH = "reshard_after_forward", "prefetch"
+_DIRECTIONS = ("forward", "backward")
+
+
+class ShardedSite(Site):
+    """Site that asks each sharded module before the first call of the module around all of them."""
+
+    def __init__(self, planned: list[Planned], event: Event) -> None:
+        super().__init__(planned, event)
+        self._asked = {setting["site"]["argument"]: setting["value"] for setting in planned}
+        self._found: dict[str, set[object]] = {}
+        self._reason = ""
+
+    def on_root(self, module: Any) -> None:
+        fsdp = sys.modules.get("torch.distributed.fsdp")
+        kind = getattr(fsdp, "FSDPModule", ())
+        # Modules without parameters of their own have nothing to gather.
+        units = [one for one in module.modules() if isinstance(one, kind) and _groups(one)]
+        if not units:
+            return
+        # The outermost one is needed again as soon as the backward pass begins: `fully_shard` keeps it gathered.
+        inner = [one for one in units if one is not module] or units
+        if _RESHARD in self._asked:
+            for unit in inner:
+                unit.set_reshard_after_forward(self._asked[_RESHARD], recurse=False)
+            found = {group.post_forward_mesh_info is not None for unit in inner for group in _groups(unit)}
+            self._found.setdefault(_RESHARD, set()).update(found)
+        if _PREFETCH in self._asked:
+            self._found.setdefault(_PREFETCH, set()).add(self._prefetch(inner, self._asked[_PREFETCH]))
+
+    def _prefetch(self, units: list[Any], most: int) -> int:
+        """Let each module gather the next ones ahead, in the order in which they are defined; return how many."""
+        if any(_ahead(unit, direction) for unit in units for direction in _DIRECTIONS):
+            self._reason = "the program has chosen what to gather ahead itself"
+        else:
+            for direction, order in zip(_DIRECTIONS, (units, units[::-1])):
+                for at, unit in enumerate(order):
+                    getattr(unit, "set_modules_to_%s_prefetch" % direction)(order[at + 1 : at + 1 + most])
+            if len(units) <= most:
+                self._reason = "only %d modules are sharded within the outermost one" % len(units)
+        return min(max(len(_ahead(unit, direction)) for unit in units) for direction in _DIRECTIONS)
+
+    def read(self, setting: Planned) -> Answer:
+        found, asked = self._found.get(setting["site"]["argument"], set()), setting["value"]
+        witness = "the state of the modules that fully_shard sharded"
+        if not found:
+            return answer(setting, None, witness, False, "the program called no module that fully_shard sharded")
+        other = next(iter(found - {asked}), asked)
+        return answer(setting, other, witness, other == asked, self._reason)
+
+
+def _groups(module: Any) -> list[Any]:
+    """Return a module's groups of sharded parameters; before torch 2.12 it has one at most."""
+    state = module._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None)
+    return list(groups) if groups is not None else [one for one in (state._fsdp_param_group,) if one is not None]
+
+
+def _ahead(module: Any, direction: str) -> list[Any]:
+    return list(getattr(module._get_fsdp_state(), "_states_to_%s_prefetch" % direction))

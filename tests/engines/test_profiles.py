@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import combinations
 import random
+from itertools import combinations
 from math import prod
 
 import pytest

@@ -47,10 +47,8 @@ def plan_profiles(histogram: ShapeHistogram, asked: int | None = None) -> Engine
     columns = [column for column in np.unique(points, axis=1).T if np.ptp(column)]
     if (len(columns) + 1) * len(calls) * (points.size + WORK_OF_AN_INPUT * len(ends)) > MOST_WORK:
         said = f"{len(calls)} different shapes of {points.shape[1]} dimensions, {len(columns)} of which vary"
-        raise RecordError(
-            f"There are {said} apart from each other: more than can be planned for in seconds.",
-            hint="Round sizes up to multiples, of 32 say, or leave rare shapes out.",
-        )
+        hint = "Round sizes up to multiples, of 32 say, or leave rare shapes out."
+        raise RecordError(f"There are {said}: more than can be planned for in seconds.", hint=hint)
     for column in [*columns, areas]:
         order = np.lexsort((areas, column))
         for at, (waste, cuts) in enumerate(_partitions(points[order], weights[order], ends)):

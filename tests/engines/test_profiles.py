@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import combinations
 from math import prod
 
@@ -120,6 +121,23 @@ def test_calls_that_no_engine_could_take_are_left_out_and_said():
 def test_no_shapes_and_far_too_many_are_refused(calls):
     with pytest.raises(RecordError, match="different shapes"):
         plan_profiles(histogram(*calls))
+
+
+@pytest.mark.parametrize(("num", "inputs", "dimensions"), [(2048, 8, 8), (256, 64, 4), (16, 1024, 1)])
+def test_shapes_that_would_be_planned_for_minutes_are_refused_with_their_number(num, inputs, dimensions):
+    drawn = random.Random(1)
+    sizes = {f"x{at}": dimensions for at in range(inputs)}
+    calls = [{name: [drawn.randint(1, 30) for _ in range(n)] for name, n in sizes.items()} for _ in range(num)]
+    many = inputs * dimensions
+    with pytest.raises(RecordError, match=f"{num} different shapes of {many} dimensions, {many} of which vary") as told:
+        plan_profiles(histogram(*calls))
+    assert "multiples" in told.value.hint
+
+
+def test_many_inputs_that_grow_together_as_caches_of_keys_do_are_no_more_work_than_one():
+    calls = [{f"layer{at}": [4, 8, length, 64] for at in range(64)} for length in range(1, 129)]
+    plan = plan_profiles(histogram(*calls))
+    assert 0 < plan.wasted < plan.wasted_by_one
 
 
 def test_inputs_stand_in_the_order_in_which_the_model_takes_them():

@@ -22,6 +22,8 @@ from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
 MOST_PROFILES = 8
 """TensorRT tunes each by itself, and the engine holds the kernels of each."""
 MOST_DIFFERENT = 2048
+MOST_WORK, WORK_OF_AN_INPUT = 3e8, 250.0
+"""Of a plan, some seconds: what is multiplied and summed."""
 MOST_DIMENSIONS, MOST_ELEMENTS = 8, 1 << 48
 SUFFICES = 0.1
 """One profile that leaves no more unused is enough."""
@@ -45,7 +47,12 @@ def plan_profiles(histogram: ShapeHistogram, asked: int | None = None) -> Engine
     used = float(weights @ areas)
     wastes, parts = [np.inf] * MOST_PROFILES, [[np.arange(len(calls))]] * MOST_PROFILES
     # Sorted by one dimension, or by size, calls of one profile lie side by side.
-    for column in [*(column for column in np.unique(points, axis=1).T if np.ptp(column)), areas]:
+    columns = [column for column in np.unique(points, axis=1).T if np.ptp(column)]
+    if (len(columns) + 1) * len(calls) * (points.size + WORK_OF_AN_INPUT * len(ends)) > MOST_WORK:
+        said = f"{len(calls)} different shapes of {points.shape[1]} dimensions, {len(columns)} of which vary"
+        hint = "Round sizes up to multiples, of 32 say, or leave rare shapes out."
+        raise RecordError(f"There are {said}: more than can be planned for in seconds.", hint=hint)
+    for column in [*columns, areas]:
         order = np.lexsort((areas, column))
         for at, (waste, cuts) in enumerate(_partitions(points[order], weights[order], ends)):
             if waste < wastes[at]:

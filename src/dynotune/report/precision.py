@@ -28,10 +28,9 @@ def in_words(arm: PrecisionArm) -> str:
     """Write it as `bf16: 1.90× faster; errors 300 times the baseline's, which its bits explain.`"""
     results, parts = arm.results, ["speed unknown" if arm.speed is None else words.verdict(arm.speed)]
     if results is None or not results.reference:
-        against = "fixed tolerances" if results is None or results.ratio is None else "what rounding alone makes of them"
-        parts.append(
-            "results unknown" if results is None else f"results {'within' if results.ok else 'beyond'} {against}"
-        )
+        against = "what rounding makes of them" if results is not None and results.ratio else "fixed tolerances"
+        told = "unknown" if results is None else f"{'within' if results.ok else 'beyond'} {against}"
+        parts.append(f"results {told}")
     elif results.ok and results.no_worse:
         parts.append("results no worse")
     elif results.ok and results.baseline_error:

@@ -52,11 +52,8 @@ class PrecisionArm(msgspec.Struct, frozen=True, kw_only=True):
         A training that rounding errors alone turn elsewhere has no errors to tell: the band of its seeds decides.
         """
         is_sound = self.results.ok if self.results is not None else self.band is not None and self.band.is_within
-        return self.is_faster and is_sound and not (self.metric and self.metric.ci[1] < 0)
-
-    @property
-    def is_faster(self) -> bool:
-        return self.speed is not None and self.speed.verdict == "faster"
+        is_faster = self.speed is not None and self.speed.verdict == "faster"
+        return is_faster and is_sound and not (self.metric and self.metric.ci[1] < 0)
 
 
 class Precision(msgspec.Struct, frozen=True, kw_only=True):

@@ -70,6 +70,48 @@ def test_a_module_to_be_kept_that_is_not_there_is_named(child):
     assert "Net has no module tail" in str(done.readback["precision.quantize"])
 
 
+TWO = """
+other = torch.nn.Sequential(torch.nn.Linear(64, 64)).eval()
+own = [net.body[0].weight, net.head.weight]
+with torch.no_grad():
+    net(x)
+    try:
+        other(x)
+    finally:
+        out['kinds'] = [*kinds(), type(other[0].weight).__name__]
+"""
+
+
+def test_a_layer_that_one_model_keeps_need_not_be_in_another(child):
+    done = child(MADE_UP + NET + TWO, INT8, KEEP)
+    assert done.out["kinds"] == ["Rounded", "Parameter", "Rounded"]
+    answer = done.readback["precision.quantize"]
+    assert (answer["ok"], answer["detail"]) == (True, "1 of 2 nn.Linear; 1 of 1 nn.Linear")
+
+
+@has_torchao
+def test_the_real_torchao_quantizes_two_models_of_which_one_keeps_a_layer(child):
+    done = child(NET + TWO, INT8, KEEP)
+    assert [kind == "Parameter" for kind in done.out["kinds"]] == [False, True, False]
+    assert done.readback["precision.quantize"]["ok"] is True
+
+
+def test_a_model_that_cannot_be_quantized_leaves_none_of_them_so(child):
+    refuses = """
+quantize = quantization.quantize_
+def refuse(model, config, filter_fn):
+    if isinstance(model, torch.nn.Sequential):
+        raise ValueError("no kernel for it")
+    quantize(model, config, filter_fn)
+quantization.quantize_ = refuse
+"""
+    done = child(MADE_UP + refuses + NET + TWO, INT8)
+    assert done.out["kinds"] == ["Parameter", "Parameter", "Parameter"]
+    answer = done.readback["precision.quantize"]
+    assert answer["ok"] is False
+    assert "no kernel for it" in str(answer)
+
+
 def test_a_loss_that_is_called_beside_the_model_has_no_say(child):
     program = """
 with torch.no_grad():

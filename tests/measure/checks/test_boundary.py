@@ -215,8 +215,7 @@ def test_a_training_that_rounding_turns_elsewhere_is_held_against_itself_and_not
     assert (folder / "bf16-nudged").is_dir()
     assert (arm.results.ok, arm.results.reference) == (True, ""), arm.results
     assert "rounding errors in its weights alone explain" in arm.results.reason
-    assert "results within what rounding alone makes of them" in told(arm)
-    assert arm.band.num_seeds == 3
+    assert "results within what rounding makes of them" in told(arm)
 
 
 def test_what_rounding_alone_moves_is_worth_it_only_within_the_band_of_its_seeds():

@@ -58,10 +58,9 @@ class Runs:
         one = record([0.1] * 30)
         assert not enough([one])
         values = self.exact if results.reference else self.losses.get(folder.name, FALLING)
-        one.events["memory"] = [self.memory]
         one.events["results"] = [{"event": "results", "what": "losses", "values": values, "draws": self.draws}]
         assert enough([one])
-        made = run(process(), readback=self.readback, purpose="results")
+        made = run(process(**self.memory), readback=self.readback, purpose="results")
         return Outcome(run=made, folder=folder, launched_s=0.0, records=[one])
 
 
@@ -181,9 +180,9 @@ def test_a_setting_that_did_not_take_effect_is_not_guarded(ask, runs):
 def on_a_gpu(runs, monkeypatch):
     """A program that uses one GPU of 80 GiB, on a machine of 16 cores."""
     facts = {"gpu.count": 1, "gpu.memory_bytes": 80 << 30, "gpu.memory_used_bytes": 0}
-    monkeypatch.setattr(guarding.beside.probe.gpu, "facts", lambda env: facts)
-    monkeypatch.setattr(guarding.beside.probe.host, "usable_cpus", lambda: sorted(os.sched_getaffinity(0)) * 16)
-    monkeypatch.setattr(guarding.beside.probe.host_memory, "available_bytes", lambda: 128 << 30)
+    monkeypatch.setattr(guarding.lanes.probe.gpu, "facts", lambda env: facts)
+    monkeypatch.setattr(guarding.lanes.probe.host, "usable_cpus", lambda: sorted(os.sched_getaffinity(0)) * 16)
+    monkeypatch.setattr(guarding.lanes.probe.host_memory, "available_bytes", lambda: 128 << 30)
     runs.exact = FALLING
     runs.memory = {"peak_device_bytes": 1 << 30, "peak_rss_bytes": 3 << 30}
     return facts
@@ -224,14 +223,15 @@ def test_a_run_that_fails_beside_others_is_made_again_alone(ask, runs, on_a_gpu)
     assert sorted(runs.names).count("guard-float64") == 2
 
 
-def test_a_program_that_writes_files_for_real_or_has_several_ranks_never_runs_beside_itself():
-    written = Outcome(
-        run=run(process(), changed_files=["a.pt"]), folder=Path("/runs/a"), launched_s=0.0, records=[]
-    )
-    assert not guarding.beside.is_alone(written)
-    assert guarding.beside.is_alone(msgspec.structs.replace(written, run=run(process(), sandbox="overlay")))
-    assert not guarding.beside.is_alone(msgspec.structs.replace(written, run=run(process(num_devices=2))))
-    assert guarding.beside.room(spec(), 0, 1 << 30) == 1
+def test_a_program_that_writes_files_for_real_or_has_several_gpus_never_runs_beside_itself(on_a_gpu):
+    def room(num_devices=1, peak=1 << 30, **fields):
+        one = process(num_devices=num_devices, peak_device_bytes=peak, peak_rss_bytes=3 << 30)
+        outcome = Outcome(run=run(one, **fields), folder=Path("/runs/a"), launched_s=0.0, records=[record([0.1])])
+        return guarding.lanes.room(spec(), outcome)
+
+    assert room() == room(changed_files=["a.pt"], sandbox="overlay") == 6
+    assert room(changed_files=["a.pt"]) == room(num_devices=2) == room(peak=None) == 1
+    assert room(peak=20 << 30) == 1
 
 
 # What it says

@@ -31,6 +31,7 @@ class QuantizeSite(Site):
         asked = {setting["knob"]: setting["value"] for setting in planned}
         self._kind: str = asked.get("precision.quantize", "")
         self._keep = [name for name in asked.get("precision.quantize_keep", "").split(",") if name]
+        self._names: set[str] = set()
         self._own: list[tuple[Any, Any]] = []
         self._counts: list[str] = []
         self.failure = "" if self._kind else "precision.quantize is not set"
@@ -39,7 +40,13 @@ class QuantizeSite(Site):
         try:
             self._own += [(weakref.ref(layer), weakref.ref(weight)) for layer, weight in self.quantized(module)]
         except Exception as error:
-            self.failure = str(error)
+            self._give_back(str(error))
+
+    def _give_back(self, why: str) -> None:
+        """Let all modules have their own weights, as far as anything has kept them: no part of them counts."""
+        alive = [(layer(), weight()) for layer, weight in self._own]
+        exchange((layer, weight) for layer, weight in alive if layer is not None and weight is not None)
+        self._own, self.failure = [], why
 
     def quantized(self, root: Any) -> list[tuple[Any, Any]]:
         """Quantize layers of a module in place; return them with the weights that they had.
@@ -51,7 +58,8 @@ class QuantizeSite(Site):
             return []  # a loss function, say
         if self._trains(root):
             raise RuntimeError(TRAINS)
-        if unknown := [name for name in self._keep if name not in names]:
+        self._names.update(names)  # one model's layer need not be in another
+        if unknown := [name for name in self._keep if name not in self._names]:
             raise RuntimeError("%s has no module %s" % (type(root).__name__, unknown[0]))
         try:
             library = import_module("torchao.quantization")
@@ -82,9 +90,7 @@ class QuantizeSite(Site):
 
     def around(self, module: Any, args: Args, kwargs: Kwargs) -> Surroundings | None:
         if self._own and self._trains(module):
-            alive = [(layer(), weight()) for layer, weight in self._own]
-            exchange((layer, weight) for layer, weight in alive if layer is not None and weight is not None)
-            self._own, self.failure = [], TRAINS
+            self._give_back(TRAINS)
         return None
 
     def read(self, setting: Planned) -> Answer:

@@ -17,7 +17,6 @@ from dynotune.measure.live.machine import facts_of
 from dynotune.measure.live.request import CompareRequest, Watcher
 from dynotune.measure.live.switching import mean_of
 from dynotune.schema import document
-from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.precision import Band, Change, Precision, PrecisionArm
@@ -85,16 +84,14 @@ class _Program:
         """Everything about each precision; of what fails, the reason."""
         asked = {name: knobs.parse(words) for name, words in self.arms.items()}
         unfit = {name: reason for name, setting in asked.items() if (reason := self._why_not(setting))}
-        fit = {name: setting for name, setting in asked.items() if name not in unfit}
-        roundings = [allowed([setting], self.own.first[0].precision).rounding for setting in fit.values()]
+        fit = [name for name in asked if name not in unfit]
         self._watcher.running("results in all precisions at once, where there is room")
-        runs = [(name, [setting], {"metric": self._metric}) for name, setting in fit.items()]
-        self._runs.ahead(self.own, [*self._runs.references(self.own, roundings), *runs])
-        waiting = list(fit)
+        roundings = [allowed([asked[name]], self.own.first[0].precision).rounding for name in fit]
+        self._runs.ahead(self.own, [(name, [asked[name]], {"metric": self._metric}) for name in fit], roundings)
         return [
-            self._judged(name, setting, len(waiting) - waiting.index(name))
-            if name in fit
-            else PrecisionArm(name=name, settings=[setting], reasons=[unfit[name]])
+            PrecisionArm(name=name, settings=[setting], reasons=[unfit[name]])
+            if name in unfit
+            else self._judged(name, setting, len(fit) - fit.index(name))
             for name, setting in asked.items()
         ]
 
@@ -123,23 +120,18 @@ class _Program:
             )
             if found.results is not None and not found.results.ok:
                 return found
-            found = msgspec.structs.replace(found, speed=self._compared(settings, num_left))
-            return msgspec.structs.replace(found, band=self._band(name, settings, arm) if found.is_faster else None)
+            began_s, self._share_s = time.monotonic(), None if self._left_s is None else self._left_s / num_left
+            request = CompareRequest(run=self._runs.run, candidate=settings, budget_s=self._share_s, in_process="auto")
+            found = msgspec.structs.replace(found, speed=protocol.compare(request, self._watcher))
+            if self._left_s is not None:
+                self._left_s = max(1.0, self._left_s - (time.monotonic() - began_s))
+            asks = found.is_worth_it or found.results is None
+            return msgspec.structs.replace(found, band=self._band(name, settings, arm) if asks else None)
         except DynotuneError as error:
             reason = error.message.removeprefix(f"{setting} cannot work here: ")
             return msgspec.structs.replace(
                 found, reasons=[*found.reasons, reason, *getattr(error, "last_lines", ())[-1:]]
             )
-
-    def _compared(self, settings: list[Setting], num_left: int) -> Comparison:
-        self._share_s = None if self._left_s is None else self._left_s / num_left
-        began_s = time.monotonic()
-        try:
-            request = CompareRequest(run=self._runs.run, candidate=settings, budget_s=self._share_s, in_process="auto")
-            return protocol.compare(request, self._watcher)
-        finally:
-            if self._left_s is not None:
-                self._left_s = max(1.0, self._left_s - (time.monotonic() - began_s))
 
     def _settled(self, name: str, setting: Setting, kept: tuple[str, ...] = ()) -> Settled:
         """Leave modules out of quantization, the first that departs each time, if that makes the results right."""

@@ -129,15 +129,14 @@ def judge(
         nudged: of the baseline against itself with weights moved by a rounding error: what training makes of that.
     """
     first, later = (tolerance.first, tolerance.later) if what == "losses" else (tolerance.outputs, tolerance.outputs)
-    noises = [one.signed for one in (own, nudged) if one is not None]
-    spread = max([_rms(own.signed if redrawn else own.signed[:NUM_FOR_FIRST]), *(_rms(n[:NUM_FIRST]) for n in noises)])
+    spread = _rms(own.signed if redrawn else own.signed[:NUM_FOR_FIRST])
     found = [
         LargestDifference(abs(value), spread, max(first, OWN_MULTIPLE * spread), f"value {at + 1}")
         for at, value in enumerate(arm.signed[:NUM_FIRST])
         if value is not None
     ]
     stretches = _stretches(len(arm.signed))
-    spread_later = max(_spread_of_means(signed, stretches) for signed in noises)
+    spread_later = max(_spread_of_means(one.signed, stretches) for one in (own, nudged) if one is not None)
     for begin, end in stretches:
         mean = _mean(arm.signed[begin:end])
         if mean is not None:

@@ -22,11 +22,11 @@ import msgspec
 from dynotune import probe
 from dynotune.launch.process import fresh_folder
 from dynotune.launch.records import Record
-from dynotune.measure.checks import beside, noise
+from dynotune.measure.checks import noise
 from dynotune.measure.checks.differences import Apart, Digest, LargestDifference, judge, losses_apart, outputs_apart
 from dynotune.measure.checks.tolerance import BY_PRECISION, Tolerance, allowed, guarded
+from dynotune.measure.live import lanes
 from dynotune.measure.live.arm_run import run_settings
-from dynotune.measure.live.lanes import Lane, SideBySide
 from dynotune.measure.live.outcome import refuse_rejected
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError, RecordError
@@ -52,8 +52,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
         precision: that it computes in, as far as it could be seen.
         num_captured: values inside CUDA graphs that were being captured; they were not looked at.
         metric: of the calls, in order; `metric_error`: why there is none.
-        peak_bytes: of device memory; `host_bytes`: of the host's.
-        is_alone: it is the program's one process, on one device, and changed no file that another run would see.
+        peak_bytes: of device memory. `room`: for so many such runs at once.
         parts: what modules inside the first one gave in its first call, in the order in which they ended.
     """
 
@@ -67,8 +66,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     metric: list[float] = []
     metric_error: str = ""
     peak_bytes: int | None = None
-    host_bytes: int = 0
-    is_alone: bool = False
+    room: int = 1
 
     @property
     def num_values(self) -> int:
@@ -130,26 +128,28 @@ class Guard(msgspec.Struct, frozen=True):
         )
         refuse_rejected(outcome, "in a guarded run")
         found = readings(outcome.records)
-        if isinstance(found, Unknown):
+        if isinstance(found, Unknown) or settings or how.get("reference") or how.get("nudge"):
             return found
-        return [msgspec.structs.replace(one, is_alone=len(found) == 1 and beside.is_alone(outcome)) for one in found]
+        room = lanes.room(self.run, outcome)
+        return [msgspec.structs.replace(one, room=room) for one in found]
 
-    def ahead(self, own: Own, asked: Sequence[Asked]) -> None:
-        """Make runs side by side, where there is room, before `computed` is asked for them; nothing in them is timed.
+    def ahead(self, own: Own, asked: Sequence[Asked], roundings: Sequence[float]) -> None:
+        """Make runs, and those that `refer` would make, side by side where there is room; nothing in them is timed.
 
-        One that fails beside others is made again by `computed`, alone: memory or a port may have been the cause.
+        `computed` finds them. One that fails beside others it makes again, alone: memory or a port may be the cause.
         """
-        one = own.first[0]
-        room = beside.room(self.run, one.peak_bytes or 0, one.host_bytes) if one.is_alone else 1
-        if (num := min(room, len(asked))) < 2:
+        if not isinstance(own.reference, Unknown) and not any(one.draws for one in own.first):
+            exact = [("guard-float64", (), {"reference": "float64"})] * (own.reference is None)
+            shares = [one for one in dict.fromkeys(roundings) if one not in own.rounded]
+            asked = [*exact, *((f"guard-rounded-{one:.0e}", (), {"nudge": one}) for one in shares), *asked]
+        if (num := min(own.first[0].room, len(asked))) < 2:
             return
-        cpus = frozenset(probe.host.usable_cpus())
-        with SideBySide() as side:
+        cpus, begun = frozenset(probe.host.usable_cpus()), {}
+        with lanes.SideBySide() as side:
             runs = msgspec.structs.replace(self, made={}, go_on=side.go_on)
-            begun = {
-                name: side.begin(Lane(1 + at % num, cpus=cpus), partial(runs.computed, name, settings, **how))
-                for at, (name, settings, how) in enumerate(asked)
-            }
+            for at, (name, settings, how) in enumerate(asked):
+                lane = lanes.Lane(1 + at % num, cpus=cpus)
+                begun[name] = side.begin(lane, partial(runs.computed, name, settings, **how))
             for name, future in begun.items():
                 with suppress(DynotuneError):
                     if not isinstance(found := future.result(), Unknown):
@@ -182,7 +182,7 @@ class Guard(msgspec.Struct, frozen=True):
             except (CommandFailed, CannotRunHere) as error:
                 return Unknown(f"{how.get('reference') or 'rounded'}: {error.message}")
 
-        if _draws(own):
+        if own.reference is None and any(reading.draws for reading in own.first):
             own.reference = Unknown("its modules draw random numbers, which other kernels draw otherwise")
         if own.reference is None:
             own.reference = tried("float64", reference="float64")
@@ -190,14 +190,6 @@ class Guard(msgspec.Struct, frozen=True):
                 own.reference_type, own.reference = "float32", tried("float32", reference="float32")
         if not isinstance(own.reference, Unknown) and rounding not in own.rounded:
             own.rounded[rounding] = tried(f"rounded-{rounding:.0e}", nudge=rounding)
-
-    def references(self, own: Own, roundings: Sequence[float]) -> list[Asked]:
-        """Return those runs, as `ahead` takes them, that `refer` would make."""
-        if isinstance(own.reference, Unknown) or _draws(own):
-            return []
-        exact: list[Asked] = [("guard-float64", (), {"reference": "float64"})] * (own.reference is None)
-        rounded = [one for one in dict.fromkeys(roundings) if one not in own.rounded]
-        return exact + [(f"guard-rounded-{one:.0e}", (), {"nudge": one}) for one in rounded]
 
     def compare(self, settings: Sequence[Setting], own: Own, name: str = "guard") -> Guarded | Unknown:
         """Compare what the program computes with `settings` and without.
@@ -212,7 +204,7 @@ class Guard(msgspec.Struct, frozen=True):
         if not chosen:
             return Unknown(NOTHING_ROUNDS)
         rounding = allowed(chosen, own.first[0].precision).rounding
-        self.ahead(own, [(name, chosen, {}), *self.references(own, [rounding])])
+        self.ahead(own, [(name, chosen, {})], [rounding])
         found = self.computed(name, chosen)
         if isinstance(found, Unknown):
             return found
@@ -238,10 +230,6 @@ class Guard(msgspec.Struct, frozen=True):
             return judged
         nudged = own.rounded.get(rounding) or self.computed(f"{name}-nudged", nudge=rounding)
         return judged if isinstance(nudged, Unknown) else compared(settings, own, found, nudged)
-
-
-def _draws(own: Own) -> bool:
-    return own.reference is None and any(reading.draws for reading in own.first)
 
 
 def within(settings: Sequence[Setting], event: dict[str, Any]) -> Guarded | Unknown:
@@ -455,8 +443,7 @@ def readings(records: Sequence[Record]) -> Readings | Unknown:
 def _reading(event: dict[str, Any], record: Record) -> Reading:
     values = "losses" if event.get("what") == "losses" else "outputs"
     try:
-        peaks = record.last("memory") or {}
-        memory = {"peak_bytes": peaks.get("peak_device_bytes"), "host_bytes": peaks.get("peak_rss_bytes") or 0}
-        return document.convert({**event, values: event.get("values"), **memory}, Reading)
+        peak_bytes = (record.last("memory") or {}).get("peak_device_bytes")
+        return document.convert({**event, values: event.get("values"), "peak_bytes": peak_bytes}, Reading)
     except (ValueError, TypeError) as error:
         raise RecordError(f"{record.path} is damaged: what it says of results is not as we write it.") from error

@@ -41,6 +41,8 @@ T = TypeVar("T")
 AUTO = 0
 """`RunSpec.lanes`: as many as there are idle GPUs of one kind."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+MOST_AT_ONCE, CORES_EACH, CONTEXT_BYTES, GROWTH = 6, 2, 2 << 30, 4
+"""Of runs that are not timed: each has a context on the GPU, and tensors that in float64 are so many times larger."""
 BUSY = 0.1
 """Of a GPU's time, or of its memory: if more is in use before anything of ours runs, another program has the GPU."""
 SAME_SIZE = 0.01
@@ -178,6 +180,22 @@ def divide(among: Sequence[Lane], cores: Sequence[list[int]]) -> list[Lane]:
                 left.remove(core)
                 mine.append(core)
     return [Lane(at + 1, lane.gpu, frozenset(itertools.chain(*taken[at]))) for at, lane in enumerate(among)]
+
+
+def room(run: RunSpec, alone: Outcome) -> int:
+    """Return how many runs like one that was alone fit on its GPU at once, if none is timed; 1 if they could meet."""
+    made, free = alone.run, probe.host_memory.available_bytes()
+    peak = sum(process.peak_device_bytes or 0 for process in made.processes)
+    host = sum(process.peak_rss_bytes or 0 for process in made.processes)
+    num = max([num_ranks(alone.records), *(process.num_devices or 0 for process in made.processes)])
+    meets = num > 1 or run.caches == "cold" or (made.sandbox != "overlay" and made.changed_files)
+    if not peak or meets or isinstance(free, Unknown):
+        return 1
+    known: dict[str, int] = {name: size for name, size in probe.gpu.facts(run.env).items() if isinstance(size, int)}
+    used = {name: name.replace("memory_", "memory_used_") for name in known if name.endswith(".memory_bytes")}
+    left = min((known[name] - known[of] for name, of in used.items() if of in known), default=0)
+    memory = min(left // (GROWTH * peak + CONTEXT_BYTES), free // (2 * host + 1))
+    return max(1, min(MOST_AT_ONCE, len(probe.host.usable_cpus()) // CORES_EACH, memory))
 
 
 class Stopped(Exception):

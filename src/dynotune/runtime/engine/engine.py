@@ -2,12 +2,13 @@
 
 import gc
 import logging
+import math
 import threading
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils import _pytree as pytree
@@ -15,10 +16,11 @@ from torch.utils import _pytree as pytree
 from dynotune.runtime import streams
 from dynotune.runtime.engine.bucket_builder import Builder, Built, Compile, prepared_input
 from dynotune.runtime.engine.buckets import Bucket, BucketTable, Padding, Shapes, as_tensor, parse_buckets
+from dynotune.runtime.engine.dtypes import choose, name_of
 from dynotune.runtime.engine.graphs import Capturer, first_line
 from dynotune.runtime.engine.numerics import ErrorMeasure, relative_error
 from dynotune.runtime.engine.prepare import Checked, Inputs, check_arguments, device_of, own_dtype, prepare
-from dynotune.runtime.engine.stats import BucketStats, EngineStats
+from dynotune.runtime.engine.stats import BucketStats, DtypeTried, EngineStats
 from dynotune.runtime.engine.timing import CallTimer, DeviceTimer, HostTimer, percentile
 from dynotune.runtime.errors import InputError
 from dynotune.runtime.lifetime import Closing, Lifetime
@@ -52,7 +54,9 @@ class Engine(Closing):
         model: what runs; its outputs are tensors, or tuples, lists and dicts of them.
         shapes: a list of buckets: a shape `(B, C, H, W)`, an example input, or a tuple of either for several inputs.
             Models that take integers need examples.
-        dtype: of weights and floating inputs; the model's own if None.
+        dtype: of weights and floating inputs; the model's own if None. "auto" tries bfloat16, float16 and, by torchao,
+            int8 and fp8, and takes the fastest that is proved faster and, on the inputs of `shapes` (give real ones),
+            no worse against float64, or within `tolerance` if one is named. `stats()` says why.
         channels_last: whether four-dimensional weights and inputs are laid out so.
         compile: None compiles on a GPU and not on the CPU; True or False says so; a string is a mode, and a mapping
             the arguments, of `torch.compile`. Of a list of these the fastest is kept, as measured on each bucket;
@@ -84,7 +88,7 @@ class Engine(Closing):
         self,
         model: torch.nn.Module,
         shapes: Any,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | Literal["auto"] | None = None,
         channels_last: bool = False,
         compile: Compile = None,
         graphs: bool = True,
@@ -99,8 +103,20 @@ class Engine(Closing):
         tune_convolutions: bool = True,
         time_every: int = 16,
     ) -> None:
-        check_arguments(model, dtype, tolerance, time_every)
+        check_arguments(model, None if dtype == "auto" else dtype, tolerance, time_every)
         self.device = streams.resolved(device_of(model) if device is None else device)
+        self._tried: tuple[DtypeTried, ...] = ()
+        checked = checked or (lambda outputs: outputs)
+        if dtype == "auto":
+            how = {"channels_last": channels_last, "compile": compile, "graphs": graphs, "device": self.device}
+            how |= {"pad": pad, "fold": fold, "error": error, "checked": checked}
+
+            def build(made: torch.nn.Module, dtype: torch.dtype) -> Engine:
+                return Engine(made, shapes, dtype, tolerance=math.inf, tune_convolutions=tune_convolutions, **how)
+
+            (model, dtype), self._tried = choose(
+                model, shapes, build, device=self.device, tolerance=tolerance, measure=error, checked=checked
+            )
         self.dtype = dtype or own_dtype(model)
         on_gpu = self.device.type == "cuda"
         self._channels_last = channels_last
@@ -128,7 +144,7 @@ class Engine(Closing):
                 channels_last=channels_last,
                 tolerance=tolerance,
                 measure=error,
-                checked=checked or (lambda outputs: outputs),
+                checked=checked,
                 folds=fold,
                 padding=self._padding,
             )
@@ -282,7 +298,7 @@ class Engine(Closing):
         for index, (tensor, dtype) in enumerate(zip(tensors, self._dtypes, strict=True)):
             if tensor.dtype != dtype and not (tensor.is_floating_point() and dtype.is_floating_point):
                 raise InputError(
-                    f"Input {index} is {_name(tensor.dtype)}, where the engine was built for {_name(dtype)}.",
+                    f"Input {index} is {name_of(tensor.dtype)}, where the engine was built for {name_of(dtype)}.",
                     hint="Only floating dtypes are converted: an integer image, say, may have to be scaled first.",
                 )
             if tensor.device != self.device and tensor.device.type != "cpu":
@@ -334,6 +350,8 @@ class Engine(Closing):
             p50_s=percentile(samples, 0.50),
             p99_s=percentile(samples, 0.99),
             num_timed=len(samples),
+            dtype=next((one.name for one in self._tried if one.is_chosen), name_of(self.dtype)),
+            tried=self._tried,
         )
 
 
@@ -354,10 +372,6 @@ class _After:
 
 def _capturer(device: torch.device) -> Capturer | None:
     return Capturer(device) if device.type == "cuda" else None
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _cut(outputs: Any, rows: int | None, batch: int | None) -> Any:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["BucketStats", "EngineStats", "Mode"]
+__all__ = ["BucketStats", "DtypeTried", "EngineStats", "Mode"]
 
 Mode = Literal["graph", "compiled", "eager"]
 
@@ -35,6 +35,23 @@ class BucketStats:
 
 
 @dataclass(frozen=True, slots=True)
+class DtypeTried:
+    """One dtype, or 8 bits by torchao, that `dtype="auto"` tried, the model's own first.
+
+    Args:
+        error: the largest against the model in float64; None where there is none.
+        speedup: over the model's own dtype; None where it was not timed.
+        reason: what came of it.
+    """
+
+    name: str
+    error: float | None
+    speedup: float | None
+    reason: str
+    is_chosen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStats:
     """Description of an engine and what it has done.
 
@@ -52,6 +69,7 @@ class EngineStats:
         p50_s, p99_s: time of a call: on a GPU device time from the copy in to the copy out, of sampled calls; on the
             CPU wall time of every call. Of the newest 4,096 samples; None before the first.
         num_timed: samples that these stand on.
+        dtype: that runs, "int8" and "fp8" among them; `tried`: what "auto" tried.
     """
 
     num_calls: int
@@ -69,3 +87,5 @@ class EngineStats:
     p50_s: float | None
     p99_s: float | None
     num_timed: int
+    dtype: str = ""
+    tried: tuple[DtypeTried, ...] = ()

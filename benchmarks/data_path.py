@@ -12,7 +12,8 @@
 - cache: pictures drawn as they are and through a `SampleCache`, in memory and on disk; samples/s of each epoch.
 - padding: fine-tunes on lengths with 45% of padding: by length and packed, predicted and measured, and their losses.
 
-Nothing that is in FILE already is run again; after the budget nothing more is begun.
+Nothing that is in FILE already is run again; after the budget nothing more is begun. Forecasts and tunes are kept one
+by one, so that what a budget cuts short goes on from there.
 """
 
 from __future__ import annotations
@@ -86,6 +87,18 @@ def script(name: str, *words: object) -> list[str]:
 
 
 Job = tuple[str, Callable[[Lane], Row]]
+
+
+def remembered(given: argparse.Namespace, key: str, make: Callable[[], Row]) -> Row:
+    """Return a part of a job, made once, whatever ends the job; RuntimeError if there is no time to begin it."""
+    done = kept.read(given.out).get("begun", {}).get(key)
+    if done is None:
+        if time.monotonic() > given.until_s:
+            raise RuntimeError("the budget is spent; run it again to go on")
+        done = make()
+        with kept.opened(given.out) as result:
+            result.setdefault("begun", {})[key] = done
+    return dict(done)
 
 
 # Attribution
@@ -186,16 +199,23 @@ def forecast(given: argparse.Namespace) -> Iterator[Job]:
 
 def forecasts(given: argparse.Namespace, size: str, workers: int, lane: Lane) -> Row:
     program = pictures(given, size, workers, seconds=600)
-    diagnosis = lane.dynotune("diagnose", ["--isolate-loader"], program)
-    if not isinstance(diagnosis["forecasts"], list):
-        raise RuntimeError(str(diagnosis["forecasts"]))
-    both_s = next(bound["step_s"] for bound in diagnosis["upper_bounds"] if bound["part"] == "both")
-    rows = []
-    for told in [one for one in diagnosis["forecasts"] if one["setting"]][: given.most]:
-        options = [told["setting"], "--pairs", str(given.pairs)]
-        compared = lane.dynotune("compare", options, program)
-        rows.append({**told, "both_s": both_s, **{key: compared[key] for key in ("verdict", "speedup", "ci")}})
-    return {"forecasts": rows}
+    key = f"forecast {size} {workers} workers:"
+
+    def diagnosed() -> Row:
+        diagnosis = lane.dynotune("diagnose", ["--isolate-loader"], program)
+        if not isinstance(diagnosis["forecasts"], list):
+            raise RuntimeError(str(diagnosis["forecasts"]))
+        both_s = next(bound["step_s"] for bound in diagnosis["upper_bounds"] if bound["part"] == "both")
+        return {"told": [{**one, "both_s": both_s} for one in diagnosis["forecasts"] if one["setting"]]}
+
+    def compared(setting: str) -> Row:
+        options = [setting, "--pairs", str(given.pairs), "--budget", given.compare]
+        answer = lane.dynotune("compare", options, program)
+        return {name: answer[name] for name in ("verdict", "speedup", "ci")}
+
+    told = remembered(given, key, diagnosed)["told"][: given.most]
+    answers = [remembered(given, f"{key} {one['setting']}", lambda one=one: compared(one["setting"])) for one in told]
+    return {"forecasts": [{**one, **answer} for one, answer in zip(told, answers, strict=True)]}
 
 
 def forecast_table(rows: dict[str, Row]) -> Iterator[str]:
@@ -258,21 +278,28 @@ def tune(given: argparse.Namespace) -> Iterator[Job]:
 
 
 def tuned(given: argparse.Namespace, size: str, workers: int, lane: Lane) -> Row:
-    program = pictures(given, size, workers, seconds=600)
+    program, short = (pictures(given, size, workers, seconds) for seconds in (600, 6))
     row: Row = {}
     with tempfile.TemporaryDirectory() as folder:
-        recipes = {"with decoders": Path(folder, "with.toml"), "without": Path(folder, "without.toml")}
-        for name, recipe in recipes.items():
-            out = [] if name == "with decoders" else ["--exclude", "decode.backend"]
-            options = ["--allow", "numerics", "--budget", given.tune, "--output", str(recipe), *out]
+
+        def found(exclude: Sequence[str]) -> Row:
+            recipe = Path(folder, "found.toml")
+            recipe.unlink(missing_ok=True)
+            options = ["--allow", "numerics", "--budget", given.tune, "--output", str(recipe), *exclude]
             begin = time.monotonic()
             lane.dynotune("tune", options, program)
-            row[name] = {"took_s": time.monotonic() - begin, "recipe": recipe.read_text() if recipe.is_file() else ""}
-        short = pictures(given, size, workers, seconds=6)
+            return {"took_s": time.monotonic() - begin, "recipe": recipe.read_text() if recipe.is_file() else ""}
+
         arms: dict[str, list[str]] = {"as written": []}
-        arms |= {name: ["--recipe", str(recipe)] for name, recipe in recipes.items() if recipe.is_file()}
+        for name, exclude in {"with decoders": [], "without": ["--exclude", "decode.backend"]}.items():
+            key = f"tune {size} {workers} workers: {name}"
+            row[name] = remembered(given, key, lambda exclude=exclude: found(exclude))
+            if row[name]["recipe"]:
+                recipe = Path(folder, f"{name.replace(' ', '-')}.toml")
+                recipe.write_text(row[name]["recipe"])
+                arms[name] = ["--recipe", str(recipe)]
         speeds: dict[str, list[float]] = {name: [] for name in arms}
-        for _ in range(2):
+        for _ in range(min(2, given.pairs)):
             for name, options in arms.items():
                 speeds[name].append(lane.program(short, options)["images_per_s"])
         row["images_per_s"] = speeds
@@ -312,7 +339,10 @@ def nvjpeg_table(rows: dict[str, Row]) -> Iterator[str]:
 def padding(given: argparse.Namespace) -> Iterator[Job]:
     for model in ("bert", "gpt"):
         yield f"{model} speed", lambda lane, model=model: padding_speed(given, model, lane)
-        yield f"{model} losses", lambda lane, model=model: padding_losses(given, model, lane)
+        yield f"{model} by-length", lambda lane, model=model: padding_by_length(given, model, lane)
+        yield f"{model} check_packing", lambda lane, model=model: packing_checked(given, model, lane)
+        for how in ("written", "packed"):
+            yield f"{model} losses {how}", lambda lane, model=model, how=how: padding_losses(given, model, how, lane)
 
 
 def texts(given: argparse.Namespace, model: str, *words: object) -> list[str]:
@@ -329,48 +359,52 @@ def padding_speed(given: argparse.Namespace, model: str, lane: Lane) -> Row:
     spare = finding["share"] / seen["share"]
     left = {"by-length": (1 - seen["share"]) / (1 - seen["sorted_share"]), "packed": 1 - seen["share"]}
     predicted = {name: 1 / (1 - spare * (1 - share)) for name, share in left.items()}
-    arms: dict[str, tuple[list[str], list[str]]] = {
-        "as written": ([], []),
-        "by-length": ([], ["--set", "loader.batches=by-length"]),
-        "sampler": (["--how", "sampler"], []),
-        "packed": (["--how", "packed"], []),
-    }
-    speeds: dict[str, list[float]] = {name: [] for name in arms}
-    for _ in range(2):
-        for name, (words, settings) in arms.items():
-            speeds[name].append(lane.program(texts(given, model, "--seconds", 6, *words), settings)["samples_per_s"])
-    refused = lane.program(texts(given, model, "--check", "mixing"))
-    honest = lane.program(texts(given, model, "--check", "varlen"))
+    speeds = lane.program(texts(given, model, "--turns", 3, "--seconds", 3))["samples_per_s"]
     shown = {key: seen[key] for key in ("share", "longest_share", "sorted_share")}
-    checked = {"mixing": refused["answer"], "varlen": honest["answer"]}
-    return {"padding": shown, "predicted": predicted, "samples_per_s": speeds, "check_packing": checked}
+    return {"padding": shown, "predicted": predicted, "samples_per_s": speeds}
 
 
-def padding_losses(given: argparse.Namespace, model: str, lane: Lane) -> Row:
-    steps = 300 if given.device == "cuda" else 30
-    row: Row = {}
-    for how in ("written", "packed"):
-        words = [texts(given, model, "--steps", steps, "--how", how, "--seed", seed) for seed in range(3)]
-        row[how] = [lane.program(each)["last_loss"] for each in words]
-    return row
+def padding_by_length(given: argparse.Namespace, model: str, lane: Lane) -> Row:
+    """Compare the setting, on the program as it is written."""
+    options = ["loader.batches=by-length", "--pairs", str(given.pairs), "--budget", given.compare]
+    compared = lane.dynotune("compare", options, texts(given, model, "--seconds", 600))
+    return {"compared": {key: compared[key] for key in ("verdict", "speedup", "ci")}}
+
+
+def packing_checked(given: argparse.Namespace, model: str, lane: Lane) -> Row:
+    answers = {how: lane.program(texts(given, model, "--check", how))["answer"] for how in ("mixing", "varlen")}
+    return {"check_packing": answers}
+
+
+def padding_losses(given: argparse.Namespace, model: str, how: str, lane: Lane) -> Row:
+    words = ("--steps", 200 if given.device == "cuda" else 30, "--how", how, "--seeds", 3)
+    return {"losses": lane.program(texts(given, model, *words))["last_losses"]}
 
 
 def padding_table(rows: dict[str, Row]) -> Iterator[str]:
+    losses: dict[str, dict[str, list[float]]] = {}
     for key, row in rows.items():
-        if "predicted" not in row:
-            means = {how: statistics.mean(losses) for how, losses in row.items()}
-            noise = max(statistics.stdev(losses) for losses in row.values())
-            off = means["packed"] - means["written"]
-            agree = "agree" if abs(off) <= 2 * noise else "DIFFER"
-            yield f"{key:12} padded {means['written']:.4f}, packed {means['packed']:.4f}, noise {noise:.4f}: {agree}"
-            continue
-        speeds = {name: statistics.mean(values) for name, values in row["samples_per_s"].items()}
-        for name, value in speeds.items():
-            said = row["predicted"].get("by-length" if name == "sampler" else name)
-            ratio = value / speeds["as written"]
-            told = "" if said is None else f", predicted {said:.2f} ({said / ratio - 1:+.0%})"
-            yield f"{key:12} {name:10} {value:8.0f} samples/s, {ratio:.2f} times{told}"
-        yield f"{key:12} padding {row['padding']['share']:.0%}; check_packing: {row['check_packing']}"
+        if "losses" in row:
+            model, _, how = key.split()
+            losses.setdefault(model, {})[how] = row["losses"]
+        elif "compared" in row:
+            yield f"{key:12} compare: {row['compared']['verdict']}, {row['compared']['speedup']}"
+        elif "check_packing" in row:
+            yield f"{key:12} {row['check_packing']}"
+        elif "predicted" in row:
+            speeds = {name: statistics.median(values) for name, values in row["samples_per_s"].items()}
+            for name, value in speeds.items():
+                said = row["predicted"].get("by-length" if name == "sampler" else name)
+                ratio = value / speeds["written"]
+                told = "" if said is None else f", predicted {said:.2f} ({said / ratio - 1:+.0%})"
+                yield f"{key:12} {name:10} {value:8.0f} samples/s, {ratio:.2f} times{told}"
+            yield f"{key:12} padding {row['padding']['share']:.0%}"
+    for model, by_how in losses.items():
+        if len(by_how) == 2:
+            means = {how: statistics.mean(each) for how, each in by_how.items()}
+            noise = max(statistics.stdev(each) for each in by_how.values())
+            agree = "agree" if abs(means["packed"] - means["written"]) <= 2 * noise else "DIFFER"
+            yield f"{model} padded {means['written']:.4f}, packed {means['packed']:.4f}, noise {noise:.4f}: {agree}"
 
 
 # Samples that are kept
@@ -425,11 +459,11 @@ def run_jobs(given: argparse.Namespace, out: Path) -> None:
     for lane in range(lanes):
         gpu = "" if given.device == "cpu" else lane if lanes > 1 else None
         free.put(Lane(tuple(cpus[lane * size : (lane + 1) * size]), gpu))
-    until_s, lock = time.monotonic() + given.budget, threading.Lock()
+    given.until_s, lock = time.monotonic() + given.budget, threading.Lock()
 
     def do(part: str, key: str, job: Callable[[Lane], Row]) -> None:
         done = kept.read(out).get("parts", {}).get(part, {}).get(key, {})
-        if time.monotonic() > until_s or (done and "failed" not in done) or given.only not in key:
+        if time.monotonic() > given.until_s or (done and "failed" not in done) or given.only not in key:
             return
         lane = free.get()
         begin = time.monotonic()
@@ -442,6 +476,10 @@ def run_jobs(given: argparse.Namespace, out: Path) -> None:
         row["job_s"] = round(time.monotonic() - begin, 1)
         with lock, kept.opened(out) as result:
             result.setdefault("parts", {}).setdefault(part, {})[key] = row
+            if "failed" not in row:
+                begun = result.pop("begun", {})
+                rest = {name: half for name, half in begun.items() if not name.startswith(f"{part} {key}:")}
+                result.update({"begun": rest} if rest else {})
         print(f"[{part}] {key}: {row.get('failed', 'done')[-200:]} ({row['job_s']:.0f} s)", flush=True)
 
     with ThreadPoolExecutor(lanes) as pool:
@@ -459,10 +497,11 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="TEXT", help="keys that hold this")
     parser.add_argument("--pairs", type=int, default=3, help="of each comparison of a forecast")
     parser.add_argument("--most", type=int, default=4, help="forecasts of one diagnosis that are compared")
+    parser.add_argument("--compare", default="60s", help="budget of one comparison")
     parser.add_argument("--tune", default="100s", help="budget of one tune")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    out = given.out or RESULTS / f"data_path_{given.device}.json"
+    out = given.out = given.out or RESULTS / f"data_path_{given.device}.json"
     run_jobs(given, out)
     found = kept.read(out).get("parts", {})
     for part in given.parts:

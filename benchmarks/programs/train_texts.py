@@ -1,9 +1,10 @@
 """Train a BERT or a GPT of Transformers, from its configuration, on sequences of which 45% of a batch is padding.
 
 python train_texts.py bert|gpt [--how written|sampler|packed] [--seed 0] [--seconds 6 | --steps N] [--device cuda]
+python train_texts.py bert|gpt --turns 3 [--seconds 3]        samples/s of all three ways, by turns in one process
 python train_texts.py bert|gpt --check varlen|mixing          what check_packing says
 
-It ends with a line of JSON: samples/s after the first steps, and the mean loss of the last twentieth.
+It ends with a line of JSON: samples/s after the first steps, and of each seed the mean loss of the last twentieth.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from dynotune.runtime.data import LengthBatchSampler, check_packing, pack
 from dynotune.runtime.errors import NumericsError
 
 VOCABULARY, MASK, BATCH = 2000, 1, 128
+HOWS = ("written", "sampler", "packed")
 
 
 class Texts(Dataset):
@@ -152,12 +154,66 @@ def check(given):
     print(json.dumps({"answer": answer}))
 
 
+class Training:
+    """A model, its optimizer and its loader; steps go on from where they stopped."""
+
+    def __init__(self, given, how, seed):
+        torch.manual_seed(seed)
+        batch_size = BATCH if given.device == "cuda" else 8
+        self.device, self.how = given.device, how
+        model, longest = build(given, "varlen" if how == "packed" else "sdpa")
+        samples = Texts(given.model, 60000 if given.device == "cuda" else 4000, longest, seed + 1)
+        collate = packed if how == "packed" else padded
+        if how == "sampler":
+            by_length = LengthBatchSampler(samples.lengths, batch_size=batch_size, seed=seed)
+            loader = DataLoader(samples, batch_sampler=by_length, collate_fn=collate, num_workers=2)
+        else:
+            order = torch.Generator().manual_seed(seed)
+            options = {"num_workers": 2, "generator": order, "drop_last": True}
+            loader = DataLoader(samples, batch_size, shuffle=True, collate_fn=collate, **options)
+        self.model = model.to(given.device).train()
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+        self.losses, self.batches = [], self.endless(loader)
+
+    @staticmethod
+    def endless(loader):
+        while True:
+            yield from loader
+
+    def step(self):
+        """Train on the next batch; return how many samples it has."""
+        inputs = {
+            key: each.to(self.device) if torch.is_tensor(each) else each for key, each in next(self.batches).items()
+        }
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda"):
+            loss = self.model(**inputs).loss
+        self.optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.losses.append(loss.detach())
+        return len(inputs["cu_seq_lens_q"]) - 1 if self.how == "packed" else len(inputs["input_ids"])
+
+    def speed(self, seconds, steps=None):
+        """Return samples/s, after ten steps, of so many seconds, or of so many steps in all."""
+        for _ in range(10):
+            self.step()
+        self.losses[-1].item()
+        begin, num = time.monotonic(), 0
+        while len(self.losses) < steps if steps else time.monotonic() - begin < seconds:
+            num += self.step()
+        self.losses[-1].item()
+        return num / (time.monotonic() - begin)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", choices=MODELS)
-    parser.add_argument("--how", choices=("written", "sampler", "packed"), default="written")
+    parser.add_argument("--how", choices=HOWS, default="written")
     parser.add_argument("--check", choices=("varlen", "mixing"))
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--turns", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="the first, if there are several")
+    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=6)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -165,47 +221,18 @@ def main():
     if given.check:
         check(given)
         return
-    torch.manual_seed(given.seed)
-    batch_size = BATCH if given.device == "cuda" else 8
-    model, longest = build(given, "varlen" if given.how == "packed" else "sdpa")
-    samples = Texts(given.model, 60000 if given.device == "cuda" else 4000, longest, given.seed + 1)
-    collate = packed if given.how == "packed" else padded
-    if given.how == "sampler":
-        by_length = LengthBatchSampler(samples.lengths, batch_size=batch_size, seed=given.seed)
-        loader = DataLoader(samples, batch_sampler=by_length, collate_fn=collate, num_workers=2)
-    else:
-        order = torch.Generator().manual_seed(given.seed)
-        loader = DataLoader(
-            samples, batch_size, shuffle=True, collate_fn=collate, num_workers=2, generator=order, drop_last=True
-        )
-    model.to(given.device).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-    losses, begin, num, step = [], None, 0, 0
-    finished = False
-    while not finished:
-        for batch in loader:
-            inputs = {key: each.to(given.device) if torch.is_tensor(each) else each for key, each in batch.items()}
-            with torch.autocast(given.device, torch.bfloat16, enabled=given.device == "cuda"):
-                loss = model(**inputs).loss
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            losses.append(loss.detach())
-            step += 1
-            if step == 10:
-                loss.item()
-                begin = time.monotonic()
-            elif step > 10:
-                rows = len(inputs["cu_seq_lens_q"]) - 1 if given.how == "packed" else len(inputs["input_ids"])
-                num += rows
-                finished = step >= given.steps if given.steps else time.monotonic() - begin > given.seconds
-                if finished:
-                    loss.item()
-                    break
-    took_s = time.monotonic() - begin
-    last = [float(each) for each in losses[-max(1, len(losses) // 20) :]]
-    print(json.dumps({"samples_per_s": num / took_s, "last_loss": statistics.mean(last), "num_steps": step}))
+    if given.turns:
+        ways = {how: Training(given, how, given.seed) for how in HOWS}
+        turns = [{how: way.speed(given.seconds) for how, way in ways.items()} for _ in range(given.turns)]
+        print(json.dumps({"samples_per_s": {how: [turn[how] for turn in turns] for how in HOWS}}))
+        return
+    last_losses, samples_per_s = [], 0.0
+    for seed in range(given.seed, given.seed + given.seeds):
+        training = Training(given, given.how, seed)
+        samples_per_s = training.speed(given.seconds, given.steps)
+        last = training.losses[-max(1, len(training.losses) // 20) :]
+        last_losses.append(statistics.mean(map(float, last)))
+    print(json.dumps({"samples_per_s": samples_per_s, "last_losses": last_losses}))
 
 
 if __name__ == "__main__":

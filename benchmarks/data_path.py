@@ -455,7 +455,7 @@ def example(given: argparse.Namespace, kind: str, before: str, after: str, lane:
         for finding in diagnosis["findings"]
         if finding["kind"] == "speed"
     ]
-    options = [f"arg.how={after}", "--baseline", f"arg.how={before}", "--budget", given.compare]
+    options = [f"arg.how={after}", "--baseline", f"arg.how={before}", "--budget", given.compare, *given.steps]
     compared = lane.dynotune("compare", options, script("read_once.py", kind, "{how}"))
     return {"findings": findings[:2], **{key: compared[key] for key in ("verdict", "speedup", "ci")}}
 
@@ -525,6 +525,12 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="TEXT", help="keys that hold this")
     parser.add_argument("--pairs", type=int, default=3, help="of each comparison of a forecast")
     parser.add_argument("--most", type=int, default=4, help="forecasts of one diagnosis that are compared")
+    parser.add_argument(
+        "--steps",
+        type=lambda num: ["--steps", num, "--warmup", "10"],
+        default=[],
+        help="of each run of the guides' examples",
+    )
     parser.add_argument("--compare", default="60s", help="budget of one comparison")
     parser.add_argument("--tune", default="100s", help="budget of one tune")
     parser.add_argument("--out", type=Path)

@@ -455,7 +455,8 @@ def example(given: argparse.Namespace, kind: str, before: str, after: str, lane:
         for finding in diagnosis["findings"]
         if finding["kind"] == "speed"
     ]
-    options = [f"arg.how={after}", "--baseline", f"arg.how={before}", "--budget", given.compare, *given.steps]
+    options = [f"arg.how={after}", "--baseline", f"arg.how={before}", "--pairs", str(given.pairs)]
+    options += ["--budget", given.compare, *given.steps]
     compared = lane.dynotune("compare", options, script("read_once.py", kind, "{how}"))
     return {"findings": findings[:2], **{key: compared[key] for key in ("verdict", "speedup", "ci")}}
 

@@ -10,6 +10,7 @@
 - tune: on the same, what `tune --allow numerics` finds with decoders and without, run by turns.
 - nvjpeg: `decode_on_device` against torchvision's own call for the whole batch, and what it takes from a step.
 - cache: pictures drawn as they are and through a `SampleCache`, in memory and on disk; samples/s of each epoch.
+- guides: a table read row by row against arrays, and sound resampled for each item against once: diagnosed, compared.
 - padding: fine-tunes on lengths with 45% of padding: by length and packed, predicted and measured, and their losses.
 
 Nothing that is in FILE already is run again; after the budget nothing more is begun. Forecasts and tunes are kept one
@@ -213,7 +214,8 @@ def forecasts(given: argparse.Namespace, size: str, workers: int, lane: Lane) ->
         answer = lane.dynotune("compare", options, program)
         return {name: answer[name] for name in ("verdict", "speedup", "ci")}
 
-    told = remembered(given, key, diagnosed)["told"][: given.most]
+    told = sorted(remembered(given, key, diagnosed)["told"], key=lambda one: not one["setting"].startswith("decode"))
+    told = told[: given.most]
     answers = [remembered(given, f"{key} {one['setting']}", lambda one=one: compared(one["setting"])) for one in told]
     return {"forecasts": [{**one, **answer} for one, answer in zip(told, answers, strict=True)]}
 
@@ -438,6 +440,32 @@ def cache_table(rows: dict[str, Row]) -> Iterator[str]:
             yield f"{key:20} {name:10} samples/s of each epoch: {told}"
 
 
+# Examples of the guides
+
+
+def guides(given: argparse.Namespace) -> Iterator[Job]:
+    for kind, hows in {"table": ("rows", "arrays"), "sound": ("each", "once")}.items():
+        yield kind, lambda lane, kind=kind, hows=hows: example(given, kind, *hows, lane)
+
+
+def example(given: argparse.Namespace, kind: str, before: str, after: str, lane: Lane) -> Row:
+    diagnosis = lane.dynotune("diagnose", [], script("read_once.py", kind, before))
+    findings = [
+        {key: finding[key] for key in ("id", "claim", "share")}
+        for finding in diagnosis["findings"]
+        if finding["kind"] == "speed"
+    ]
+    options = [f"arg.how={after}", "--baseline", f"arg.how={before}", "--pairs", str(given.pairs)]
+    options += ["--budget", given.compare, *given.steps]
+    compared = lane.dynotune("compare", options, script("read_once.py", kind, "{how}"))
+    return {"findings": findings[:2], **{key: compared[key] for key in ("verdict", "speedup", "ci")}}
+
+
+def guides_table(rows: dict[str, Row]) -> Iterator[str]:
+    for key, row in rows.items():
+        yield f"{key:8} {row['verdict']}, {row['speedup']} {row['ci']}; {[one['claim'] for one in row['findings']]}"
+
+
 # All parts
 
 PARTS: dict[str, tuple[Callable[[argparse.Namespace], Iterator[Job]], Callable[[dict[str, Row]], Iterator[str]]]] = {
@@ -446,6 +474,7 @@ PARTS: dict[str, tuple[Callable[[argparse.Namespace], Iterator[Job]], Callable[[
     "nvjpeg": (nvjpeg, nvjpeg_table),
     "padding": (padding, padding_table),
     "cache": (cache, cache_table),
+    "guides": (guides, guides_table),
     "decoders": (decoders, decoders_table),
     "tune": (tune, tune_table),
 }
@@ -497,6 +526,12 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="TEXT", help="keys that hold this")
     parser.add_argument("--pairs", type=int, default=3, help="of each comparison of a forecast")
     parser.add_argument("--most", type=int, default=4, help="forecasts of one diagnosis that are compared")
+    parser.add_argument(
+        "--steps",
+        type=lambda num: ["--steps", num, "--warmup", "10"],
+        default=[],
+        help="of each run of the guides' examples",
+    )
     parser.add_argument("--compare", default="60s", help="budget of one comparison")
     parser.add_argument("--tune", default="100s", help="budget of one tune")
     parser.add_argument("--out", type=Path)

@@ -214,6 +214,12 @@ def summary(dialogues: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
+def in_words(found: Mapping[str, Any]) -> str:
+    """Say a summary in one sentence, which the guide repeats."""
+    ended = f"{found['num_right']} of {found['num_dialogues']} dialogues ended right"
+    return f"{ended}, in at most {found['most_calls']} calls; the largest answer has {found['most_tokens']} tokens."
+
+
 def others(until: float) -> float:
     """Return the share of the cores in use, waiting for as little as `until`, but not for ever."""
     began_s = time.monotonic()

@@ -4,12 +4,13 @@ Faults: `input` in the dataset, `upload` before the batch is copied, `forward` i
 autograd function within it, `optimizer` in a hook of the optimizer: there the rank waits `--delay` seconds a step, on
 the host or, with `--spin`, on its device (forward, backward). `length`: its samples are longer. `cores`: many
 processes share its one core. `none`: nothing. Nets: `resnet`, whose buffers are broadcast, and `transformer`. Started
-by torchrun; it ends when it is killed, or after `--steps`.
+by torchrun; it ends when it is killed, or after `--steps`. With `--traceml` its steps are marked as TraceML asks.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import os
 import sys
@@ -133,6 +134,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--traceml", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
@@ -159,17 +161,26 @@ def main() -> None:
     size = BATCH[args.device]
     rows = Rows(shape, args.delay / size if fault == "input" else 0.0)
     loader = DataLoader(rows, batch_size=size, num_workers=args.workers, pin_memory=args.device == "cuda")
+    marked: Any = lambda model: contextlib.nullcontext()  # noqa: E731
+    if args.traceml:
+        import traceml_ai
+
+        traceml_ai.init(mode="auto")
+        marked = traceml_ai.trace_step
     for step, batch in enumerate(loader):
-        if late["upload"]:
-            late["upload"]()
-        x, y = (each.to(device, non_blocking=True) for each in batch)
-        loss = nn.functional.cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        with marked(model):
+            if late["upload"]:
+                late["upload"]()
+            x, y = (each.to(device, non_blocking=True) for each in batch)
+            loss = nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
         if step + 1 == args.steps:
             break
     dist.destroy_process_group()
+    if args.traceml:
+        return  # it writes its summary at the interpreter's end
     sys.stdout.flush()
     os._exit(0)
 

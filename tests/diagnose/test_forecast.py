@@ -111,3 +111,6 @@ def test_decoders_are_tried_on_the_programs_own_files_where_they_are_installed(t
     assert set(found) == {"pil", "simplejpeg"}  # one that gives nothing is no decoder of these
     assert all(0 < fastest_s <= usual_s for usual_s, fastest_s in found.values())
     assert try_decoders(run, loader(2)) == {}
+    odd = str(tmp_path / b"\xff.jpg".decode("utf-8", "surrogateescape"))
+    image.new("RGB", (32, 32)).save(odd)
+    assert set(try_decoders(run, loader(2, decoded=[odd]))) == {"pil", "simplejpeg"}

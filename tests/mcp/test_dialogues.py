@@ -16,7 +16,7 @@ mcp = pytest.importorskip("mcp")
 import mcp_dialogues  # noqa: E402
 from hardware import RESULTS  # noqa: E402
 from mcp.client.stdio import StdioServerParameters, stdio_client  # noqa: E402
-from mcp_dialogues import CASES, MOST_CALLS, dialogue, held, is_right, offered, summary  # noqa: E402
+from mcp_dialogues import CASES, MOST_CALLS, dialogue, held, in_words, is_right, offered, summary  # noqa: E402
 
 from dynotune.mcp import jobs  # noqa: E402
 from dynotune.schema.document import write  # noqa: E402
@@ -91,6 +91,11 @@ def test_kept_answers_are_within_their_bound_and_dialogues_within_their_calls():
     for row in KEPT["dialogues"].values():
         assert row["num_calls"] == len(row["calls"]) <= MOST_CALLS
         assert max(call["tokens"] for call in row["calls"]) == row["most_tokens"] < MOST_TOKENS
+
+
+def test_the_guide_tells_what_the_kept_dialogues_came_to():
+    guide = (RESULTS.parents[1] / "docs" / "guides" / "agents.md").read_text(encoding="utf-8")
+    assert in_words(KEPT["summary"]) in " ".join(guide.split())
 
 
 def test_the_cases_are_twenty_programs_that_exist_and_some_are_of_another_hand():

@@ -590,6 +590,14 @@ def test_the_lanes_of_a_study_are_found_once_by_a_run_of_the_command_in_each(in_
     assert (trial.lane, gpus[trial.run]) == (2, "GPU-2")
 
 
+def test_a_study_that_ends_before_its_fresh_runs_says_that_no_lane_was_used(in_lanes):
+    bench, _, _ = in_lanes
+    bench.close()
+    assert bench.add_to(bench._study).lane_notes == [
+        "No runs went side by side: the search ended before any that could."
+    ]
+
+
 def test_a_study_without_time_for_lanes_goes_on_without(in_lanes):
     bench, _, gpus = in_lanes
     pilots(bench)

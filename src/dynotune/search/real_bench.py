@@ -215,6 +215,8 @@ class RealBench:
         return self._budget_s - self.elapsed_s()
 
     def close(self) -> None:
+        if self._wanted and not self._lanes:
+            self._notes.say("No runs went side by side: the search ended before any that could.")
         self._within.end()
 
     # What the study is told

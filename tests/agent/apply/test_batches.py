@@ -106,6 +106,24 @@ out["num"] = len(list(loader))
     assert done.errors() == []
 
 
+def test_a_sampler_of_no_samples_gives_no_batch(child):
+    done = child(
+        SEQUENCES
+        + """
+class Nothing(torch.utils.data.RandomSampler):
+    def __len__(self):
+        return 0
+    def __iter__(self):
+        return iter(())
+
+out["num"] = len(list(DataLoader(Texts(), 8, sampler=Nothing(range(8)), collate_fn=collate)))
+""",
+        "loader.batches=by-length",
+    )
+    assert done.out["num"] == 0
+    assert done.errors() == []
+
+
 def test_a_sampler_that_is_made_anew_and_samples_that_came_later_keep_their_order(child):
     done = child(
         """

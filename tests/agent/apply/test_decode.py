@@ -98,6 +98,53 @@ def test_what_another_decoder_might_change_stays_with_pillow(child):
     assert done.errors() == []
 
 
+@pytest.mark.parametrize(("backend", "module"), [("opencv", "cv2"), ("simplejpeg", "simplejpeg")])
+def test_a_picture_that_exif_says_to_turn_comes_as_pillow_gives_it(child, backend, module):
+    pytest.importorskip(module)
+    program = (
+        PICTURES
+        + """
+for turn in (3, 6, 8):
+    exif = Image.Exif()
+    exif[0x0112] = turn
+    image = opened(jpeg(exif=exif))
+    far = np.abs(np.asarray(image.convert("RGB")).astype(int) - smooth).max()
+    out[str(turn)] = [image.size, image.getexif()[0x0112], bool(far < 32)]
+"""
+    )
+    done = child(program, f"decode.backend={backend}")
+    assert done.out == {str(turn): [[128, 96], turn, True] for turn in (3, 6, 8)}
+    assert done.readback["decode.backend"]["detail"].startswith("3 files; ")
+
+
+@pytest.mark.long
+def test_files_whose_names_are_no_utf8_are_decoded_and_noted(script, run_under_agent):
+    program = (
+        PICTURES
+        + """
+import os
+from torch.utils.data import DataLoader
+name = b"\\xff.jpg"
+open(name, "wb").write(jpeg())
+
+class Named(os.PathLike):
+    def __fspath__(self):
+        return name
+
+until = time.perf_counter() + 1.2  # what is seen is written twice a second
+names = [name.decode("utf-8", "surrogateescape"), Named()] * 10 ** 6
+for sizes in DataLoader(names, 4, collate_fn=lambda files: [Image.open(file).convert("RGB").size for file in files]):
+    if time.perf_counter() > until:
+        break
+print(sizes[0])
+"""
+    )
+    ran = run_under_agent([script(program)], observe=True)
+    assert (ran.returncode, ran.stdout) == (0, "(128, 96)\n"), ran.stderr
+    told = next(event for record in ran.records if (event := record.last("fetching")))
+    assert {path.rpartition("/")[2] for path in told["decoded"]} == {"\udcff.jpg"}
+
+
 def test_loading_processes_decode_with_it_and_what_they_did_is_told(child):
     pytest.importorskip("simplejpeg")
     done = child(

@@ -239,7 +239,7 @@ class Fetching:
 
         def note(counts: Counts, path: object) -> None:
             if isinstance(path, (str, os.PathLike)):
-                counts.decoded.append(os.path.abspath(os.fspath(path)))
+                counts.decoded.append(os.path.abspath(os.fsdecode(path)))
 
         self._cover_outermost(owner, attribute, self._decoding, self._inside.get, decoded)
 

@@ -297,6 +297,13 @@ def of_parts(*parts: SamplePart, num_workers: int = 2) -> Any:
     return found(on_gpu(lost("loader-bound", 0.6), shares={"input": 0.6}, loaders=[drawn], threads=[thread()]))
 
 
+@pytest.mark.parametrize("id_", ["text-parsed-per-item", "file-opened-per-item"])
+def test_a_slow_line_of_a_loader_without_workers_still_says_that_workers_are_worth_a_try(id_):
+    finding = of_parts(made(*MADE[id_]), num_workers=0)[id_]
+    assert "num-workers-zero" in finding.also
+    assert {one.knob for one in finding.candidates} == {"loader.num_workers"}
+
+
 @pytest.mark.parametrize("id_", MADE)
 def test_a_part_of_a_samples_time_is_named_once_with_its_line(id_):
     part, what, text = MADE[id_]

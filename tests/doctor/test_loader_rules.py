@@ -399,7 +399,8 @@ def test_batches_that_take_long_to_make_are_made_by_more_workers_too(id_, part):
 
     # As where only the wait is known, and though a worker is not always at work.
     assert named(0.98) == named(0.8) == ["loader.num_workers=7", "loader.num_workers=8"]
-    assert named(0.6) == []
+    # Workers that rest: none is asked for, and what the wait is to be tried with alone is said here.
+    assert named(0.6) == ["loader.num_workers=0"]
 
 
 def test_of_a_loader_without_workers_another_rule_asks_for_some():

@@ -1,6 +1,7 @@
 """All rules by their id, and examining an observation with them."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -11,6 +12,7 @@ from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.rules import RULES
 from dynotune.schema.diagnosis import Finding, NotKnown
 from dynotune.schema.facts import Unknown
+from dynotune.schema.setting import Setting
 
 _OF_IDLE_TIME = ("host", "sync")
 """Families whose findings cost what is left of a plain step beside what the device was recorded to do."""
@@ -69,15 +71,30 @@ def _explains_part(finding: Finding, general: Finding) -> bool:
 
 
 def _folded(findings: Sequence[Finding]) -> list[Finding]:
-    """Drop findings that another one explains for the most part: its `also` names them."""
+    """Drop findings that another one explains for the most part: its `also` names them.
+
+    One that only a change of the code takes away has their settings: workers hide a slow read.
+    """
     explained: dict[str, list[str]] = {}
     for finding in findings:
         order = all_rules()[finding.id].explains
         generals = (general.id for general in findings if general.id in order and _is_most_of(finding, general))
         explained[finding.id] = sorted(generals, key=order.index)
+    given = {finding.id: finding.candidates for finding in findings}
     dropped = {general for ids in explained.values() for general in ids}
-    kept = [finding for finding in findings if finding.id not in dropped]
-    return [msgspec.structs.replace(finding, also=explained[finding.id]) for finding in kept]
+    return [
+        msgspec.structs.replace(
+            finding,
+            also=explained[finding.id],
+            candidates=finding.candidates or _each_once(given[general] for general in explained[finding.id]),
+        )
+        for finding in findings
+        if finding.id not in dropped
+    ]
+
+
+def _each_once(candidates: Iterable[list[Setting]]) -> list[Setting]:
+    return list(dict.fromkeys(itertools.chain.from_iterable(candidates)))
 
 
 def _is_most_of(finding: Finding, general: Finding) -> bool:

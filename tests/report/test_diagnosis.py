@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import re
 import shlex
+import sys
 from typing import Any
 
 import msgspec
@@ -264,3 +265,27 @@ def test_forecasts_name_the_setting_and_what_a_step_takes_at_least():
     text = single_spaced(text_of(diagnosis(forecasts=[row]), width=200))
     assert "decoding by opencv 10 ms 20 ms 15 ms decode.backend=opencv; pixels may differ" in text
     assert "Forecasts of the loader: unknown, no loader" in text_of(diagnosis(forecasts=Unknown("no loader")))
+
+
+@pytest.mark.parametrize("num_findings", [1, 3, 12])
+def test_on_a_terminal_an_answer_fits_a_screen_verdict_first_and_verbose_gives_the_rest(num_findings, monkeypatch):
+    many = [
+        msgspec.structs.replace(WORKERS, id=f"finding-{at}", remedy="Ask for workers.") for at in range(num_findings)
+    ]
+    unknown = [NotKnown(f"other-{index}", f"fact.{index}", "no NVML here") for index in range(12)]
+    shown = diagnosis(findings=many, unknown=unknown, notes=["Others used cores."] * 3)
+    full = text_of(shown, width=80)
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    lines = text_of(shown, width=80).splitlines()
+    assert len(lines) <= 24
+    assert lines[0].startswith("verdict ")
+    assert "--verbose" in " ".join(lines)
+    assert "Ask for workers." in " ".join(lines)
+    assert num_findings <= 4 or "and 8 more" in " ".join(lines)
+    monkeypatch.setitem(loudness.said, "verbose", True)
+    assert len(text_of(shown, width=80).splitlines()) >= len(full.splitlines())
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True

@@ -1,7 +1,7 @@
 """Claims with what came of testing them, and explanations of findings, in the terminal."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -17,8 +17,8 @@ SCOPES = {
 }
 
 
-def claim_report(claim: Claim) -> RenderableType:
-    """Show one claim: what people say, what is so, how it is tested."""
+def claim_report(claim: Claim, names: Container[str] = ()) -> RenderableType:
+    """Show one claim: what people say, what is so, how it is tested; of these rows alone, if any are named."""
     rows = [
         ("said", claim.says),
         ("seen", claim.seen),
@@ -29,7 +29,7 @@ def claim_report(claim: Claim) -> RenderableType:
         ("test", _test(claim)),
         ("changes with", CHANGES.get(claim.kind, "another machine, other versions")),
     ]
-    shown = [(name, words.plain(text)) for name, text in rows if text]
+    shown = [(name, words.plain(text)) for name, text in rows if text and (not names or name in names)]
     head = Text.assemble((claim.id, "bold"), f"  {claim.kind}", f"  article {claim.article}" if claim.article else "")
     return Group(head, Padding(fields(shown), (0, 0, 0, 2)))
 

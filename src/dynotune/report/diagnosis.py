@@ -8,7 +8,7 @@ from rich.text import Text
 
 from dynotune.report.bars import OF_A_STEP, Bar, Legend
 from dynotune.report.layout import fields
-from dynotune.report.loudness import most
+from dynotune.report.loudness import is_brief, most
 from dynotune.report.shell_lines import ShellCommand
 from dynotune.report.trace_parts import place, prose, title
 from dynotune.report.upper_bounds import forecasts_report, upper_bounds_report
@@ -20,6 +20,8 @@ from dynotune.text import words
 
 NUM_EVIDENCE, LONGEST_EVIDENCE = 4, 200
 NUM_UNKNOWN = 10
+NUM_IN_BRIEF = 3
+"""Further findings that a screen has room for, a line each."""
 LONGEST_REASON = 120
 SEVERITY_STYLES: dict[Severity, str] = {"high": "bold red", "medium": "bold yellow", "low": "bold blue"}
 UPPER_BOUNDS = "each bound on its own: they overlap, and compare proves what is gained"
@@ -35,22 +37,27 @@ def diagnosis_report(diagnosis: Diagnosis) -> RenderableType:
         *_jitter(diagnosis, jitter),
         *upper_bounds_report(diagnosis.upper_bounds),
         *forecasts_report(diagnosis.forecasts),
-        *_not_known(diagnosis.unknown),
+        *([] if is_brief() else _not_known(diagnosis.unknown)),
     ]
-    if diagnosis.notes:
-        parts.append(Text("\n").join(Text.assemble(("note: ", "yellow"), prose(note)) for note in diagnosis.notes))
+    notes = [Text.assemble(("note: ", "yellow"), prose(note)) for note in diagnosis.notes]
+    if is_brief():
+        notes = [
+            *notes[:1],
+            Text("--verbose adds evidence, all remedies and notes, and what no rule could judge.", "dim"),
+        ]
+    parts += [Text("\n").join(notes)] if notes else []
     # No Padding: it fills lines with blanks, and a blank behind a backslash ends the line for a shell.
-    return Group(*(piece for part in parts for piece in (part, Text())))
+    pieces = [piece for part in parts for piece in (part, Text())]
+    return Group(*pieces[: -1 if is_brief() else None])
 
 
 def _head(diagnosis: Diagnosis) -> RenderableType:
-    rows: list[tuple[str, str | Text]] = [
-        ("command", words.plain(words.command(diagnosis.command))),
-        *([("steps", _steps(diagnosis.steps))] if isinstance(diagnosis.steps, Timing) else []),
-        ("bottleneck", Text(diagnosis.bottleneck, style="bold")),
-        ("verdict", prose(diagnosis.verdict, style="bold")),
-    ]
-    return fields(rows)
+    command = ("command", words.plain(words.command(diagnosis.command)))
+    verdict = ("verdict", prose(diagnosis.verdict, style="bold"))
+    if is_brief():
+        return fields([verdict, command])
+    steps = [("steps", _steps(diagnosis.steps))] if isinstance(diagnosis.steps, Timing) else []
+    return fields([command, *steps, ("bottleneck", Text(diagnosis.bottleneck, style="bold")), verdict])
 
 
 def _steps(timing: Timing) -> str:
@@ -81,18 +88,29 @@ def _shares(diagnosis: Diagnosis) -> list[RenderableType]:
 def _findings(heading: str, findings: Sequence[Finding], command: Sequence[str]) -> list[RenderableType]:
     if not findings:
         return [title(heading, "none: no rule found anything that costs a hundredth of a step")]
-    return [Group(title(heading, UPPER_BOUNDS), *(_finding(finding, command) for finding in findings))]
+    if not is_brief():
+        return [Group(title(heading, UPPER_BOUNDS), *(_finding(finding, command) for finding in findings))]
+    rest = [_title_of(finding) for finding in findings[1 : 1 + NUM_IN_BRIEF]]
+    left = len(findings) - 1 - len(rest)
+    more = [Text(f"and {left} more", style="dim")] if left else []
+    return [Group(title(heading, UPPER_BOUNDS), _finding(findings[0], command), *rest, *more)]
 
 
 def _finding(finding: Finding, command: Sequence[str]) -> RenderableType:
-    """Show severity and share at the left; beside them what it is, where, and what to do."""
+    """Show what it costs, what it is, where, and what to do."""
+    grid = _title_of(finding)
+    grid.add_row("", Text("\n").join(_lines(finding)))
+    return Group(grid, *_commands(finding, command))
+
+
+def _title_of(finding: Finding) -> Table:
+    """Show the severity at the left; beside it the finding's id and its share."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True, width=8)
     grid.add_column(overflow="fold")
     severity = Text(finding.severity, style=SEVERITY_STYLES[finding.severity])
     grid.add_row(severity, Text.assemble((words.plain(finding.id), "bold"), "  ", (cost(finding), "dim")))
-    grid.add_row("", Text("\n").join(_lines(finding)))
-    return Group(grid, *_commands(finding, command))
+    return grid
 
 
 def cost(finding: Finding) -> str:
@@ -109,8 +127,9 @@ def _lines(finding: Finding) -> list[Text]:
     lines = [prose(finding.claim)]
     if where := place(finding.where):
         lines.append(where)
-    lines += [prose(line, style="dim", longest=LONGEST_EVIDENCE) for line in finding.evidence[: most(NUM_EVIDENCE)]]
-    if finding.also:
+    num_evidence = 0 if is_brief() else most(NUM_EVIDENCE)
+    lines += [prose(line, style="dim", longest=LONGEST_EVIDENCE) for line in finding.evidence[:num_evidence]]
+    if finding.also and not is_brief():
         lines.append(Text(f"explains {words.plain(', '.join(finding.also))}", style="dim"))
     if finding.remedy:
         lines.append(prose(finding.remedy))

@@ -12,7 +12,7 @@ from rich.text import Text
 from dynotune.report.claims import claim_report
 from dynotune.report.findings import finding_lines
 from dynotune.report.layout import fields, spaced
-from dynotune.report.loudness import most
+from dynotune.report.loudness import is_brief, most
 from dynotune.schema.diagnosis import Difference, Examination, NotKnown
 from dynotune.schema.facts import Facts, Unknown, Value, known
 from dynotune.text import words
@@ -23,6 +23,7 @@ WIDEST_FACT = 34
 MOST_NUMBERS = 4
 LONGEST_VALUE = 60
 NOTHING = "Nothing here costs speed, as far as a machine alone can tell."
+MORE = "--verbose adds what was seen, why it costs, and what no rule could judge."
 NEXT = "What a program loses to these: dynotune diagnose -- COMMAND. More on one: dynotune explain ID."
 
 
@@ -37,12 +38,14 @@ def examination_report(examination: Examination, *, costs: Mapping[str, str]) ->
     if examination.differences is not None:
         parts.append(_differences(examination.differences))
     if examination.claims:
-        parts.append(_titled("Does not do what people say", spaced(map(claim_report, examination.claims))))
-    if examination.unknown:
+        rows = ("said", "instead") if is_brief() else ()
+        claims = spaced(claim_report(claim, rows) for claim in examination.claims)
+        parts.append(_titled("Does not do what people say", claims))
+    if examination.unknown and not is_brief():
         parts.append(_not_known(examination.unknown))
     parts += [Text.assemble(("note: ", "yellow"), words.plain(note)) for note in examination.notes]
-    if examination.findings:
-        parts.append(Text(NEXT, style="dim"))
+    said = [NEXT] * bool(examination.findings) + [MORE] * is_brief()
+    parts += [Text(line, style="dim") for line in said]
     return spaced(parts)
 
 

@@ -5,6 +5,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from dynotune.report.layout import fields
+from dynotune.report.loudness import is_brief
 from dynotune.schema.diagnosis import Finding, Severity
 from dynotune.schema.setting import one_arm
 from dynotune.text import words
@@ -18,6 +19,7 @@ KINDS = {
     "correctness": "right results",
     "measurement": "right measuring",
 }
+IN_BRIEF = ("to do", "prove")
 
 
 def finding_lines(finding: Finding, *, costs: str = "") -> RenderableType:
@@ -47,5 +49,6 @@ def finding_lines(finding: Finding, *, costs: str = "") -> RenderableType:
         rows.append(("shell", Text("\n").join(Text(words.plain(line), style="magenta") for line in finding.commands)))
     if finding.also:
         rows.append(("also", Text(", ".join(map(words.plain, finding.also)))))
-    body = Group(Text(words.plain(finding.claim)), fields([row for row in rows if row[1].plain]))
+    rows = [row for row in rows if row[1].plain and (row[0] in IN_BRIEF or not is_brief())]
+    body = Group(Text(words.plain(finding.claim)), fields(rows))
     return Group(headline, Padding(body, (0, 0, 0, 2)))

@@ -9,3 +9,8 @@ said = {"quiet": False, "verbose": False}
 def most(num: int) -> int:
     """Return how many rows a report shows: `num`, or all of them if `--verbose` was asked for."""
     return sys.maxsize if said["verbose"] else num
+
+
+def is_brief() -> bool:
+    """Tell whether an answer is cut to a screen: on a terminal, without `--verbose`. A pipe or file gets all of it."""
+    return sys.stdout.isatty() and not said["verbose"]

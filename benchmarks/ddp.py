@@ -3,7 +3,8 @@
     python benchmarks/ddp.py [--device cuda] [--ranks 2] [--only gpt] [--blocks 4] [--time-limit 520] [--out FILE]
     python benchmarks/ddp.py --diagnose ...
 
-A block is a run of the net as it is and one of each setting, in random order: all settings share the baseline's runs.
+A block is a run of the net as it is and one of each setting, in random order, and the next block in the opposite order:
+all settings share the baseline's runs.
 Each setting's verdict is that of its pairs, as `compare` would judge them. With `--diagnose` each net is diagnosed
 first: a gain beyond the share of a step that waits for communication, and for copies of buckets, would break the bound.
 One result grows over several calls: what is in it is not measured again, and nothing is begun after the time limit.
@@ -80,8 +81,9 @@ def main() -> None:
         for net in nets:
             name = f"{net}, {asked.ranks} ranks"
             arms = [BASELINE, *settings]
-            # A block counts only whole, so its order is drawn for all of it.
-            random.Random(f"{name} {block}").shuffle(arms)
+            # Every second block runs in the opposite order, so that each run is before and after the net as it is.
+            random.Random(f"{name} {block // 2}").shuffle(arms)
+            arms = arms[:: -1 if block % 2 else 1]
             for arm in arms:
                 if not has_time() or arm in kept.read(out).get("runs", {}).get(name, {}).get(str(block), {}):
                     continue

@@ -45,6 +45,13 @@ def test_old_runs_are_removed_and_others_stay(user, kept):
     assert not (kept / OLD).exists() and (kept / NEW).exists()
 
 
+@pytest.mark.parametrize("age", ["400000d", "700000d", "10000000h", "99999999999999d"])
+def test_no_run_is_older_than_an_age_before_the_calendar(user, kept, age):
+    done = user.types("runs", "rm", "--older-than", age, "--yes")
+    assert done.returncode == 0 and "Removed 0 runs" in done.stdout, done.stderr
+    assert (kept / OLD).exists() and (kept / NEW).exists()
+
+
 def test_nothing_is_removed_unasked(user, kept):
     done = user.types("runs", "rm", "--all")
     assert done.returncode == 2 and "--yes" in done.stderr

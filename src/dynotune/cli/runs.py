@@ -63,7 +63,8 @@ def rm(
     known = {folder.name: folder for folder in _folders(base)}
     if unknown := set(names or ()) - set(known):
         raise UsageError(f"There is no run {min(unknown)} in {base}.", hint="dynotune runs lists them.")
-    before = time.strftime("%Y%m%d-%H%M%S", time.gmtime(time.time() - (older_than or 0.0))) if older_than else "~"
+    # No run is older than the epoch; earlier years have fewer digits, and would sort behind all names.
+    before = time.strftime("%Y%m%d-%H%M%S", time.gmtime(max(0.0, time.time() - older_than))) if older_than else "~"
     folders = [folder for name, folder in known.items() if (name in names if names else name < before)]
     used = launch.in_use(folders)
     if used and names:

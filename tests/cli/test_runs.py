@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import pty
+import subprocess
 import sys
 
 import pytest
@@ -54,6 +56,27 @@ def test_no_run_is_older_than_an_age_before_the_calendar(user, kept, age):
 
 def test_nothing_is_removed_unasked(user, kept):
     done = user.types("runs", "rm", "--all")
+    assert done.returncode == 2 and "--yes" in done.stderr
+    assert (kept / OLD).exists()
+
+
+@pytest.mark.parametrize(("typed", "left"), [("y\n", False), ("n\n", True), ("\x04", True)], ids=["yes", "no", "end"])
+def test_who_is_asked_and_does_not_say_yes_keeps_all(user, kept, typed, left):
+    ours, theirs = pty.openpty()
+    os.write(ours, typed.encode())
+    with user.start("runs", "rm", "--all", stdin=theirs) as process:
+        out, err = process.communicate()
+    os.close(ours)
+    os.close(theirs)
+    assert process.returncode == left, err
+    assert "Remove 2 runs" in err and "Remove 2" not in out and "mistake" not in err
+    assert (kept / OLD).exists() == left
+
+
+def test_without_a_standard_input_nothing_is_removed(user, kept):
+    line = 'import os, sys; os.close(0); os.execv(sys.argv[1], sys.argv[1:])'
+    argv = [sys.executable, "-c", line, sys.executable, "-m", "dynotune", "runs", "rm", "--all"]
+    done = subprocess.run(argv, env=user.env, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "--yes" in done.stderr
     assert (kept / OLD).exists()
 

@@ -71,10 +71,11 @@ def rm(
         raise UsageError(f"The run {min(used).name} is still in use.", hint="Wait for its end, or end it; then repeat.")
     folders = [folder for folder in folders if folder not in used]
     if folders and not yes:
-        if not sys.stdin.isatty():
+        if sys.stdin is None or not sys.stdin.isatty():
             raise UsageError("Nothing is removed unasked, and nobody can be asked here.", hint="Add --yes.")
         size = words.num_bytes(sum(map(launch.size_bytes, folders)))
-        if input(f"Remove {len(folders)} runs, {size}? [y/N] ").strip().lower() not in ("y", "yes"):
+        print(f"Remove {len(folders)} runs, {size}? [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise typer.Exit(1)
     freed = sum(map(launch.remove_run, folders))
     left = f" {len(used)} in use were left." if used else ""

@@ -74,7 +74,7 @@ def test_who_is_asked_and_does_not_say_yes_keeps_all(user, kept, typed, left):
 
 
 def test_without_a_standard_input_nothing_is_removed(user, kept):
-    line = 'import os, sys; os.close(0); os.execv(sys.argv[1], sys.argv[1:])'
+    line = "import os, sys; os.close(0); os.execv(sys.argv[1], sys.argv[1:])"
     argv = [sys.executable, "-c", line, sys.executable, "-m", "dynotune", "runs", "rm", "--all"]
     done = subprocess.run(argv, env=user.env, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "--yes" in done.stderr

@@ -101,17 +101,19 @@ def _tables(cwd: Path) -> Iterator[tuple[Path, str, Any]]:
     Only `cwd` is looked into if it is in neither. Raises UsageError: a file cannot be read.
     """
     folders, home = [cwd, *cwd.parents], os.path.expanduser("~")  # noqa: PTH111 - the other raises without a home
-    ends = (at for at, folder in enumerate(folders) if (folder / ".git").exists() or str(folder) == home)
+    # A folder that may not be looked into has nothing to say; pathlib's own questions would raise there.
+    ends = (at for at, folder in enumerate(folders) if os.path.exists(folder / ".git") or str(folder) == home)  # noqa: PTH110
     for folder in folders[: next(ends, 0) + 1]:
-        for path in filter(Path.is_file, (folder / "dynotune.toml", folder / "pyproject.toml")):
+        for path in filter(os.path.isfile, (folder / "dynotune.toml", folder / "pyproject.toml")):
             try:
                 raw = atomic.read(path, LARGEST_BYTES).decode()
-                table = tomllib.loads(raw)
+                table: Any = tomllib.loads(raw)
             except (OSError, ValueError, RecursionError) as error:
                 if path.name == "dynotune.toml":
                     raise UsageError(f"{path} cannot be read: {error}.", hint="Correct it, or remove it.") from error
                 continue  # another program's file
             if path.name == "pyproject.toml":
-                table = table.get("tool", {}).get("dynotune")
+                tools = table.get("tool")
+                table = tools.get("dynotune") if isinstance(tools, dict) else None
             if isinstance(table, dict):
                 yield path, raw, table

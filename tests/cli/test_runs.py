@@ -37,6 +37,12 @@ def test_runs_are_listed_newest_first_with_what_they_found(user, kept):
     assert "2 runs" in user.types("runs").stdout
 
 
+@pytest.mark.parametrize(("file", "by"), [("plan.json", "run"), ("build.sh", "plan")])
+def test_a_run_without_a_record_is_not_taken_for_a_plan_of_an_engine(user, kept, file, by):
+    (kept / OLD / "study.json").rename(kept / OLD / file)
+    assert json.loads(user.types("runs", "--json", "-").stdout)["runs"][1]["subcommand"] == by
+
+
 def test_a_folder_without_runs_is_told(user):
     assert user.types("runs").stdout.strip() == "No runs are kept."
 

@@ -17,9 +17,10 @@ from dynotune.cli import HELP_OF, answers, completion
 from dynotune.cli.options import Json, RunDir, check_json, option, runs_folder, seconds_of
 from dynotune.schema.errors import UsageError
 
-DOCUMENTS = (*IN_A_FOLDER, "precision.json", "run.json", "plan.json")
+DOCUMENTS = (*IN_A_FOLDER, "precision.json", "run.json", "build.sh")
 NAME = re.compile(r"\d{8}-\d{6}-\d{3}-[0-9a-f]{6}")
 SUBCOMMANDS = {"study": "tune", "comparison": "compare", "observation": "diagnose", "startup": "startup time"}
+SUBCOMMANDS |= {"build": "plan"}  # plan.json is each agent's, too
 
 runs = typer.Typer(invoke_without_command=True, help=HELP_OF["runs"]["help"])
 
@@ -92,7 +93,7 @@ def _row(folder: Path, *, alive: bool) -> dict[str, Any]:
     from dynotune import launch
     from dynotune.schema import atomic, document
 
-    file = next((folder / name for name in DOCUMENTS if (folder / name).is_file()), folder / DOCUMENTS[-1])
+    file = next((folder / name for name in DOCUMENTS if (folder / name).is_file()), folder / "run.json")
     found: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):  # damaged: it is listed all the same
         found = document.parse(atomic.read(file), dict[str, Any])

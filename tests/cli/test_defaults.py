@@ -48,6 +48,14 @@ def test_a_table_of_pyproject_does_the_same(tmp_path):
     assert found == {"startup": {"time": {"blocks": "3"}}} and "--blocks 3" in told
 
 
+@pytest.mark.parametrize("words", [["--resume", "x"], ["--resume=x"]])
+def test_what_is_resumed_keeps_the_budget_that_it_was_begun_with(tmp_path, words):
+    (tmp_path / "dynotune.toml").write_text("[tune]\nbudget = '3m'\nlock = false\nsteps = 20\n")
+    found, told = defaults.of_project(tmp_path, cli._parser(["tune"]), ["tune", *words])
+    assert found == {"tune": {"lock": False}}
+    assert told.endswith("dynotune.toml: --lock False")
+
+
 def test_a_pyproject_of_another_shape_is_another_programs(tmp_path):
     (tmp_path / "pyproject.toml").write_text("tool = 1\n")
     assert defaults.of_project(tmp_path, cli._parser(["compare"]), ["compare"]) == ({}, "")

@@ -25,6 +25,8 @@ _ACCEPTED = (
 )
 ACCEPTED = frozenset(_ACCEPTED.split())
 """Options that a file may set, in each subcommand that has them, unless they name a file there."""
+OF_RESUMED = ("--fail-on", "--lock")
+"""Those of them that are not kept with what is resumed: its budget and all else stay as they were begun."""
 
 
 def of_project(cwd: Path, parser: Any, ours: Sequence[str]) -> tuple[dict[str, Any], str]:
@@ -45,6 +47,7 @@ def _of(
     """Check a table, and those below it of subcommands in `ours`; adds to `used` what is not typed there."""
     subcommands = getattr(command, "commands", {})
     params = {opt[2:]: param for param in command.params for opt in param.opts if above and opt.startswith("--")}
+    is_resumed = any(word.split("=")[0] == "--resume" for word in ours)
     found: dict[str, Any] = {}
     for key, value in table.items():
         flag, param = f"--{key}", params.get(key)
@@ -58,7 +61,10 @@ def _of(
             if param is None:
                 what = f"option of dynotune {' '.join(above)}" if above else "subcommand"
                 raise UsageError(f"{key!r} is no {what}.", hint=_near(key, [*subcommands, *params]))
-            found[param.name] = _value(command, param, flag, value)
+            taken = _value(command, param, flag, value)
+            if is_resumed and flag not in OF_RESUMED:
+                continue
+            found[param.name] = taken
         except Exception as error:
             line = next((f":{at}" for at, text in enumerate(raw.splitlines(), 1) if _names(key, text)), "")
             if str(error).startswith(str(path)) or not (

@@ -52,6 +52,18 @@ def test_who_makes_many_folders_still_holds_the_first(tmp_path):
     assert in_use([first]) == {first}
 
 
+def test_a_run_whose_processes_are_left_is_in_use_by_whatever_name_it_was_begun(tmp_path):
+    folder = tmp_path / "runs" / "one"
+    (folder / "arm").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "runs")
+    env = {"DYNOTUNE_RUN": str(tmp_path / "link" / "one" / "arm")}
+    with subprocess.Popen(["/bin/cat"], env=env, stdin=subprocess.PIPE) as left:
+        assert in_use([folder]) == in_use([folder, tmp_path]) & {folder} == {folder}
+        assert in_use([tmp_path / "link" / "one"])
+        left.communicate()
+    assert in_use([folder]) == set()
+
+
 def test_a_folder_that_goes_while_one_looks_is_in_nobodys_use(tmp_path):
     assert in_use([tmp_path / "gone"]) == set()
 

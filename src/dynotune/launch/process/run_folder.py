@@ -178,8 +178,9 @@ def in_use(folders: Iterable[Path]) -> set[Path]:
             entries = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
             for name, _, value in (entry.partition(b"=") for entry in entries):
                 if name == MARK.encode():
-                    marked.update((Path(os.fsdecode(value)), *Path(os.fsdecode(value)).parents))
-    return {folder for folder in folders if folder in marked or _is_held(folder)}
+                    run = Path(os.path.realpath(os.fsdecode(value)))  # a run may know its folder by a link
+                    marked.update((run, *run.parents))
+    return {folder for folder in folders if Path(os.path.realpath(folder)) in marked or _is_held(folder)}
 
 
 def _is_held(folder: Path) -> bool:

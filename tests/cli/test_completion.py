@@ -56,6 +56,10 @@ def test_nothing_is_offered_for_the_users_command(user, shell):
     assert asked(user, shell, "dynotune diagnose -- train.py --s").strip() in ("", "_files")
 
 
+def test_an_empty_variable_asks_for_nothing(user):
+    assert user.types("--version", env=user.env | {"_DYNOTUNE_COMPLETE": ""}).returncode == 0
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_script_for_a_shell_starts_dynotune(user, shell):
     said = asked(user, shell, "", _DYNOTUNE_COMPLETE=f"source_{shell}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
@@ -45,6 +46,34 @@ def test_a_table_of_pyproject_does_the_same(tmp_path):
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n[tool.dynotune.startup.time]\nblocks = 3\n")
     found, told = defaults.of_project(tmp_path, cli._parser(["startup"]), ["startup", "time"])
     assert found == {"startup": {"time": {"blocks": "3"}}} and "--blocks 3" in told
+
+
+@pytest.mark.parametrize("words", [["--resume", "x"], ["--resume=x"]])
+def test_what_is_resumed_keeps_the_budget_that_it_was_begun_with(tmp_path, words):
+    (tmp_path / "dynotune.toml").write_text("[tune]\nbudget = '3m'\nlock = false\nsteps = 20\n")
+    found, told = defaults.of_project(tmp_path, cli._parser(["tune"]), ["tune", *words])
+    assert found == {"tune": {"lock": False}}
+    assert told.endswith("dynotune.toml: --lock False")
+
+
+def test_a_pyproject_of_another_shape_is_another_programs(tmp_path):
+    (tmp_path / "pyproject.toml").write_text("tool = 1\n")
+    assert defaults.of_project(tmp_path, cli._parser(["compare"]), ["compare"]) == ({}, "")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_working_folder_that_may_not_be_looked_into_has_no_defaults(tmp_path):
+    (tmp_path / "project").mkdir()
+    tmp_path.chmod(0o700)
+    pid = os.fork()
+    if pid == 0:
+        os.chdir(tmp_path / "project")
+        os.setuid(65534)
+        try:
+            os._exit(defaults.of_project(tmp_path / "project", None, ["compare"]) != ({}, ""))
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_files_above_the_repository_or_of_nobodys_folder_are_not_read(tmp_path, monkeypatch):

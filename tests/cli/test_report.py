@@ -62,6 +62,13 @@ def test_without_a_path_it_is_the_last_run_that_has_a_report(capsys, tmp_path, m
     assert (runs / "20260102-000000-000-aa" / "report.html").exists()
 
 
+def test_a_page_is_no_file_named_like_standard_output(capsys, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    _, err = report(capsys, folder, "--html", "-", exit_code=2)
+    assert "--html - is no file." in err and "--markdown -" in err
+    assert not (folder / "-").exists()
+
+
 def test_the_file_itself_can_be_named_and_the_page_put_elsewhere(capsys, folder):
     report(capsys, folder / "study.json", "--html", folder / "other.html")
     assert (folder / "other.html").exists()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import pty
+import subprocess
 import sys
 
 import pytest
@@ -35,6 +37,12 @@ def test_runs_are_listed_newest_first_with_what_they_found(user, kept):
     assert "2 runs" in user.types("runs").stdout
 
 
+@pytest.mark.parametrize(("file", "by"), [("plan.json", "run"), ("build.sh", "plan")])
+def test_a_run_without_a_record_is_not_taken_for_a_plan_of_an_engine(user, kept, file, by):
+    (kept / OLD / "study.json").rename(kept / OLD / file)
+    assert json.loads(user.types("runs", "--json", "-").stdout)["runs"][1]["subcommand"] == by
+
+
 def test_a_folder_without_runs_is_told(user):
     assert user.types("runs").stdout.strip() == "No runs are kept."
 
@@ -45,8 +53,36 @@ def test_old_runs_are_removed_and_others_stay(user, kept):
     assert not (kept / OLD).exists() and (kept / NEW).exists()
 
 
+@pytest.mark.parametrize("age", ["400000d", "700000d", "10000000h", "99999999999999d"])
+def test_no_run_is_older_than_an_age_before_the_calendar(user, kept, age):
+    done = user.types("runs", "rm", "--older-than", age, "--yes")
+    assert done.returncode == 0 and "Removed 0 runs" in done.stdout, done.stderr
+    assert (kept / OLD).exists() and (kept / NEW).exists()
+
+
 def test_nothing_is_removed_unasked(user, kept):
     done = user.types("runs", "rm", "--all")
+    assert done.returncode == 2 and "--yes" in done.stderr
+    assert (kept / OLD).exists()
+
+
+@pytest.mark.parametrize(("typed", "left"), [("y\n", False), ("n\n", True), ("\x04", True)], ids=["yes", "no", "end"])
+def test_who_is_asked_and_does_not_say_yes_keeps_all(user, kept, typed, left):
+    ours, theirs = pty.openpty()
+    os.write(ours, typed.encode())
+    with user.start("runs", "rm", "--all", stdin=theirs) as process:
+        out, err = process.communicate()
+    os.close(ours)
+    os.close(theirs)
+    assert process.returncode == left, err
+    assert "Remove 2 runs" in err and "Remove 2" not in out and "mistake" not in err
+    assert (kept / OLD).exists() == left
+
+
+def test_without_a_standard_input_nothing_is_removed(user, kept):
+    line = "import os, sys; os.close(0); os.execv(sys.argv[1], sys.argv[1:])"
+    argv = [sys.executable, "-c", line, sys.executable, "-m", "dynotune", "runs", "rm", "--all"]
+    done = subprocess.run(argv, env=user.env, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "--yes" in done.stderr
     assert (kept / OLD).exists()
 

@@ -46,7 +46,7 @@ LONGEST_MESSAGE = 4000
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run `dynotune` with `argv` (without the program's name; those of the process by default), and exit."""
     given = list(sys.argv[1:] if argv is None else argv)
-    if completion.VARIABLE in os.environ:
+    if os.environ.get(completion.VARIABLE):
         _complete(completion.words_asked())
     at = given.index("--") if "--" in given else len(given)
     ours, command = given[:at], given[at + 1 :] if at < len(given) else None

@@ -25,6 +25,8 @@ _ACCEPTED = (
 )
 ACCEPTED = frozenset(_ACCEPTED.split())
 """Options that a file may set, in each subcommand that has them, unless they name a file there."""
+OF_RESUMED = ("--fail-on", "--lock")
+"""Those of them that are not kept with what is resumed: its budget and all else stay as they were begun."""
 
 
 def of_project(cwd: Path, parser: Any, ours: Sequence[str]) -> tuple[dict[str, Any], str]:
@@ -45,6 +47,7 @@ def _of(
     """Check a table, and those below it of subcommands in `ours`; adds to `used` what is not typed there."""
     subcommands = getattr(command, "commands", {})
     params = {opt[2:]: param for param in command.params for opt in param.opts if above and opt.startswith("--")}
+    is_resumed = any(word.split("=")[0] == "--resume" for word in ours)
     found: dict[str, Any] = {}
     for key, value in table.items():
         flag, param = f"--{key}", params.get(key)
@@ -58,7 +61,10 @@ def _of(
             if param is None:
                 what = f"option of dynotune {' '.join(above)}" if above else "subcommand"
                 raise UsageError(f"{key!r} is no {what}.", hint=_near(key, [*subcommands, *params]))
-            found[param.name] = _value(command, param, flag, value)
+            taken = _value(command, param, flag, value)
+            if is_resumed and flag not in OF_RESUMED:
+                continue
+            found[param.name] = taken
         except Exception as error:
             line = next((f":{at}" for at, text in enumerate(raw.splitlines(), 1) if _names(key, text)), "")
             if str(error).startswith(str(path)) or not (
@@ -101,17 +107,19 @@ def _tables(cwd: Path) -> Iterator[tuple[Path, str, Any]]:
     Only `cwd` is looked into if it is in neither. Raises UsageError: a file cannot be read.
     """
     folders, home = [cwd, *cwd.parents], os.path.expanduser("~")  # noqa: PTH111 - the other raises without a home
-    ends = (at for at, folder in enumerate(folders) if (folder / ".git").exists() or str(folder) == home)
+    # A folder that may not be looked into has nothing to say; pathlib's own questions would raise there.
+    ends = (at for at, folder in enumerate(folders) if os.path.exists(folder / ".git") or str(folder) == home)  # noqa: PTH110
     for folder in folders[: next(ends, 0) + 1]:
-        for path in filter(Path.is_file, (folder / "dynotune.toml", folder / "pyproject.toml")):
+        for path in filter(os.path.isfile, (folder / "dynotune.toml", folder / "pyproject.toml")):
             try:
                 raw = atomic.read(path, LARGEST_BYTES).decode()
-                table = tomllib.loads(raw)
+                table: Any = tomllib.loads(raw)
             except (OSError, ValueError, RecursionError) as error:
                 if path.name == "dynotune.toml":
                     raise UsageError(f"{path} cannot be read: {error}.", hint="Correct it, or remove it.") from error
                 continue  # another program's file
             if path.name == "pyproject.toml":
-                table = table.get("tool", {}).get("dynotune")
+                tools = table.get("tool")
+                table = tools.get("dynotune") if isinstance(tools, dict) else None
             if isinstance(table, dict):
                 yield path, raw, table

@@ -37,6 +37,8 @@ def report(
     check_json(json)
     for target, name in ((html, "--html"), (markdown, "--markdown")):
         api.check_output(None if target == STDOUT else target, name)
+    if html == STDOUT:
+        raise UsageError("--html - is no file.", hint="Name one, or write Markdown to standard output: --markdown -")
     if markdown == STDOUT and json == "-":
         raise UsageError("--markdown - and --json - both want standard output.", hint="Name a file for one of them.")
     if study:

@@ -17,9 +17,10 @@ from dynotune.cli import HELP_OF, answers, completion
 from dynotune.cli.options import Json, RunDir, check_json, option, runs_folder, seconds_of
 from dynotune.schema.errors import UsageError
 
-DOCUMENTS = (*IN_A_FOLDER, "precision.json", "run.json", "plan.json")
+DOCUMENTS = (*IN_A_FOLDER, "precision.json", "run.json", "build.sh")
 NAME = re.compile(r"\d{8}-\d{6}-\d{3}-[0-9a-f]{6}")
 SUBCOMMANDS = {"study": "tune", "comparison": "compare", "observation": "diagnose", "startup": "startup time"}
+SUBCOMMANDS |= {"build": "plan"}  # plan.json is each agent's, too
 
 runs = typer.Typer(invoke_without_command=True, help=HELP_OF["runs"]["help"])
 
@@ -63,17 +64,19 @@ def rm(
     known = {folder.name: folder for folder in _folders(base)}
     if unknown := set(names or ()) - set(known):
         raise UsageError(f"There is no run {min(unknown)} in {base}.", hint="dynotune runs lists them.")
-    before = time.strftime("%Y%m%d-%H%M%S", time.gmtime(time.time() - (older_than or 0.0))) if older_than else "~"
+    # No run is older than the epoch; earlier years have fewer digits, and would sort behind all names.
+    before = time.strftime("%Y%m%d-%H%M%S", time.gmtime(max(0.0, time.time() - older_than))) if older_than else "~"
     folders = [folder for name, folder in known.items() if (name in names if names else name < before)]
     used = launch.in_use(folders)
     if used and names:
         raise UsageError(f"The run {min(used).name} is still in use.", hint="Wait for its end, or end it; then repeat.")
     folders = [folder for folder in folders if folder not in used]
     if folders and not yes:
-        if not sys.stdin.isatty():
+        if sys.stdin is None or not sys.stdin.isatty():
             raise UsageError("Nothing is removed unasked, and nobody can be asked here.", hint="Add --yes.")
         size = words.num_bytes(sum(map(launch.size_bytes, folders)))
-        if input(f"Remove {len(folders)} runs, {size}? [y/N] ").strip().lower() not in ("y", "yes"):
+        print(f"Remove {len(folders)} runs, {size}? [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise typer.Exit(1)
     freed = sum(map(launch.remove_run, folders))
     left = f" {len(used)} in use were left." if used else ""
@@ -90,7 +93,7 @@ def _row(folder: Path, *, alive: bool) -> dict[str, Any]:
     from dynotune import launch
     from dynotune.schema import atomic, document
 
-    file = next((folder / name for name in DOCUMENTS if (folder / name).is_file()), folder / DOCUMENTS[-1])
+    file = next((folder / name for name in DOCUMENTS if (folder / name).is_file()), folder / "run.json")
     found: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):  # damaged: it is listed all the same
         found = document.parse(atomic.read(file), dict[str, Any])

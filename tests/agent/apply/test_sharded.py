@@ -30,6 +30,21 @@ FOUND = """
 out["reshard"] = [groups(one)[0].post_forward_mesh_info is not None for one in (*list(net)[:4], net)]
 out["ahead"] = [ahead(one) for one in list(net)[:4]]
 """
+WRAPPED = """
+class Both(torch.nn.Module):
+    def __init__(self, *nets):
+        super().__init__()
+        self.nets = torch.nn.ModuleList(nets)
+    def forward(self, x):
+        return sum(one(x) for one in self.nets)
+first = net
+"""
+SECOND = (
+    NET
+    + """
+net = Both(first, net)
+"""
+)
 BEGIN = """
 import os, torch
 import torch.distributed as dist
@@ -48,7 +63,7 @@ torch.manual_seed(0)
     + """
 reshard = [groups(one)[0].post_forward_mesh_info is not None for one in list(net)[:4]]
 grads = round(float(sum(p.grad.full_tensor().sum() for p in net.parameters())), 4)
-print("RANK " + json.dumps([dist.get_rank(), reshard, ahead(net[0]), grads]), flush=True)
+print("RANK " + json.dumps([dist.get_rank(), reshard, ahead(net[0]), grads]) + "\\n", end="", flush=True)
 dist.destroy_process_group()
 """
 )
@@ -80,6 +95,21 @@ def test_what_the_program_gathers_ahead_itself_stays(child):
     assert "itself" in done.readback["fsdp.prefetch"]["detail"]
 
 
+@pytest.mark.parametrize("begin", [NET + WRAPPED + SECOND, NET + WRAPPED + "net = Both(first)\n"], ids=["two", "one"])
+def test_models_within_a_module_that_is_not_sharded_each_keep_to_themselves(child, begin):
+    settings = "fsdp.reshard_after_forward=true", "fsdp.prefetch=2"
+    done = child(BEGIN + begin + STEPS + "net = first\n" + FOUND, *settings)
+    assert done.out["reshard"] == [True] * 4 + [False]
+    assert done.out["ahead"] == [[2, 0], [2, 1], [1, 2], [0, 2]]
+    assert all(done.readback[knob]["ok"] for knob in ("fsdp.reshard_after_forward", "fsdp.prefetch"))
+
+
+def test_a_model_that_is_called_within_another_later_is_not_taken_for_the_programs_own_choice(child):
+    later = WRAPPED + "Both(first)(torch.ones(2, 8)).sum().backward()\n"
+    done = child(BEGIN + NET + STEPS + later, "fsdp.prefetch=2")
+    assert (done.readback["fsdp.prefetch"]["ok"], done.readback["fsdp.prefetch"]["detail"]) == (True, "")
+
+
 def test_more_ahead_than_there_are_modules_is_told(child):
     done = child(BEGIN + NET + STEPS + FOUND, "fsdp.prefetch=9")
     assert done.readback["fsdp.prefetch"]["ok"] is False
@@ -92,6 +122,17 @@ def test_a_program_that_shards_nothing_is_told_so(child):
     for knob in ("fsdp.reshard_after_forward", "fsdp.prefetch"):
         assert done.readback[knob]["ok"] is False
         assert "no module that fully_shard sharded" in done.readback[knob]["detail"]
+
+
+@pytest.mark.long
+def test_no_rank_gathers_ahead_of_a_model_that_has_not_begun(tmp_path):
+    two = RANKS.partition(NET)[0] + NET + WRAPPED + SECOND + STEPS + "dist.destroy_process_group()\n"
+    (tmp_path / "ranks.py").write_text(two)
+    ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "ranks.py"]
+    ours = [sys.executable, "-m", "dynotune", "run", "--set", "fsdp.prefetch=2", "--", *ranks]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_STATE_HOME": str(tmp_path / "state")}
+    done = subprocess.run(ours, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.long

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import stat
@@ -10,7 +12,7 @@ import sys
 
 import pytest
 
-from dynotune.launch import error_line, last_lines, new_run_folder
+from dynotune.launch import error_line, in_use, last_lines, new_run_folder
 from dynotune.schema import private
 from dynotune.schema.errors import CannotRunHere
 
@@ -41,6 +43,37 @@ def test_names_are_unique_and_sort_by_time(tmp_path):
     names = [new_run_folder(tmp_path / "a" / "b").name for _ in range(50)]
     assert len(set(names)) == 50
     assert [name[:19] for name in names] == sorted(name[:19] for name in names)
+
+
+def test_who_makes_many_folders_still_holds_the_first(tmp_path):
+    first = new_run_folder(tmp_path)
+    for _ in range(40):
+        new_run_folder(tmp_path)
+    assert in_use([first]) == {first}
+
+
+def test_a_run_whose_processes_are_left_is_in_use_by_whatever_name_it_was_begun(tmp_path):
+    folder = tmp_path / "runs" / "one"
+    (folder / "arm").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "runs")
+    env = {"DYNOTUNE_RUN": str(tmp_path / "link" / "one" / "arm")}
+    with subprocess.Popen(["/bin/cat"], env=env, stdin=subprocess.PIPE) as left:
+        assert in_use([folder]) == in_use([folder, tmp_path]) & {folder} == {folder}
+        assert in_use([tmp_path / "link" / "one"])
+        left.communicate()
+    assert in_use([folder]) == set()
+
+
+def test_a_folder_that_goes_while_one_looks_is_in_nobodys_use(tmp_path):
+    assert in_use([tmp_path / "gone"]) == set()
+
+
+def test_a_folder_whose_lock_cannot_be_asked_counts_as_in_use(tmp_path, monkeypatch):
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.EBADF, "as a network file system says of a folder")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert in_use([tmp_path]) == {tmp_path}
 
 
 def test_a_file_in_the_way_is_said(tmp_path):

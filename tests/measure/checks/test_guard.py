@@ -257,6 +257,15 @@ def test_a_program_that_is_far_from_itself_is_told_apart_from_a_wrong_result():
     assert not compared(BF16, own(), losses(arm)).ok
 
 
+@pytest.mark.parametrize("share", [0.15, 0.3, 0.4])
+def test_a_training_that_rounding_alone_turns_far_away_vouches_for_no_arm(share):
+    nudged = losses(value * (1 - share * (-1) ** at) for at, value in enumerate(FALLING))
+    doubled = losses(value * (1 + 3 * share) for value in FALLING)
+    found = compared(BF16, own(), doubled, nudged)
+    assert isinstance(found, Unknown)
+    assert "rounding errors alone move its losses" in found.reason
+
+
 def test_the_worst_rank_counts():
     good, bad = losses(FALLING), losses([value * 1.5 for value in FALLING])
     ranks = Own(first=good * 2, again=good * 2)

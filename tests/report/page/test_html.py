@@ -390,6 +390,7 @@ def test_no_text_of_the_program_becomes_markup_of_markdown(made, light):
         ("1.42× faster", "1.42× faster"),
         ("num_workers and _this_", "num_workers and \\_this\\_"),
         ("<b>@me $x$ www https://a.b</b>", "&lt;b&gt;&#64;me &#36;x&#36; www https&#58;//a.b&lt;/b&gt;"),
+        ("see www.a.b", "see www&#46;a.b"),
         ("a|b `c` *d* [e](f)", "a\\|b \\`c\\` \\*d\\* \\[e\\](f)"),
     ],
 )

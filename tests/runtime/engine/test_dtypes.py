@@ -141,3 +141,13 @@ def test_the_real_torchao_is_tried_and_judged(monkeypatch):
 def test_another_word_than_auto_is_refused():
     with pytest.raises(InputError, match="dtype"):
         Engine(seeded(Residual()), EXAMPLE, "fastest")
+
+
+def test_an_output_that_is_infinite_either_way_hides_no_error_of_another(plant, monkeypatch):
+    plant(other=(another, [0.5]))
+    # The model's own errors on both inputs, and the candidate's.
+    errors = iter([float("inf"), 1e-6, float("inf"), 1.0])
+    monkeypatch.setattr(dtypes, "outputs_error", lambda *_: next(errors))
+    tried = told().tried
+    assert [one.is_chosen for one in tried] == [True, False]
+    assert "worse" in tried[1].reason

@@ -22,19 +22,29 @@ class ShardedSite(Site):
 
     def on_root(self, module: Any) -> None:
         fsdp = sys.modules.get("torch.distributed.fsdp")
-        kind = getattr(fsdp, "FSDPModule", ())
-        # Modules without parameters of their own have nothing to gather.
-        units = [one for one in module.modules() if isinstance(one, kind) and _groups(one)]
-        if not units:
-            return
+        kind: Any = getattr(fsdp, "FSDPModule", ())
+        seen: set[int] = set()
+        for outermost in module.modules():
+            if not isinstance(outermost, kind) or id(outermost) in seen:
+                continue
+            # A model within a module that is not sharded gathers for itself, and not before its own first call.
+            units = [one for one in outermost.modules() if isinstance(one, kind)]
+            seen.update(map(id, units))
+            state = outermost._get_fsdp_state()
+            if not getattr(state, "_dynotune_asked", False):
+                state._dynotune_asked = True  # it may be called alone, and within another module later
+                self._ask(outermost, [one for one in units if _groups(one)])
+
+    def _ask(self, outermost: Any, units: list[Any]) -> None:
+        """Ask one model's modules. Those without parameters of their own have nothing to gather."""
         # The outermost one is needed again as soon as the backward pass begins: `fully_shard` keeps it gathered.
-        inner = [one for one in units if one is not module] or units
+        inner = [one for one in units if one is not outermost] or units
         if _RESHARD in self._asked:
             for unit in inner:
                 unit.set_reshard_after_forward(self._asked[_RESHARD], recurse=False)
             found = {group.post_forward_mesh_info is not None for unit in inner for group in _groups(unit)}
             self._found.setdefault(_RESHARD, set()).update(found)
-        if _PREFETCH in self._asked:
+        if inner and _PREFETCH in self._asked:
             self._found.setdefault(_PREFETCH, set()).add(self._prefetch(inner, self._asked[_PREFETCH]))
 
     def _prefetch(self, units: list[Any], most: int) -> int:

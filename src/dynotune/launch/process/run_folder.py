@@ -25,7 +25,8 @@ _TRACEBACK = "Traceback (most recent call last)"
 _ASIDE = ("Exception in thread", "Exception ignored")
 # torchrun writes the first before each line of a rank's traceback; the second says no more than that a rank had one.
 _OF_RANK, _RANK_FAILED = re.compile(r"^\[rank\d+\]: ?"), "ChildFailedError"
-_MOST_HELD = 16
+_MOST_HELD = 128
+"""A process that compares many settings makes some folders for each, and its own folder is the first of all."""
 _held: list[int] = []
 # CSI and OSC sequences, other escapes, and what else a terminal obeys: what a program printed is only quoted.
 _TERMINAL_CODES = re.compile(
@@ -160,7 +161,7 @@ def _as_shown(line: str) -> str:
 
 
 def hold(folder: Path) -> None:
-    """Hold the folder for the life of this process, or until it has held 16 later ones."""
+    """Hold the folder for the life of this process, or until it has held 128 later ones."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         _held.append(descriptor)
@@ -177,18 +178,22 @@ def in_use(folders: Iterable[Path]) -> set[Path]:
             entries = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
             for name, _, value in (entry.partition(b"=") for entry in entries):
                 if name == MARK.encode():
-                    marked.update((Path(os.fsdecode(value)), *Path(os.fsdecode(value)).parents))
-    return {folder for folder in folders if folder in marked or _is_held(folder)}
+                    run = Path(os.path.realpath(os.fsdecode(value)))  # a run may know its folder by a link
+                    marked.update((run, *run.parents))
+    return {folder for folder in folders if Path(os.path.realpath(folder)) in marked or _is_held(folder)}
 
 
 def _is_held(folder: Path) -> bool:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    """Tell whether a process holds the folder; true where no lock can tell, as on some network file systems."""
+    descriptor = None
     try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
     finally:
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
     return False
 
 

@@ -40,6 +40,7 @@ NUM_VALUES = 24
 PLAIN = CheckResults(num_values=NUM_VALUES, still=True)
 LIMIT_S = 900.0
 NOTHING_ROUNDS = "none of its settings changes how numbers are rounded, and that alone"
+NOTHING_SEEN = "beside that nothing can be seen"
 MOST_ALLOWED = 0.5
 """Where a program's own losses lie so far apart that this much would pass, nothing can be said."""
 
@@ -282,6 +283,10 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readi
         # The baseline stands for the reference, and what it does to itself for its errors.
         itself = Own(first=others, reference=own.first, rounded={tolerance.rounding: nudged})
         if (held := _by_reference(key, itself, arm, tolerance)) is not None:
+            if held.ok and held.tolerance > MOST_ALLOWED:
+                return Unknown(
+                    f"rounding errors alone move its {what} by {held.own:.0%}: beside that nothing can be seen"
+                )
             reason = held.reason.replace(f"from {itself.reference_type}", "from the baseline's")
             reason = reason.replace("rounding explains", "rounding errors in its weights alone explain")
             plain = {"reference": "", "baseline_error": None, "no_worse": False}
@@ -308,7 +313,7 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readi
     worst = max(known, key=lambda one: one.difference / one.allowed, default=none)
     if worst.ok and worst.allowed > MOST_ALLOWED and not num_not_finite:
         source = "rounding errors alone move" if nudged else "under one seed, runs of the program itself move"
-        return Unknown(f"{source} its {what} by {worst.own:.0%}: beside that nothing can be seen")
+        return Unknown(f"{source} its {what} by {worst.own:.0%}: {NOTHING_SEEN}")
     source = "other random numbers alone" if redrawn else "two runs of it under one seed"
     source = "rounding errors in its weights alone" if nudged else source
     return Guarded(

@@ -148,7 +148,7 @@ def _in_markdown(value: Any) -> Any:
         return value
     text = re.sub(r"[\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", words.plain(value))
     text = re.sub(r"^(\d*)([#+=.)-])(?=[#+=-]*(\s|$))", r"\1\\\2", text)
-    return Markup(text.translate(_ENTITIES).replace("://", "&#58;//"))
+    return Markup(text.translate(_ENTITIES).replace("://", "&#58;//").replace("www.", "www&#46;"))
 
 
 def _code(text: str) -> Any:

@@ -105,7 +105,9 @@ def choose(
                 made = make()
                 with build(*made) as engine:
                     theirs = errors(engine, exact)
-                    most, worse = max(theirs), max(a / (b + NOTHING) for a, b in zip(theirs, ours, strict=True))
+                    # Both may be infinite.
+                    worse = max(1.0 if a <= b else a / (b + NOTHING) for a, b in zip(theirs, ours, strict=True))
+                    most = max(theirs)
                     if worse > NO_WORSE and not (tolerance is not None and most <= tolerance):
                         reason = f"worse: its errors are up to {worse:.3g} times the model's own"
                     else:

@@ -18,12 +18,12 @@ _RULES = {rule.id: rule for rule in RULES}
 
 
 def all_rules() -> dict[str, Rule]:
-    """Return all rules by their id, in the order of families and of their definition."""
+    """Return all rules by their id, ordered by family and then by definition."""
     return _RULES
 
 
 def examine(view: ObservationView, scope: Scope | None = None) -> tuple[list[Finding], list[NotKnown]]:
-    """Ask every rule, or those of one scope; findings worst first.
+    """Ask all rules, or those of one scope; return findings, worst first, and the rules that lack a fact.
 
     A finding that explains a more general one takes its place and names it in `also`.
     """
@@ -42,7 +42,7 @@ def examine(view: ObservationView, scope: Scope | None = None) -> tuple[list[Fin
 
 
 def _surely(view: ObservationView, finding: Finding) -> Finding:
-    """Judge the severity by what a step surely loses: the plain window's idle time is known but for an error."""
+    """Lower the severity to that of the certain loss, because the plain window's idle time has an error."""
     doubt = idle_in_doubt(view)
     if isinstance(finding.share, Unknown) or doubt < policy.LEAST_SHARE:
         return finding
@@ -52,7 +52,7 @@ def _surely(view: ObservationView, finding: Finding) -> Finding:
 
 
 def _causes_first(findings: list[Finding]) -> list[Finding]:
-    """Move what explains a part of a more general finding, and is no trifle itself, before that."""
+    """Move a finding before the more general finding that it partly explains, unless it is a trifle."""
     found: list[Finding] = []
     for finding in findings:
         symptoms = [at for at, general in enumerate(found) if _explains_part(finding, general)]
@@ -69,7 +69,7 @@ def _explains_part(finding: Finding, general: Finding) -> bool:
 
 
 def _folded(findings: Sequence[Finding]) -> list[Finding]:
-    """Drop findings that another one explains for the most part: its `also` names them."""
+    """Drop general findings that another finding mostly explains, and name them in its `also`."""
     explained: dict[str, list[str]] = {}
     for finding in findings:
         order = all_rules()[finding.id].explains
@@ -81,14 +81,14 @@ def _folded(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _is_most_of(finding: Finding, general: Finding) -> bool:
-    """Tell whether the finding holds most of the general one's loss, and so stands for the rest of it."""
+    """Tell whether the finding covers most of the general finding's loss, and so can replace it."""
     if isinstance(general.share, Unknown):
         return True
     return not isinstance(finding.share, Unknown) and finding.share >= policy.MOST_OF_A_LOSS * general.share
 
 
 def _weight(finding: Finding) -> tuple[bool, bool, int, float, str]:
-    """Return the sort key: a condition of the machine comes after what the program does, unless that hardly matters."""
+    """Return the sort key: a condition of the machine follows the program's own findings, unless they hardly matter."""
     share = 0.0 if isinstance(finding.share, Unknown) else finding.share
     rule = all_rules().get(finding.id)
     of_machine = rule is not None and rule.family.startswith("machine_")

@@ -45,9 +45,9 @@ def omp_threads_1(view: ObservationView) -> Judgements:
 
 
 def _spare_cores(view: ObservationView, cores: int, ranks: int) -> float | None:
-    """Return how many cores of a rank have nothing to do while its steps' thread runs; None if that is not known.
+    """Return how many cores of a rank are idle while the thread of its steps runs; None if that is not known.
 
-    While that thread waits, its own core is free, too, and no thread of an operator would use it.
+    While that thread waits, its own core is idle, too, but no thread of an operator would use it.
     """
     used = machine.cores_in_use(view)
     if used is None:

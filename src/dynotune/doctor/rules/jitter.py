@@ -1,4 +1,4 @@
-"""Evenness: what distinguishes the slowest hundredth of the steps."""
+"""Evenness of steps: how the slowest hundredth of the steps differs from the others."""
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited

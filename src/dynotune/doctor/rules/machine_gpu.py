@@ -43,7 +43,7 @@ def gpu_power_capped(view: ObservationView) -> Judgements:
 
 
 class Slowed(NamedTuple):
-    """A GPU that could work faster: what was seen, and the most that it costs of a step, if that was measured."""
+    """A GPU that could work faster: evidence, and a bound of its cost in shares of a step, if measured."""
 
     seen: str
     bound: float | None
@@ -57,7 +57,7 @@ def slowed_gpus(
     otherwise: Severity,
     commands: Sequence[str] = (),
 ) -> Judgements:
-    """Yield one judgement on all GPUs that `look` finds slowed.
+    """Yield one judgement for all GPUs that `look` finds slowed.
 
     Args:
         claim: `{names}` stands for the GPUs.

@@ -69,8 +69,7 @@ def _mean_step_s(record: Record, length: int | None) -> float:
     """Return the mean of recent steps without the warm-up, whose compilations and first batches shorten the window.
 
     If the epoch length is known, whole epochs are averaged, which include the cost of an epoch's begin. Otherwise the
-    middle one of several groups of steps is taken: a group during which another program kept the machine busy is too
-    slow.
+    middle one of several groups of steps is taken: other programs may have slowed a group down.
     """
     made = record.step_s
     if length is not None and len(made) >= length:

@@ -1,4 +1,4 @@
-"""What the user said about candidates: effects allowed, knobs besides, what is left out, values of their own."""
+"""The user's requests on candidates: allowed effects, further knobs, exclusions, and values."""
 
 from collections.abc import Sequence
 from typing import get_args
@@ -18,8 +18,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
         allowed: effects that findings' candidates may have.
-        settings: to try, each once; `extra_knobs`: knobs of which some values are to be tried.
-        excluded: settings that are not tried; `excluded_knobs`: ids of knobs of which no value is.
+        settings: settings to try, each only once; `extra_knobs`: knobs of which some values are tried.
+        excluded: settings that are not tried; `excluded_knobs`: ids of knobs of which no value is tried.
     """
 
     allowed: frozenset[Effect] = frozenset(UNASKED)
@@ -38,10 +38,10 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 def parse(
     *, allow: Sequence[str] = (), extra: Sequence[str] = (), exclude: Sequence[str] = (), values: Sequence[str] = ()
 ) -> Asked:
-    """Parse the options as they stand on the command line.
+    """Parse the options of the command line.
 
     Raises:
-        UsageError: an effect, knob or value that does not exist, one that dynotune never sets, or words that
+        UsageError: an effect, knob or value that does not exist, a knob that dynotune never sets, or options that
             contradict each other.
     """
     allowed = frozenset([*UNASKED, *map(_effect, allow)])
@@ -62,7 +62,7 @@ def parse(
 
 
 def first_values(asked: Asked, settings: Sequence[Setting]) -> list[Setting]:
-    """Return the baseline's value of each placeholder that `settings` leave open: the first, else UsageError."""
+    """Return the first value of each placeholder that `settings` leave open, for the baseline; else UsageError."""
     named: dict[str, list[Setting]] = {}
     for setting in asked.settings:
         if setting.knob.startswith("arg.") and all(one.knob != setting.knob for one in settings):

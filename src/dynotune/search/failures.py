@@ -1,4 +1,4 @@
-"""What a run that gave no value says of its arm; or that it is the machine that failed."""
+"""Decide what a run without a value means: a failure of its arm, or a failure of the machine."""
 
 import contextlib
 import re
@@ -35,12 +35,12 @@ _KILL = 9
 def answer(
     error: DynotuneError, folder: Path, kills_before: int | Unknown, facts: Facts, env: Mapping[str, str]
 ) -> tuple[Ended, str]:
-    """Say why an arm gave no value, and the line that says it best.
+    """Return why an arm gave no value, and the most telling line of its output.
 
-    `kills_before`: by the kernel, for memory, when the run began; `facts`: of the machine then.
+    `kills_before`: the kernel's kills for lack of memory before the run; `facts`: of the machine at that time.
 
     Raises:
-        CannotRunHere: it is not the arm's: no room on the disk, the GPU is gone.
+        CannotRunHere: the machine failed, not the arm: the disk is full, the GPU is gone.
     """
     if not has_room(folder):
         raise error
@@ -73,7 +73,7 @@ def rejection(outcome: Outcome) -> str:
 
 
 def _refuse_lost_gpu(lines: Sequence[str], num_gpus: object, env: Mapping[str, str]) -> None:
-    """Refuse to go on if a GPU is gone: that fails every arm, and says nothing of any."""
+    """Raise if a GPU is gone, because every arm then fails and none is to blame."""
     if not num_gpus or isinstance(num_gpus, Unknown):
         return
     said = next((line for line in reversed(lines) if _GPU_LOST.search(line)), "")

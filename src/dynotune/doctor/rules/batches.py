@@ -139,8 +139,7 @@ def _saved(view: ObservationView, loader: Loader, part_s: float) -> float:
     """Return the share of a step that is saved without this part of making batches.
 
     In the process itself, the wait shrinks in proportion. Busy workers make batches faster by that factor. Workers with
-    time left are ahead: the program then waits for the handover or a core, but their work may take cores from
-    operators.
+    time left are ahead: the program then waits for the handover or a core, but they may take cores from operators.
     """
     loading, waited = loading_of(loader), steady_wait(view, loader)
     part = min(1.0, part_s / loading.fetch_s) if loading.fetch_s else 0.0

@@ -1,4 +1,4 @@
-"""Work that need not be: operators that compute what is known, or what nobody asked for."""
+"""Needless work: operators that compute known results, or results that nobody uses."""
 
 import math
 
@@ -38,7 +38,7 @@ def embedding_grads_dense(view: ObservationView) -> Judgements:
 
 
 def _numbers_asked(model: Model) -> int:
-    """Return how many whole numbers a call is given: no more rows of an embedding are used."""
+    """Return the number of whole numbers that a call receives, a bound of the embedding rows that it uses."""
     inputs = model.call.inputs if model.call is not None else []
     return sum(math.prod(tensor.shape) for tensor in inputs if tensor.dtype.startswith("int"))
 

@@ -1,4 +1,4 @@
-"""What a program without a device lost time to, on the thread that works most."""
+"""Attribute the lost time of a program without a device, on the thread that works most."""
 
 import re
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ _AT_ONCE = re.compile(r"aten::_(fused|foreach)_")
 
 
 def losses(facts: RankFacts) -> list[LostTime]:
-    """Return causes if no device was recorded: what the thread that works most waited for itself."""
+    """Return causes if no device was recorded: waits and needless work of the thread that works most."""
     thread = np.array([working_thread(facts.timeline)], dtype=np.int64)
     start, end = (np.array([time], dtype=np.int64) for time in facts.window)
     found = [*_optimizer_on_host(facts)]
@@ -35,7 +35,7 @@ def losses(facts: RankFacts) -> list[LostTime]:
 
 
 def _optimizer_on_host(facts: RankFacts) -> Iterator[LostTime]:
-    """Yield what optimizers took in a program without a device, less operators that update many parameters at once."""
+    """Yield the optimizers' time in a program without a device, less operators that update many parameters at once."""
     host = facts.timeline.host
     spans, begin_ns = updates(facts.timeline, facts.window)
     rows = np.flatnonzero(host.kind == HostKind.OPERATOR)

@@ -121,18 +121,18 @@ def plain_parts(
 
 
 NOTED_SHORTER = 0.05
-"""A plain step that differs from all that was recorded by more than this is worth a note."""
+"""Relative difference between a plain step and the recorded parts from which on the diagnosis has a note on it."""
 NOTED_SLOWER = 0.2
-"""A recorded step that is longer by more than this, too; what the host does is then known less well."""
+"""Relative slowdown of recorded steps from which on there is a note; the host's work is then less certain."""
 
 IMBALANCE = "rank-imbalance"
 
 PART_OF: dict[str, str] = tomllib.loads(files(__package__).joinpath("attribute.toml").read_text("utf-8"))["part_of"]
-"""The part of a step that each cause of a trace lies in; those that are not named lie in what the device computes."""
+"""The part of a step to which each cause of a trace belongs; causes without an entry belong to the device's work."""
 
 AS_RECORDED = (IMBALANCE, "optimizer-forloop")
-"""Without a device: ranks keep in step and are slowed down alike, whichever of them the parts are of; and so are an
-optimizer's short operators and the Python between them."""
+"""Causes whose loss scales with the whole step if there is no device: ranks keep in step and are slowed alike, and so
+are an optimizer's short operators and the Python between them."""
 
 
 @dataclass(frozen=True, slots=True)

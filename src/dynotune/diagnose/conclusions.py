@@ -18,13 +18,13 @@ from dynotune.schema.trace_summary import Place
 from dynotune.text import words
 
 DISTURBED = 0.25
-"""Part of the cores: with as much taken by others, a step takes longer, and elsewhere."""
+"""Share of the cores: if other programs use as much, steps take longer and spend their time differently."""
 LEAST_AVOIDABLE = 0.10
-"""Of a step: a smaller part is no bottleneck. `compare` proves a gain of that size in four pairs or six."""
+"""Share of a step: a smaller part is no bottleneck. `compare` proves a gain of this size in four to six pairs."""
 DEVICE_BUSY = 0.70
-"""Below it a device waits for more than it could make up for by being faster."""
+"""Busy share of a step: below this, a device waits for longer than a faster device could make up for."""
 OPERATORS_DOMINATE = 0.50
-"""Of a step without a device: operators take most of it."""
+"""Share of a step without a device: above this, operators take most of the step."""
 
 _TABLE = tomllib.loads(files(__package__).joinpath("conclusions.toml").read_text("utf-8"))
 ALLOCATOR, GENERAL = frozenset[str](_TABLE["allocator"]), frozenset[str](_TABLE["general"])

@@ -20,11 +20,11 @@ TRIAL_TIMEOUT_S, MOST_TRIALS = 60.0, 8
 HANDOVER_S = 0.0005
 FEWEST_LOOKS = 20
 IN_DOUBT = 0.02
-"""By which a share of a sample's time may be larger, beside chance."""
+"""Systematic error of a part's share of a sample's time, in addition to chance."""
 NOTABLE = 0.01
 
 Trial = Mapping[str, tuple[float, float]]
-"""By decoder: seconds of a file in the middle round, and in the fastest."""
+"""By decoder: seconds of a file in the median round and in the fastest round."""
 
 
 def forecast_loader(

@@ -31,7 +31,7 @@ OBSERVATION_FILE = "observation.json"
 OLDEST_TORCH = (2, 4)
 CACHE_FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 MACHINE_S = 20.0
-"""Importing the target's torch, to ask it what it was built for, takes seconds; longer if its disk is cold."""
+"""Time limit in seconds: the target imports torch to report its build, which takes long if its disk is cold."""
 
 
 class LiveDiagnosis:

@@ -28,18 +28,18 @@ from dynotune.trace.snapshot import Lives, load_snapshot
 
 NUM_STEPS = 2
 EARLY_STEP = 3
-"""The steps before it make the optimizer's states, and put all things where they stay."""
+"""Step at which recording begins: earlier steps create the optimizer's states and bring all blocks into place."""
 NUM_BEFORE = 30
 BESIDE_LIMIT_S = 60.0
-"""For a diagnosis, whose subject is time."""
+"""Time limit in seconds when a diagnosis also records memory, since its main subject is time."""
 MAX_SNAPSHOT_BYTES = 1 << 30
 PRETENDED_WARMUP_STEPS = 1
-"""It makes the optimizer's states."""
+"""The first step creates the optimizer's states."""
 KERNELS_SPREAD = 0.03
-"""Part of activations and temporary buffers: what kernels take for themselves is known in part only."""
+"""Relative error of activations and temporary buffers: memory that kernels take themselves is only partly known."""
 NOT_ASKED = Unknown("it was not asked before the start")
 Recorded = tuple[RankMemory, Lives | None]
-"""Memory of one rank on one device, and its blocks: since the start, or of the recorded steps alone."""
+"""Memory of one rank on one device, and its blocks: since the start, or only those of the recorded steps."""
 
 
 def live_memory(

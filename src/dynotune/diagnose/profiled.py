@@ -18,8 +18,8 @@ from dynotune.trace.readers import read_traces
 NEVER_RECORDED = ("torch's profiler itself", "did not import torch")
 
 MOST_SLOWED = 2.0
-"""Without a device, a trace whose steps are longer than this many plain ones tells little: its operators are slower
-too, as they find the processor's caches full of what the recorder wrote."""
+"""Factor of the step time, for programs without a device: beyond this, a trace is of little use, because operators are
+slow, too, when the recorder's writes fill the processor's caches."""
 
 
 class RecordedSteps(NamedTuple):

@@ -17,7 +17,7 @@ from dynotune.schema.run import RunSpec
 from dynotune.schema.task import IsolateLoader, PageCache
 
 SETTLE_STEPS = 4
-"""Before the replayed steps are timed; as `agent.tasks.isolate_loader` has it, and one for the draining."""
+"""Steps before the replayed steps are timed: those of `agent.tasks.isolate_loader`, and one for the draining."""
 NOTABLE_RESIDENT = 0.1
 
 

@@ -30,7 +30,7 @@ COST_OF_KIND: dict[Kind, float | Unknown] = {
     "memory": Unknown("it costs memory"),
     "correctness": Unknown("it costs right results, not time"),
 }
-"""The share of a step for a judgement that names none."""
+"""The share of a step for a judgement without one, by kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +167,7 @@ class _Prose(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _PROSE: dict[str, dict[str, Any]] = tomllib.loads(files(__package__).joinpath("findings.toml").read_text("utf-8"))
-"""By a finding's id: what `_Prose` has fields for, as `Rule` has it."""
+"""The texts of findings.toml by a finding's id, with the fields of `_Prose`, to be used in `Rule`."""
 
 
 def rule(

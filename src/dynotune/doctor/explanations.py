@@ -13,7 +13,7 @@ from dynotune.schema.claims import Claim, Explained, Explanation
 from dynotune.schema.errors import UsageError
 
 SHORTEST_PART = 4
-"""Characters of a word that may stand for a longer one: `rmem` for `net.core.rmem_max`."""
+"""Fewest characters of a word that may stand for a longer name: `rmem` for `net.core.rmem_max`."""
 
 
 def by_name(word: str, claims: Iterable[Claim]) -> list[Claim]:

@@ -11,9 +11,9 @@ from dynotune.schema.observation import Line, SamplePart, Thread
 from dynotune.schema.trace_summary import Place
 
 FEWEST = 20
-"""Times that a thread was looked at: with fewer, one time more or less is a twentieth of a step."""
+"""Samples of a thread: with fewer, a single sample is more than a twentieth of a step."""
 ASLEEP = 0.25
-"""Processor time over wall time of a thread at a line. Below it the line waits."""
+"""Processor time over wall time of a thread at a line. Below this the line waits."""
 NOWHERE = Place()
 MOST_TOLD, LEAST_TOLD = 3, 0.005
 

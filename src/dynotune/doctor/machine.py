@@ -14,7 +14,7 @@ from dynotune.schema.setting import UNSET, Setting
 NOT_MEASURED = Unknown("the machine alone does not tell what a step loses; dynotune diagnose measures it")
 OFF = frozenset({"", "0", "false", "off", "no", "n"})
 MOST_GPUS = 64
-"""In one machine. A record that claims more is refused."""
+"""Most GPUs in one machine. A record with more is refused."""
 DIAGNOSE = "dynotune diagnose -- COMMAND watches it at work"
 
 

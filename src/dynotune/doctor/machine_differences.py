@@ -10,7 +10,7 @@ from dynotune.schema.facts import Facts, Unknown, Value
 MATTERS: dict[str, str] = tomllib.loads(files(__package__).joinpath("machine_differences.toml").read_text("utf-8"))[
     "matters"
 ]
-"""Prefix of a fact to why it can matter, in the order in which differences are shown; the longest prefix holds."""
+"""Prefix of a fact to why a difference can matter, in the order of display; the longest prefix applies."""
 
 # Facts that identify a machine, or describe its state at this moment.
 LEFT_OUT = re.compile(
@@ -21,7 +21,7 @@ LEFT_OUT = re.compile(
     r"|env\.(PYTHONPATH|.*_CACHE_DIR|.*_PATH|.*_DIR|MASTER_ADDR|MASTER_PORT|.*RUN_ID|.*JOB_ID)"
 )
 NEARLY = 0.02
-"""Relative. Smaller differences of sizes and rates come from another firmware."""
+"""Relative difference of sizes and rates. Smaller ones come from another firmware."""
 SIZES = ("_bytes", "_mhz", "_w")
 
 

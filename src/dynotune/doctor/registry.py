@@ -13,7 +13,7 @@ from dynotune.schema.diagnosis import Finding, NotKnown
 from dynotune.schema.facts import Unknown
 
 _OF_IDLE_TIME = ("host", "sync")
-"""Families whose findings cost what is left of a plain step beside what the device was recorded to do."""
+"""Families whose findings cost a part of a plain step that the recorded device work does not explain."""
 _RULES = {rule.id: rule for rule in RULES}
 
 

@@ -20,16 +20,16 @@ from dynotune.schema.engine_plan import Calls, EnginePlan, Profile, ShapeHistogr
 from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
 
 MOST_PROFILES = 8
-"""TensorRT tunes each by itself, and the engine holds the kernels of each."""
+"""TensorRT tunes each profile separately, and the engine contains the kernels of each."""
 MOST_DIFFERENT = 2048
 MOST_WORK, WORK_OF_AN_INPUT = 3e8, 250.0
-"""Of a plan, some seconds: what is multiplied and summed."""
+"""Limits for planning, which takes a few seconds: multiplications and sums, and their number per input."""
 MOST_DIMENSIONS, MOST_ELEMENTS = 8, 1 << 48
 SUFFICES = 0.1
-"""One profile that leaves no more unused is enough."""
+"""One profile is enough if it leaves no more than this share unused."""
 Floats = npt.NDArray[np.float64]
 MOST_BYTES = (1 << 31) - 1
-"""Protobuf takes no more."""
+"""The largest message of Protobuf."""
 
 
 def plan_profiles(histogram: ShapeHistogram, asked: int | None = None) -> EnginePlan:

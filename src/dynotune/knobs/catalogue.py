@@ -19,7 +19,7 @@ from dynotune.schema.setting import UNSET, Setting
 
 # Variables that dynotune itself sets in order to reach the program.
 LARGEST = 2**63 - 1
-"""Of numbers in settings: records and recipes hold no larger ones."""
+"""Largest number in settings, as in records and recipes."""
 _OURS = ("DYNOTUNE_RUN", "PYTHONPATH")
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 

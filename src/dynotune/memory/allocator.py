@@ -21,7 +21,7 @@ _LARGE_SEGMENT = 20 * MIB
 _OWN_SEGMENT = 10 * MIB
 _LARGE_STEP = 2 * MIB
 _RANGE = _LARGE_SEGMENT << 26
-"""Addresses of an expandable segment, of which only what is needed has memory."""
+"""Addresses of an expandable segment, of which only the needed part has memory."""
 _NO_LIMIT = 1 << 62
 _UNMODELLED = ("backend", "max_split_size_mb", "roundup_power2_divisions")
 

@@ -13,7 +13,7 @@ from dynotune.text import words
 _SIZE = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(gib|gb|g|mib|mb|m)")
 _UNITS = {"gib": 1 << 30, "gb": 10**9, "g": 1 << 30, "mib": 1 << 20, "mb": 10**6, "m": 1 << 20}
 _WIDER = 0.5
-"""How much wider an interval is that was measured on another generation or version."""
+"""Relative widening of an interval that was measured on another generation or version."""
 # For a GPU given only by its size: the features that most programs need exist from this generation on.
 _ANY: dict[str, Any] = {"capability": "8.0", "multiprocessors": 100}
 

@@ -16,10 +16,10 @@ from dynotune.schema.memory import VERDICTS, Capacity, Fit, Moment, TermName
 from dynotune.trace.snapshot import Lives
 
 MARGIN_SHARE = 0.02
-"""Part of the card, left free: steps differ, and a driver's update takes some."""
+"""Share of the card that is left free: steps differ, and a driver's update takes some memory."""
 CONSTANT: tuple[TermName, ...] = ("workspaces", "weights", "optimizer")
 LEAST_GROWTH = 0.001
-"""Part of the memory, between two batches: below it the argument does not change the batch on the device."""
+"""Relative growth of memory between two batches: below this, the argument does not change the batch on the device."""
 MOST_BATCH = 1 << 24
 ONE = "one batch was run; --values arg.batch=8,16 predicts others"
 

@@ -18,18 +18,18 @@ from dynotune.schema.memory import DeviceOwners
 from dynotune.trace.snapshot import Life, Lives, Range
 
 MOST_EVENTS = 100_000
-"""To replay more takes seconds for each batch that is looked at."""
+"""Replaying more events takes seconds for each predicted batch."""
 POWERS = (1, 2)
-"""What follows the batch does so in proportion; what follows a side of a picture, with its square."""
+"""Powers of growth with the argument: in proportion for a batch, with the square for an image's side."""
 WORKSPACE_EVENTS = 3
 Block = tuple[int, int, int]
-"""Born, died and size of one allocation; born is -1 for those that are older than the history."""
+"""First event, last event and size of an allocation; the first is -1 for allocations older than the history."""
 Array = NDArray[Any]
 MOST_DRIFT = 300
-"""Allocations by which the runs may be shifted against each other, besides those that one has more."""
+"""Largest shift between the allocations of two runs, in addition to the difference of their numbers."""
 ROUNDING_BYTES = 512
 GAP, SAME_SIZE, GROWN, OTHER, SAME_SPAN = -1.0, 3.0, 1.0, -1.0, 0.5
-"""Scores: to leave one out; a size that is the same or in proportion, one between these, another; a life as long."""
+"""Scores: for leaving one out; for an equal or proportional size, one in between, any other; for an equal life span."""
 DIAGONAL, UP, LEFT = 0, 1, 2
 
 

@@ -16,7 +16,7 @@ LONGEST_PART = 255
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _VARIABLE = re.compile(r"(TORCHINDUCTOR|TORCH_COMPILE|TORCHDYNAMO|TRITON|ATEN)_[A-Z0-9_]+")
 _FOLDERS = {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_HOME"}
-"""Of those, the ones that say where a cache is: here, whoever unpacks says so."""
+"""The variables among these that locate a cache; when unpacking, the user decides this."""
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from dynotune.schema.facts import Facts
 
 Kind = Literal["speed", "memory", "latency", "start", "correctness", "arithmetic", "api", "configuration"]
 Fate = Literal["holds", "holds here", "refuted", "no effect here", "undecided", "not testable here", "failed"]
-"""`holds here`: under conditions that are met here. `failed`: its program did, so that nothing is said of the claim."""
+"""`holds here`: under conditions that are met here. `failed`: its program failed, so the claim is not judged."""
 SETTLED: tuple[Fate, ...] = ("holds", "holds here", "refuted", "no effect here")
 
 CHANGES: dict[Kind, str] = {
@@ -17,7 +17,7 @@ CHANGES: dict[Kind, str] = {
     "arithmetic": "nothing",
     "api": "another version of the library",
 }
-"""What would change a verdict on a claim of this kind; of others, another machine and other versions."""
+"""Changes that could change a verdict on a claim of this kind; for other kinds, another machine or other versions."""
 
 
 class TwoArms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,17 +14,17 @@ Verdict = Literal["faster", "slower", "same", "undecided"]
 InProcess = Literal["auto", "only", "never"]
 
 LOOKS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
-"""Numbers of pairs after which the data are looked at."""
+"""Numbers of pairs after which the data are evaluated."""
 MIN_PAIRS = 2
 TELLING_PAIRS = 3
-"""The fewest that can tell anything, if nothing else says how runs spread; they tell of large differences alone."""
+"""Fewest pairs for a conclusion if runs' spread is not known otherwise; they reveal only large differences."""
 MAX_PAIRS = 12
-"""Unless more are asked for."""
+"""Most pairs by default."""
 MOST_PAIRS = LOOKS[-1]
 PRECISION = 0.2
-"""An interval that is as wide as so much of the gain is worth having."""
+"""Width of an interval relative to the gain, at which the comparison is precise enough."""
 MARGIN = 0.01
-"""What differs by less is the same."""
+"""Relative difference below which arms count as equal."""
 
 
 class Pair(msgspec.Struct, frozen=True):

@@ -41,7 +41,7 @@ class Code(msgspec.Struct, frozen=True):
 
 
 Container = tuple[Code, ...]
-"""One fat binary: the same functions for several architectures. The driver takes one piece of it."""
+"""One fat binary: the same functions for several architectures. The driver loads one of its pieces."""
 
 
 class Problem(msgspec.Struct, frozen=True):

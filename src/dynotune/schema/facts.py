@@ -56,7 +56,7 @@ def or_unknown(source: str = "") -> Callable[[Callable[P, T]], Callable[P, T | U
 
 Value = bool | int | float | str | None | list[int | str]
 Facts = dict[str, Value | Unknown]
-"""Dotted name (`gpu.compute_capability`) to value. A name that is absent was not asked for."""
+"""Dotted name (`gpu.compute_capability`) to value. An absent name was not asked for."""
 
 
 def known(facts: Facts, name: str) -> Value:

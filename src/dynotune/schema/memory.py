@@ -13,7 +13,7 @@ TermName = Literal[
 ]
 # fmt: on
 ORDER: tuple[TermName, ...] = get_args(TermName)
-"""As they are told. `blocks` are those of a snapshot, which does not say whose they are."""
+"""In the order of display. `blocks` are those of a snapshot, whose owners are not known."""
 
 Verdict = Literal["fits", "too-close", "does-not-fit"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)

@@ -15,8 +15,8 @@ SamplePartKind = Literal["read", "decode", "transform", "collate", "move", "pin"
 PeriodicKind = Literal["validation", "checkpoint", "epoch", "other"]
 
 FRESH_CACHES = "compile.fresh_caches"
-"""The fact of environment variables, with spaces between, by which the program gave each of its two runs a compile
-cache of its own."""
+"""Name of the fact with the environment variables, separated by spaces, by which the program gave each of its two runs
+its own compile cache."""
 
 
 class Tensor(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from dynotune.schema.toml_text import argument, arguments, commented, quoted, va
 
 SCHEMA = "dynotune.recipe/2"
 LARGEST_BYTES = 1 << 18
-"""Many times what one takes."""
+"""Many times the size of a recipe."""
 # Python's reader takes minutes over a key of a hundred thousand parts.
 _LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')\s*+\.\s*+){100}""")
 EFFECTS: dict[str, str] = {
@@ -41,7 +41,7 @@ LABELS = {
     "cpu": "processor",
     "num_cores": "number of usable cores",
 }
-"""Of facts that a recipe tells, in words."""
+"""Facts in a recipe, in words."""
 _UNTOLD: tuple[object, ...] = (None, "", [], False)
 Outcome = Literal["met", "not-met", "undecided"]
 

@@ -63,10 +63,9 @@ PATTERNS: tuple[str, ...] = (
     r"((?<![\w-]))(eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)",
     r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)([^\"-]+)",
 )
-"""Group 1 stays, group 2 is the secret, which never leaves its string of JSON. Case is ignored, a dot is anything.
-
-The time that they take grows as the text does, whatever it holds: before a secret only white space is repeated without
-a bound, and what begins a secret is not looked at again by the next try."""
+"""Group 1 is kept, group 2 is the secret, which stays within its JSON string. Case is ignored, a dot matches anything.
+Matching takes time linear in the text, whatever it contains: before a secret only white space is repeated without a
+bound, and the begin of a secret is not scanned again by the next attempt."""
 
 _END = r"(?![a-z]|[_-][a-z]{2}|[0-9]{3})|[_-]?(?:value|json|b64|base|id)"
 _HINTS: dict[str, str] = {
@@ -85,7 +84,7 @@ _HINTS: dict[str, str] = {
     "sk-": "(?<![a-z]sk-)",
 }
 HINTS: tuple[str, ...] = tuple(f"{re.escape(literal)}(?:{beside})" for literal, beside in _HINTS.items())
-"""Text in lower case in which none of these is found holds no secret that the patterns find."""
+"""A lower-case text without any of these contains no secret that the patterns find."""
 # Characters around a hint: the longest name, and the longest secret that may contain line ends, a private key.
 _BEFORE, _AFTER = 200, 4000
 _CUT = re.compile(r"(?<!\\)(?:\\\\)*\"|\n")

@@ -48,7 +48,7 @@ PHASES: dict[Phase, str] = {
     "first_step": "first step",
     "other": "the rest",
 }
-"""In words, in the order in which they come."""
+"""In words, in order of time."""
 
 
 class Span(msgspec.Struct, frozen=True):

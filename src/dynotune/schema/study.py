@@ -16,7 +16,7 @@ from dynotune.schema.run import Readback, RunSpec
 from dynotune.schema.setting import Setting
 
 Phase = Literal["pilot", "switch", "prune", "confirm"]
-"""A pilot warms caches and tells how long a run takes; the others are the stages of a search that measure."""
+"""A pilot warms caches and shows how long a run takes; the others are the stages of a search that measure."""
 Stage = Literal["know", "switch", "prune", "confirm"]
 Ended = Literal["measured", "failed", "out-of-memory", "rejected", "timeout", "wrong-results"]
 OutcomeKind = Literal[
@@ -34,7 +34,7 @@ OutcomeKind = Literal[
 
 
 PART_ERROR = 0.05
-"""Of calling a setting's part in a recipe proved that has none; over all settings of a round."""
+"""Probability of calling a useless setting's part in a recipe proved, over all settings of a round."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):

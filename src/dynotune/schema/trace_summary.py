@@ -14,13 +14,13 @@ Caller = Literal["program", "library", "compiled", "optimizer", "backward", "loa
 
 RankPhase = Literal["input", "upload", "forward", "backward", "optimizer", "other"]
 RANK_PHASES: tuple[RankPhase, ...] = ("input", "upload", "forward", "backward", "optimizer", "other")
-"""The phases of a rank's own work in a step; it also exchanges and waits. `other`: after an update, before a batch."""
+"""The phases of a rank's own work in a step, without communication and waits. `other`: between update and batch."""
 
 SHORT_KERNEL_S = 10e-6
 """A shorter kernel takes the host longer to queue than the device to run."""
 SMALL_COPY_BYTES = 64 * 1024
 MANY_SMALL_COPIES = 100
-"""A step. A copy below that size is all latency."""
+"""Bytes below which a copy takes only latency, and the number of such copies per step that counts as many."""
 
 PRODUCTS: tuple[str, ...] = (
     "matmul",

@@ -11,7 +11,7 @@ from dynotune.schema.knob import Effect, Env
 from dynotune.schema.setting import Setting
 
 UNASKED: tuple[Effect, ...] = ("exact", "sampling")
-"""Effects that are tried without being allowed: results, or samples and their order, stay as they are."""
+"""Effects that are tried without the user's permission: results, or samples and their order, stay the same."""
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,9 +12,9 @@ from dynotune.schema.study import Candidate, Study
 from dynotune.search.values import Present
 
 OF_TIME: tuple[Objective, ...] = ("throughput",)
-"""Objectives that the share of a step bounds; the power that a device draws while it waits, no share tells."""
+"""Objectives that the share of a step bounds. It does not bound the power that a device draws while it waits."""
 RUNS_DIFFER = 0.05
-"""By which one run may be faster than another for no reason: a ceiling and the plain run are one each."""
+"""Relative difference of two equal runs: a ceiling and the plain run are a single run each."""
 _ONLY_LOADING = (
     "loader.prefetch_factor",
     "loader.persistent_workers",
@@ -24,12 +24,12 @@ _ONLY_LOADING = (
     "loader.worker_threads",
     "decode.backend",
 )
-"""They change when batches are ready, and nothing that is done with them."""
+"""Settings that change when batches are ready, but not the work for them."""
 _OF_MAKING = ("collate-heavy", "decode-bound")
-"""Their shares are of what makes batches expensive, which no setting changes."""
+"""Findings whose shares are the cost of making batches, which no setting changes."""
 
 _DOES_MORE = (("precision.autocast", "fp32-matmul-no-tf32"),)
-"""The finding's share is what TF32 spares; half types spare more of the products, and of all other kernels."""
+"""The finding's share is the saving of TF32; half types save more of the products, and of all other kernels."""
 
 NOT_OF_TIME = Unknown("a share of a step's time does not bound it")
 

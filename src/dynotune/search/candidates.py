@@ -30,9 +30,9 @@ KINDS: dict[Objective, tuple[Kind, ...]] = {
     "time-to-first-step": ("start",),
     "memory": ("memory",),
 }
-"""Findings whose candidates can serve an objective."""
+"""Kinds of findings whose candidates can serve an objective."""
 MUCH_HOST = 0.25
-"""Of a step: where the device waits so long for the host, graphs that are replayed spare more than fused kernels do."""
+"""Share of a step: if the device waits this long for the host, replayed graphs save more than fused kernels."""
 _LEFT_OUT = "left out by --exclude"
 _NO_WORKERS = "it needs loading processes, and the loader has none; --try loader.num_workers tries some"
 _NOT_ALLOWED: dict[Effect, str] = {

@@ -31,11 +31,11 @@ from dynotune.search.fit import Fit, value_of
 from dynotune.search.running import OutOfTime, Search, gave_nothing
 
 MOST_SEEN_DF = 4
-"""Of a spread that earlier runs showed: with more, runs that spread otherwise later would hardly count."""
+"""Most degrees of freedom from earlier runs: with more, later runs with another spread would hardly count."""
 NOISIER = 1.6
-"""Later runs may spread more than those seen, in variance: were they half as noisy, it still errs in less than 5%."""
+"""Factor of the variance, as later runs may spread more: even if earlier ones were half as noisy, errors stay < 5%."""
 ENOUGH_SEEN_DF = 4
-"""From so many on, pairs need not tell their own spread, and fewer are enough."""
+"""From this many degrees of freedom on, pairs need not show their own spread, and fewer are enough."""
 
 
 def confirm(work: Search, settings: list[Setting]) -> Comparison | None:

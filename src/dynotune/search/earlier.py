@@ -16,7 +16,7 @@ from dynotune.schema.run import Run
 from dynotune.schema.study import Trial
 
 DIAGNOSIS = "diagnosis"
-"""Folder below a study's, of the runs of its diagnoses."""
+"""Folder below a study's folder, for the runs of its diagnoses."""
 
 
 def pilots_on_disk(folder: Path, trials: Sequence[Trial]) -> dict[str, Outcome]:

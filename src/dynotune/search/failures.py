@@ -17,7 +17,7 @@ from dynotune.schema.run import Run
 from dynotune.schema.study import Ended
 
 NUM_LINES = 200
-"""Of what was printed: behind the line that says it, torchrun and the interpreter's end print theirs."""
+"""Last lines of the output to search: torchrun and the interpreter print their own lines after the reason."""
 _OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError|(CUDA|HIP|CUDNN|NCCL)\b.{0,40}out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
     r"|cudaErrorMemoryAllocation|can't allocate memory|Cannot allocate memory|^MemoryError\b|std::bad_alloc"

@@ -20,7 +20,7 @@ class Guards:
     def __init__(self, run: RunSpec, folder: Path, facts: Facts, known: Sequence[Guarded]) -> None:
         self._run, self._folder, self._facts = run, folder, facts
         self.own: guard.Own | Unknown | None = None
-        """Of the baseline, once this attempt has run it, or tried to."""
+        """Results of the baseline, once this attempt has run it or tried to."""
         self._found: dict[str, Guarded | Unknown] = {one.arm: one for one in known}
 
     def of(self, one: Arm, limit_s: float) -> Guarded | Unknown | None:

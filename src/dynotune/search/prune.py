@@ -26,7 +26,7 @@ from dynotune.search.switch import fresh_fits, fresh_s, proved_within, switched
 
 FEWEST_BLOCKS, MOST_BLOCKS = 2, 6
 CONFIRMING_PAIRS = 2 * MIN_PAIRS
-"""That the blocks leave time for."""
+"""Pairs of the confirmation, for which the blocks leave time."""
 
 
 def prune(work: Search) -> list[Setting]:

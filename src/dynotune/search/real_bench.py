@@ -49,9 +49,9 @@ from dynotune.search.within_run import WithinRun
 GRACE_RUNS = 0.5
 GUARD_LIMIT_S = 900.0
 STEPS_OF_A_BLOCK = 40
-"""Those that are not counted included; a guess, until one has been seen."""
+"""Steps of a block, with those that do not count; a guess until a block has been run."""
 RUNS_WORTH_LANES = 5
-"""A pilot in each of two lanes and two pairs there take as long, and give four pairs."""
+"""Runs that make lanes worth it: a pilot and two pairs in each of two lanes take as long and give four pairs."""
 OUT_OF_TIME = "the time was up before it was done"
 
 

@@ -34,7 +34,7 @@ class Search:
         self.bench = bench
         self.watcher = watcher
         self.best: tuple[float | None, tuple[float, float] | None] = (None, None)
-        """Of the best arm so far, for whoever watches: the speed-up and its interval."""
+        """Progress for the user: the best arm's speed-up so far, and its interval."""
         self._save = save
 
     # What is known

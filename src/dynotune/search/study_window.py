@@ -15,12 +15,12 @@ from dynotune.schema.study import Candidate, Study
 
 NUM_BLOCKS, MOST_ARMS = 2, 8
 NUM_PROVING = 8
-"""Runs of the pairs that confirm: with more, windows get so short that noise costs more than runs gain."""
+"""Runs of the confirming pairs: with more, windows get so short that noise costs more than runs gain."""
 OF_START = 0.5
-"""A window is at least this much of what it takes to get there, where the time affords it: that the baseline is quiet
-says nothing of arms that are twice as fast, whose windows are half as long and whose hosts may no longer keep up."""
+"""Least length of a window relative to the time before it, if time allows: a quiet baseline proves nothing about arms
+that are twice as fast, whose windows are half as long and whose hosts may no longer keep up."""
 LEAST_OF_START = 0.2
-"""It is cut no further than to this: that would save next to nothing."""
+"""A window is not cut below this relative length, which would save next to nothing."""
 
 
 def study_window(

@@ -19,19 +19,19 @@ from dynotune.search.bench import BASELINE, Arm, Tested, arm, complete
 from dynotune.search.running import Search, alone, in_predicted_order
 
 SHARE, SHARE_COMPILING = 0.2, 0.4
-"""Of the time left, where fresh runs follow. What an arm compiles lies in their caches."""
+"""Share of the time left, if fresh runs follow. Arms leave their compiled code in the caches of these runs."""
 MOST_ARMS = 9
-"""A block of each takes some steps: more arms have fewer blocks in the same time."""
+"""Most arms in turns: a block of each takes some steps, so more arms have fewer blocks in the same time."""
 MOST_TESTS = 2
 BLOCKS_OF_A_TEST = 4
 FEWEST_BLOCKS = 3
-"""Of an arm that is compared in turns: with fewer there is no estimate."""
+"""Fewest blocks of an arm in turns: with fewer there is no estimate."""
 FRESH_RUNS = 1 + 2 * TELLING_PAIRS
-"""Of the command, that fresh pairs take to prove a recipe, a look at results aside."""
+"""Runs of the command for fresh pairs that prove a recipe, without the check of results."""
 FOR_THE_NEXT = 0.4
-"""Of the time left: what is kept for another arm, as long as one has no block."""
+"""Share of the time left that is reserved for another arm, as long as an arm has no block."""
 LAUNCH_SHARE = 0.25
-"""Of the time left, at most, for a start with what was proved within one process."""
+"""Most of the time left for starting with the settings proved within one process."""
 
 
 def switch(work: Search) -> None:

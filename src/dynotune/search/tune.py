@@ -55,12 +55,12 @@ if TYPE_CHECKING:
 FILE, RECIPE, REPORT = "study.json", "recipe.toml", "report.html"
 NOT_ASKED = Unknown("not asked for")
 MOST_OF_DIAGNOSIS = 0.1
-"""Of the budget: a diagnosis that took more does not isolate the loader as well."""
+"""Share of the budget: after a longer diagnosis, the loader is not isolated."""
 LEAST_WAIT = 0.05
-"""Of a step: with less of it spent on waiting for the loader, ceilings bound nothing that matters."""
+"""Share of a step: if the wait for the loader is shorter, ceilings bound nothing important."""
 DIAGNOSIS_LIMIT_S = 900.0
 UNKNOWN_RUN_S = 60.0
-"""What a run takes, as long as nothing is known of the command."""
+"""Seconds of a run as long as nothing is known of the command."""
 EndedBy = Literal["done", "user", "error", ""]
 
 

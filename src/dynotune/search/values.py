@@ -12,10 +12,10 @@ from dynotune.schema.observation import Observation, ProcessState
 from dynotune.schema.setting import UNSET, Setting
 
 MOST_VALUES = 4
-"""Of one knob: its cost has one best value, and half as many or twice as many are near enough to it."""
+"""Values of one knob: the cost has one minimum, and half or twice the best value is close to it."""
 GRAPHS, COMPILED = Setting("compile.mode", "reduce-overhead"), Setting("compile.mode", "default")
 _PER_CORE = ("loader.num_workers", "host.num_threads")
-"""More of these than cores mostly take turns on them."""
+"""Knobs whose threads or processes mostly take turns if they outnumber the cores."""
 _LIVE = {
     "host.num_threads": "live.num_threads",
     "host.interop_threads": "live.num_interop_threads",
@@ -35,7 +35,7 @@ _FP32 = {"ieee": "highest", "none": "highest", "tf32": "high", "bf16": "medium"}
 _AUTOCAST = {"bfloat16": "bf16", "float16": "fp16"}
 
 Present = dict[str, Scalar]
-"""Knob to value, of those that are known to have one value throughout the program."""
+"""Knob to value, for knobs known to have a single value throughout the program."""
 
 
 # What the program has

@@ -50,7 +50,7 @@ class WithinRun:
         self._guards, self._cache_folder, self._left_s, self._runner = guards, cache_folder, left_s, runner
         self._leave = ExitStack()
         self.block_s: float | None = None
-        """What a block of an arm took, once one has been seen; seconds."""
+        """Seconds of an arm's block, once a block has been run."""
 
     def switch(self, arms: Sequence[Arm], limit_s: float) -> list[Estimate]:
         if not arms or self._request.objective != "throughput":

@@ -7,7 +7,7 @@ from dynotune.schema.study import Estimate, Study
 from dynotune.text import words
 
 TWICE = 2.0
-"""From here on a ratio says more than a percentage does."""
+"""From this ratio on, a factor is easier to read than a percentage."""
 _SAVES_TIME = ("throughput", "latency-p99", "time-to-first-step")
 
 

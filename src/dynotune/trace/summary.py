@@ -28,9 +28,9 @@ from dynotune.trace.facts.source_locations import Places
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
 
 NUM_GAPS = 20
-"""The longest gaps of all devices that are listed."""
+"""Most gaps that are listed, the longest of all devices."""
 NOTED_SHARE = 0.01
-"""Of the window: idle time without a known cause is mentioned from here on."""
+"""Share of the window: idle time without a known cause is mentioned from this share on."""
 
 
 def summarise(timelines: Sequence[Timeline]) -> TraceSummary:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 UNKNOWN = -1
-"""Stands in integer columns for a value that the trace does not give. It is never a measured value."""
+"""In integer columns, a value that the trace does not contain. It is never a measured value."""
 
 
 class HostKind(IntEnum):

@@ -19,20 +19,20 @@ WINDOW_S, LONGEST_WINDOW_S, FEWEST_STEPS = 10.0, 60.0, 10
 MINUTE_S = 60.0
 INPUT_BOUND, DEVICE_BOUND, DEVICE_IDLE = 0.25, 0.85, 0.05
 STILL = 0.6
-"""Part of a bound: a cause stays until its share is below this, for shares of ten seconds vary."""
+"""Part of a bound: a cause stays until its share falls below this, since shares of ten seconds vary."""
 FEWEST_BINS, LONG_STEP_S, FEWEST_LONG = 5, 5.0, 3
-"""Seconds with steps that a pace needs; steps that are long fill fewer."""
+"""Seconds with steps that a pace needs; the number of seconds is smaller if steps are long."""
 DROP, BELOW_ALL = 0.9, 0.97
-"""A pace is slow below this share of its usual past, if it is also below so much of the slowest that was usual."""
+"""A pace is slow below this share of its usual past, if it is also below this share of the slowest usual pace."""
 PAST_S, FEWEST_PAST, MOST_MOMENTS, LOOKS = 20.0, 30, 600, 3
-"""The past ends this long before now, and is so many looks at least. What passes within three looks is no change."""
+"""The past ends this long before now, and has at least this many looks. Changes within three looks are ignored."""
 MORE_CORES, LAG = 0.25, 0.1
 HALTED_S = 3.0
-"""A process that was stopped explains at once why there are no steps."""
+"""Seconds without a step after which a stopped process explains the pause."""
 STALL_S, STALL_STEPS, BUSY_STALL_S, QUIET_CORES = 10.0, 10.0, 300.0, 0.1
 WARM_S, LEAST_GROWTH_BYTES = 30.0, 64 << 20
 GROWTH = ((15.0, 600.0), (120.0, 3600.0), (600.0, 86400.0))
-"""Seconds in which memory grew all along, and in how many more it would be full."""
+"""Seconds in which memory has grown all along, and further seconds within which it would be full."""
 SLOWING = {"sw-power-cap", "hw-slowdown", "sw-thermal", "hw-thermal", "hw-power-brake"}
 CAUSES: dict[Cause, str] = {
     "input": "Input-bound: the loader lets each step wait {input} of its time",

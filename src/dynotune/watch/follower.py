@@ -24,9 +24,9 @@ from dynotune.watch.store import Store
 
 MOST_MARKS = 200
 PAUSE, PAUSE_S = 10.0, 0.25
-"""A step of so many times the median, and so long at least, holds something else."""
+"""A step of this many times the median, and at least this long, includes other work."""
 GONE_S = 5.0
-"""A run without a living process is over after this time, if dynotune did not write down how it ended."""
+"""A run without a living process is over after this time, if dynotune did not record how it ended."""
 
 
 class Rank:

@@ -7,9 +7,9 @@ from collections import Counter, deque
 from itertools import takewhile
 
 MOST_BINS = 1800
-"""Seconds that are kept."""
+"""Seconds that are stored."""
 WIDTH = 1.04
-"""Ratio of the ends of a class of step times: a quantile is right within half of it, 2%."""
+"""Ratio of the ends of a class of step times: a quantile is exact within half of it, 2%."""
 SHORTEST_S, LONGEST_S = 1e-7, 1e6
 MOST_SERIES = 1024
 

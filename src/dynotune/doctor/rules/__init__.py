@@ -18,4 +18,4 @@ def _defined_by(family: str) -> Iterator[Rule]:
 
 
 RULES = tuple(rule for family in pkgutil.iter_modules(__path__) for rule in _defined_by(family.name))
-"""In the order in which they are asked: of families by name, then of their definition."""
+"""In the order in which they are asked: by the family's name, then by definition."""

@@ -8,7 +8,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 
 REPEATABLE = ("index", "sort", "random", "pooling")
-"""Classes of kernels for which torch has a second algorithm, whose results repeat."""
+"""Classes of kernels for which torch has a second algorithm with repeatable results."""
 _REPEATABLE_ON_CPU = ("aten::index_put", "aten::_index_put", "aten::index_add", "aten::scatter", "aten::cumsum")
 _CONVOLUTIONS = ("aten::cudnn_convolution", "aten::convolution_backward")
 

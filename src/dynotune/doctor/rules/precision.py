@@ -22,7 +22,7 @@ RATES = {
     (10, 3): (1.0, 15.0, 30.0),
     (12, 0): (1.0, 2.0, 4.0),
 }
-"""Dense rates of float32, TF32 and half types over that of float32, by capability. From NVIDIA's data sheets, for the
+"""Dense rates of float32, TF32 and half types relative to float32, by capability. From NVIDIA's data sheets, for the
 fastest device of each (A100, A40, Orin, L40S, H100, B200, B300, RTX PRO 6000)."""
 _POINTWISE = ("elementwise", "normalisation", "pooling", "softmax", "copy", "random", "inductor")
 

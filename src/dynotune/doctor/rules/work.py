@@ -11,8 +11,8 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Operator
 
 WORDS_ADAM, WORDS_SGD = 9, 5
-"""Times that a dense gradient's table is read or written in a step: filled with zeros, added to, read, and the weights
-and the optimizer's state read and written."""
+"""How often a dense gradient's table is read or written in a step: it is filled with zeros, added to and read, and the
+weights and the optimizer's state are read and written."""
 
 
 @rule()

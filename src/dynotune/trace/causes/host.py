@@ -14,10 +14,10 @@ from dynotune.trace.facts.steps import updates
 from dynotune.trace.timeline import HostKind, told_by_name
 
 MANY_OPTIMIZER_OPERATORS = 100
-"""A call of an optimizer, of operators that take one parameter each: implementations that take many at once call a
-dozen for each group of parameters."""
+"""Operators per call of an optimizer that take one parameter each: implementations for many parameters call a dozen for
+each group of parameters."""
 SHORT_OPERATOR_NS = 50_000
-"""A longer one has work in it that calling it does not explain."""
+"""A longer operator does work that its call does not explain."""
 
 _AT_ONCE = re.compile(r"aten::_(fused|foreach)_")
 

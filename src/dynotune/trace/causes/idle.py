@@ -31,16 +31,16 @@ from dynotune.trace.facts.steps import named, updates
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, told_by_name
 
 LOW_BUSY_SHARE = 0.7
-"""Launch-bound: short kernels, on a device this little busy."""
+"""Launch-bound: a device with short kernels that is busy for less than this share."""
 LAUNCH_GAP_NS = 200_000
-"""Eager torch launches a kernel every 5 to 50 µs, more slowly under a profiler. In a longer pause between two
-launches the host did something else."""
+"""Eager torch launches a kernel every 5 to 50 µs, more slowly under a profiler. In a longer pause between two launches
+the host does other work."""
 MANY_LAUNCH_GAPS = 50
-"""Between short kernels, a step: then launches hold up this part of it, whatever kernels the rest is made of."""
+"""Gaps between short kernels per step: with so many, launches delay a part of the step, whatever its other kernels."""
 LATENCY_GAP_NS = 100_000
-"""A queued kernel starts within some microseconds. Queued for longer, it waited for something."""
+"""A queued kernel starts within a few microseconds. A kernel queued for longer waits for something."""
 MANY_OPTIMIZER_KERNELS = 300
-"""A call of an optimizer: the implementations that take many parameters at once stay far below it."""
+"""Kernels per call of an optimizer: implementations for many parameters at once have far fewer."""
 
 _DEVICE_MEMORY = re.compile(r"(cuda|hip)(Malloc|Free)(?!Host)|(cu|hip)Mem(Alloc|Free|Create|Release|Map|Unmap)(?!Host)")
 _FREES = re.compile(r"(cuda|hip)Free(?!Host)|(cu|hip)Mem(Free|Release|Unmap)(?!Host)")

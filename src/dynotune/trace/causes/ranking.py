@@ -17,11 +17,11 @@ from dynotune.trace.facts.steps import STEP
 from dynotune.trace.timeline import HostKind
 
 MIN_SHARE = 0.01
-"""Of the window. What is lost to smaller causes is within what steps vary by."""
+"""Share of the window. Losses to smaller causes are within the variation of steps."""
 
 _WORDS = tomllib.loads(files(__package__).joinpath("ranking.toml").read_text(encoding="utf-8"))
 _IDLE, _WORK, _CLAIMS = _WORDS["idle"], _WORDS["work"], _WORDS["claims"]
-"""Words of the verdict, and claims. Time in which the device did nothing is lost; time in which it worked is a cost."""
+"""The verdict's words, and claims. Time in which the device was idle is lost; time in which it worked is a cost."""
 _PHASES = {"input": "its input", "upload": "copies to its device", "other": "other work"}
 
 

@@ -28,9 +28,9 @@ from dynotune.trace.facts.rank_facts import (
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, Ints, told_by_name
 
 POINTWISE_SHARE = 0.2
-"""Of the kernels' time: below it, fusing pointwise kernels changes little."""
+"""Share of the kernels' time: below this, fusing pointwise kernels changes little."""
 SOFTMAX_SHARE = 0.05
-"""Of the kernels' time: a softmax that takes it is over the scores of attention, not over classes."""
+"""Share of the kernels' time: a softmax with more is over attention's scores, not over classes."""
 TF32_CAPABILITY = (8, 0)
 TENSOR_CORE_CAPABILITY = (7, 0)
 

@@ -14,7 +14,7 @@ from dynotune.trace.facts.steps import OPTIMIZER, named
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, told_by_name
 
 MOST_BETWEEN = 4
-"""Operators on the host between the one that makes a tensor and the one that copies it: casts, scaling, pinning."""
+"""Most operators on the host between making a tensor and copying it: casts, scaling, pinning."""
 
 _MAKES = re.compile(
     r"aten::(rand|randn|randint|randperm|normal|zeros|ones|full|arange|linspace|eye|scalar_tensor|lift_fresh"

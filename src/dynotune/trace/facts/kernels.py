@@ -14,7 +14,7 @@ from dynotune.trace.facts.steps import named
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, told_by_name, touching
 
 MATH_ATTENTION = "aten::_scaled_dot_product_attention_math"
-"""The operator whose kernels are of class attention-math: their own names do not tell them from others."""
+"""The operator whose kernels have class attention-math: their own names do not distinguish them from others."""
 
 SHORT_NS = round(SHORT_KERNEL_S * 1e9)
 

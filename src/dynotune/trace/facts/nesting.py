@@ -9,8 +9,8 @@ from dynotune.trace.facts import intervals
 from dynotune.trace.timeline import UNKNOWN, HostSpans, Ints
 
 MAX_PASSES = 8
-"""Passes over spans that outlive the span they started in. Rounding needs one or two; what is left after that
-(ranges that overlap like tiles) goes through a loop."""
+"""Passes over spans that outlive the span they started in. Rounding needs one or two passes; spans that are left after
+these (ranges that overlap like tiles) go through a loop."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline, touching
 
 CALLERS: tuple[Caller, ...] = ("program", "library", "compiled", "optimizer", "backward", "loader", "unknown")
 FEW_PER_CALL = 8
-"""Operators in one call of a library's function, or inside one operator: as many as a layer has. With more of them it
-is the library that repeats or composes them, and the program called it once."""
+"""Operators in one call of a library's function, or inside one operator: as many as a layer has. If there are more, the
+library itself repeats or composes them, and the program called the library once."""
 
 
 def callers(timeline: Timeline, rows: Ints) -> Ints:
@@ -69,7 +69,7 @@ def _by_program(spans: Nesting, is_user: NDArray[np.bool_], start_ns: Ints) -> N
 
 
 MOST = 200
-"""How many operators are reported: those of the largest self time."""
+"""Number of reported operators, by self time."""
 
 
 def facts(timeline: Timeline, window: tuple[int, int]) -> list[Operator]:

@@ -13,9 +13,9 @@ from dynotune.trace.facts.steps import Steps
 from dynotune.trace.timeline import UNKNOWN, Ints, Timeline
 
 APART_SHARE = 0.05
-"""A place that holds this part of the window is a cause of its own; smaller ones of the same kind stand together."""
+"""A place with this share of the window is a cause of its own; smaller places of one kind are combined."""
 SAID_SHARE = 0.02
-"""Of a cause: places that hold less of it are not worth a line."""
+"""Share of a cause: smaller places are not listed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from dynotune.trace.facts.steps import BACKWARD, MODULE, named, updates
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline, queued_ns, told_by_name
 
 CHANCE = 0.05
-"""The most often that mere chance may name a rank, or a phase."""
+"""Probability that mere chance names a rank or a phase."""
 MOST_PHASES = 2
-"""A rank that is late in more of them is slow altogether."""
+"""A rank that is late in more phases is slow altogether."""
 
 _WRAPPED = re.compile(r"(DistributedDataParallel|FullyShardedDataParallel)\.forward$")
 _BACKWARD_CALL = re.compile(r".*torch/autograd/__init__\.py\(\d+\): backward$")

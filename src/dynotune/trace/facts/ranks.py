@@ -17,11 +17,11 @@ from dynotune.trace.timeline import Ints, Timeline, queued_ns, touching
 Window = tuple[int, int]
 
 TOGETHER_NS = 1_000_000
-"""Ranks leave a collective within this of each other. Leaving takes some hops of microseconds; what is further apart
-was not one collective."""
+"""Ranks leave a collective within this time of each other. Leaving takes some hops of microseconds each; larger
+differences mean different collectives."""
 
 STRAGGLER_SHARE = 0.02
-"""A rank stands out if the others wait for it more than this share of the window; steps vary by as much anyway."""
+"""Share of the window that others must wait for a rank to make it stand out; steps vary by less."""
 
 # The share of collectives matched by their order that must end together for that order to be accepted.
 _BELIEVED = 0.8

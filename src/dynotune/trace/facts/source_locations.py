@@ -18,7 +18,7 @@ from dynotune.trace.facts.steps import STEP
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
 
 AROUND_SHARE = 0.9
-"""Of the window: an annotation that covers it is the program, not a place in it."""
+"""Share of the window: an annotation that covers more is the program itself, not a place in it."""
 FUNCTION = re.compile(r"(?P<file>.+?)(\(\d+\)|(?<=\.py)): ")
 
 
@@ -257,8 +257,8 @@ PACKAGES = re.compile(
     r"|torchmetrics|torchrec|torchtext|torchtune|torchvision|tqdm|transformer_engine|transformers|triton|trl|typer"
     r"|typing_extensions|ultralytics|unsloth|urllib3|uvicorn|vllm|wandb|webdataset|xformers|yaml"
 )
-"""Packages by the first part of a file's path. torch's profiler cuts what `sys.path` holds off the paths of files: of
-an installed package only its own name is left."""
+"""Packages by the first part of a file's path. torch's profiler removes the entries of `sys.path` from the paths of
+files, so an installed package's path begins with its name."""
 
 _INSTALLED = re.compile(
     r"(?:^|[/\\])(?:site-packages|dist-packages|lib(?:64)?[/\\]python3[^/\\]*|python3\d+\.zip|torch|torchinductor_[^/\\]*)"

@@ -13,17 +13,17 @@ from dynotune.trace.facts.nesting import outermost
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
 
 MIN_CYCLES = 3
-"""What happened twice may be chance."""
+"""A pattern that occurs twice may be chance."""
 MIN_SIMILARITY = 0.9
-"""Two cycles are alike when they share this part of their tokens: a line logged every tenth step changes a few."""
+"""Two cycles are similar if they share this part of their tokens: a line logged every tenth step changes a few."""
 MIN_REGULAR_SHARE = 0.8
-"""Of the cycles, how many must be like the typical one."""
+"""Share of the cycles that must be similar to the typical one."""
 MIN_DISTINCT = 4
-"""A cycle of fewer distinct tokens ("linear, relu") is a stack of layers as likely as it is a step."""
+"""A cycle of fewer distinct tokens ("linear, relu") may just as well be a stack of layers as a step."""
 MAX_TRIED = 64
-"""Tokens tried as the mark of a cycle: a program with a cycle shows it in the rarest of them."""
+"""Most tokens tried as the mark of a cycle: if a program has a cycle, its rarest tokens show it."""
 MAX_CELLS = 20_000_000
-"""Cycles times distinct tokens that are counted at most."""
+"""Most cycles times distinct tokens that are counted."""
 
 
 def smallest_period(tokens: Ints) -> int | None:
@@ -130,7 +130,7 @@ MODULE = re.compile(r"nn\.Module: ")
 BACKWARD = re.compile(r"autograd::engine::")
 READS_BACK = re.compile(r"aten::(item|_local_scalar_dense|is_nonzero)$|Memcpy DtoH")
 MIN_WHOLE = 0.9
-"""A stretch at the recording's edge is a whole step when it holds this part of a usual step's work."""
+"""A stretch at the recording's edge is a whole step if it has this part of a usual step's work."""
 
 
 @dataclass(frozen=True, slots=True)

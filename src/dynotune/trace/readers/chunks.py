@@ -12,7 +12,7 @@ _ALWAYS_BYTES = 1 << 30
 _PACKED_BYTES = 1 << 16
 
 Chunk = tuple[int, bytes]
-"""How far the file had been read, in its own bytes, and text; empty at the end."""
+"""Position in the file in bytes as stored, and text; the text is empty at the end."""
 
 
 def default_limit(size_bytes: int) -> int:

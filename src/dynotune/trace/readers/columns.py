@@ -64,7 +64,7 @@ _ANNOTATIONS = ("ProfilerStep#", "Optimizer.step#", "Optimizer.zero_grad#", "enu
 
 Id = int | str | float | None
 Place = tuple[Id, Id]
-"""Process and thread, as the event names them; for work on a device, its index and the stream."""
+"""Process and thread, as the event names them; for work on a device, the device's index and the stream."""
 
 
 class _Args(msgspec.Struct, gc=False):

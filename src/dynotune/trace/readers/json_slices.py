@@ -20,13 +20,13 @@ from dynotune.schema.errors import UsageError
 from dynotune.trace.readers.chunks import chunks
 
 SLICE_BYTES = 2 << 20
-"""Its events fit the caches and memory that the allocator keeps: larger slices are slower, smaller ones no faster."""
+"""Events of a slice fit the caches and the allocator's memory: larger slices are slower, smaller ones no faster."""
 _LARGEST_EVENT_BYTES = 16 << 20
 _RECORD = "give a file that torch.profiler's `export_chrome_trace` or `tensorboard_trace_handler` wrote"
 
 Event = TypeVar("Event")
 Progress = Callable[[int, int | None], None]
-"""Called with the bytes of the file read so far and the file's size, None where it is not known."""
+"""Called with the bytes of the file read so far and the file's size, None if that is not known."""
 
 _COMMA, _OPEN, _CLOSE = b",[]"
 _BLANK = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*")

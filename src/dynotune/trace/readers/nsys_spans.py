@@ -24,10 +24,10 @@ RANGES = "NVTX_EVENTS"
 EVENTS = (KERNELS, COPIES, SETS, GRAPHS, CALLS, SYNCS, RANGES)
 
 THREAD_MASK = (1 << 24) - 1
-"""A serialized GlobalId holds the thread in its last 24 bits, the process in the 24 before, the machine above."""
+"""A serialized GlobalId has the thread in its last 24 bits, the process in the 24 before, the machine above."""
 
 GRAPH = len(DeviceKind)
-"""Kind of a CUDA graph that was recorded whole, until it becomes a kernel."""
+"""Kind of a CUDA graph that was recorded as a whole, until it becomes a kernel."""
 
 _NAMELESS = "unknown"
 _DEVICE_COLUMNS = ("globalPid", "deviceId", "streamId", "correlationId")

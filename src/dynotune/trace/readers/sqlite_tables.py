@@ -18,7 +18,7 @@ from dynotune.schema.errors import UsageError
 
 Ints = NDArray[np.int64]
 NULL = int(np.iinfo(np.int64).min)
-"""Stands for SQL's NULL in a column of integers, and fills a column that the table does not have."""
+"""SQL's NULL in a column of integers, and the values of a missing column."""
 
 _MAGIC = b"SQLite format 3\0"
 _ROWS_AT_ONCE = 1 << 16

@@ -14,10 +14,10 @@ from dynotune.schema.trace_summary import Place
 from dynotune.trace.facts.source_locations import is_of_library
 
 ADDRESS_MASK = (1 << 62) - 1
-"""Some devices' addresses have the highest bits set; without them they fit int64 and stay distinct."""
+"""Some devices' addresses have the highest bits set; without these bits they fit int64 and stay distinct."""
 
 MODULE_FILE = "<dynotune module>"
-"""File of the functions that the agent calls modules through; their name is the module's path."""
+"""File of the functions through which the agent calls modules; each is named by its module's path."""
 BLOCKS = {"alloc": 1, "free_completed": -1}
 SEGMENTS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 

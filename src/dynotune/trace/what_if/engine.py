@@ -23,26 +23,26 @@ from dynotune.trace.facts.steps import named
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, DeviceSpans, HostKind, Ints, Timeline, in_order, taken
 
 MOST_SLOWED = 30.0
-"""No recorder makes a host slower than this; a step that needs more is short for another reason."""
+"""Most that any recorder slows a host; a step that needs more is short for another reason."""
 NUM_HALVINGS = 12
 PLATEAU = 1.01
-"""A device that works all the time does not get faster with the host: within this of its least it counts as there."""
+"""A faster host does not speed up a fully busy device: a step within this factor of its shortest counts as shortest."""
 READY_NS = 20_000
-"""A kernel that starts so soon after its launch waited for its latency, not for other work."""
+"""A kernel that starts this soon after its launch waited only for launch latency, not for other work."""
 ENDED_NS = 5_000
-"""A wait returns at most so much before the clock of the device says that the work has ended."""
+"""A wait returns at most this long before the work's end on the device's clock."""
 ALL_LAUNCHES_WAIT = 0.9
-"""Of the kernels, those that ended before their launch returned: CUDA_LAUNCH_BLOCKING is on."""
+"""Share of kernels that ended before their launch returned: above this, CUDA_LAUNCH_BLOCKING is on."""
 LATENCY_NS = 5_000
-"""Of a launch into an idle queue, where the trace shows no case of it."""
+"""Latency of a launch into an idle queue, if the trace contains no such launch."""
 
 MADE = "create-on-cpu-then-move"
 WITHOUT = ("sync-per-step", "h2d-blocking", "loader-bound", "pin-in-hot-loop", MADE)
-"""Causes that the timeline can be run again without: waits for the device, for copies to it and for the loader,
-pinning, and tensors that are made on the host, with their copies."""
+"""Causes that a replay can leave out: waits for the device, for copies to it and for the loader, pinning, and tensors
+that are made on the host, with their copies."""
 
 DEVICE, HOST = "device", "host"
-"""What the device computes and copies, and the host's own time: the timeline is run again with none of it."""
+"""A replay can also leave out all that the device computes and copies, or all of the host's own time."""
 
 _LAUNCH, _WAIT, _LOADER = 0, 1, 2
 _PINS = re.compile(r"aten::(_pin_memory|pin_memory)$")

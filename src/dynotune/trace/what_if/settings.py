@@ -42,8 +42,8 @@ HALF_OF_TF32 = Range(0.45, 0.8)
 HALF_OF_POINTWISE = Range(0.55, 1.1)
 """Autocast keeps sums and norms in float32, and adds conversions."""
 CASTS = Range(0.7, 2.0)
-"""Operators that autocast adds to each product: conversions of inputs, weights and gradients. A weight's is kept until
-the region ends, and none is needed between two products."""
+"""Operators that autocast adds per product: conversions of inputs, weights and gradients. A converted weight is kept
+until the region ends, and consecutive products need no conversion in between."""
 LAYOUT = Range(0.0, 0.3)
 NHWC_CONVOLUTION = Range(0.6, 1.0)
 FUSED_OPTIMIZER_HOST = Range(0.05, 0.35)
@@ -51,10 +51,10 @@ FUSED_OPTIMIZER = Range(0.3, 0.85)
 PINNED_COPY = Range(0.25, 0.6)
 """Pageable copies go through a staging buffer of the driver."""
 WAIT = Range(0.0, 0.5)
-"""Of the wait for a loader that gets as many workers as keep up, if each is as fast as those it has."""
+"""The part that is left of the wait for a loader, with enough workers, each as fast as the present ones."""
 RECORDED = Range(2.8, 1.7)
-"""By which a host is faster without the recorder and its stacks, where the program does not tell: the quarter-points of
-21 unseen programs that the recorder slowed by more than half."""
+"""How much faster a host is without the recorder and its stacks, if the program does not show it: the quartiles of 21
+unseen programs that the recorder slowed by more than half."""
 
 _PRODUCTS = tuple(CLASSES.index(name) for name in ("matmul", "convolution"))
 _POINTWISE = tuple(CLASSES.index(name) for name in COMPILED)

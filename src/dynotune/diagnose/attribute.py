@@ -131,8 +131,8 @@ PART_OF: dict[str, str] = tomllib.loads(files(__package__).joinpath("attribute.t
 """The part of a step to which each cause of a trace belongs; causes without an entry belong to the device's work."""
 
 AS_RECORDED = (IMBALANCE, "optimizer-forloop")
-"""Causes whose loss scales with the whole step if there is no device: ranks keep in step and are slowed alike, and so
-are an optimizer's short operators and the Python between them."""
+"""Causes that keep their recorded share of a step if there is no device: a recorder slows all ranks alike, and likewise
+an optimizer's short operators and the Python between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ def attribute(
     elif uses_device:
         return Unknown("the profiler recorded no device work, though the program uses a device")
     elif recorded.host is None:
-        return Unknown("the trace does not say what the host did")
+        return Unknown("the trace does not show what the host did")
     else:
         seen, plain = _on_host(timing, recorded, recorded.host, garbage_s)
     to_host, between = _exposed_shares([row for row in trace.copies if recorded.is_of(row.rank)])
@@ -208,7 +208,7 @@ def attribute(
 
 def _recorded(trace: TraceSummary) -> _Recorded | Unknown:
     if not trace.window_s:
-        return Unknown("the trace holds no work")
+        return Unknown("the trace contains no work")
     if not trace.num_steps:
         return Unknown("the steps in the trace are not known")
     # As for the trace's own shares: take the device with the longest window, then the busiest.
@@ -325,7 +325,7 @@ def _notes(timing: Timing, seen: Parts, plain: Parts, slowed: float, *, has_devi
         f"A plain step takes {step}, less than the {busy} that the device worked for a recorded one: the recorded "
         "steps are not like the others, or clocks changed. Shares are in proportion."
     )
-    slower = f"A recorded step took {slowed:.2f} times as long as a plain one: what the host spent is reckoned back."
+    slower = f"A recorded step took {slowed:.2f} times as long as a plain one: the host's time is scaled back."
     longer = (
         f"{unseen} of a plain step are not in the recorded ones: other steps had more to do, or are slow "
         f"now and then ({spread}). What they waited for is not known."

@@ -29,7 +29,7 @@ def live_shapes(
 
     If `onnx` is true, export that module to `model.onnx` in the run's folder afterwards.
 
-    the shapes, the run's folder (which holds them as `shapes.json`), and why the export failed, or "".
+    Returns: the shapes, the run's folder (which holds them as `shapes.json`), and why the export failed, or "".
 
     Raises CommandFailed and CannotRunHere: as `run_settings`; or no module is called with tensors.
     """
@@ -119,7 +119,7 @@ def _as_exact(plan: EnginePlan, measured: Precision, file: Path) -> EnginePlan:
     results = [arm.results for arm in measured.arms if arm.results and arm.results.reference and arm.name == "tf32"]
     noise = max([one.difference for one in results] + [one.baseline_error or 0.0 for one in results], default=0.0)
     if not 0 < noise * NO_WORSE < 1:
-        note = f"{file} does not say what TF32 does to outputs: the error that is allowed is the usual one."
+        note = f"{file} has no error of TF32 in outputs: the usual tolerance applies."
         return msgspec.structs.replace(plan, notes=[*plan.notes, note])
-    source = f"{NO_WORSE:g} times what TF32 did to the command, by {file}"
+    source = f"{NO_WORSE:g} times the error of TF32 in the command, by {file}"
     return msgspec.structs.replace(plan, most_error=noise * NO_WORSE, error_from=source)

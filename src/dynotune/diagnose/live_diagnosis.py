@@ -69,7 +69,7 @@ class LiveDiagnosis:
         """Time a window, record the steps after it, and write the observation to a file.
 
         Returns:
-            the observation and its file, from which the diagnosis can be repeated on any machine.
+            The observation and its file, from which the diagnosis can be repeated on any machine.
         """
         run, watcher = self.run, self._watcher
         watcher.running("the command, until its steps are steady and timed")
@@ -131,7 +131,7 @@ def observed(
     """Observe a command and take the further measurements; if it trains too briefly, observe its inference phase.
 
     Returns:
-        the observation, its file, and the other arguments of `conclude`.
+        The observation, its file, and the other arguments of `conclude`.
 
     Raises DynotuneError: see `LiveDiagnosis`.
     """
@@ -151,7 +151,7 @@ def observed(
     except TooFewSteps as error:
         if run.phase is not None or run.step_function is not None:
             raise
-        watcher.warn(f"{error.message} It is run once more, for what it does without training (--phase inference).")
+        watcher.warn(f"{error.message} It is run once more without training (--phase inference).")
         try:
             return observe(msgspec.structs.replace(run, phase="inference"))
         except DynotuneError:

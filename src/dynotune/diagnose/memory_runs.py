@@ -28,7 +28,7 @@ from dynotune.trace.snapshot import Lives, load_snapshot
 
 NUM_STEPS = 2
 EARLY_STEP = 3
-"""Step at which recording begins: earlier steps create the optimizer's states and bring all blocks into place."""
+"""Step at which the recorded history ends: the steps before it create the optimizer's states and all lasting blocks."""
 NUM_BEFORE = 30
 BESIDE_LIMIT_S = 60.0
 """Time limit in seconds when a diagnosis also records memory, since its main subject is time."""
@@ -58,7 +58,7 @@ def live_memory(
         asked: further batch sizes to predict.
 
     Returns:
-        the account, and the folder of the first run, which holds the account as `memory.json`.
+        The account, and the folder of the first run, which holds the account as `memory.json`.
 
     Raises:
         UsageError: no card has this name.
@@ -268,7 +268,7 @@ def _capacity(
         if batch is None:
             return Unknown("the number of samples of a step is not known: name the batch with --values")
         if isinstance(peak.process_bytes, Unknown):
-            return Unknown("the driver does not say what the process holds, so no total can be predicted")
+            return Unknown("the driver does not report the memory of the process, so no total can be predicted")
         if batch in measured:
             return Unknown(f"every run had a batch of {batch}: the argument does not change the batch")
         measured[batch], histories[batch] = peak, lives

@@ -119,7 +119,7 @@ def rows(said: LoaderIsolation, timing: Timing, page_cache: PageCache) -> list[U
         step_s=window_s / replayed.num_steps,
         num_steps=replayed.num_steps,
         samples_per_s=replayed.num_samples / window_s if replayed.num_samples else None,
-        notes=["the program changed the batch in place, so it saw other values each time"]
+        notes=["the program changed the batch in place, so its values differed each time"]
         if said.changed_in_place
         else [],
     )

@@ -111,7 +111,7 @@ def parse(text: str) -> Setting:
     if isinstance(knob.site, Env):
         # An environment variable's value is taken literally, spaces included.
         if "\0" in value:
-            raise UsageError(f"The value of {knob_id} holds a NUL character, which no variable can.")
+            raise UsageError(f"The value of {knob_id} contains a NUL character, which is not possible in a variable.")
         _refuse_unreadable(knob, value)
         return Setting(knob_id, value)
     if isinstance(knob.site, Argument):

@@ -45,7 +45,7 @@ def account(
         **known,
     }
     if lives is None or lives.unknown:
-        reason = Unknown("the snapshot does not hold this device" if lives is None else lives.unknown)
+        reason = Unknown("the snapshot does not contain this device" if lives is None else lives.unknown)
         return RankMemory(**told, peak=reason, steady=reason)
     offset = device.num_events - lives.num_events
     marks = _Marks([max(0, position - offset) for _, position in device.marks], [name for name, _ in device.marks])

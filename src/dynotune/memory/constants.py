@@ -69,7 +69,7 @@ def outside(model: PretendedGpu, torch: str, *, convolves: bool) -> tuple[int, i
         total += row["num_bytes"]
         spread += int(row["high_bytes"] * (1 if is_known else 1 + _WIDER)) - row["num_bytes"]
         unlike = "" if is_known else f", not measured for compute capability {capability} and torch {torch}"
-        notes.append(f"{name} is taken to hold {words.num_bytes(row['num_bytes'])}{unlike} ({row['source']})")
+        notes.append(f"{name} is assumed to take {words.num_bytes(row['num_bytes'])}{unlike} ({row['source']})")
     return total, spread, notes
 
 

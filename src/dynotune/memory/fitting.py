@@ -54,7 +54,7 @@ def capacity(
     # Reserved memory comes in large pieces, so it shows growth only if the allocations are replayed.
     grows = growth > LEAST_GROWTH * measured[low].requested_bytes or (matched and matched(high) > matched(low))
     if low != high and not grows:
-        return Unknown(f"a batch of {high} takes no more memory than one of {low}: something else sets the peak")
+        return Unknown(f"a batch of {high} takes no more memory than a batch of {low}: something else sets the peak")
     constant, varying = _model(measured, matched)
     residual = max(abs(constant + varying(batch) - total) / total for batch, total in known.items())
     # The model's error on its own data widens the interval of every prediction.

@@ -111,7 +111,7 @@ def in_words(error: Exception) -> str:
         case UnicodeDecodeError():
             return f"byte {error.start:,} is no UTF-8"
         case UnicodeEncodeError():
-            return "a word of it is no text"
+            return "it has a word that is not text"
     return str(error).rstrip(".").replace("`NoneType`", "`null`")
 
 

@@ -229,7 +229,7 @@ def text(recipe: Recipe) -> str:
         lines += ["", "[[proof]]"]
         fields = msgspec.structs.asdict(proof)
         lines += [f"{key} = {value(entry)}" for key, entry in fields.items() if entry not in (None, [])]
-    lines += ["", *commented(["What held where it was proved; what was not known there is left out."]), "[facts]"]
+    lines += ["", *commented(["The machine on which it was proved; unknown facts are left out."]), "[facts]"]
     lines += [f"{_key(name)} = {value(fact)}" for name, fact in recipe.facts.items()]
     return "\n".join(lines) + "\n"
 
@@ -247,7 +247,7 @@ def _introduction(recipe: Recipe) -> list[str]:
         pairs = "" if head.num_pairs is None else f", {head.num_pairs} {of_what}"
         lines += [f"All of it together: {_gain(head.objective, head.speedup, head.ci)}{pairs}."]
     lines += ["Intervals hold with a confidence of 95%, on the command and the machine named below.", ""]
-    lines += ["You may edit this file. A setting that is changed or added is applied, and said to be unproved."]
+    lines += ["You may edit this file. A changed or added setting is applied, and reported as unproved."]
     return lines
 
 

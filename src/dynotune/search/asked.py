@@ -57,7 +57,7 @@ def parse(
     for setting in filter(found.leaves_out, found.settings):
         both.append(setting.knob if setting.knob in found.excluded_knobs else str(setting))
     if both:
-        raise UsageError(f"{both[0]} is to be tried and to be left out.", hint="Leave one of them out.")
+        raise UsageError(f"{both[0]} is to be tried and to be left out.", hint="Remove one of the two options.")
     return found
 
 

@@ -88,7 +88,7 @@ def _of_loading(setting: Setting, diagnosis: Diagnosis, present: Present) -> lis
         ratio = step_s["step"] / step_s["both"] if step_s.get("both") and step_s.get("step") else math.inf
         # A part cannot take longer than the whole: then something else disturbed one of the two runs.
         if ratio <= 1 + RUNS_DIFFER:
-            limits.insert(0, (min(1.0, 1.0 - ratio + RUNS_DIFFER), "a step that is given one batch again and again"))
+            limits.insert(0, (min(1.0, 1.0 - ratio + RUNS_DIFFER), "a step that gets the same batch each time"))
     if isinstance(shares, Shares):
         limits.insert(0, (shares.input, "the wait for the loader"))
     return limits

@@ -38,7 +38,7 @@ _NO_WORKERS = "it needs loading processes, and the loader has none; --try loader
 _NOT_ALLOWED: dict[Effect, str] = {
     "numerics": "it may change results in their last digits; --allow numerics tries it",
     "semantics": "it may change what the program does; --allow semantics tries it",
-    "system": "it is of the system, which only an administrator changes",
+    "system": "it is a setting of the system, which only an administrator changes",
 }
 _ABOUT: dict[Kind, str] = {
     "speed": "the speed of steps",
@@ -95,7 +95,7 @@ def offered(
 
 
 def refusal(run: RunSpec, facts: Facts) -> Callable[[Setting], str]:
-    """Return a function that explains why no run with a further setting could be launched; "" if one can."""
+    """Return a function that explains why a setting cannot be launched besides those of `run`; "" if it can."""
 
     def refused(setting: Setting) -> str:
         try:

@@ -115,7 +115,7 @@ def _with_pair(comparison: Comparison, ran: dict[ArmName, Trial]) -> Comparison:
         reason = f"A run of it failed: {trial.detail or trial.ended}."
     elif trial.void and trial.ended == "timeout" and num_pairs < TELLING_PAIRS:
         # The run is void because of its duration, which is the very thing that is measured.
-        reason = f"A run did not end in the time left, and fewer than {TELLING_PAIRS} pairs cannot do without it."
+        reason = f"A run did not end in the time left, and fewer than {TELLING_PAIRS} pairs are left without it."
     if reason:
         return replace(comparison, verdict="undecided", reason=reason, num_pairs=num_pairs)
     if trial.void:

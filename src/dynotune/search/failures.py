@@ -80,5 +80,5 @@ def _refuse_lost_gpu(lines: Sequence[str], num_gpus: object, env: Mapping[str, s
     if said or probe.nvml.facts(env).get("gpu.count") != num_gpus:
         raise CannotRunHere(
             f"A GPU was lost while the command ran: {said.strip() or 'the driver does not list it any more'}.",
-            hint="Look at dmesg and nvidia-smi; what was measured so far is kept.",
+            hint="Look at dmesg and nvidia-smi; all measurements so far are kept.",
         )

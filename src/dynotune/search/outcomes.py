@@ -188,12 +188,12 @@ def _left_out(study: Study, one: Candidate) -> CandidateOutcome | None:
     adds = f"{_with_it(study, one, worth)} is {words.gained(study, worth)}"
     single, high = _single(study, one.id), worth.ci[1] if worth.ci is not None else math.inf
     if high < 1:
-        return CandidateOutcome("slower", f"It costs beside the others: {adds}.")
+        return CandidateOutcome("slower", f"It costs time together with the others: {adds}.")
     if single is not None and single.ci is not None and single.ci[0] > 1:
         alone = words.size(study, single.speedup)
-        return CandidateOutcome("not-needed", f"It helps alone ({alone}), but not beside the others: {adds}.")
+        return CandidateOutcome("not-needed", f"It helps alone ({alone}), but not together with the others: {adds}.")
     if high <= 1 + study.margin:
-        return CandidateOutcome("no-effect", f"It adds nothing that shows: {adds}.")
+        return CandidateOutcome("no-effect", f"It adds nothing measurable: {adds}.")
     if worth.speedup <= 1 + study.margin and study.selected:
         return CandidateOutcome("not-needed", f"The others are as fast without it: {adds}.")
     return CandidateOutcome("unproved", f"What it adds was not proved: {adds}.")
@@ -204,10 +204,10 @@ def _other_value(study: Study, one: Candidate) -> CandidateOutcome | None:
     stood_in = any(one.id in found.values for found in study.rounds)
     chosen = next((each for each in study.selected or [] if each.knob == one.setting.knob), one.setting)
     if chosen != one.setting and (stood_in or any(one.setting in found.whole for found in study.rounds)):
-        return CandidateOutcome("not-needed", f"{chosen} was faster beside the others.")
+        return CandidateOutcome("not-needed", f"{chosen} was faster together with the others.")
     if not stood_in:
         return None
-    return CandidateOutcome("no-effect", "No value of this knob was worth its place beside the others.")
+    return CandidateOutcome("no-effect", "No value of this knob was useful together with the others.")
 
 
 def _worth(study: Study, one: Candidate) -> Estimate | None:

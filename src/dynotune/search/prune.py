@@ -69,7 +69,7 @@ def _as_launched(work: Search, settings: list[Setting]) -> list[Setting]:
     try:
         work.check(one)
     except OutOfTime:
-        work.warn(f"Whether results stay right with {one.key} was not looked at: there was no time.")
+        work.warn(f"Whether results stay right with {one.key} was not checked: there was no time.")
     try:
         work.pilot(one)
     except OutOfTime:

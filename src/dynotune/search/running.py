@@ -105,7 +105,7 @@ class Search:
             raise CannotRunHere(
                 f"The command {self.study.begun} gave no measurement ({trial.ended}): "
                 f"{trial.detail or 'no reason is known'}.",
-                hint="See that it runs by itself; then --resume goes on.",
+                hint="Make sure that it runs by itself; then --resume goes on.",
             )
         return trial
 

@@ -225,7 +225,7 @@ def _hopeless(study: Study, quick: Sequence[Candidate], known: dict[str, Estimat
         if adds_at_most is None or adds_at_most > margin:
             continue
         rest = [setting for setting in rest if setting != one.setting]
-        beside = f"It helps alone ({_seen(study, single)}), but not beside {words.names(without_it)}."
+        beside = f"It helps alone ({_seen(study, single)}), but not together with {words.names(without_it)}."
         found[one.id] = CandidateOutcome("not-needed", beside) if helps_alone else _outcome(study, single)
     return found
 

@@ -168,7 +168,7 @@ def some(knob_id: str, present: Present, cores: int | None) -> list[Setting]:
         raise UsageError(
             f"--try {knob_id} names no value, and none suggests itself.",
             hint=f"Name it: --try {knob_id}=VALUE, or several: --values {knob_id}=A,B,C. "
-            f"`dynotune knobs {knob_id}` says which there are.",
+            f"`dynotune knobs {knob_id}` lists them.",
         )
     if knob_id in present:
         return [Setting(knob_id, value) for value in values if value != present[knob_id]]

@@ -50,7 +50,7 @@ def _verdict(
     if before_s is None or after_s is None:
         which = "The trace before" if before_s is None else "The trace after"
         which = "Neither trace" if before_s is after_s else which
-        return f"{which} holds anything with a duration, so nothing can be compared."
+        return f"{which} contains anything with a duration, so nothing can be compared."
     lengths = f"{words.duration(before_s)} before and {words.duration(after_s)} after"
     if per == "step":
         by = f" ({after_s / before_s - 1:+.1%})" if before_s else ""

@@ -184,7 +184,7 @@ def _notes(facts: RankFacts) -> list[str]:
     if before_ns / facts.window_ns >= NOTED_SHARE:
         notes.append(
             f"{rank}the first {duration(before_ns)} of the window went to work that was queued before the recording "
-            "began: a step is shorter than is said here"
+            "began: a step is shorter than reported here"
         )
     other = facts.busiest.gaps.idle_ns()["other"] / facts.window_ns
     if other >= NOTED_SHARE:

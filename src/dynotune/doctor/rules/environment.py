@@ -29,7 +29,7 @@ def omp_threads_1(view: ObservationView) -> Judgements:
     parts = machine.shares(view)
     bound = parts.device * (1 - 1 / (1 + more)) if parts is not None and on_cpu else None
     severity: Severity = "medium" if on_cpu or machine.no_gpu(view) else "low"
-    what = "OMP_NUM_THREADS is 1" if by_variable else "torch was told to use one thread"
+    what = "OMP_NUM_THREADS is 1" if by_variable else "torch is set to use one thread"
     # The variable has no effect if a library calls torch.set_num_threads.
     each = Setting("host.num_threads", cores) if on_cpu else Setting("env.OMP_NUM_THREADS", str(cores))
     yield Judgement(

@@ -42,7 +42,7 @@ def loader_bound(view: ObservationView) -> Judgements:
             remedy = "The workers have time left: look at how they hand batches over (size, pinning)."
             if not isinstance(loading, Unknown) and loading.fetch_s < share * view.timing.step_s:
                 candidates = [Setting("loader.num_workers", 0)]
-                remedy = "Handing batches over takes longer than making them: make them larger, or without workers."
+                remedy = "Handing batches over takes longer than making them: use larger batches, or no workers."
     brief = share * view.timing.step_s < policy.HANDOVER_S
     used_up = not view.uses_cuda and _uses_up_processors(view)
     spared = min(share, _avoidable(view, loader)) + late

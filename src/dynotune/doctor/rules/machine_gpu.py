@@ -136,7 +136,7 @@ def gpu_hw_slowdown(view: ObservationView) -> Judgements:
     yield from slowed_gpus(
         view,
         _held_by(view, HARDWARE, unless="hw-thermal"),
-        claim="The hardware held the clocks of {names} down.",
+        claim="The hardware lowered the clocks of {names}.",
         otherwise="high",
     )
 
@@ -146,7 +146,7 @@ def gpu_sync_boost(view: ObservationView) -> Judgements:
     yield from slowed_gpus(
         view,
         _held_by(view, ("sync-boost",)),
-        claim="{names} kept to the clocks of the slowest GPU in its group.",
+        claim="{names} ran at the clocks of the slowest GPU in its group.",
         otherwise="medium",
     )
 
@@ -206,7 +206,7 @@ def gpu_shared(view: ObservationView) -> Judgements:
             severity=severities[min(worst)],
             claim=(
                 "Other processes compute on the GPU.",
-                "Other processes hold memory of the GPU.",
+                "Other processes use memory of the GPU.",
                 "Another process has the GPU open.",
             )[min(worst)],
             share=machine.NOT_MEASURED,

@@ -177,8 +177,8 @@ def _gain_of_half(view: ObservationView) -> tuple[float, list[str]]:
     gain += between / 2
     evidence = [
         f"products, convolutions and attention take {products:.0%} of a step",
-        *([f"pointwise kernels beside them: {between:.0%}, of which half types spare half"] if between else []),
-        *(["without counting what TF32 alone gives"] if tf32_first else []),
+        *([f"other pointwise kernels: {between:.0%}, of which half types save half"] if between else []),
+        *(["without the gain of TF32 alone"] if tf32_first else []),
         f"parameters: {', '.join(model.dtypes)}, no autocast",
         *evidence_of(view.losses("amp-absent")),
     ]

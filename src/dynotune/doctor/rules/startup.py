@@ -234,7 +234,7 @@ def lazy_first_call_jitter(view: ObservationView) -> Judgements:
     if machine.no_gpu(view) or (view.variable("CUDA_MODULE_LOADING") or "").upper() == "EAGER":
         return
     if view.fact_or_none("start.cuda_start_s") is None:
-        raise Missing("a start that was timed", "dynotune startup time -- COMMAND times it and says what it is made of")
+        raise Missing("a start that was timed", "dynotune startup time -- COMMAND times it and shows its parts")
     if view.number("start.cuda_start_s") <= 0:
         return
     late_s = view.number("start.late_s")

@@ -84,11 +84,11 @@ def _instead(where: Place) -> str:
     """Return the remedy for the operator or call that waits."""
     operator = where.operator
     if "item" in operator or "_local_scalar_dense" in operator or "is_nonzero" in operator:
-        return "Keep the value on the device, and read it only every so many steps."
+        return "Keep the value on the device, and read it only once in many steps."
     if any(word in operator for word in ("nonzero", "index", "masked_select", "unique", "repeat_interleave")):
         return "Use an operation whose result has a known size (torch.where, a multiplication by the mask)."
     if "to" in operator.split("::") or "copy" in operator:
         return "Copy with non_blocking=True, and wait for an event only before the values are read."
     if "DeviceSynchronize" in where.call:
         return "Remove torch.cuda.synchronize() from the loop. Measure with CUDA events."
-    return "Move this wait out of the loop, or do it only every so many steps."
+    return "Move this wait out of the loop, or wait only once in many steps."

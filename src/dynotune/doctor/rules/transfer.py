@@ -71,7 +71,7 @@ def _float_images(view: ObservationView) -> tuple[Tensor | None, int | None]:
     """Return the largest float images that are copied to the device, and their number of distinct values."""
     loader = main_loader(view)
     if loader is not None and loader.batch is None:
-        raise Missing("a batch of the loader", "none was looked at")
+        raise Missing("a batch of the loader", "no batch was looked at")
     own = [] if loader is None else [each for each in loader.batch or () if each.device == "cpu"]
     if loader is not None and any(map(_is_float_image, own)):
         distinct = None if isinstance(loader.loading, Unknown) else loader.loading.num_distinct

@@ -30,7 +30,7 @@ def embedding_grads_dense(view: ObservationView) -> Judgements:
     taken = moved_s / view.timing.step_s if not optimizing else optimizing * part
     share = bounds.saving(view, min(1.0, taken)) * (1 - asked / table.num_rows)
     yield Judgement(
-        claim=f"Each step updates all {table.num_rows:,} rows of an embedding, and asks for at most {asked:,} of them.",
+        claim=f"Each step updates all {table.num_rows:,} rows of an embedding, but uses at most {asked:,} of them.",
         share=share,
         evidence=[f"weights of {table.num_bytes / 1e6:,.0f} MB, read or written {words} times per step"],
         model=model,

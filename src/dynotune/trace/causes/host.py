@@ -50,7 +50,7 @@ def _optimizer_on_host(facts: RankFacts) -> Iterator[LostTime]:
         f"{num / len(spans):,.0f} operators in each call of the optimizer, {duration(np.median(took[~at_once]))} each"
     )
     where = heaviest(facts, facts.places.of_spans(spans), host.end_ns[spans] - host.start_ns[spans])
-    claim = "The optimizer updates each parameter by operators of its own."
+    claim = "The optimizer updates each parameter with separate operators."
     work = int(took[~at_once].sum())
     yield LostTime(
         "optimizer-forloop", max(lost, work), Place(where.function, where.operator), (evidence,), work, claim

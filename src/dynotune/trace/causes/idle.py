@@ -213,7 +213,7 @@ def _small_copies(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Los
         return
     work = int(in_window(facts, device.start_ns[rows], device.end_ns[rows]).sum())
     lost = _take(host_left, host_left * _ended_by(gaps, device.launch[rows])) + work
-    size = f"{int(np.median(device.num_bytes[rows])):,} bytes in the middle"
+    size = f"{int(np.median(device.num_bytes[rows])):,} bytes (median)"
     evidence = f"copies of less than 64 KiB to the device: {per_step(facts, len(rows))}, {size}"
     where = launched_at(facts, rows, np.ones(len(rows), dtype=np.int64))
     yield LostTime("many-small-copies", lost, where, (evidence,), work)

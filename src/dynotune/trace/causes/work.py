@@ -92,7 +92,7 @@ def _communication(facts: RankFacts) -> Iterator[LostTime]:
     evidence = (
         f"collectives: {per_step(facts, facts.communication.num)}, {times}, {hidden}",
         *(f"{time_per_step(facts, total)} exposed in {short_kernel_name(name)}" for total, name in ranked[:3] if total),
-        "what of this was waiting for another rank, one rank's trace cannot tell",
+        "one rank's trace does not show which part of this was a wait for another rank",
     )
     yield LostTime(cause, exposed_ns, launched_at(facts, rows, took), evidence)
 

@@ -65,7 +65,7 @@ def _check(raw: bytes, name: str) -> int:
             hint="Write it with torch.cuda.memory._dump_snapshot(path).",
         )
     if raw.count(b"}") + raw.count(b"]") > len(raw) // _BYTES_PER_CONTAINER + 64:
-        raise UsageError(f"{name} holds more containers than data of its size can fill; nothing was loaded.")
+        raise UsageError(f"{name} has more containers than data of its size can fill; nothing was loaded.")
     harmless = _harmless(len(raw))
     at = 2
     while True:

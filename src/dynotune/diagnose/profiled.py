@@ -94,7 +94,7 @@ def _less_slowed(
     ]
     placed = again._replace(summary=msgspec.structs.replace(again.summary, causes=causes))
     return placed.noting(
-        f"Recorded without stacks, which made steps {slowed:.1f} times as long; places are from the run with stacks."
+        f"Recorded without stacks, which made steps {slowed:.1f} times as long; places are of the run with them."
     )
 
 

@@ -166,7 +166,7 @@ def rank_imbalance(view: ObservationView) -> Judgements:
         evidence=evidence,
         where=losses[0].where if losses else Place(),
         remedy=_REMEDIES.get(tuple(view.trace.ranks.straggler_phases) if losses and view.trace.ranks else ())
-        or "Give all ranks equal work (as many samples, equally long); see the slow rank's loader, clock and cores.",
+        or "Give all ranks equal work (samples as many and as long); see the slow rank's loader, clock and cores.",
     )
 
 

@@ -90,7 +90,7 @@ def read(path: Path, *, progress: Progress | None = None) -> list[Timeline]:
         progress(size_bytes, size_bytes)
     if not len(device) + len(host) + len(syncs):
         raise UsageError(
-            f"{path} contains no CUDA or NVTX events.", hint="Record with: nsys profile --trace=cuda,nvtx COMMAND"
+            f"{path} holds no CUDA and no NVTX events.", hint="Record with: nsys profile --trace=cuda,nvtx COMMAND"
         )
     return _timelines(file, facts, _of_the_only_process([device, host, syncs]))
 

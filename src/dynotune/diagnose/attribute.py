@@ -194,7 +194,7 @@ def attribute(
         "other": plain.queued + plain.other + plain.unseen,
     }
     fits = min(1.0, recorded.step_s / timing.step_s)
-    total = sum(parts.values())  # the step but for rounding
+    total = sum(parts.values())  # the step, up to rounding
     losses = [_loss(cause, seen, plain, trace, recorded, timing.step_s) for cause in trace.causes]
     return Attribution(
         shares=Shares(**{name: part / total for name, part in parts.items()}),

@@ -122,7 +122,7 @@ def _without_parts(loading: Loading, steps: _Steps, trial: Trial) -> Iterator[Fo
 
 
 def _share(loading: Loading, chosen: Callable[[SamplePart], bool]) -> tuple[float, float]:
-    """Return the parts' share of the time in which samples are made, and the most that it may be."""
+    """Return the chosen parts' share of the time to make samples, and an upper bound of that share."""
     parts = [part for part in loading.parts if part.part != "pin"]
     num, total_s = sum(part.num for part in parts), sum(part.wall_s for part in parts)
     if num < FEWEST_LOOKS or not total_s:

@@ -68,7 +68,7 @@ def idle_in_doubt(view: ObservationView) -> float:
 def bound_of_compiling(view: ObservationView) -> float:
     """Return the most that compiling the model saves of a plain step.
 
-    It saves the device's waits for the host, its pauses between queued kernels, and the work that fusing spares.
+    It saves the device's waits for the host, its pauses between queued kernels, and the work that fusing saves.
     Compiling shortens the host's work, too, so the device's work counts even if the host sets the pace now. It does not
     count if the loader sets the pace.
 

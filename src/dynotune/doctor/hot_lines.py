@@ -51,7 +51,7 @@ def ends_in_torch(line: Line) -> bool:
 
 
 def asleep(view: ObservationView) -> list[Seen]:
-    """Return the lines at which the steps' thread sleeps, or waits for a thread, a socket or a process.
+    """Return the lines at which the thread that makes the steps sleeps or waits for a thread, socket or process.
 
     A line that takes no processor time may also wait for the device or for a core, so its code must name the wait.
     """

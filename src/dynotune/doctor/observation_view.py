@@ -174,7 +174,7 @@ class ObservationView:
 
     @property
     def process(self) -> ProcessState:
-        """Return the first rank."""
+        """Return the state of the first rank's process."""
         return self.processes[0]
 
     @property

@@ -1,4 +1,4 @@
-"""All rules by their id, and examining an observation with them."""
+"""Collect all rules by their id, and examine an observation with them."""
 
 from collections.abc import Sequence
 

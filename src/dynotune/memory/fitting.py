@@ -42,7 +42,7 @@ def capacity(
         spread_bytes: error of the peaks themselves.
         histories: allocations of each batch; if those of two runs do not match, the prediction uses only the totals.
         settings: settings of the allocator.
-        asked: further batches to predict.
+        asked: further batch sizes to predict.
     """
     measured = dict(sorted(measured.items()))
     low, high = min(measured), max(measured)

@@ -166,7 +166,7 @@ class Slices(Generic[Event]):
     def _boundaries(self) -> Iterator[int]:
         """Yield commas at which the text may be cut: the last, then others ever further back, to leave nested values.
 
-        If all these were wrong and the text has become long, it consists of nested values: then every comma is tried.
+        If all these were wrong and the text has become long, the first comma after the last whole event is tried.
         """
         size = len(self._text)
         for pattern in _BOUNDARIES:

@@ -104,7 +104,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True, tag="capacity"):
-    """What fits on one card. `measured`: by batch."""
+    """Capacity of one card: the batches that fit. `measured`: by batch."""
 
     card: str
     limit_bytes: int
